@@ -1,0 +1,165 @@
+"""Each document by itself: its type, its templates, its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from declarative.diagnostic import Span
+from declarative.loader.findings import Findings
+from declarative.schema import Problem, decode, validate
+from declarative.schema.decode import describe
+from declarative.source import Document, Path
+from declarative.spec import DOCUMENTS
+from declarative.template import Place, Scope, TemplateError, interpolate
+
+_FOREIGN = {
+    "dev-environment": "write a `task` with the commands to run",
+    "service": "write a `task` with the commands to run",
+    "gateway": "remove it; fleetform has no services",
+    "profile": "write its fields where they are used",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A document of a known type, as written."""
+
+    kind: str
+    document: Document
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A document with a name. `spec` is None where something in it is wrong; `data` is what was decoded."""
+
+    kind: str
+    name: str
+    document: Document
+    data: Mapping[str, Any]
+    spec: Any
+
+    @property
+    def address(self) -> str:
+        return f"{self.kind}/{self.name}"
+
+    @property
+    def span(self) -> Span:
+        return self.document.span(("name",))
+
+
+def shown_place(span: Span) -> str:
+    """`fleet.yaml:4`."""
+    return f"{span.file}:{span.line}"
+
+
+def classify(documents: Sequence[Document], findings: Findings) -> list[Raw]:
+    """The documents by their type; those without a known one are reported."""
+    out: list[Raw] = []
+    listing = ", ".join(f"`{kind}`" for kind in DOCUMENTS)
+    for document in documents:
+        kind = document.data.get("type")
+        if isinstance(kind, str) and kind in DOCUMENTS:
+            out.append(Raw(kind, document))
+            continue
+        findings.lost = True
+        if "type" not in document.data:
+            if document.whole:
+                hint = f"add `type:` with one of {listing}"
+                findings.add("missing-type", "the document has no `type`", hint, span=document.span())
+            continue
+        known = findings.near(kind, DOCUMENTS) if isinstance(kind, str) else None
+        hint = (_FOREIGN.get(kind) if isinstance(kind, str) else None) or known or f"known types: {listing}"
+        span = document.span(("type",))
+        findings.add("unknown-type", f"{describe(kind)} is not a type of document", hint, span=span)
+    return out
+
+
+def decode_all(raw: Sequence[Raw], scope: Scope, findings: Findings) -> list[Entry]:
+    """Every document but the project's, decoded; those that have no usable name are left out."""
+    out: list[Entry] = []
+    for item in raw:
+        if item.kind == "project":
+            continue
+        entry = _decode(item.kind, item.document, scope, findings)
+        if entry is None:
+            findings.lost = True
+        else:
+            out.append(entry)
+    return out
+
+
+def _decode(kind: str, document: Document, scope: Scope, findings: Findings) -> Entry | None:
+    data: Mapping[str, Any] = document.data
+    faults: dict[Path, list[TemplateError]] = {}
+    if document.may_hold("${"):
+        data = _interpolated(data, kind, (), scope, faults)
+    name = data.get("name")
+    usable = isinstance(name, str) and 0 < len(name) <= 100 and ("name",) not in faults
+    address = f"{kind}/{name}" if usable else None
+    for path, errors in faults.items():
+        for error in errors:
+            if error.code != "unset":
+                findings.add(error.code, str(error), error.hint, span=document.span(path), address=address)
+    problems: list[Problem] = []
+    spec = None
+    if document.whole:
+        body = {key: value for key, value in data.items() if key != "type"}
+        spec = _decoded(kind, body, problems)
+        if faults:
+            spec, problems = None, _independent(problems, faults)
+        elif spec is not None:
+            problems += validate(DOCUMENTS[kind], kind, data)
+    report(problems, document, address, findings)
+    return Entry(kind, str(name), document, data, spec if not problems else None) if usable else None
+
+
+def _decoded(kind: str, body: Mapping[str, Any], problems: list[Problem]) -> Any:
+    cls: type[Any] = DOCUMENTS[kind]
+    return decode(cls, body, (), problems)
+
+
+def report(problems: Sequence[Problem], document: Document, address: str | None, findings: Findings) -> None:
+    """What is wrong with a document's data, at its place."""
+    for problem in problems:
+        # What is missing has no place of its own: the key of what it is missing in is shown.
+        key = problem.at_key or problem.code == "missing-field"
+        span = document.span(problem.path, key=key)
+        findings.add(problem.code, problem.summary, problem.hint, span=span, address=address)
+
+
+def _independent(problems: Sequence[Problem], faults: Mapping[Path, object]) -> list[Problem]:
+    """The problems that do not merely follow from a template that could not be evaluated."""
+    above = {path[:i] for path in faults for i in range(1, len(path) + 1)}
+    return [
+        p
+        for p in problems
+        if p.path not in above and not any(p.path[:i] in faults for i in range(1, len(p.path) + 1))
+    ]
+
+
+def _interpolated(
+    value: Any, kind: str, path: Path, scope: Scope, faults: dict[Path, list[TemplateError]]
+) -> Any:
+    """`value` with its templates replaced; keys are left alone."""
+    if isinstance(value, dict):
+        return {k: _interpolated(v, kind, (*path, k), scope, faults) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_interpolated(v, kind, (*path, i), scope, faults) for i, v in enumerate(value)]
+    if not isinstance(value, str) or "${" not in value:
+        return value
+    errors: list[TemplateError] = []
+    result = interpolate(value, scope, _place(kind, path), errors)
+    if errors:
+        faults[path] = errors
+        return value
+    return result
+
+
+def _place(kind: str, path: Path) -> Place:
+    if path[0] == "env" and kind in {"task", "fleet"} and len(path) == 2:
+        return Place.ENV
+    if kind == "task" and path[0] == "volumes" and (len(path) == 2 or path[2] == "name"):
+        return Place.VOLUME
+    return Place.TEXT

@@ -1,0 +1,61 @@
+"""Where the findings of one load come together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from declarative.diagnostic import Diagnostic, InvalidError, Severity, Span, in_order, suggest
+
+MAX_FINDINGS = 10_000
+MAX_SUGGESTIONS = 100
+MAX_SUMMARY = 300
+
+
+class Findings:
+    """Errors and warnings, collected.
+
+    `lost` says that some document could not be read at all: then nobody can tell that a name is not declared.
+    """
+
+    def __init__(self) -> None:
+        self.items: list[Diagnostic] = []
+        self.lost = False
+        self._suggested = 0
+
+    def add(
+        self,
+        code: str,
+        summary: str,
+        hint: str | None = None,
+        *,
+        span: Span | None = None,
+        address: str | None = None,
+        severity: Severity = Severity.ERROR,
+    ) -> None:
+        """One finding; its text is cut where a value in it is long."""
+        if len(summary) > MAX_SUMMARY:
+            summary = summary[:MAX_SUMMARY] + "…"
+        self.extend(
+            [Diagnostic(code=code, summary=summary, hint=hint, span=span, address=address, severity=severity)]
+        )
+
+    def extend(self, items: Iterable[Diagnostic]) -> None:
+        """Findings of the layers below."""
+        for item in items:
+            if len(self.items) < MAX_FINDINGS:
+                self.items.append(item)
+
+    def near(self, word: str, known: Iterable[str]) -> str | None:
+        """`did you mean …?`, for the first hundred: a comparison with all names takes its time."""
+        self._suggested += 1
+        return suggest(word, known) if self._suggested <= MAX_SUGGESTIONS and len(word) <= 100 else None
+
+    def finish(self) -> tuple[Diagnostic, ...]:
+        """The warnings; `InvalidError` with everything if there is an error."""
+        found = in_order(self.items)
+        if any(item.severity is Severity.ERROR for item in found):
+            if len(self.items) == MAX_FINDINGS:
+                summary = f"only the first {MAX_FINDINGS} findings are shown"
+                found = (*found, Diagnostic(code="too-many-errors", summary=summary, hint="fix these first"))
+            raise InvalidError(found)
+        return found

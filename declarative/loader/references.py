@@ -1,0 +1,182 @@
+"""The documents held against each other: unique names, names that exist, volumes one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from declarative.diagnostic import Span
+from declarative.loader.documents import Entry, shown_place
+from declarative.loader.findings import Findings
+from declarative.loader.mounts import Volumes, mounted
+from declarative.loader.project import ProjectFile
+from declarative.resource import LOCAL, Desired, TaskWant, VolumeWant, volume_inputs, volume_names
+from declarative.schema import BadValueError
+from declarative.source import Path
+from declarative.spec import Backend, Name, Task, Volume
+from declarative.spec.text import check_name
+from declarative.state import natural
+from declarative.template import Scope
+
+BUILT_IN = (LOCAL, "ssh")
+WORKING = (LOCAL,)
+"""The providers that there are in this version."""
+MAX_VOLUMES = 200_000
+MAX_RANKS = 200_000
+
+
+def assemble(entries: Sequence[Entry], project: ProjectFile, scope: Scope, findings: Findings) -> Desired:
+    """Everything that the documents declare, in the order of names."""
+    return _Assembly(entries, findings).desired(project, scope)
+
+
+class _Assembly:
+    """The documents of one project, by kind and name."""
+
+    def __init__(self, entries: Sequence[Entry], findings: Findings) -> None:
+        self.findings = findings
+        self.kinds: dict[str, dict[str, Entry]] = {
+            kind: {} for kind in ("backend", "fleet", "volume", "task")
+        }
+        for entry in entries:
+            first = self.kinds[entry.kind].setdefault(entry.name, entry)
+            if first is not entry:
+                summary = f"there is another {entry.kind} `{entry.name}`, at {shown_place(first.span)}"
+                self._say(entry, ("name",), "duplicate-name", summary, "give one of them another name")
+        self.backends = {e.name: e.spec for e in self._good("backend")}
+
+    def _say(self, entry: Entry, path: Path, code: str, summary: str, hint: str | None = None) -> None:
+        self.findings.add(code, summary, hint, span=entry.document.span(path), address=entry.address)
+
+    def _good(self, kind: str) -> list[Entry]:
+        """The documents of a kind that could be decoded, by name."""
+        found = (e for e in self.kinds[kind].values() if e.spec is not None)
+        return sorted(found, key=lambda e: natural(e.name))
+
+    def desired(self, project: ProjectFile, scope: Scope) -> Desired:
+        self._backends()
+        for entry in self._good("fleet"):
+            self._backend_names(entry, "backends", entry.spec.backends)
+        volumes = self._volumes()
+        tasks = self._tasks()
+        for entry in tasks:
+            self._backend_names(entry, "backends", entry.spec.backends)
+            self._fleet_names(entry)
+        mounts = mounted(tasks, volumes, scope, self.findings)
+        wants = {e.name: TaskWant(spec=e.spec, mounts=mounts[e.name]) for e in tasks}
+        places: dict[str, Span] = {
+            e.address: e.span for kind in ("backend", "fleet") for e in self._good(kind)
+        }
+        places |= {f"volume/{name}": volumes.places[name] for name in volumes.wants}
+        places |= {e.address: e.span for e in tasks}
+        return Desired(
+            project=project.spec,
+            backends=self.backends,
+            fleets={e.name: e.spec for e in self._good("fleet")},
+            volumes={name: volumes.wants[name] for name in sorted(volumes.wants, key=natural)},
+            tasks=wants,
+            places=places,
+        )
+
+    def _backends(self) -> None:
+        for entry in self._good("backend"):
+            if entry.spec.provider not in WORKING:
+                path = ("driver",) if entry.spec.driver else ("name",)
+                summary = f"the driver `{entry.spec.provider}` is not supported yet"
+                self._say(
+                    entry, path, "not-supported-yet", summary, f"write `driver: {LOCAL}`; others come later"
+                )
+
+    def _backend_names(self, entry: Entry, field: str, names: Iterable[str]) -> None:
+        for i, name in enumerate(names):
+            self._backend_name(entry, (field, i), name)
+
+    def _backend_name(self, entry: Entry, path: Path, name: str) -> None:
+        if name in self.kinds["backend"]:
+            return
+        if name in BUILT_IN:
+            if name not in WORKING:
+                hint = f"name a backend whose driver is `{LOCAL}`"
+                summary = f"the backend `{name}` is not supported yet"
+                self._say(entry, path, "not-supported-yet", summary, hint)
+            return
+        self._dangling(entry, path, "backend", name, [*self.kinds["backend"], *WORKING])
+
+    def _fleet_names(self, entry: Entry) -> None:
+        for i, name in enumerate(entry.spec.fleets):
+            if name not in self.kinds["fleet"]:
+                self._dangling(entry, ("fleets", i), "fleet", name, list(self.kinds["fleet"]))
+
+    def _dangling(self, entry: Entry, path: Path, kind: str, name: str, known: list[str]) -> None:
+        if self.findings.lost:
+            return  # it may be declared in what could not be read
+        hint = self.findings.near(name, known) or f"declare it: `type: {kind}` with `name: {name}`"
+        self._say(entry, path, "dangling-reference", f"no {kind} is named `{name}`", hint)
+
+    def _volumes(self) -> Volumes:
+        """The declared volumes, one by one."""
+        volumes = Volumes(self.kinds["volume"], self._default_backend, self._inline_backend)
+        total = 0
+        for entry in self._good("volume"):
+            spec: Volume = entry.spec
+            if spec.backend is not None:
+                self._backend_name(entry, ("backend",), spec.backend)
+            total += spec.count or 1
+            if total > MAX_VOLUMES:
+                self._say(
+                    entry,
+                    ("count",),
+                    "too-large",
+                    f"more than {MAX_VOLUMES} volumes are declared",
+                    "declare fewer",
+                )
+                break
+            names = volume_names(spec)
+            try:
+                check_name(names[-1])
+            except BadValueError as bad:
+                self._say(entry, ("name",), bad.code, f"with its number, {bad.summary}", "shorten it")
+                continue
+            self._declare(entry, names, volumes)
+        return volumes
+
+    def _declare(self, entry: Entry, names: Sequence[str], volumes: Volumes) -> None:
+        inputs = volume_inputs(entry.spec, self._default_backend(entry.spec.backend))
+        place = entry.span
+        for name in names:
+            other = volumes.wants.get(name)
+            if other is not None:
+                first = shown_place(volumes.places[name])
+                summary = f"`{name}` is declared by `{other.declared_by}` too, at {first}"
+                self._say(entry, ("name",), "duplicate-name", summary, "give one of them another name")
+                return
+            volumes.wants[name] = VolumeWant(name=name, inputs=inputs, declared_by=entry.address)
+            volumes.places[name] = place
+
+    def _default_backend(self, name: str | None) -> Backend:
+        """The backend named; without a name the only one that is declared, else the built-in `local`."""
+        if name is None and len(self.kinds["backend"]) == 1:
+            name = next(iter(self.kinds["backend"]))
+        found = self.backends.get(name or LOCAL)
+        return found if found is not None else Backend(name=Name(name or LOCAL))
+
+    def _inline_backend(self, entry: Entry, path: Path, name: str) -> None:
+        self._backend_name(entry, path, name)
+
+    def _tasks(self) -> list[Entry]:
+        """The tasks, within the limit for ranks."""
+        out: list[Entry] = []
+        total = 0
+        for entry in self._good("task"):
+            task: Task = entry.spec
+            total += task.nodes
+            if total > MAX_RANKS:
+                self._say(
+                    entry,
+                    ("nodes",),
+                    "too-large",
+                    f"more than {MAX_RANKS} ranks are declared",
+                    "declare fewer",
+                )
+                break
+            out.append(entry)
+        return out

@@ -1,0 +1,210 @@
+"""What is wanted, expanded from the documents: volumes one by one, tasks with each rank's mounts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from declarative.blocks import Shape, split
+from declarative.diagnostic import Span
+from declarative.schema import encode
+from declarative.spec import Backend, Fleet, Project, Task, Volume
+from declarative.spec.values import Resources, show_mib
+
+LOCAL = "local"
+"""The backend that is there without a document, and the name of its region."""
+
+RANK_IN_PLACE = ("priority", "tags", "max_duration", "stop_duration")
+"""Fields of a task whose change does not restart it (DESIGN §2, What a change does)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """Something a backend can launch. `price` is USD an hour, None if unknown; `limit` how many of it."""
+
+    backend: str
+    region: str
+    instance_type: str
+    shape: Shape
+    zone: str | None = None
+    price: float | None = None
+    spot: bool = False
+    limit: int | None = None
+    shaped: bool = False
+    """The node takes the shape that the fleet asks for; `shape` fills in what the fleet leaves out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankMount:
+    """One mount of one rank: alternatives by name, and the name that its environment variable has."""
+
+    path: str
+    names: tuple[str, ...]
+    variable: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeWant:
+    """One volume that shall be there."""
+
+    name: str
+    inputs: Mapping[str, Any]
+    declared_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskWant:
+    """One task that shall be there: its declaration and the mounts of each of its ranks."""
+
+    spec: Task
+    mounts: tuple[tuple[RankMount, ...], ...] = ()
+
+    def rank_inputs(self, rank: int) -> dict[str, Any]:
+        """What is recorded of a rank, and compared to see whether it changed."""
+        body = encode(self.spec)
+        body.pop("name")
+        body.pop("volumes", None)
+        mounts = {m.path: list(m.names) for m in self.mounts[rank]} if self.mounts else {}
+        return {"task": str(self.spec.name), "rank": rank, **body, **({"volumes": mounts} if mounts else {})}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desired:
+    """Everything that shall be there. `places` leads from an address to where it was declared."""
+
+    project: Project = field(default_factory=Project)
+    backends: Mapping[str, Backend] = field(default_factory=dict)
+    fleets: Mapping[str, Fleet] = field(default_factory=dict)
+    volumes: Mapping[str, VolumeWant] = field(default_factory=dict)
+    tasks: Mapping[str, TaskWant] = field(default_factory=dict)
+    places: Mapping[str, Span] = field(default_factory=dict)
+
+
+def volume_inputs(volume: Volume, backend: Backend) -> dict[str, Any]:
+    """What is recorded of a volume."""
+    region = volume.region or (backend.regions[0] if backend.regions else LOCAL)
+    inputs: dict[str, Any] = {
+        "backend": str(backend.name),
+        "region": region,
+        "zone": volume.availability_zone,
+        "size": show_mib(volume.size.mib) if volume.size else None,
+        "tags": dict(sorted(volume.tags.items())) or None,
+        "prevent_destroy": volume.prevent_destroy,
+    }
+    return {k: v for k, v in inputs.items() if v is not None}
+
+
+def volume_names(volume: Volume) -> tuple[str, ...]:
+    """`data`, or `data-0` … with a `count`."""
+    if volume.count is None:
+        return (str(volume.name),)
+    return tuple(f"{volume.name}-{i}" for i in range(volume.count))
+
+
+def shaped(offer: Offer, want: Resources) -> Offer:
+    """The offer as this fleet gets it: lower bounds where the backend launches any shape."""
+    if not offer.shaped:
+        return offer
+    base = offer.shape
+    gpu = want.gpu
+    shape = Shape(
+        cpu=max(1, want.cpu.min)
+        if want.cpu and want.cpu.min
+        else _capped(base.cpu, want.cpu.max if want.cpu else None),
+        memory_mib=want.memory.min
+        if want.memory and want.memory.min
+        else _capped(base.memory_mib, want.memory.max if want.memory else None),
+        gpus=gpu.count.min if gpu else base.gpus,
+        gpu_name=gpu.names[0] if gpu and gpu.names else base.gpu_name,
+        gpu_memory_mib=gpu.memory.min if gpu and gpu.memory else base.gpu_memory_mib,
+        disk_mib=want.disk.min if want.disk and want.disk.min else base.disk_mib,
+    )
+    return replace(offer, shape=shape)
+
+
+def _capped(value: int, most: int | None) -> int:
+    return value if most is None else min(value, most)
+
+
+def catalog_offers(backend: Backend) -> tuple[Offer, ...]:
+    """The offers that a backend's `catalog` declares: each region and zone, on demand and as spot."""
+    out: list[Offer] = []
+    for entry in backend.catalog:
+        shape = Shape(
+            cpu=entry.cpu,
+            memory_mib=entry.memory.mib,
+            gpus=entry.gpu.count.min if entry.gpu else 0,
+            gpu_name=entry.gpu.names[0] if entry.gpu and entry.gpu.names else None,
+            gpu_memory_mib=entry.gpu.memory.min if entry.gpu and entry.gpu.memory else None,
+            disk_mib=entry.disk.mib if entry.disk else None,
+        )
+        prices = [(False, entry.price)] + ([(True, entry.spot_price)] if entry.spot_price is not None else [])
+        for region in entry.regions or backend.regions or (LOCAL,):
+            for zone in backend.availability_zones or (None,):
+                for spot, price in prices:
+                    offer = Offer(
+                        backend=str(backend.name),
+                        region=region,
+                        zone=zone,
+                        instance_type=entry.instance_type,
+                        shape=shape,
+                        price=price,
+                        spot=spot,
+                        limit=entry.limit,
+                    )
+                    out.append(offer)
+    return tuple(out)
+
+
+def merge_offers(declared: tuple[Offer, ...], reported: tuple[Offer, ...]) -> tuple[Offer, ...]:
+    """A declared offer replaces a reported one of its instance type; any declared one replaces those that
+    take whatever shape is asked for, since the catalog says what shapes there are."""
+    types = {o.instance_type for o in declared}
+    return declared + tuple(
+        o for o in reported if o.instance_type not in types and not (declared and o.shaped)
+    )
+
+
+def node_inputs(fleet: Fleet, offer: Offer) -> dict[str, Any]:
+    """What is recorded of a node of `fleet` that takes `offer`. Memory is in MiB."""
+    shape = offer.shape
+    inputs: dict[str, Any] = {
+        "fleet": str(fleet.name),
+        "backend": offer.backend,
+        "region": offer.region,
+        "zone": offer.zone,
+        "instance_type": offer.instance_type,
+        "spot": offer.spot or None,
+        "price": offer.price,
+        "resources": {
+            key: value
+            for key, value in (
+                ("cpu", shape.cpu),
+                ("memory_mib", shape.memory_mib),
+                ("gpus", shape.gpus),
+                ("gpu_name", shape.gpu_name),
+                ("gpu_memory_mib", shape.gpu_memory_mib),
+                ("disk_mib", shape.disk_mib),
+            )
+            if value is not None
+        },
+        "blocks": split(shape, fleet.blocks.number),
+        **fleet_marks(fleet),
+    }
+    return {k: v for k, v in inputs.items() if v is not None}
+
+
+def fleet_marks(fleet: Fleet) -> dict[str, Any]:
+    """The fleet's fields that its nodes carry and that do not depend on the offer; None when not set."""
+    return {
+        "placement": fleet.placement.value,
+        "tags": dict(sorted(fleet.tags.items())) or None,
+        "env": dict(fleet.env) or None,
+        "prevent_destroy": fleet.prevent_destroy or None,
+    }
+
+
+def shape_of(inputs: Mapping[str, Any]) -> Shape:
+    """The shape in a node's recorded inputs."""
+    return Shape(**inputs["resources"])

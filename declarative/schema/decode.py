@@ -1,0 +1,182 @@
+"""Plain data into dataclasses, with every problem and the path it is at; and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar
+
+from declarative.diagnostic import suggest
+from declarative.schema.marks import BadValueError, Field, Is, Json, Syntax, fields_of
+
+T = TypeVar("T")
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A finding about plain data: `path` leads to it, `at_key` means the key rather than its value."""
+
+    path: Path
+    code: str
+    summary: str
+    hint: str | None = None
+    at_key: bool = False
+
+
+MAX_WORD = 100
+"""Longer text is no mistyped word: comparing it would only take time."""
+
+_WORDS = {str: "a string", int: "a whole number", bool: "true or false", float: "a number"}
+
+
+def _wrong_type(path: Path, wanted: str, value: object) -> Problem:
+    hint = None
+    if wanted == "a string" and isinstance(value, bool | int | float):
+        text = str(value).lower() if isinstance(value, bool) else value
+        hint = f'write it in quotes: "{text}"'
+    return Problem(path, "wrong-type", f"expected {wanted}, found {describe(value)}", hint)
+
+
+def describe(value: object) -> str:
+    """A value as an error message may show it: its type, and the value itself if it is short."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    text = str(value)
+    return f"`{text[:40]}{'…' if len(text) > 40 else ''}`"
+
+
+def _plain(hint: type, value: Json, path: Path, bounds: Is, out: list[Problem]) -> Any:
+    ok = isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        value, ok = float(value), True
+    if not ok:
+        out.append(_wrong_type(path, _WORDS[hint], value))
+        return None
+    if isinstance(value, int | float):
+        if value != value or value in (float("inf"), float("-inf")):
+            out.append(Problem(path, "out-of-range", "must be a finite number"))
+            return None
+        if bounds.minimum is not None and value < bounds.minimum:
+            out.append(Problem(path, "out-of-range", f"must be at least {bounds.minimum:g}, found {value}"))
+        if bounds.above is not None and value <= bounds.above:
+            out.append(Problem(path, "out-of-range", f"must be more than {bounds.above:g}, found {value}"))
+    return value
+
+
+def _enum(hint: type[Enum], value: Json, path: Path, out: list[Problem]) -> Any:
+    known = [str(member.value) for member in hint]
+    try:
+        return hint(value)
+    except ValueError:
+        listing = ", ".join(f"`{k}`" for k in known)
+        near = suggest(value, known) if isinstance(value, str) and len(value) <= MAX_WORD else None
+        out.append(Problem(path, "bad-value", f"expected one of {listing}, found {describe(value)}", near))
+        return None
+
+
+def _value(hint: Any, value: Json, path: Path, bounds: Is, out: list[Problem]) -> Any:
+    if hint is typing.Any:
+        return value
+    if hint in _WORDS:
+        return _plain(hint, value, path, bounds, out)
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple:
+        return _items(args[0], value, path, bounds, out)
+    if origin is Mapping:
+        if not isinstance(value, Mapping):
+            out.append(_wrong_type(path, "a mapping", value))
+            return None
+        return {str(k): _value(args[1], v, (*path, k), Is(), out) for k, v in value.items()}
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _enum(hint, value, path, out)
+    if isinstance(hint, type) and issubclass(hint, Syntax):
+        try:
+            return hint.parse(value)
+        except BadValueError as bad:
+            out.append(Problem((*path, *bad.path), bad.code, bad.summary, bad.hint, bad.at_key))
+            return None
+    return decode(hint, value, path, out)
+
+
+def _items(hint: Any, value: Json, path: Path, bounds: Is, out: list[Problem]) -> Any:
+    if not isinstance(value, list | tuple):
+        out.append(_wrong_type(path, "a list", value))
+        return None
+    if bounds.at_least_items is not None and len(value) < bounds.at_least_items:
+        out.append(Problem(path, "out-of-range", f"must have at least {bounds.at_least_items} item"))
+    return tuple(_value(hint, item, (*path, i), Is(), out) for i, item in enumerate(value))
+
+
+def _unknown(cls: type, key: str, path: Path) -> Problem:
+    foreign: Mapping[str, str] = getattr(cls, "FOREIGN", {})
+    if key in foreign:
+        summary = f"`{key}` is a field of dstack that fleetform does not have"
+        return Problem((*path, key), "dstack-field", summary, foreign[key], at_key=True)
+    known = [f.name for f in fields_of(cls)]
+    near = suggest(key, known) if len(key) <= MAX_WORD else None
+    hint = near or f"known fields: {', '.join(sorted(known))}"
+    noun = cls.__name__.lower()
+    return Problem((*path, key), "unknown-field", f"`{key}` is not a field of {noun}", hint, at_key=True)
+
+
+def decode(cls: type[T], value: Json, path: Path, out: list[Problem]) -> T | None:
+    """Read `value` into the dataclass `cls`.
+
+    Every problem is appended to `out`; the result is None if there was any in this value.
+    """
+    if not isinstance(value, Mapping):
+        out.append(_wrong_type(path, "a mapping", value))
+        return None
+    before = len(out)
+    fields: dict[Any, Field] = {f.name: f for f in fields_of(typing.cast("type", cls))}
+    given: dict[str, Any] = {}
+    for key, item in value.items():
+        field = fields.get(key)
+        if field is None:
+            out.append(_unknown(cls, str(key), path))
+        elif not (item is None and field.optional):
+            given[key] = _value(field.hint, item, (*path, key), field.bounds, out)
+            _not_yet(field, given[key], (*path, key), out)
+    for field in fields.values():
+        if field.required and field.name not in value:
+            summary = f"`{field.name}` is missing"
+            out.append(Problem(path, "missing-field", summary, f"add `{field.name}:`; {field.doc}"))
+    if len(out) > before:
+        return None
+    try:
+        return cls(**given)
+    except BadValueError as bad:
+        out.append(Problem((*path, *bad.path), bad.code, bad.summary, bad.hint, bad.at_key))
+        return None
+
+
+def _not_yet(field: Field, value: Any, path: Path, out: list[Problem]) -> None:
+    if field.not_yet and value is not None and value != field.default:
+        summary = f"`{field.name}` is not supported yet"
+        out.append(Problem(path, "not-supported-yet", summary, field.not_yet.instead, at_key=True))
+
+
+def encode(value: Any) -> Any:
+    """A dataclass as plain data: what was left out stays out, notations come in their normal form."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Syntax):
+        return value.plain()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        pairs = ((f.name, getattr(value, f.name), f.default) for f in fields_of(type(value)))
+        return {name: encode(item) for name, item, default in pairs if item is not None and item != default}
+    if isinstance(value, Mapping):
+        return {k: encode(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [encode(v) for v in value]
+    return value

@@ -1,0 +1,81 @@
+"""Type hints to JSON Schema 2020-12, for editors, third parties and jsonschema."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from declarative.schema.marks import Field, Is, Syntax, fields_of
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_PLAIN = {str: "string", int: "integer", bool: "boolean", float: "number"}
+
+
+def _bounded(schema: dict[str, Any], bounds: Is) -> dict[str, Any]:
+    if bounds.minimum is not None:
+        schema["minimum"] = bounds.minimum
+    if bounds.above is not None:
+        schema["exclusiveMinimum"] = bounds.above
+    if bounds.at_least_items is not None:
+        schema["minItems"] = bounds.at_least_items
+    return schema
+
+
+def type_schema(hint: Any, bounds: Is | None = None) -> dict[str, Any]:
+    """The schema of one type hint: plain type, enum, list, map, syntax or dataclass."""
+    bounds = bounds or Is()
+    if hint is typing.Any:
+        return {}
+    if hint in _PLAIN:
+        return _bounded({"type": _PLAIN[hint]}, bounds)
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple:
+        return _bounded({"type": "array", "items": type_schema(args[0])}, bounds)
+    if origin is Mapping:
+        return {"type": "object", "additionalProperties": type_schema(args[1])}
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return {"enum": [member.value for member in hint]}
+    if dataclasses.is_dataclass(hint) and not issubclass(typing.cast(type, hint), Syntax):
+        return object_schema(typing.cast(type, hint))
+    return typing.cast("dict[str, Any]", hint.json_schema())
+
+
+def _property(field: Field) -> dict[str, Any]:
+    schema = dict(type_schema(field.hint, field.bounds))
+    if field.optional:
+        # `field:` with nothing behind it means "left out", as it does in dstack's files.
+        schema = {"anyOf": [schema, {"type": "null"}]}
+    text = field.doc + (f" Not supported yet: {field.not_yet.instead}." if field.not_yet else "")
+    return {"description": text.strip(), **schema} if text else schema
+
+
+def object_schema(cls: type) -> dict[str, Any]:
+    """The schema of a dataclass: its fields and no others."""
+    fields = fields_of(cls)
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {field.name: _property(field) for field in fields},
+        "additionalProperties": False,
+    }
+    required = [field.name for field in fields if field.required]
+    if required:
+        schema["required"] = required
+    return schema
+
+
+def document_schema(cls: type, kind: str) -> dict[str, Any]:
+    """The schema of one YAML document: the dataclass plus its `type:`."""
+    body = object_schema(cls)
+    doc = (cls.__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
+    return {
+        "$schema": DIALECT,
+        "title": kind,
+        "description": " ".join(doc.split()),
+        "type": "object",
+        "properties": {"type": {"const": kind}, **body["properties"]},
+        "required": ["type", *body.get("required", [])],
+        "additionalProperties": False,
+    }

@@ -1,0 +1,138 @@
+"""What a field says about itself: its documentation, bounds, and whether it works yet."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol, Self, TypeAlias, runtime_checkable
+
+Json: TypeAlias = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
+
+
+@dataclass(frozen=True, slots=True)
+class Doc:
+    """One sentence for the schema, the editor's completion and the README's table."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Is:
+    """Bounds of a plain value."""
+
+    minimum: float | None = None
+    above: float | None = None
+    at_least_items: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InPlace:
+    """A change of this field is applied to what exists; a change of any other field replaces it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    """The field is part of the language, but what it asks for does not work in this version."""
+
+    instead: str
+
+
+class BadValueError(ValueError):
+    """A value that its syntax does not allow. `path` leads from the value to the part that is wrong."""
+
+    def __init__(
+        self,
+        code: str,
+        summary: str,
+        hint: str | None = None,
+        path: tuple[str | int, ...] = (),
+        *,
+        at_key: bool = False,
+    ) -> None:
+        super().__init__(summary)
+        self.code = code
+        self.summary = summary
+        self.hint = hint
+        self.path = path
+        self.at_key = at_key
+
+
+@runtime_checkable
+class Syntax(Protocol):
+    """A value with a notation of its own, such as `16GB..64GB`."""
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """Read the notation; `BadValueError` says what is wrong with it."""
+        ...
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """What an editor may check while the user types: never narrower than `parse`."""
+        ...
+
+    def plain(self) -> Json:
+        """The normal form: `parse(plain())` gives the same value."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a dataclass with its marks read."""
+
+    name: str
+    hint: Any
+    optional: bool
+    required: bool
+    doc: str
+    bounds: Is
+    in_place: bool
+    not_yet: NotYet | None
+    default: Any
+
+
+def _unwrap(hint: Any) -> tuple[Any, bool]:
+    """`T | None` as (T, True)."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        rest = [a for a in typing.get_args(hint) if a is not type(None)]
+        if len(rest) == 1:
+            return rest[0], True
+    return hint, False
+
+
+@functools.cache
+def fields_of(cls: type) -> tuple[Field, ...]:
+    """The fields of a dataclass, in order of declaration."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    out: list[Field] = []
+    for field in dataclasses.fields(cls):
+        hint = hints[field.name]
+        marks: tuple[Any, ...] = ()
+        if typing.get_origin(hint) is Annotated:
+            hint, *rest = typing.get_args(hint)
+            marks = tuple(rest)
+        hint, optional = _unwrap(hint)
+        if field.default is not dataclasses.MISSING:
+            default, required = field.default, False
+        elif field.default_factory is not dataclasses.MISSING:
+            default, required = field.default_factory(), False
+        else:
+            default, required = None, True
+        out.append(
+            Field(
+                name=field.name,
+                hint=hint,
+                optional=optional,
+                required=required,
+                doc=next((m.text for m in marks if isinstance(m, Doc)), ""),
+                bounds=next((m for m in marks if isinstance(m, Is)), Is()),
+                in_place=any(isinstance(m, InPlace) for m in marks),
+                not_yet=next((m for m in marks if isinstance(m, NotYet)), None),
+                default=default,
+            )
+        )
+    return tuple(out)

@@ -1,0 +1,47 @@
+"""The words users write: the documents of DESIGN §2 as dataclasses. Pure."""
+
+from declarative.spec.backend import Backend, CatalogOffer
+from declarative.spec.fleet import Fleet, Nodes, SpotPolicy
+from declarative.spec.mounts import Mount, Mounts
+from declarative.spec.project import Project, Variable
+from declarative.spec.task import CreationPolicy, StartupOrder, StopCriteria, Task
+from declarative.spec.text import Env, Name, Tags
+from declarative.spec.values import Blocks, Count, Duration, Gpu, Memory, Resources, Size
+from declarative.spec.volume import Volume
+
+DOCUMENTS: dict[str, type] = {
+    "project": Project,
+    "backend": Backend,
+    "fleet": Fleet,
+    "volume": Volume,
+    "task": Task,
+}
+"""Document type (`type:`) to its dataclass."""
+
+__all__ = [
+    "DOCUMENTS",
+    "Backend",
+    "Blocks",
+    "CatalogOffer",
+    "Count",
+    "CreationPolicy",
+    "Duration",
+    "Env",
+    "Fleet",
+    "Gpu",
+    "Memory",
+    "Mount",
+    "Mounts",
+    "Name",
+    "Nodes",
+    "Project",
+    "Resources",
+    "Size",
+    "SpotPolicy",
+    "StartupOrder",
+    "StopCriteria",
+    "Tags",
+    "Task",
+    "Variable",
+    "Volume",
+]

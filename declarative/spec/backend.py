@@ -1,0 +1,68 @@
+"""The `backend` document: one configured use of a provider."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+from declarative.schema import Doc, Is, NotYet
+from declarative.spec.text import Name
+from declarative.spec.values import Gpu, Size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogOffer:
+    """One thing that the backend can launch, declared by hand."""
+
+    instance_type: Annotated[str, Doc("The backend's name for this shape.")]
+    cpu: Annotated[int, Is(minimum=1), Doc("CPUs of one instance.")]
+    memory: Annotated[Size, Doc("Memory of one instance: `64GB`.")]
+    gpu: Annotated[Gpu | None, Doc("GPUs of one instance: `H100:8`.")] = None
+    disk: Annotated[Size | None, Doc("Disk of one instance.")] = None
+    price: Annotated[float | None, Is(minimum=0), Doc("USD an hour, on demand; unknown if left out.")] = None
+    spot_price: Annotated[
+        float | None, Is(minimum=0), Doc("USD an hour as spot; no spot offer if left out.")
+    ] = None
+    regions: Annotated[tuple[str, ...], Doc("Where it can be had; everywhere if left out.")] = ()
+    limit: Annotated[int | None, Is(minimum=0), Doc("How many of it may exist at once.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """One configured use of a provider: driver, regions, credentials by the names of variables, offers."""
+
+    name: Annotated[Name, Doc("The backend's name.")]
+    driver: Annotated[str | None, Doc("`local`, `ssh`, or a libcloud provider; default: the name.")] = None
+    regions: Annotated[tuple[str, ...], Doc("Regions that may be used.")] = ()
+    availability_zones: Annotated[tuple[str, ...], Doc("Zones that may be used.")] = ()
+    catalog: Annotated[
+        tuple[CatalogOffer, ...], Doc("Offers that complete or replace what the driver reports.")
+    ] = ()
+    options: Annotated[Mapping[str, Any], Doc("The driver's own options.")] = field(default_factory=dict)
+    credentials: Annotated[
+        Mapping[str, str] | None,
+        NotYet("it comes with the cloud backends"),
+        Doc("Names of environment variables, never values."),
+    ] = None
+    endpoint: Annotated[
+        str | None,
+        NotYet("it comes with the cloud backends"),
+        Doc("A URL, for private clouds and test servers."),
+    ] = None
+    image: Annotated[
+        Any, NotYet("it comes with the cloud backends"), Doc("The image that nodes start from.")
+    ] = None
+    ssh_user: Annotated[
+        str | None, NotYet("it comes with the ssh and cloud backends"), Doc("Who logs in on the nodes.")
+    ] = None
+    network: Annotated[Any, NotYet("it comes with the cloud backends"), Doc("Network settings.")] = None
+
+    FOREIGN: ClassVar[Mapping[str, str]] = {
+        "creds": "use `credentials:` with the names of environment variables, never values",
+    }
+
+    @property
+    def provider(self) -> str:
+        """The driver's name."""
+        return self.driver or self.name

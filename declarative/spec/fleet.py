@@ -1,0 +1,148 @@
+"""The `fleet` document: nodes with the same shape rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar, Self
+
+from declarative.schema import BadValueError, Doc, InPlace, Is, Json, NotYet
+from declarative.schema.decode import describe
+from declarative.spec.text import Env, Name, Tags
+from declarative.spec.values import MAX_COUNT, Blocks, Count, Duration, Resources
+
+
+class Placement(StrEnum):
+    """`cluster`: one backend, region and network for all; `any`: wherever it is cheapest."""
+
+    ANY = "any"
+    CLUSTER = "cluster"
+
+
+class SpotPolicy(StrEnum):
+    """Whether interruptible capacity may be used."""
+
+    ON_DEMAND = "on-demand"
+    SPOT = "spot"
+    AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """How many nodes: `4`, `0..4`, or `{min, target, max}`. `max` None is unlimited."""
+
+    min: int
+    target: int
+    max: int | None
+    HINT: ClassVar[str] = "write `4`, `0..4`, `1..`, or `{min: 0, target: 2, max: 4}`"
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-range` unless 0 <= min <= target <= max."""
+        if isinstance(value, Mapping):
+            return cls._parse_mapping(value)
+        count = Count.parse(value)
+        return cls._checked(count.min, count.min, count.max, value)
+
+    @classmethod
+    def _parse_mapping(cls, value: Mapping[str, Json]) -> Self:
+        for key, item in value.items():
+            if key not in ("min", "target", "max"):
+                raise BadValueError(
+                    "unknown-field", f"`{key}` is not a field of nodes", cls.HINT, (key,), at_key=True
+                )
+            if item is not None and (isinstance(item, bool) or not isinstance(item, int)):
+                found = f"expected a whole number, found {describe(item)}"
+                raise BadValueError("wrong-type", found, cls.HINT, (key,))
+        low: Any = value.get("min") or 0
+        target: Any = value.get("target")
+        high: Any = value.get("max")
+        return cls._checked(low, low if target is None else target, high, "nodes")
+
+    @classmethod
+    def _checked(cls, low: int, target: int, high: int | None, value: Json) -> Self:
+        if low < 0 or target < low or (high is not None and target > high):
+            shown = "`nodes`" if value == "nodes" else f"`{value}`"
+            raise BadValueError("bad-range", f"{shown} must satisfy 0 <= min <= target <= max", cls.HINT)
+        if max(low, target, high or 0) > MAX_COUNT:
+            raise BadValueError("out-of-range", f"at most {MAX_COUNT} nodes can be declared", cls.HINT)
+        return cls(low, target, high)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A number, a range, or a mapping."""
+        number = {"type": ["integer", "null"], "minimum": 0}
+        keys = {"min": number, "target": number, "max": number}
+        mapping = {"type": "object", "properties": keys, "additionalProperties": False}
+        return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}, mapping]}
+
+    def plain(self) -> Json:
+        """`4`, `0..4`, or the mapping where the target is neither end."""
+        if self.min == self.target == self.max:
+            return self.min
+        if self.min == self.target:
+            return f"{self.min}..{'' if self.max is None else self.max}"
+        return {"min": self.min, "target": self.target, "max": self.max}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """A named group of nodes with the same shape rules, each split into equal blocks."""
+
+    name: Annotated[Name, Doc("The fleet's name; its nodes are `<name>-0`, `<name>-1`, ….")]
+    nodes: Annotated[Nodes | None, InPlace(), Doc("How many nodes: `4`, `0..4`, `{min, target, max}`.")] = (
+        None
+    )
+    placement: Annotated[Placement, Doc("`cluster` puts all nodes into one network; default `any`.")] = (
+        Placement.ANY
+    )
+    blocks: Annotated[Blocks, InPlace(), Doc("Equal blocks a node is split into: a number, or `auto`.")] = (
+        Blocks(1)
+    )
+    resources: Annotated[Resources, InPlace(), Doc("What each node has to have.")] = Resources()
+    backends: Annotated[tuple[Name, ...], InPlace(), Doc("Backends that may be used; default: all.")] = ()
+    regions: Annotated[tuple[str, ...], InPlace(), Doc("Regions that may be used.")] = ()
+    availability_zones: Annotated[tuple[str, ...], InPlace(), Doc("Zones that may be used.")] = ()
+    instance_types: Annotated[tuple[str, ...], InPlace(), Doc("Instance types that may be used.")] = ()
+    spot_policy: Annotated[SpotPolicy, InPlace(), Doc("`on-demand` (default), `spot` or `auto`.")] = (
+        SpotPolicy.ON_DEMAND
+    )
+    max_price: Annotated[float | None, InPlace(), Is(above=0), Doc("USD an hour that a node may cost.")] = (
+        None
+    )
+    idle_duration: Annotated[
+        Duration,
+        InPlace(),
+        Doc("How long an idle node above the target is kept; `off` keeps it; default 3d."),
+    ] = Duration(259200)
+    tags: Annotated[Tags, InPlace(), Doc("Tags on every node.")] = field(default_factory=Tags)
+    env: Annotated[Env, Doc("Environment of every rank on these nodes.")] = Env()
+    prevent_destroy: Annotated[bool, InPlace(), Doc("A plan that would delete a node is an error.")] = False
+    reservation: Annotated[
+        str | None, NotYet("it comes with the cloud backends"), Doc("A cloud's capacity reservation.")
+    ] = None
+    ssh_config: Annotated[
+        Any, NotYet("on-prem hosts come with the ssh backend"), Doc("Hosts of your own, reached over SSH.")
+    ] = None
+
+    FOREIGN: ClassVar[Mapping[str, str]] = {
+        "retry": "remove it; `apply` may simply be run again",
+        "backend_options": "use `options:` of the `backend` document",
+        "profiles": "write the fields of the profile here",
+    }
+
+    def __post_init__(self) -> None:
+        if self.nodes is None and self.ssh_config is None:
+            raise BadValueError(
+                "missing-field", "`nodes` is missing", "add `nodes: 2`, or a range such as `nodes: 0..4`"
+            )
+        if self.nodes is not None and self.ssh_config is not None:
+            hint = "keep `nodes` for machines to launch, or `ssh_config` for hosts that exist"
+            raise BadValueError(
+                "nodes-and-ssh",
+                "`nodes` and `ssh_config` exclude each other",
+                hint,
+                ("ssh_config",),
+                at_key=True,
+            )

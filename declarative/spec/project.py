@@ -1,0 +1,128 @@
+"""The `project` document: name, state, includes, variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar
+
+from declarative.schema import BadValueError, Doc, Json
+from declarative.schema.decode import describe
+from declarative.spec.text import Name
+
+
+class VariableType(StrEnum):
+    """What a variable may hold."""
+
+    STRING = "string"
+    NUMBER = "number"
+    BOOL = "bool"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """One variable: its default, its type, and the values that it may take."""
+
+    default: Annotated[Any, Doc("Its value when nothing else sets it; without one it must be set.")] = None
+    type: Annotated[
+        VariableType | None, Doc("`string`, `number` or `bool`; default: that of the default.")
+    ] = None
+    description: Annotated[str | None, Doc("What it is for.")] = None
+    allowed: Annotated[tuple[Any, ...] | None, Doc("The values that it may take.")] = None
+
+    def kind(self) -> VariableType:
+        """The declared type, else that of the default, else a string."""
+        if self.type:
+            return self.type
+        if isinstance(self.default, bool):
+            return VariableType.BOOL
+        return VariableType.NUMBER if isinstance(self.default, int | float) else VariableType.STRING
+
+    def accept(self, value: Json) -> Json:
+        """`value`, given as text or typed, in the variable's type; `bad-variable` if it is not one."""
+        kind, given = self.kind(), value
+        if kind is VariableType.NUMBER and isinstance(value, str):
+            try:
+                value = int(value)
+            except ValueError:
+                try:
+                    value = float(value)
+                except ValueError:
+                    value = None
+        elif kind is VariableType.BOOL and isinstance(value, str):
+            value = {"true": True, "false": False}.get(value.lower())
+        ok = {
+            VariableType.STRING: isinstance(value, str),
+            VariableType.NUMBER: isinstance(value, int | float) and not isinstance(value, bool),
+            VariableType.BOOL: isinstance(value, bool),
+        }[kind]
+        if not ok:
+            raise BadValueError("bad-variable", f"expected a {kind.value}, found {describe(given)}")
+        if self.allowed is not None and value not in self.allowed:
+            listing = ", ".join(f"`{a}`" for a in self.allowed)
+            raise BadValueError("bad-variable", f"expected one of {listing}, found {describe(given)}")
+        return value
+
+
+class Variables(dict[str, Variable]):
+    """Variables by name: `{size: 4}` declares a default, `{size: {type: number}}` says more."""
+
+    __slots__ = ()
+    HINT: ClassVar[str] = "write `name: default`, or `name: {type: string, default: …}`"
+
+    @classmethod
+    def parse(cls, value: Json) -> Variables:
+        """`wrong-type`, `bad-variable`, and what `Variable`'s own fields may have wrong."""
+        from declarative.schema import decode
+
+        if not isinstance(value, Mapping):
+            raise BadValueError("wrong-type", f"expected a mapping, found {describe(value)}", cls.HINT)
+        out = cls()
+        for name, item in value.items():
+            if not str(name).isidentifier():
+                raise BadValueError(
+                    "bad-name", f"`{name}` cannot be a variable's name", "use letters, digits, `_`", (name,)
+                )
+            body = item if isinstance(item, Mapping) else {"default": item}
+            problems: list[Any] = []
+            variable = decode(Variable, body, (), problems)
+            if variable is None:
+                first = problems[0]
+                raise BadValueError(
+                    first.code, first.summary, first.hint, (name, *first.path), at_key=first.at_key
+                )
+            if variable.default is not None:
+                try:
+                    variable.accept(variable.default)
+                except BadValueError as bad:
+                    raise BadValueError(bad.code, bad.summary, bad.hint, (name,)) from None
+            out[str(name)] = variable
+        return out
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A mapping of defaults or variables."""
+        from declarative.schema import object_schema
+
+        plain = {"type": ["string", "number", "boolean", "null"]}
+        return {"type": "object", "additionalProperties": {"anyOf": [plain, object_schema(Variable)]}}
+
+    def plain(self) -> Json:
+        """As declared."""
+        from declarative.schema import encode
+
+        return {name: encode(variable) for name, variable in self.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """What holds for the whole project; at most one document of this type.
+
+    Without it the project is the directory, and its state is `.fleetform/state.db`.
+    """
+
+    name: Annotated[Name | None, Doc("The project's name.")] = None
+    state: Annotated[str | None, Doc("Where the state is kept: `sqlite:///path`.")] = None
+    include: Annotated[tuple[str, ...], Doc("More files: patterns below the project's directory.")] = ()
+    variables: Annotated[Variables, Doc("Values for `${{ var.x }}`.")] = field(default_factory=Variables)

@@ -1,0 +1,150 @@
+"""The `task` document: commands run on `nodes` nodes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar
+
+from declarative.schema import BadValueError, Doc, InPlace, Is, NotYet
+from declarative.spec.fleet import Placement, SpotPolicy
+from declarative.spec.mounts import Mounts
+from declarative.spec.text import Env, Name, Tags
+from declarative.spec.values import MAX_COUNT, Duration, Resources
+
+
+class CreationPolicy(StrEnum):
+    """Whether nodes may be launched for the task."""
+
+    REUSE = "reuse"
+    REUSE_OR_CREATE = "reuse-or-create"
+
+
+class StartupOrder(StrEnum):
+    """Which rank starts first."""
+
+    ANY = "any"
+    MASTER_FIRST = "master-first"
+    WORKERS_FIRST = "workers-first"
+
+
+class StopCriteria(StrEnum):
+    """When the task has ended."""
+
+    ALL_DONE = "all-done"
+    MASTER_DONE = "master-done"
+
+
+class Isolation(StrEnum):
+    """How strictly a rank is held to its blocks."""
+
+    BEST = "best"
+    HARD = "hard"
+
+
+_LATER_HOSTS = "it comes with the ssh backend"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Commands run on `nodes: N` nodes at once; each of the N is a rank, 0 to N-1."""
+
+    name: Annotated[Name, Doc("The task's name; its ranks are `<name>-0`, `<name>-1`, ….")]
+    commands: Annotated[
+        tuple[str, ...], Is(at_least_items=1), Doc("Run one after the other, until one fails.")
+    ]
+    nodes: Annotated[int, Is(minimum=1), Doc("On how many nodes at once.")] = 1
+    placement: Annotated[Placement | None, Doc("`cluster` (default for more than one node) or `any`.")] = None
+    exclusive: Annotated[
+        bool | None, Doc("Each rank takes a whole idle node; default for more than one node with `cluster`.")
+    ] = None
+    env: Annotated[Env, Doc("Environment of every rank.")] = Env()
+    working_dir: Annotated[
+        str | None, Doc("Where the commands start; default: a folder of the rank's own.")
+    ] = None
+    resources: Annotated[Resources, Doc("What each rank asks for.")] = Resources()
+    volumes: Annotated[Mounts, Doc("`name:/path`; names may hold `${{ node_rank }}`.")] = Mounts()
+    fleets: Annotated[tuple[Name, ...], Doc("Fleets that may be used; default: all.")] = ()
+    instances: Annotated[tuple[Name, ...], Doc("Nodes that may be used, by name.")] = ()
+    creation_policy: Annotated[
+        CreationPolicy, Doc("`reuse`: only nodes that the fleets have; default `reuse-or-create`.")
+    ] = CreationPolicy.REUSE_OR_CREATE
+    backends: Annotated[tuple[Name, ...], Doc("Backends that may be used.")] = ()
+    regions: Annotated[tuple[str, ...], Doc("Regions that may be used.")] = ()
+    spot_policy: Annotated[SpotPolicy | None, Doc("`on-demand`, `spot` or `auto`; default: the fleet's.")] = (
+        None
+    )
+    max_price: Annotated[float | None, Is(above=0), Doc("USD an hour that a node may cost.")] = None
+    max_duration: Annotated[
+        Duration | None, InPlace(), Doc("A rank that runs longer is stopped and has failed.")
+    ] = None
+    stop_duration: Annotated[
+        Duration, InPlace(), Doc("Between asking a rank to stop and killing it; default 5m.")
+    ] = Duration(300)
+    startup_order: Annotated[StartupOrder, Doc("`any` (default), `master-first`, `workers-first`.")] = (
+        StartupOrder.ANY
+    )
+    stop_criteria: Annotated[StopCriteria, Doc("`all-done` (default) or `master-done`.")] = (
+        StopCriteria.ALL_DONE
+    )
+    priority: Annotated[int, InPlace(), Is(minimum=0), Doc("0 to 100; higher is placed first.")] = 0
+    tags: Annotated[Tags, InPlace(), Doc("Tags of the task.")] = field(default_factory=Tags)
+    isolation: Annotated[Isolation, NotYet("`hard` " + _LATER_HOSTS), Doc("`best` (default) or `hard`.")] = (
+        Isolation.BEST
+    )
+    image: Annotated[
+        str | None, NotYet("ranks run as processes of the node; " + _LATER_HOSTS), Doc("A container image.")
+    ] = None
+    files: Annotated[Any, NotYet(_LATER_HOSTS), Doc("Files of the project that every rank gets.")] = None
+    retry: Annotated[
+        Any, NotYet("a failed task is run again by `apply --replace task/<name>`"), Doc("When to run again.")
+    ] = None
+
+    FOREIGN: ClassVar[Mapping[str, str]] = {
+        "ports": "remove it; ranks listen on their node's own address",
+        "python": "start the interpreter that you want in `commands`",
+        "docker": "remove it; run what you need in `commands`",
+        "nvcc": "remove it; the node's own CUDA is used",
+        "user": "remove it; ranks run as the user that owns the node",
+        "privileged": "remove it; ranks are processes without more rights than the node's user",
+        "entrypoint": "write it as the first of `commands`",
+        "shell": "commands run in bash where the node has it, else sh; call another shell in `commands`",
+        "home_dir": "use `working_dir`",
+        "registry_auth": "remove it",
+        "repos": "use `files`, or clone in `commands`",
+        "groups": "write one task for each group",
+        "availability_zones": "write it in the fleet",
+        "instance_types": "write it in the fleet",
+        "reservation": "write it in the fleet",
+        "idle_duration": "write it in the fleet",
+        "utilization_policy": "remove it",
+        "schedule": "run `fleetform apply --replace task/<name>` from your scheduler",
+        "profiles": "write the fields of the profile here",
+        "backend_options": "use `options:` of the `backend` document",
+        "dstack": "remove it",
+    }
+
+    def __post_init__(self) -> None:
+        if self.nodes > MAX_COUNT:
+            raise BadValueError(
+                "out-of-range", f"at most {MAX_COUNT} nodes can be asked for", None, ("nodes",)
+            )
+        if self.priority > 100:
+            raise BadValueError(
+                "out-of-range", f"must be at most 100, found {self.priority}", None, ("priority",)
+            )
+
+    @property
+    def cluster(self) -> bool:
+        """Whether all ranks have to lie in one cluster fleet."""
+        if self.placement is None:
+            return self.nodes > 1
+        return self.placement is Placement.CLUSTER
+
+    @property
+    def whole_nodes(self) -> bool:
+        """Whether each rank takes a whole idle node (DESIGN §2, `exclusive`)."""
+        if self.exclusive is None:
+            return self.nodes > 1 and self.cluster
+        return self.exclusive

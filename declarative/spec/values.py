@@ -1,0 +1,327 @@
+"""Values with a notation of their own: ranges, sizes, GPUs, durations, names.
+
+The notations are dstack's, so that its users can bring their files (shared vocabulary, own code):
+memory units are MB, GB and TB in powers of 1024, a bare number means GB, ranges are `a..b`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Self
+
+from declarative.schema import BadValueError, Doc, Json
+from declarative.schema.decode import describe
+
+_UNITS = {"MB": 1, "GB": 1024, "TB": 1024 * 1024}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_DURATION = re.compile(r"(\d+)\s*([smhdw]?)")
+MAX_COUNT = 100_000
+"""No fleet, volume or task may ask for more: a stranger's YAML must not eat the machine."""
+
+
+def _parts(value: Json, what: str, hint: str) -> tuple[str, str]:
+    """`a..b` as its two ends, `a` as (a, a); either end of `a..b` may be empty, not both."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise BadValueError("wrong-type", f"expected {what}, found {describe(value)}", hint)
+    text = str(value).strip()
+    low, dots, high = text.partition("..")
+    if not dots:
+        return text, text
+    if not low.strip() and not high.strip():
+        raise BadValueError("bad-range", f"`{text}` has neither a lower nor an upper bound", hint)
+    return low.strip(), high.strip()
+
+
+def _ordered(low: int, high: int | None, value: Json, hint: str) -> None:
+    if high is not None and low > high:
+        raise BadValueError(
+            "bad-range", f"`{value}` is empty: its lower bound is above its upper bound", hint
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many: `2`, `2..4`, `2..`, `..8`. Both ends are inclusive; a single number means exactly that."""
+
+    min: int = 0
+    max: int | None = None
+    HINT: ClassVar[str] = "write a whole number or a range: `4`, `2..4`, `2..`, `..8`"
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-range` for anything but whole numbers, `a..b` with a <= b."""
+        low, high = _parts(value, "a number or a range", cls.HINT)
+        ends: list[int | None] = []
+        for end in (low, high):
+            if end and not re.fullmatch(r"\d{1,9}", end):
+                raise BadValueError("bad-range", f"`{value}` is not a whole number or a range", cls.HINT)
+            ends.append(int(end) if end else None)
+        _ordered(ends[0] or 0, ends[1], value, cls.HINT)
+        return cls(ends[0] or 0, ends[1])
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A number or a string with a range."""
+        return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}
+
+    def plain(self) -> Json:
+        """`4` or `2..4`."""
+        if self.min == self.max:
+            return self.min
+        return f"{self.min or ''}..{'' if self.max is None else self.max}"
+
+    def holds(self, number: int) -> bool:
+        """Whether `number` lies in the range."""
+        return self.min <= number and (self.max is None or number <= self.max)
+
+
+def parse_mib(text: str, value: Json, hint: str) -> int:
+    """`16GB` as MiB. Units are MB, GB, TB (1024-based), any case; a bare number means GB."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        if re.match(r"-\s*\d", text):
+            raise BadValueError("bad-size", f"`{value}` is below zero", hint)
+        raise BadValueError("bad-size", f"`{value}` is not a size", hint)
+    number, unit = match.group(1), match.group(2).upper() or "GB"
+    if unit not in _UNITS:
+        near = {"GIB": "GB", "MIB": "MB", "TIB": "TB", "G": "GB", "M": "MB", "T": "TB"}.get(unit)
+        fix = f"write `{number}{near}` (units are 1024-based)" if near else hint
+        raise BadValueError("bad-unit", f"`{match.group(2)}` is not a unit of size", fix)
+    mib = float(number) * _UNITS[unit]
+    if mib > 1 << 50:
+        raise BadValueError("bad-size", f"`{value}` is larger than any disk", hint)
+    return round(mib)
+
+
+def show_mib(mib: int) -> str:
+    """MiB in the largest unit that keeps it whole: 2048 is `2GB`."""
+    for unit in ("TB", "GB"):
+        if mib and mib % _UNITS[unit] == 0:
+            return f"{mib // _UNITS[unit]}{unit}"
+    return f"{mib}MB"
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A range of sizes in MiB: `16GB`, `16GB..64GB`, `24GB..`."""
+
+    min: int = 0
+    max: int | None = None
+    HINT: ClassVar[str] = "write a size or a range of sizes: `16GB`, `16GB..64GB`, `24GB..`, `..8GB`"
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-size`, `bad-unit` or `bad-range`."""
+        low, high = _parts(value, "a size or a range of sizes", cls.HINT)
+        least = parse_mib(low, value, cls.HINT) if low else 0
+        most = parse_mib(high, value, cls.HINT) if high else None
+        _ordered(least, most, value, cls.HINT)
+        return cls(least, most)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A number (GB) or a string."""
+        return {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}]}
+
+    def plain(self) -> Json:
+        """`16GB..64GB`."""
+        if self.min == self.max:
+            return show_mib(self.min)
+        low = show_mib(self.min) if self.min else ""
+        return f"{low}..{'' if self.max is None else show_mib(self.max)}"
+
+    def holds(self, mib: int) -> bool:
+        """Whether `mib` lies in the range."""
+        return self.min <= mib and (self.max is None or mib <= self.max)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """One size in MiB, above zero: `500GB`."""
+
+    mib: int
+    HINT: ClassVar[str] = "write a size above zero, such as `500GB`"
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-size` for zero and below, `bad-unit` for an unknown unit."""
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise BadValueError("wrong-type", f"expected a size, found {describe(value)}", cls.HINT)
+        mib = parse_mib(str(value).strip(), value, cls.HINT)
+        if mib <= 0:
+            raise BadValueError("bad-size", f"`{value}` is not above zero", cls.HINT)
+        return cls(mib)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A number (GB) or a string."""
+        return {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]}
+
+    def plain(self) -> Json:
+        """`500GB`."""
+        return show_mib(self.mib)
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """Seconds: `90`, `30m`, `2h`, `1d`, `1w`; `off` is None."""
+
+    seconds: int | None
+    HINT: ClassVar[str] = "write seconds or a number with s, m, h, d or w: `90`, `30m`, `2h`, `off`"
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-duration`."""
+        if value == "off" or value is False or value == -1:
+            return cls(None)
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise BadValueError("wrong-type", f"expected a duration, found {describe(value)}", cls.HINT)
+        match = _DURATION.fullmatch(str(value).strip())
+        if match is None or len(match.group(1)) > 9:
+            raise BadValueError("bad-duration", f"{describe(value)} is not a duration", cls.HINT)
+        return cls(int(match.group(1)) * _SECONDS[match.group(2) or "s"])
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A number of seconds or a string."""
+        return {"anyOf": [{"type": "integer", "minimum": -1}, {"type": "string"}, {"const": False}]}
+
+    def plain(self) -> Json:
+        """The largest unit that keeps it whole."""
+        if self.seconds is None:
+            return "off"
+        for unit in ("w", "d", "h", "m"):
+            if self.seconds and self.seconds % _SECONDS[unit] == 0:
+                return f"{self.seconds // _SECONDS[unit]}{unit}"
+        return f"{self.seconds}s"
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Into how many equal blocks a node is split: a number, or `auto` (None)."""
+
+    number: int | None = 1
+    HINT: ClassVar[str] = "write a whole number of at least 1, or `auto`"
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-blocks`."""
+        if value == "auto":
+            return cls(None)
+        if isinstance(value, str) and re.fullmatch(r"\d{1,6}", value):
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_COUNT:
+            raise BadValueError("bad-blocks", f"{describe(value)} is not a number of blocks", cls.HINT)
+        return cls(value)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A number, or `auto`."""
+        return {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^(auto|\d+)$"}]}
+
+    def plain(self) -> Json:
+        """The number, or `auto`."""
+        return "auto" if self.number is None else self.number
+
+
+VENDORS = ("nvidia", "amd", "intel", "google", "tenstorrent")
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """GPUs of one rank or node: `1`, `H100:8`, `A100:80GB:1..4`, `nvidia:A100,H100:2`.
+
+    The parts may come in any order: a word is a vendor or a list of models, a part with a unit is the
+    memory of each GPU, a number is the count. A count that is left out means one or more.
+    """
+
+    count: Count = Count(1, None)
+    names: tuple[str, ...] = ()
+    memory: Memory | None = None
+    vendor: str | None = None
+    HINT: ClassVar[str] = (
+        "write a count, a model, or both: `1`, `H100:8`, `A100:80GB:1..4`, `nvidia:A100,H100:2`"
+    )
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-gpu`, `bad-range`, `bad-unit`."""
+        if isinstance(value, Mapping):
+            return cls._parse_mapping(value)
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise BadValueError("wrong-type", f"expected GPUs, found {describe(value)}", cls.HINT)
+        found: dict[str, Any] = {}
+        for part in str(value).split(":"):
+            key, item = cls._part(part.strip(), value)
+            if key in found:
+                raise BadValueError("bad-gpu", f"`{value}` names two {key}s", cls.HINT)
+            found[key] = item
+        return cls._make(found)
+
+    @classmethod
+    def _make(cls, found: Mapping[str, Any]) -> Self:
+        return cls(
+            count=found.get("count", Count(1, None)),
+            names=tuple(found.get("model", ())),
+            memory=found.get("memory"),
+            vendor=found.get("vendor"),
+        )
+
+    @classmethod
+    def _part(cls, part: str, value: Json) -> tuple[str, Any]:
+        if not part:
+            raise BadValueError("bad-gpu", f"`{value}` has an empty part", cls.HINT)
+        if part.lower() in VENDORS:
+            return "vendor", part.lower()
+        if part[0].isalpha():
+            return "model", [name.strip() for name in part.split(",") if name.strip()]
+        if re.search(r"[A-Za-z]", part):
+            return "memory", Memory.parse(part)
+        return "count", Count.parse(part)
+
+    @classmethod
+    def _parse_mapping(cls, value: Mapping[str, Json]) -> Self:
+        found: dict[str, Any] = {}
+        for key, item in value.items():
+            if key == "vendor" and isinstance(item, str) and item.lower() in VENDORS:
+                found["vendor"] = item.lower()
+            elif key == "name":
+                names = [item] if isinstance(item, str) else item
+                if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
+                    raise BadValueError("bad-gpu", "`name` is a model or a list of models", cls.HINT, (key,))
+                found["model"] = names
+            elif key == "memory":
+                found["memory"] = Memory.parse(item)
+            elif key == "count":
+                found["count"] = Count.parse(item)
+            else:
+                hint = f"known: vendor ({', '.join(VENDORS)}), name, memory, count"
+                raise BadValueError("bad-gpu", f"`{key}` cannot be used here", hint, (key,), at_key=True)
+        return cls._make(found)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A count, a string, or a mapping."""
+        return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}, {"type": "object"}]}
+
+    def plain(self) -> Json:
+        """Vendor, models, memory, count, joined by `:`."""
+        parts = [self.vendor or "", ",".join(self.names), str(self.memory.plain()) if self.memory else ""]
+        return ":".join([p for p in (*parts, str(self.count.plain())) if p])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What a rank asks for, or what a node has to have; what is left out is unconstrained."""
+
+    cpu: Annotated[Count | None, Doc("CPUs: `4`, `4..`, `2..8`.")] = None
+    memory: Annotated[Memory | None, Doc("Memory: `16GB..64GB`; MB, GB, TB in powers of 1024.")] = None
+    disk: Annotated[Memory | None, Doc("Disk of the node, shared by its blocks: `100GB..`.")] = None
+    gpu: Annotated[Gpu | None, Doc("GPUs: `1`, `H100:8`, `A100:80GB:1..4`.")] = None
+
+    FOREIGN: ClassVar[Mapping[str, str]] = {
+        "shm_size": "remove it; ranks are processes and share the host's /dev/shm",
+    }

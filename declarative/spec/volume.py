@@ -1,0 +1,60 @@
+"""The `volume` document: a disk that outlives nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+from declarative.schema import BadValueError, Doc, InPlace, Is, NotYet
+from declarative.spec.text import Name, Tags
+from declarative.spec.values import MAX_COUNT, Duration, Size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """A disk that outlives nodes; `count: 4` declares `<name>-0` … `<name>-3`."""
+
+    name: Annotated[Name, Doc("The volume's name.")]
+    backend: Annotated[Name | None, Doc("Where it lives; default: the only backend that there is.")] = None
+    region: Annotated[str | None, Doc("The backend's region.")] = None
+    availability_zone: Annotated[str | None, Doc("The region's zone.")] = None
+    size: Annotated[Size | None, InPlace(), Doc("`500GB`; may grow in place, never shrink.")] = None
+    count: Annotated[int | None, Is(minimum=1), Doc("How many of it: `<name>-0`, `<name>-1`, ….")] = None
+    tags: Annotated[Tags, InPlace(), Doc("Tags on the volume.")] = field(default_factory=Tags)
+    prevent_destroy: Annotated[
+        bool, InPlace(), Doc("A plan that would destroy or replace it is an error; true unless set to false.")
+    ] = True
+    volume_id: Annotated[
+        str | None,
+        NotYet("adopting a volume comes with the cloud backends"),
+        Doc("An existing volume to adopt."),
+    ] = None
+    volume_type: Annotated[
+        str | None, NotYet("it comes with the cloud backends"), Doc("The backend's kind of disk.")
+    ] = None
+    host: Annotated[
+        str | None, NotYet("it comes with the ssh backend"), Doc("The host whose disk it is.")
+    ] = None
+    auto_cleanup_duration: Annotated[
+        Duration | None,
+        InPlace(),
+        NotYet("remove it, and the document once the volume is not needed any more"),
+        Doc("Delete it after it was detached for this long."),
+    ] = None
+
+    FOREIGN: ClassVar[Mapping[str, str]] = {
+        "claim_name": "Kubernetes claims have no counterpart; use `volume_id` on a supported backend",
+        "storage_class_name": "use `volume_type`",
+        "access_modes": "a volume is attached to one node at a time; remove it",
+        "read_only": "remove it; volumes are attached for reading and writing",
+    }
+
+    def __post_init__(self) -> None:
+        if self.size is None and self.volume_id is None:
+            raise BadValueError("missing-field", "`size` is missing", "add `size: 100GB`")
+        if self.count is not None and self.count > MAX_COUNT:
+            hint = "declare fewer"
+            raise BadValueError(
+                "out-of-range", f"at most {MAX_COUNT} volumes can be declared", hint, ("count",)
+            )

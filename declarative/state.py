@@ -1,0 +1,175 @@
+"""What was recorded, and what was observed: the two halves of what is known. Pure.
+
+A record says what was made and what it holds on to (`needs`), so that deletions can be ordered after
+the YAML is gone (as Terraform records dependencies). Observations change by themselves and are no
+change of the record: they never touch the serial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+KINDS = ("volume", "node", "reservation", "attachment", "rank")
+"""Kinds of what is recorded, in the order in which they are made."""
+
+
+class Address(NamedTuple):
+    """`kind/name`: what every command takes and prints, without need for shell quotes."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """`node/gpu-0` as an address; ValueError if it is none."""
+        kind, slash, name = text.partition("/")
+        if not slash or not kind or not name:
+            raise ValueError(text)
+        return cls(kind, name)
+
+
+class RankState(StrEnum):
+    """The states of ranks and tasks."""
+
+    PENDING = "pending"
+    STARTING = "starting"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    LOST = "lost"
+
+    @property
+    def ended(self) -> bool:
+        """Whether it will not change by itself any more."""
+        return self in (RankState.SUCCEEDED, RankState.FAILED, RankState.STOPPED, RankState.LOST)
+
+
+class NodeState(StrEnum):
+    """The states of nodes; only `ready` takes work."""
+
+    PENDING = "pending"
+    PROVISIONING = "provisioning"
+    READY = "ready"
+    NOT_READY = "not_ready"
+    UNREACHABLE = "unreachable"
+    UNKNOWN = "unknown"
+    DRAINING = "draining"
+    TERMINATING = "terminating"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStatus:
+    """How a rank is doing. Times are seconds since the epoch by the clock of its host."""
+
+    state: RankState
+    exit_code: int | None = None
+    cause: str | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    mounted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
+    """Whether a node may take work, why not, and when that was seen (seconds since the epoch)."""
+
+    state: NodeState
+    reason: str | None = None
+    observed_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One thing that was made: how it was asked for, what came of it, and what it holds on to."""
+
+    address: Address
+    backend: str | None
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+    needs: frozenset[Address] = frozenset()
+    generation: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """A backend call that was begun and whose result is not recorded: it is read back before any plan."""
+
+    id: int
+    op: str
+    address: Address
+    backend: str | None
+    generation: int
+    token: str
+    inputs: Mapping[str, Any]
+    needs: frozenset[Address] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Everything that is known. `lineage` is None before the first apply."""
+
+    lineage: str | None = None
+    serial: int = 0
+    records: Mapping[Address, Record] = field(default_factory=dict)
+    ranks: Mapping[str, RankStatus] = field(default_factory=dict)
+    readiness: Mapping[str, Readiness] = field(default_factory=dict)
+    idle_since: Mapping[str, float] = field(default_factory=dict)
+    generations: Mapping[Address, int] = field(default_factory=dict)
+    intents: tuple[Intent, ...] = ()
+
+    def of(self, kind: str) -> tuple[Record, ...]:
+        """The records of one kind, by name."""
+        return tuple(
+            r for a, r in sorted(self.records.items(), key=lambda p: natural(p[0].name)) if a.kind == kind
+        )
+
+    def get(self, kind: str, name: str) -> Record | None:
+        """One record, or None."""
+        return self.records.get(Address(kind, name))
+
+    def without(self, gone: Iterable[Address]) -> State:
+        """This state, had `gone` never been recorded."""
+        gone = set(gone)
+        return replace(self, records={a: r for a, r in self.records.items() if a not in gone})
+
+
+def natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    """A sort key under which `gpu-2` comes before `gpu-10`."""
+    return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in name.split("-"))
+
+
+def rank_name(task: str, rank: int) -> str:
+    """`train-2`: the name of a rank, and of its reservation."""
+    return f"{task}-{rank}"
+
+
+def attempt_id(record: Record) -> str:
+    """`train-2.1`: the id of a rank's attempt on its host; a rank that is made anew gets another one."""
+    return f"{record.address.name}.{record.generation}"
+
+
+def task_state(ranks: Mapping[int, RankStatus | None], master_done: bool) -> RankState:
+    """The state of a task from those of its ranks, by rank; None for one that was not started."""
+    states = [status.state if status else RankState.PENDING for _, status in sorted(ranks.items())]
+    if not states:
+        return RankState.PENDING
+    if master_done and states[0] is RankState.SUCCEEDED:
+        others = states[1:]
+        return RankState.SUCCEEDED if all(s.ended for s in others) else RankState.RUNNING
+    for state in (RankState.FAILED, RankState.LOST):
+        if state in states:
+            return state
+    for state in (RankState.RUNNING, RankState.STARTING):
+        if state in states:
+            return state
+    if all(s is RankState.SUCCEEDED for s in states):
+        return RankState.SUCCEEDED
+    return RankState.STOPPED if RankState.STOPPED in states else RankState.PENDING
