@@ -1,0 +1,29 @@
+"""One pure function places all ranks of all tasks on one working copy of the inventory (DESIGN §4)."""
+
+from declarative.placement.place import place
+from declarative.placement.types import (
+    Ask,
+    Choice,
+    FleetRule,
+    Node,
+    Outcome,
+    RankVerdict,
+    Refusal,
+    Rejection,
+    Verdict,
+    VolumeAt,
+)
+
+__all__ = [
+    "Ask",
+    "Choice",
+    "FleetRule",
+    "Node",
+    "Outcome",
+    "RankVerdict",
+    "Refusal",
+    "Rejection",
+    "Verdict",
+    "VolumeAt",
+    "place",
+]

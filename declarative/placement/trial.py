@@ -1,0 +1,317 @@
+"""One task tried in one domain, on a working copy that is kept or thrown away as a whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from declarative.blocks import split
+from declarative.placement.filters import (
+    Spot,
+    block_rejection,
+    blocks_wanted,
+    fleet_rejection,
+    of_node,
+    of_offer,
+    pick_volumes,
+    place_rejection,
+    ready_rejection,
+    shape_rejection,
+)
+from declarative.placement.types import Ask, Choice, FleetRule, Node, Rejection, VolumeAt
+from declarative.resource import Offer
+from declarative.spec import CreationPolicy
+from declarative.state import NodeState, Readiness, natural, rank_name
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """Where the ranks of one trial may lie; None means anywhere."""
+
+    fleet: str | None
+    backend: str | None
+    region: str | None
+
+    def holds(self, fleet: str, backend: str, region: str) -> bool:
+        """Whether a place lies in it."""
+        return self.fleet is None or (fleet, backend, region) == (self.fleet, self.backend, self.region)
+
+
+class World:
+    """The working copy: nodes with their busy blocks, what the fleets may still launch, volumes held."""
+
+    def __init__(
+        self,
+        nodes: list[Node],
+        fleets: dict[str, FleetRule],
+        volumes: Mapping[str, VolumeAt],
+        claims: dict[str, str],
+    ) -> None:
+        self.nodes = nodes
+        self.fleets = fleets
+        self.volumes = volumes
+        self.claims = claims
+
+    def copy(self) -> World:
+        """A copy to try something on; the values in it are immutable and shared."""
+        return World(list(self.nodes), dict(self.fleets), self.volumes, dict(self.claims))
+
+    def can_launch(self, rule: FleetRule, offer: Offer) -> bool:
+        """Whether the offer's own quantity limit has room."""
+        if offer.limit is None:
+            return True
+        key = (offer.backend, offer.region, offer.instance_type, offer.spot)
+        used = sum(1 for n in self.nodes if (n.backend, n.region, n.instance_type, n.spot) == key)
+        return used < offer.limit
+
+    def free_name(self, rule: FleetRule, among: tuple[str, ...] = ()) -> str:
+        """The name of the fleet's next node: one that is being replaced, else the lowest free number."""
+        taken = {n.name for n in self.nodes} | rule.taken
+        for name in rule.free_names:
+            if name not in taken and (not among or name in among):
+                return name
+        for name in sorted(among, key=natural):
+            if (
+                name not in taken
+                and name.rpartition("-")[0] == rule.fleet.name
+                and name.rpartition("-")[2].isdigit()
+            ):
+                return name
+        index = 0
+        while f"{rule.fleet.name}-{index}" in taken:
+            index += 1
+        return f"{rule.fleet.name}-{index}"
+
+    def new_node(self, rule: FleetRule, offer: Offer, name: str) -> Node:
+        """The node that `offer` would give the fleet: split as the fleet says, ready once it runs."""
+        total = split(offer.shape, rule.fleet.blocks.number)
+        return Node(
+            name=name,
+            fleet=str(rule.fleet.name),
+            backend=offer.backend,
+            region=offer.region,
+            zone=offer.zone,
+            instance_type=offer.instance_type,
+            shape=offer.shape,
+            total=total or 1,
+            price=offer.price,
+            spot=offer.spot,
+            readiness=Readiness(state=NodeState.READY, reason="to be launched"),
+            new=True,
+            offer=offer,
+        )
+
+    def add(self, node: Node) -> None:
+        """Launch `node`: it counts against its fleet from now on."""
+        rule = self.fleets[node.fleet]
+        self.nodes.append(node)
+        self.fleets[node.fleet] = replace(
+            rule,
+            existing=rule.existing + 1,
+            baseline=max(0, rule.baseline - 1),
+            taken=rule.taken | {node.name},
+        )
+
+
+class Trial:
+    """One task in one domain. `choices` is complete or None; nothing is kept before `commit`."""
+
+    def __init__(self, world: World, ask: Ask, domain: Domain) -> None:
+        self.world = world
+        self.work = world.copy()
+        self.ask = ask
+        self.task = ask.want.spec
+        self.domain = domain
+        self.choices: dict[int, Choice] | None = None
+        self.partial: dict[int, Choice] = {}
+        self.failed: int | None = None
+        self.launched: list[tuple[Node, bool]] = []
+        self._static: dict[str, Rejection | None] = {}
+
+    def run(self) -> bool:
+        """Place every rank; on the first that does not fit the whole task fails, and `failed` names it."""
+        for rank in self._rank_order():
+            choice = self._reuse(rank) or self._launch(rank)
+            if choice is None:
+                self.failed = rank
+                return False
+            self.partial[rank] = choice
+        self.choices = self.partial
+        return True
+
+    def commit(self) -> None:
+        """Make the trial's world the world."""
+        self.world.nodes[:] = self.work.nodes
+        self.world.fleets.update(self.work.fleets)
+        self.world.claims.update(self.work.claims)
+
+    def cost_key(self) -> tuple[object, ...]:
+        """Least cost of launches, then fewest launches, then fewest idle blocks left beside, then name."""
+        extra = [node for node, baseline in self.launched if not baseline]
+        cost = sum(math.inf if n.price is None else n.price for n in extra)
+        used = {c.node for c in self.partial.values()}
+        beside = sum(n.total - len(n.held) for n in self.work.nodes if n.name in used)
+        moved = sum(
+            1 for r, c in self.partial.items() if r in self.ask.prior and self.ask.prior[r][0] != c.node
+        )
+        domain = (self.domain.fleet or "", self.domain.backend or "", self.domain.region or "")
+        return (moved, cost, len(extra), len(self.launched), beside, domain)
+
+    # Turning down
+
+    def node_rejection(self, node: Node) -> Rejection | None:
+        """Every filter that does not depend on the rank or on what this trial has placed so far."""
+        if node.name not in self._static:
+            self._static[node.name] = self._node_rejection(node)
+        return self._static[node.name]
+
+    def _node_rejection(self, node: Node) -> Rejection | None:
+        rule = self.work.fleets.get(node.fleet)
+        target = f"node/{node.name}"
+        if rule is None:
+            return Rejection(
+                target=target, code="fleet", detail=f"fleet/{node.fleet} is not declared any more"
+            )
+        off = fleet_rejection(self.task, rule.fleet)
+        if off:
+            return replace(off, target=target, detail=f"fleet/{node.fleet}: {off.detail}")
+        if self.task.instances and node.name not in self.task.instances:
+            return Rejection(
+                target=target, code="instance", detail=f"the task asks for {', '.join(self.task.instances)}"
+            )
+        spot = of_node(node)
+        return place_rejection(self.task, spot) or ready_rejection(node) or shape_rejection(self.task, spot)
+
+    def offer_rejection(self, rule: FleetRule, offer: Offer) -> Rejection | None:
+        """The same for an offer of a fleet, and whether the fleet may launch it at all."""
+        spot = of_offer(offer, rule.fleet, split(offer.shape, rule.fleet.blocks.number) or 1)
+        off = fleet_rejection(self.task, rule.fleet)
+        if off:
+            return replace(off, target=spot.target)
+        off = place_rejection(self.task, spot) or shape_rejection(self.task, spot)
+        if off:
+            return off
+        most = rule.fleet.nodes.max if rule.fleet.nodes else 0
+        if most is not None and rule.existing >= most:
+            detail = f"fleet/{rule.fleet.name} is at its maximum of {most} nodes"
+            return Rejection(target=spot.target, code="fleet-max", detail=detail, short={"nodes": 1})
+        if self.task.creation_policy is CreationPolicy.REUSE and rule.baseline <= 0:
+            return Rejection(
+                target=spot.target, code="reuse-only", detail="`creation_policy: reuse` launches nothing"
+            )
+        if not self.work.can_launch(rule, offer):
+            return Rejection(
+                target=spot.target, code="limit", detail=f"its limit of {offer.limit} is reached"
+            )
+        if self.task.instances and self.work.free_name(rule, self.task.instances) not in self.task.instances:
+            return Rejection(
+                target=spot.target,
+                code="instance",
+                detail=f"the task asks for {', '.join(self.task.instances)}",
+            )
+        return None
+
+    # Choosing
+
+    def _rank_order(self) -> list[int]:
+        """Ranks that have a place first, then the ones with the fewest nodes to go to."""
+        ranks = range(self.task.nodes)
+        if not any(self.ask.want.mounts):
+            return sorted(ranks, key=lambda r: (r not in self.ask.prior, r))
+        nodes = [n for n in self.work.nodes if self._fits_domain(n) and not self.node_rejection(n)]
+        room = {r: sum(not isinstance(self._volumes(r, of_node(n)), Rejection) for n in nodes) for r in ranks}
+        return sorted(ranks, key=lambda r: (r not in self.ask.prior, room[r], r))
+
+    def _fits_domain(self, node: Node) -> bool:
+        return self.domain.holds(node.fleet, node.backend, node.region)
+
+    def _volumes(self, rank: int, spot: Spot) -> dict[str, str] | Rejection:
+        mounts = self.ask.want.mounts[rank] if self.ask.want.mounts else ()
+        holder = f"rank/{rank_name(str(self.task.name), rank)}"
+        return pick_volumes(mounts, spot, self.work.volumes, self.work.claims, holder)
+
+    def rank_rejection(self, rank: int, node: Node) -> Rejection | None:
+        """Why this rank cannot go to this node now; None if it can."""
+        spot = of_node(node)
+        off = self.node_rejection(node)
+        if off:
+            return off
+        picked = self._volumes(rank, spot)
+        if isinstance(picked, Rejection):
+            return picked
+        return block_rejection(self.task, spot, node.held)
+
+    def _reuse(self, rank: int) -> Choice | None:
+        """The best node that is there: its prior one, else the one that it fills best."""
+        best: tuple[tuple[object, ...], int, Node] | None = None
+        prior = self.ask.prior.get(rank, ("", ()))[0]
+        for index, node in enumerate(self.work.nodes):
+            if not self._fits_domain(node) or self.rank_rejection(rank, node):
+                continue
+            spot = of_node(node)
+            left = node.total - len(node.held) - blocks_wanted(self.task, spot)
+            price = math.inf if node.price is None else node.price
+            whole = (price, node.shape.gpus, node.shape.cpu, node.shape.memory_mib)
+            key: tuple[object, ...] = (node.name != prior, left, not node.held, *whole, natural(node.name))
+            if best is None or key < best[0]:
+                best = (key, index, node)
+        return self._take(rank, best[1]) if best else None
+
+    def _launch(self, rank: int) -> Choice | None:
+        """The cheapest node that may be launched for it; one that its fleet wants anyway comes first."""
+        best: tuple[tuple[object, ...], FleetRule, Offer] | None = None
+        for rule in self.work.fleets.values():
+            for place, offer in enumerate(rule.offers):
+                if not self.domain.holds(str(rule.fleet.name), offer.backend, offer.region):
+                    continue
+                if self.offer_rejection(rule, offer):
+                    continue
+                spot = of_offer(offer, rule.fleet, split(offer.shape, rule.fleet.blocks.number) or 1)
+                if isinstance(self._volumes(rank, spot), Rejection):
+                    continue
+                price = math.inf if offer.price is None else offer.price
+                part = price * blocks_wanted(self.task, spot) / spot.total
+                key: tuple[object, ...] = (rule.baseline <= 0, part, price, str(rule.fleet.name), place)
+                if best is None or key < best[0]:
+                    best = (key, rule, offer)
+        if best is None:
+            return None
+        _, rule, offer = best
+        node = self.work.new_node(rule, offer, self.work.free_name(rule, self.task.instances))
+        self.launched.append((node, rule.baseline > 0))
+        self.work.add(node)
+        return self._take(rank, len(self.work.nodes) - 1)
+
+    def _take(self, rank: int, index: int) -> Choice:
+        """Hold the blocks and the volumes in the working copy."""
+        node = self.work.nodes[index]
+        spot = of_node(node)
+        volumes = self._volumes(rank, spot)
+        assert not isinstance(volumes, Rejection)
+        prior_node, prior_blocks = self.ask.prior.get(rank, ("", ()))
+        wanted = blocks_wanted(self.task, spot)
+        blocks = stretch(node, wanted, prior_blocks if prior_node == node.name else ())
+        holder = f"rank/{rank_name(str(self.task.name), rank)}"
+        self.work.nodes[index] = replace(node, held={**node.held, **dict.fromkeys(blocks, holder)})
+        self.work.claims.update(dict.fromkeys(volumes.values(), holder))
+        return Choice(task=str(self.task.name), rank=rank, node=node.name, blocks=blocks, volumes=volumes)
+
+
+def stretch(node: Node, wanted: int, prior: tuple[int, ...] = ()) -> tuple[int, ...]:
+    """Which idle blocks to take: the prior ones, else the shortest idle stretch that holds them all,
+    so that long ones stay whole; scattered ones only where there is no such stretch."""
+    idle = [b for b in range(node.total) if b not in node.held]
+    if len(prior) == wanted and all(b in idle for b in prior):
+        return prior
+    runs: list[list[int]] = []
+    for block in idle:
+        if runs and runs[-1][-1] == block - 1:
+            runs[-1].append(block)
+        else:
+            runs.append([block])
+    fitting = sorted((len(run), run[0]) for run in runs if len(run) >= wanted)
+    if fitting:
+        first = fitting[0][1]
+        return tuple(range(first, first + wanted))
+    return tuple(idle[:wanted])

@@ -1,0 +1,126 @@
+"""What placement is given and what it answers: immutable values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from declarative.blocks import Shape
+from declarative.resource import Offer, TaskWant
+from declarative.spec import Fleet
+from declarative.state import Readiness
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node as placement sees it. `held` maps a busy block to its holder (`rank/train-0`)."""
+
+    name: str
+    fleet: str
+    backend: str
+    region: str
+    zone: str | None
+    instance_type: str
+    shape: Shape
+    total: int
+    price: float | None
+    spot: bool
+    readiness: Readiness
+    held: Mapping[int, str] = field(default_factory=dict)
+    closed: str | None = None
+    """Why it takes no new work although it is ready: it is about to be replaced or deleted."""
+    new: bool = False
+    offer: Offer | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetRule:
+    """A fleet as placement sees it: what it may launch, how many nodes it has, and how many it will have
+    whatever is placed (`baseline`: launched for the fleet itself, so even `reuse` may use them)."""
+
+    fleet: Fleet
+    offers: tuple[Offer, ...]
+    existing: int
+    baseline: int
+    taken: frozenset[str] = frozenset()
+    free_names: tuple[str, ...] = ()
+    """Names to give first: those of nodes that are being replaced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeAt:
+    """Where a volume is, or will be, and who holds it now."""
+
+    backend: str
+    region: str
+    zone: str | None
+    holder: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One task to place. `prior` maps a rank to the node and blocks that it had or was promised."""
+
+    want: TaskWant
+    prior: Mapping[int, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Where one rank goes. `volumes` maps the declared path to the volume's name."""
+
+    task: str
+    rank: int
+    node: str
+    blocks: tuple[int, ...]
+    volumes: Mapping[str, str]
+
+
+class Verdict(StrEnum):
+    """What is said of each rank of a task that was refused."""
+
+    CAUSE = "cause"
+    FITS = "fits"
+    NOT_TRIED = "not-tried"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """Why one node, fleet or offer was turned down. `short` maps a dimension to what was missing."""
+
+    target: str
+    code: str
+    detail: str
+    short: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankVerdict:
+    """The verdict on one rank, with the rejections where it is the cause."""
+
+    rank: int
+    verdict: Verdict
+    rejections: tuple[Rejection, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A task that cannot be placed: `never-fits` or `no-capacity` (not now)."""
+
+    task: str
+    code: str
+    summary: str
+    hint: str | None
+    ranks: tuple[RankVerdict, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """All placements, all refusals, and every node to launch (for tasks and for the fleets themselves)."""
+
+    choices: tuple[Choice, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    launches: tuple[Node, ...] = ()
+    short_fleets: tuple[tuple[str, int], ...] = ()
+    """Fleets that no offer could bring to their size, and by how many nodes."""

@@ -1,0 +1,260 @@
+"""Fleets and their nodes: which stay, which are changed, which go, and what may be launched."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from declarative.blocks import divisors, misfits, split
+from declarative.diagnostic import Diagnostic
+from declarative.placement import FleetRule, Node
+from declarative.placement.filters import of_offer, price_rejection
+from declarative.plan.types import Inventory, Reason
+from declarative.resource import LOCAL, Desired, Offer, fleet_marks, shape_of, shaped
+from declarative.spec import Fleet, SpotPolicy
+from declarative.state import NodeState, Readiness, Record, State, natural
+
+
+@dataclass(slots=True)
+class NodeFate:
+    """What becomes of one recorded node."""
+
+    record: Record
+    node: Node
+    goes: Reason | None = None
+    again: bool = False
+    """It goes and a node of the same name takes its place."""
+    because: tuple[str, ...] = ()
+    after: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """The fields that change in place."""
+        before = self.record.inputs
+        keys = sorted(set(before) | set(self.after))
+        return tuple(k for k in keys if before.get(k) != self.after.get(k))
+
+
+def allowed_backends(desired: Desired, fleet: Fleet) -> tuple[str, ...]:
+    """The backends that a fleet may use: those it names, else all that are declared, else `local`."""
+    return tuple(map(str, fleet.backends)) or tuple(sorted(desired.backends)) or (LOCAL,)
+
+
+def limits(fleet: Fleet, backends: tuple[str, ...], offer: Offer) -> str | None:
+    """The first limit of the fleet that an offer (or a node like it) does not keep; None if it keeps all."""
+    spot_ok = {SpotPolicy.ON_DEMAND: not offer.spot, SpotPolicy.SPOT: offer.spot, SpotPolicy.AUTO: True}
+    checks = (
+        ("backends", offer.backend in backends),
+        ("regions", not fleet.regions or offer.region in fleet.regions),
+        ("availability_zones", not fleet.availability_zones or offer.zone in fleet.availability_zones),
+        ("instance_types", not fleet.instance_types or offer.instance_type in fleet.instance_types),
+        ("spot_policy", spot_ok[fleet.spot_policy]),
+        ("max_price", price_rejection(fleet.max_price, of_offer(offer, fleet, 1), "the fleet") is None),
+        ("resources", not misfits(fleet.resources, offer.shape)),
+    )
+    return next((name for name, ok in checks if not ok), None)
+
+
+def fleet_offers(
+    desired: Desired, fleet: Fleet, inventory: Inventory
+) -> tuple[tuple[Offer, ...], list[Diagnostic]]:
+    """What a fleet may launch, cheapest first, and what to say where there is nothing."""
+    backends = allowed_backends(desired, fleet)
+    found = [shaped(o, fleet.resources) for b in backends for o in inventory.offers.get(b, ())]
+    within = [o for o in found if limits(fleet, backends, o) is None]
+    good = [o for o in within if split(o.shape, fleet.blocks.number) is not None]
+    address = f"fleet/{fleet.name}"
+    span = desired.places.get(address)
+    out: list[Diagnostic] = []
+    if within and not good:
+        shape = within[0].shape
+        listing = ", ".join(map(str, divisors(shape)))
+        out.append(
+            Diagnostic(
+                code="blocks-do-not-divide",
+                summary=f"{shape.cpu} CPUs and {shape.gpus} GPUs cannot be split into {fleet.blocks.number} blocks",
+                hint=f"write `blocks: auto` or one of {listing}",
+                span=span,
+                address=address,
+            )
+        )
+
+    def key(offer: Offer) -> tuple[object, ...]:
+        price = math.inf if offer.price is None else offer.price
+        return (price, offer.spot, offer.backend, offer.region, offer.zone or "", offer.instance_type)
+
+    return tuple(sorted(good, key=key)), out
+
+
+def offer_of(record: Record) -> Offer:
+    """A recorded node as the offer that it was."""
+    inputs = record.inputs
+    return Offer(
+        backend=str(inputs["backend"]),
+        region=str(inputs["region"]),
+        zone=inputs.get("zone"),
+        instance_type=str(inputs["instance_type"]),
+        shape=shape_of(inputs),
+        price=inputs.get("price"),
+        spot=bool(inputs.get("spot")),
+    )
+
+
+def node_of(record: Record, readiness: Readiness, held: Mapping[int, str]) -> Node:
+    """A recorded node as placement sees it."""
+    offer = offer_of(record)
+    return Node(
+        name=record.address.name,
+        fleet=str(record.inputs["fleet"]),
+        backend=offer.backend,
+        region=offer.region,
+        zone=offer.zone,
+        instance_type=offer.instance_type,
+        shape=offer.shape,
+        total=int(record.inputs["blocks"]),
+        price=offer.price,
+        spot=offer.spot,
+        readiness=readiness,
+        held=held,
+    )
+
+
+def held_blocks(state: State) -> dict[str, dict[int, str]]:
+    """Node name → block → the rank that holds it, from the reservations: never counted up and down."""
+    held: dict[str, dict[int, str]] = {}
+    for record in state.of("reservation"):
+        blocks = held.setdefault(str(record.inputs["node"]), {})
+        blocks.update({int(b): f"rank/{record.address.name}" for b in record.inputs["blocks"]})
+    return held
+
+
+class Fleets:
+    """The fates of all recorded nodes, and the rules by which placement may launch more."""
+
+    def __init__(self, desired: Desired, state: State, inventory: Inventory, now: float) -> None:
+        self.desired = desired
+        self.now = now
+        self.state = state
+        self.diagnostics: list[Diagnostic] = []
+        self.fates: dict[str, NodeFate] = {}
+        self.offers: dict[str, tuple[Offer, ...]] = {}
+        held = held_blocks(state)
+        unknown = Readiness(state=NodeState.UNKNOWN, reason="not observed")
+        for record in state.of("node"):
+            name = record.address.name
+            node = node_of(record, inventory.readiness.get(name, unknown), held.get(name, {}))
+            self.fates[name] = NodeFate(record=record, node=node, after=dict(record.inputs))
+        for fleet in desired.fleets.values():
+            self.offers[str(fleet.name)], found = fleet_offers(desired, fleet, inventory)
+            self.diagnostics += found
+        for fate in self.fates.values():
+            self._judge(fate)
+        for fleet in desired.fleets.values():
+            self._shrink(fleet)
+
+    def of(self, fleet: str) -> list[NodeFate]:
+        """The fates of a fleet's nodes, by name."""
+        return [f for f in self.fates.values() if f.node.fleet == fleet]
+
+    def _judge(self, fate: NodeFate) -> None:
+        """Keep it, change it in place, make it anew, or let it go."""
+        fleet = self.desired.fleets.get(fate.node.fleet)
+        if fleet is None:
+            fate.goes = Reason.REMOVED
+            return
+        marks = fleet_marks(fleet)
+        changed = tuple(k for k in ("placement", "env") if fate.record.inputs.get(k) != marks[k])
+        if changed:
+            fate.goes, fate.again, fate.because = Reason.CHANGED, True, changed
+            return
+        off = limits(fleet, allowed_backends(self.desired, fleet), offer_of(fate.record))
+        if off and not fate.node.held:
+            fate.goes, fate.again, fate.because = Reason.MISMATCH, True, (off,)
+            return
+        if off:
+            self._note(
+                fate,
+                "node-mismatch",
+                f"does not keep the fleet's `{off}` any more",
+                "it is replaced once idle",
+            )
+        for key, value in marks.items():
+            fate.after.pop(key, None)
+            if value is not None:
+                fate.after[key] = value
+        self._resplit(fate, fleet)
+
+    def _resplit(self, fate: NodeFate, fleet: Fleet) -> None:
+        """A change of `blocks` happens in place, when the node is idle."""
+        total = split(fate.node.shape, fleet.blocks.number)
+        if total == fate.node.total:
+            return
+        if total is None:
+            listing = ", ".join(map(str, divisors(fate.node.shape)))
+            summary = f"{fate.record.address} cannot be split into {fleet.blocks.number} blocks"
+            self._error(fleet, "blocks-do-not-divide", summary, f"write `blocks: auto` or one of {listing}")
+        elif fate.node.held:
+            text = f"stays at {fate.node.total} blocks while ranks run on it"
+            self._note(fate, "blocks-wait", text, f"it is split into {total} once idle")
+        else:
+            fate.after["blocks"] = total
+
+    def _shrink(self, fleet: Fleet) -> None:
+        """Idle nodes above the fleet's maximum go now, those with the highest numbers first."""
+        most = fleet.nodes.max if fleet.nodes else None
+        staying = [f for f in self.of(str(fleet.name)) if not f.goes or f.again]
+        if most is None or len(staying) <= most:
+            return
+        surplus = sorted(
+            (f for f in staying if not f.node.held),
+            key=lambda f: (f.again, natural(f.node.name)),
+            reverse=True,
+        )
+        for fate in surplus[: len(staying) - most]:
+            fate.goes, fate.again, fate.because = Reason.SURPLUS, False, ("nodes",)
+
+    def rules(self) -> dict[str, FleetRule]:
+        """What placement may launch for each fleet."""
+        out: dict[str, FleetRule] = {}
+        for name, fleet in self.desired.fleets.items():
+            staying = [f for f in self.of(name) if not f.goes]
+            target = fleet.nodes.target if fleet.nodes else 0
+            going = [f for f in self.of(name) if f.goes and not f.again]
+            out[name] = FleetRule(
+                fleet=fleet,
+                offers=self.offers[name],
+                existing=len(staying),
+                baseline=max(0, target - len(staying)),
+                taken=frozenset(f.node.name for f in going),
+                free_names=tuple(f.node.name for f in self.of(name) if f.again),
+            )
+        return out
+
+    def retire(self, used: frozenset[str], launched: Mapping[str, int]) -> None:
+        """Let nodes above the target go that this plan does not use and that were idle for long enough."""
+        for name, fleet in self.desired.fleets.items():
+            wait = fleet.idle_duration.seconds
+            staying = [f for f in self.of(name) if not f.goes]
+            target = fleet.nodes.target if fleet.nodes else 0
+            spare = len(staying) + launched.get(name, 0) - target
+            idle = [f for f in staying if not f.node.held and f.node.name not in used]
+            for fate in sorted(idle, key=lambda f: natural(f.node.name), reverse=True):
+                since = self.state.idle_since.get(fate.node.name, self.now)
+                if spare > 0 and wait is not None and self.now - since >= wait:
+                    fate.goes, fate.because, spare = Reason.IDLE, ("idle_duration",), spare - 1
+
+    def _note(self, fate: NodeFate, code: str, what: str, hint: str) -> None:
+        from declarative.diagnostic import Severity
+
+        address = str(fate.record.address)
+        summary = f"{address} {what}"
+        self.diagnostics.append(
+            Diagnostic(code=code, summary=summary, hint=hint, address=address, severity=Severity.WARNING)
+        )
+
+    def _error(self, fleet: Fleet, code: str, summary: str, hint: str) -> None:
+        address = f"fleet/{fleet.name}"
+        span = self.desired.places.get(address)
+        self.diagnostics.append(Diagnostic(code=code, summary=summary, hint=hint, address=address, span=span))

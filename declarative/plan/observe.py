@@ -1,0 +1,46 @@
+"""What is known once the recorded and the observed are put together.
+
+Observing is not changing: an ended rank's reservation counts as released from the moment it is seen,
+whoever records it later (DESIGN §5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from declarative.plan.types import Inventory
+from declarative.state import Address, RankState, RankStatus, Record, State
+
+
+def rank_of(record: Record) -> str | None:
+    """The rank that a reservation or an attachment is for."""
+    if record.address.kind == "reservation":
+        return record.address.name
+    return str(record.inputs["rank"]) if record.address.kind == "attachment" else None
+
+
+def effective(state: State, inventory: Inventory) -> State:
+    """The state as it would be recorded now: recovered things in, vanished ones out, ended ranks released."""
+    records = {**state.records, **inventory.recovered}
+    records = {a: r for a, r in records.items() if a not in inventory.gone}
+    ranks = {**state.ranks, **inventory.ranks}
+    for record in state.records.values():
+        rank = rank_of(record)
+        missing = sorted(record.needs & inventory.gone)
+        if rank is None or not missing or Address("rank", rank) not in records:
+            continue
+        status = ranks.get(rank)
+        if not (status and status.state.ended):
+            ranks[rank] = RankStatus(state=RankState.LOST, cause=f"{missing[0]} is gone")
+    ended = {name for name, status in ranks.items() if status.state.ended}
+    kept: dict[Address, Record] = {}
+    for address, record in records.items():
+        rank = rank_of(record)
+        if rank is not None and (rank in ended and Address("rank", rank) in records):
+            continue
+        if rank is not None and record.needs & inventory.gone:
+            continue
+        if address.kind == "rank" and address.name in ended:
+            record = replace(record, needs=frozenset())
+        kept[address] = record
+    return replace(state, records=kept, ranks=ranks, readiness={**state.readiness, **inventory.readiness})

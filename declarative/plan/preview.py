@@ -1,0 +1,153 @@
+"""What a plan shows beside its actions: every rank's blocks, the block map, the cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from declarative.placement import Node, Outcome
+from declarative.plan.fleets import Fleets, node_of
+from declarative.plan.tasks import Fate, TaskFate
+from declarative.plan.types import Cost, NodePreview, Reservation, ReservationStatus
+from declarative.state import NodeState, Readiness, Record, State, natural, rank_name
+
+
+def _price(node: Node, blocks: tuple[int, ...], total: int) -> float | None:
+    return None if node.price is None else round(node.price * len(blocks) / total, 6)
+
+
+def _reservation(
+    node: Node,
+    task: str,
+    rank: int,
+    blocks: tuple[int, ...],
+    volumes: Mapping[str, str],
+    status: ReservationStatus,
+) -> Reservation:
+    return Reservation(
+        task=task,
+        rank=rank,
+        node=node.name,
+        fleet=node.fleet,
+        new_node=node.new,
+        blocks=blocks,
+        total_blocks=node.total,
+        volumes=dict(sorted(volumes.items())),
+        backend=node.backend,
+        region=node.region,
+        zone=node.zone,
+        instance_type=node.instance_type,
+        price=_price(node, blocks, node.total),
+        status=status,
+    )
+
+
+def _attached(state: State) -> dict[str, dict[str, str]]:
+    out: dict[str, dict[str, str]] = {}
+    for record in state.of("attachment"):
+        out.setdefault(str(record.inputs["rank"]), {})[str(record.inputs["path"])] = str(
+            record.inputs["volume"]
+        )
+    return out
+
+
+def reservations(
+    recorded: State, state: State, fleets: Fleets, fates: Mapping[str, TaskFate], outcome: Outcome
+) -> tuple[Reservation, ...]:
+    """Every rank that holds or will hold blocks, and those whose blocks are given back; by task and rank."""
+    nodes = {f.node.name: f.node for f in fleets.fates.values()}
+    gone = Readiness(state=NodeState.UNKNOWN)
+    nodes = {r.address.name: node_of(r, gone, {}) for r in recorded.of("node")} | nodes
+    totals = {f.node.name: int(f.after["blocks"]) for f in fleets.fates.values() if f.after}
+    nodes |= {n.name: n for n in outcome.launches}
+    found: dict[str, Reservation] = {}
+    for choice in outcome.choices:
+        name = rank_name(choice.task, choice.rank)
+        held = state.get("reservation", name)
+        node = nodes[choice.node]
+        same = held and held.inputs["node"] == choice.node and tuple(held.inputs["blocks"]) == choice.blocks
+        status = ReservationStatus.KEPT if same and not node.new else ReservationStatus.NEW
+        entry = _reservation(node, choice.task, choice.rank, choice.blocks, choice.volumes, status)
+        total = entry.total_blocks if node.new else totals.get(choice.node, entry.total_blocks)
+        found[name] = _resplit(entry, node, total)
+    attached = _attached(recorded)
+    for record in recorded.of("reservation"):
+        name = record.address.name
+        if name in found:
+            continue
+        fate = fates.get(str(record.inputs["task"]))
+        kept = fate is not None and fate.fate is not Fate.RUN and record.address in state.records
+        status = ReservationStatus.KEPT if kept else ReservationStatus.RELEASED
+        node = nodes[str(record.inputs["node"])]
+        blocks = tuple(int(b) for b in record.inputs["blocks"])
+        found[name] = _reservation(
+            node,
+            str(record.inputs["task"]),
+            int(record.inputs["rank"]),
+            blocks,
+            attached.get(name, {}),
+            status,
+        )
+    return tuple(found[name] for name in sorted(found, key=lambda n: (natural(found[n].task), found[n].rank)))
+
+
+def _resplit(entry: Reservation, node: Node, total: int) -> Reservation:
+    from dataclasses import replace
+
+    return replace(entry, total_blocks=total, price=_price(node, entry.blocks, total))
+
+
+def _sum(prices: Iterable[float | None]) -> float | None:
+    """A sum with an unknown in it is unknown."""
+    total = 0.0
+    for price in prices:
+        if price is None:
+            return None
+        total += price
+    return round(total, 6)
+
+
+def cost(state: State, fleets: Fleets, outcome: Outcome) -> Cost:
+    """Whole nodes, before and after."""
+    before = _sum(f.node.price for f in fleets.fates.values())
+    staying = [f.node.price for f in fleets.fates.values() if not f.goes]
+    return Cost(before=before, after=_sum([*staying, *(n.price for n in outcome.launches)]))
+
+
+def node_previews(
+    state: State, fleets: Fleets, fates: Mapping[str, TaskFate], outcome: Outcome
+) -> tuple[NodePreview, ...]:
+    """The block map: each node as it will be."""
+    holders: dict[str, dict[int, str]] = {}
+    for choice in outcome.choices:
+        name = f"rank/{rank_name(choice.task, choice.rank)}"
+        holders.setdefault(choice.node, {}).update(dict.fromkeys(choice.blocks, name))
+    kept = {f.name for f in fates.values() if f.fate is not Fate.RUN}
+    for record in state.of("reservation"):
+        if record.inputs["task"] in kept:
+            blocks = holders.setdefault(str(record.inputs["node"]), {})
+            blocks.update({int(b): f"rank/{record.address.name}" for b in record.inputs["blocks"]})
+    out = [
+        NodePreview(
+            name=f.node.name,
+            fleet=f.node.fleet,
+            total=f.node.total if f.goes else int(f.after["blocks"]),
+            holders={} if f.goes else holders.get(f.node.name, {}),
+            status="deleted" if f.goes else "kept",
+            state=f.node.readiness.state.value,
+        )
+        for f in fleets.fates.values()
+    ]
+    out += [
+        NodePreview(
+            name=n.name,
+            fleet=n.fleet,
+            total=n.total,
+            holders=holders.get(n.name, {}),
+            status="new",
+            state="pending",
+        )
+        for n in outcome.launches
+    ]
+    again = {n.name for n in outcome.launches}
+    out = [n for n in out if not (n.status == "deleted" and n.name in again)]
+    return tuple(sorted(out, key=lambda n: natural(n.name)))

@@ -1,0 +1,104 @@
+"""Actions from fates: what each step needs, and an order in which the steps could run one by one."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from declarative.plan.types import Action, Op
+from declarative.state import KINDS, Address, State, natural
+
+
+class Steps:
+    """Collects actions, then joins them by their needs."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.actions: dict[str, Action] = {}
+        self.extra: dict[str, set[str]] = defaultdict(set)
+        """More needs than those that follow from `holds`: gang starts, blocks and volumes passed on."""
+
+    def add(self, action: Action) -> None:
+        """Add one action; one address has at most one of each op."""
+        self.actions[action.id] = action
+
+    def after(self, action: str, needed: Iterable[str]) -> None:
+        """`action` waits for `needed`, as far as those exist."""
+        self.extra[action].update(needed)
+
+    def join(self) -> tuple[Action, ...]:
+        """All actions with their direct needs, in order: deletions first, then by kind and name."""
+        self._pass_on()
+        needs = {key: self._needs(action) for key, action in self.actions.items()}
+        return tuple(
+            replace(self.actions[key], needs=tuple(sorted(needs[key]))) for key in self._ordered(needs)
+        )
+
+    def _made(self, address: Address) -> str | None:
+        """The action after which `address` is as it shall be."""
+        for op in (Op.CREATE, Op.UPDATE):
+            if f"{op.value}:{address}" in self.actions:
+                return f"{op.value}:{address}"
+        return None
+
+    def _needs(self, action: Action) -> set[str]:
+        needs = {n for n in self.extra[action.id] if n in self.actions}
+        if action.op is Op.DELETE:
+            return needs
+        needs |= {made for held in action.holds if (made := self._made(held))}
+        gone = f"delete:{action.address}"
+        if action.op is Op.CREATE and gone in self.actions:
+            needs.add(gone)
+        return needs
+
+    def _pass_on(self) -> None:
+        """A delete waits for everything recorded as needing it; a create waits for what it takes over."""
+        deleted = [a.address for a in self.actions.values() if a.op is Op.DELETE]
+        freed: dict[object, list[str]] = defaultdict(list)
+        for address in deleted:
+            record = self.state.records.get(address)
+            if record is None:
+                continue
+            for held in record.needs:
+                self.extra[f"delete:{held}"].add(f"delete:{address}")
+            if address.kind == "reservation":
+                for block in record.inputs["blocks"]:
+                    freed[record.inputs["node"], block].append(f"delete:{address}")
+                self.extra[f"update:node/{record.inputs['node']}"].add(f"delete:{address}")
+            elif address.kind == "attachment":
+                freed[record.inputs["volume"]].append(f"delete:{address}")
+        for action in list(self.actions.values()):
+            if action.op is Op.CREATE and action.after and action.address.kind == "reservation":
+                for block in action.after["blocks"]:
+                    self.extra[action.id].update(freed[action.after["node"], block])
+            elif action.op is Op.CREATE and action.after and action.address.kind == "attachment":
+                self.extra[action.id].update(freed[action.after["volume"]])
+
+    def _ordered(self, needs: Mapping[str, set[str]]) -> list[str]:
+        """Topological, always the first by (deletions first, kind, name) of those that could run."""
+        waiting = {key: len(n) for key, n in needs.items()}
+        follow: dict[str, list[str]] = defaultdict(list)
+        for key, wanted in needs.items():
+            for need in wanted:
+                follow[need].append(key)
+        heap = [(self._place(key), key) for key, count in waiting.items() if count == 0]
+        heapq.heapify(heap)
+        out: list[str] = []
+        while heap:
+            _, key = heapq.heappop(heap)
+            out.append(key)
+            for later in follow[key]:
+                waiting[later] -= 1
+                if waiting[later] == 0:
+                    heapq.heappush(heap, (self._place(later), later))
+        if len(out) != len(needs):
+            raise AssertionError(f"a cycle among {sorted(set(needs) - set(out))}")
+        return out
+
+    def _place(self, key: str) -> tuple[object, ...]:
+        action = self.actions[key]
+        kind = KINDS.index(action.address.kind)
+        deletion = action.op is Op.DELETE
+        return (not deletion, -kind if deletion else kind, natural(action.address.name))

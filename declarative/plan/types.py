@@ -1,0 +1,171 @@
+"""What a plan is made of. A plan is self-contained: apply never reads the YAML again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from declarative.diagnostic import Diagnostic
+from declarative.placement import Refusal
+from declarative.resource import Offer
+from declarative.state import Address, RankStatus, Readiness, Record
+
+FORMAT_VERSION = 1
+
+
+class Op(StrEnum):
+    """What is done to an address; a replacement is a delete and a create."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    DELETE = "delete"
+
+
+class Reason(StrEnum):
+    """Why; for people, never decided upon."""
+
+    NEW = "new"
+    CHANGED = "changed"
+    REMOVED = "removed"
+    CASCADE = "cascade"
+    GONE = "gone"
+    INCOMPLETE = "incomplete"
+    REQUESTED = "requested"
+    SURPLUS = "surplus"
+    IDLE = "idle"
+    MISMATCH = "mismatch"
+    DESTROY = "destroy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """One step. `because` names changed fields, or replaced addresses that this one needs."""
+
+    op: Op
+    address: Address
+    reason: Reason
+    because: tuple[str, ...] = ()
+    before: Mapping[str, Any] | None = None
+    after: Mapping[str, Any] | None = None
+    needs: tuple[str, ...] = ()
+    holds: tuple[Address, ...] = ()
+    """What the new record needs: written to the state, so that deletions can be ordered later."""
+    backend: str | None = None
+
+    @property
+    def id(self) -> str:
+        """`create:volume/data-0`: derived, never random."""
+        return f"{self.op.value}:{self.address}"
+
+
+class ReservationStatus(StrEnum):
+    """Whether a rank's blocks are taken by this plan, were held before, or are given back."""
+
+    NEW = "new"
+    KEPT = "kept"
+    RELEASED = "released"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """The blocks that one rank holds or will hold. `price` is the rank's share, USD an hour."""
+
+    task: str
+    rank: int
+    node: str
+    fleet: str
+    new_node: bool
+    blocks: tuple[int, ...]
+    total_blocks: int
+    volumes: Mapping[str, str]
+    backend: str
+    region: str
+    zone: str | None
+    instance_type: str
+    price: float | None
+    status: ReservationStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """A difference between what was recorded and what is there. `change`: gone, changed or orphan."""
+
+    address: str
+    change: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePreview:
+    """One line of the block map: a node as it will be, and who holds which of its blocks."""
+
+    name: str
+    fleet: str
+    total: int
+    holders: Mapping[int, str]
+    status: str
+    """`new`, `kept` or `deleted`."""
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """USD an hour of whole nodes, before and after; None if a price is unknown."""
+
+    before: float | None
+    after: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The whole answer of `make`."""
+
+    lineage: str | None
+    serial: int
+    actions: tuple[Action, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+    unplaced: tuple[Refusal, ...] = ()
+    drift: tuple[Drift, ...] = ()
+    cost: Cost = Cost(before=0.0, after=0.0)
+    nodes: tuple[NodePreview, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
+    vanished: tuple[str, ...] = ()
+    """Several things of one backend that are gone at once: apply asks before it makes them anew."""
+
+    @property
+    def result(self) -> str:
+        """`none`, `changes`, `unplaced` or `error`."""
+        if any(d.severity.value == "error" for d in self.diagnostics):
+            return "error"
+        if self.unplaced:
+            return "unplaced"
+        return "changes" if self.actions else "none"
+
+    def summary(self) -> dict[str, int]:
+        """Counts of actions; a replacement counts once, under `replace`."""
+        ops: dict[Address, set[Op]] = {}
+        for action in self.actions:
+            ops.setdefault(action.address, set()).add(action.op)
+        counts = {"create": 0, "update": 0, "delete": 0, "replace": 0}
+        for found in ops.values():
+            if {Op.CREATE, Op.DELETE} <= found:
+                counts["replace"] += 1
+            else:
+                for op in found:
+                    counts[op.value] += 1
+        return counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """What was observed, as values. A node that is not in `readiness` is unknown: neither ready nor empty."""
+
+    readiness: Mapping[str, Readiness] = field(default_factory=dict)
+    ranks: Mapping[str, RankStatus] = field(default_factory=dict)
+    gone: frozenset[Address] = frozenset()
+    drift: tuple[Drift, ...] = ()
+    recovered: Mapping[Address, Record] = field(default_factory=dict)
+    offers: Mapping[str, tuple[Offer, ...]] = field(default_factory=dict)
+    diagnostics: tuple[Diagnostic, ...] = ()

@@ -1,0 +1,204 @@
+"""The port: what the tool asks of a place where things are made, and how a place is found by name.
+
+A provider makes and finds nodes, volumes and attachments, and gives access to the ranks of its nodes.
+Every create carries an idempotency token and finds before it makes: called twice with one token it
+makes one thing. Faults are of two kinds only, `TransientError` (try again) and `PermanentError` (do not).
+Providers hold no retry loops; `retry` has the only one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+from declarative.diagnostic import suggest
+from declarative.resource import Offer
+from declarative.state import Address, RankStatus, Readiness, Record
+
+GROUP = "fleetform.providers"
+"""The entry point group under which an installed package offers a provider."""
+
+
+class TransientKind(StrEnum):
+    """Why trying again may help."""
+
+    THROTTLED = "throttled"
+    NOT_SENT = "not-sent"
+    AMBIGUOUS = "ambiguous"
+    BUSY = "busy"
+
+
+class PermanentKind(StrEnum):
+    """Why trying again does not help."""
+
+    NO_CAPACITY = "no-capacity"
+    QUOTA = "quota"
+    AUTH = "auth"
+    NOT_FOUND = "not-found"
+    CONFLICT = "conflict"
+    INVALID = "invalid"
+
+
+class ProviderError(Exception):
+    """A fault of a backend; `about` is the zone, field or path that it is about."""
+
+    def __init__(self, summary: str, *, about: str | None = None, hint: str | None = None) -> None:
+        super().__init__(summary)
+        self.summary = summary
+        self.about = about
+        self.hint = hint
+
+
+class TransientError(ProviderError):
+    """Try again, not before `after` seconds if the backend said so."""
+
+    def __init__(
+        self,
+        kind: TransientKind,
+        summary: str,
+        *,
+        after: float | None = None,
+        about: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(summary, about=about, hint=hint)
+        self.kind = kind
+        self.after = after
+
+
+class PermanentError(ProviderError):
+    """Trying again does not help."""
+
+    def __init__(
+        self, kind: PermanentKind, summary: str, *, about: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(summary, about=about, hint=hint)
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What a provider is made with: the backend's settings, where the project is, whose things these are."""
+
+    backend: str
+    project_dir: Path
+    lineage: str
+    regions: tuple[str, ...] = ()
+    zones: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thing:
+    """A node, volume or attachment as its backend has it. `inputs` are those it was made with."""
+
+    address: Address
+    token: str
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One attempt of one rank. `volumes` maps the declared path to the volume's record."""
+
+    attempt: str
+    commands: tuple[str, ...]
+    env: Mapping[str, str]
+    cpus: tuple[int, ...]
+    gpus: tuple[int, ...]
+    working_dir: str | None
+    volumes: Mapping[str, Record]
+    max_seconds: int | None
+    stop_seconds: int
+    hostfile: str | None = None
+    """The MPI host file's text: the provider writes it for the rank and names it in `…MPI_HOSTFILE`."""
+
+
+class Provider(Protocol):
+    """One configured backend. Every method may raise `TransientError` or `PermanentError`, nothing else."""
+
+    def offers(self) -> tuple[Offer, ...]:
+        """What it can launch, apart from the declared catalog. Reads nothing of what is there."""
+        ...
+
+    def inventory(self) -> tuple[Thing, ...]:
+        """Everything of this state's owner that is there: complete, or an error; never a part."""
+        ...
+
+    def find(self, address: Address, token: str) -> Thing | None:
+        """The thing that a create with this token made, or None if there is none."""
+        ...
+
+    def create(
+        self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
+    ) -> Mapping[str, Any]:
+        """Make it, or find what an earlier call with this token made; its outputs."""
+        ...
+
+    def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Bring what is there to `inputs` in place; its outputs."""
+        ...
+
+    def delete(self, have: Record) -> None:
+        """Remove it; what is absent already is success."""
+        ...
+
+    def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
+        """Whether each node (by name) may take work, observed now."""
+        ...
+
+    def start(self, node: Record, launch: Launch) -> RankStatus:
+        """Start the attempt on the node, at most once however often it is asked; it outlives the caller."""
+        ...
+
+    def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
+        """How the attempts are doing; None for one that never started here."""
+        ...
+
+    def stop(self, node: Record, attempt: str, grace_seconds: int) -> RankStatus | None:
+        """Stop the attempt as a whole: TERM, then KILL after the grace. Returns when it is dead."""
+        ...
+
+    def change_limit(self, node: Record, attempt: str, seconds: int | None) -> None:
+        """Change the `max_duration` of a running attempt; None takes it away."""
+        ...
+
+    def read_log(self, node: Record, attempt: str, offset: int, limit: int = 65536) -> bytes:
+        """Up to `limit` bytes of the attempt's output from byte `offset`; empty where there is no more."""
+        ...
+
+
+def token(lineage: str, address: Address, generation: int, zone: str | None) -> str:
+    """The idempotency token of a create: the same for every try, another for each generation and zone."""
+    text = "\0".join((lineage, str(address), str(generation), zone or ""))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+class UnknownProviderError(Exception):
+    """No installed package offers a provider of that name."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        self.name = name
+        self.hint = suggest(name, known) or f"installed: {', '.join(known)}"
+        super().__init__(f"no provider `{name}` is installed")
+
+
+def installed() -> tuple[str, ...]:
+    """The names of all providers that are installed."""
+    return tuple(sorted({e.name for e in importlib.metadata.entry_points(group=GROUP)}))
+
+
+def load(name: str, config: Config) -> Provider:
+    """Make the provider that an installed package offers under `name`; `UnknownProviderError` if none does."""
+    found = list(importlib.metadata.entry_points(group=GROUP, name=name))
+    if not found:
+        raise UnknownProviderError(name, installed())
+    factory = found[0].load()
+    provider: Provider = factory(config)
+    return provider
