@@ -1,0 +1,100 @@
+"""Proof of what is recorded: every rule that a state must keep, tried on a whole one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+
+from declarative.state import Address, RankState, Record, State
+
+Held = Mapping[tuple[str, int], str]
+"""(node, block) → the name of the reservation that holds it."""
+
+
+def check(state: State, held: Held) -> list[str]:
+    """What is wrong, in sentences; empty when all is well."""
+    return [
+        *_identity(state),
+        *_nodes(state, held),
+        *_reservations(state, held),
+        *_ranks(state),
+        *_needs(state),
+    ]
+
+
+def _identity(state: State) -> Iterator[str]:
+    if state.serial < 0:
+        yield f"the serial is {state.serial}"
+    if state.lineage is None and state.records:
+        yield "there are records but no lineage"
+    for address, record in state.records.items():
+        used = state.generations.get(address, 0)
+        if record.generation > used:
+            yield f"{address} is of generation {record.generation}, but only {used} are noted as used"
+
+
+def _total(node: Record) -> object:
+    return node.inputs.get("blocks", 1)
+
+
+def _nodes(state: State, held: Held) -> Iterator[str]:
+    busy: dict[str, list[int]] = {}
+    for node, block in held:
+        busy.setdefault(node, []).append(block)
+    for record in state.of("node"):
+        total, blocks = _total(record), busy.pop(record.address.name, [])
+        if not isinstance(total, int) or total < 1:
+            yield f"{record.address} is split into {total!r} blocks"
+            continue
+        if not 0 <= len(blocks) <= total:
+            yield f"{record.address} has {total} blocks, and {len(blocks)} are busy"
+        for block in blocks:
+            if not 0 <= block < total:
+                yield f"{record.address} has {total} blocks, and block {block} is reserved"
+        if blocks and record.address.name in state.idle_since:
+            yield f"{record.address} is noted as idle, and {len(blocks)} of its blocks are busy"
+    for node in busy:
+        yield f"blocks of node/{node} are reserved, which is not recorded"
+
+
+def _reservations(state: State, held: Held) -> Iterator[str]:
+    rows: dict[str, set[tuple[str, int]]] = {}
+    for place, name in held.items():
+        rows.setdefault(name, set()).add(place)
+    for record in state.of("reservation"):
+        name, node = record.address.name, str(record.inputs.get("node"))
+        said = {(node, block) for block in record.inputs.get("blocks", ())}
+        has = rows.pop(name, set())
+        if said != has:
+            yield f"{record.address} says that it holds {_places(said)}, and holds {_places(has)}"
+        if Address("node", node) not in record.needs:
+            yield f"{record.address} is on node/{node} and does not need it"
+    for name in rows:
+        yield f"blocks are held by reservation/{name}, which is not recorded"
+
+
+def _places(places: set[tuple[str, int]]) -> str:
+    return ", ".join(f"{node}[{block}]" for node, block in sorted(places, key=str)) or "nothing"
+
+
+def _ranks(state: State) -> Iterator[str]:
+    needed = {need for record in state.records.values() for need in record.needs}
+    for name, status in state.ranks.items():
+        rank, reservation = Address("rank", name), Address("reservation", name)
+        if rank not in state.records:
+            continue
+        # One that an attachment still needs is on its way out.
+        if status.state.ended and reservation in state.records and reservation not in needed:
+            yield f"{rank} has ended ({status.state}), and {reservation} still holds its blocks"
+        if status.state in (RankState.STARTING, RankState.RUNNING) and reservation not in state.records:
+            yield f"{rank} is {status.state} and holds no blocks"
+
+
+def _needs(state: State) -> Iterator[str]:
+    for address, record in state.records.items():
+        for need in sorted(record.needs - state.records.keys()):
+            yield f"{address} needs {need}, which is not recorded"
+    try:
+        TopologicalSorter({a: r.needs for a, r in state.records.items()}).prepare()
+    except CycleError as error:
+        yield f"these need one another: {', '.join(map(str, error.args[1]))}"

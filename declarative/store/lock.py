@@ -1,0 +1,249 @@
+"""One writer at a time: a lock with a lease, which lapses by itself when its holder is gone.
+
+The lock is one row. A holder renews its lease from a thread of its own; every write of it checks in its
+own transaction that the row still carries its fence, a number that counts up with each holder. So a
+process that slept through its lease and wakes up writes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Row, select, update
+
+from declarative.store.database import StateError, reading, writing
+from declarative.store.tables import writer_lock
+
+LEASE_SECONDS = 30.0
+"""How long a holder that cannot be seen from here keeps the lock after its last sign of life."""
+
+POLL_SECONDS = 0.2
+
+FREE = {
+    "owner": None,
+    "host": None,
+    "place": None,
+    "pid": None,
+    "started": None,
+    "doing": None,
+    "since": None,
+    "expires": None,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockInfo:
+    """Who holds the lock, and until when unless renewed. Times are seconds since the epoch."""
+
+    owner: str
+    host: str
+    pid: int
+    doing: str
+    since: float
+    expires: float
+    fence: int
+    place: str = field(default="", repr=False)
+    """Host, boot and pid namespace: where `pid` means something."""
+    started: str | None = field(default=None, repr=False)
+    """When the process started, as its kernel tells: another process of the same pid differs in it."""
+
+    def __str__(self) -> str:
+        since = datetime.fromtimestamp(self.since, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        return f"`{self.doing}` on {self.host}, pid {self.pid}, since {since}"
+
+    def lapsed(self, now: float) -> bool:
+        """Whether the lease ended, or the holder can be seen to be dead."""
+        return self.expires <= now or (self.place == place() and is_dead(self.pid, self.started))
+
+
+def place() -> str:
+    """This host, boot and pid namespace: containers may share a host name but not their pids."""
+    parts = [socket.gethostname()]
+    with suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
+    try:
+        parts.append(str(Path("/proc/self/ns/pid").readlink()))
+    except OSError:
+        parts.append(f"{uuid.getnode():x}")  # no /proc: the host name alone may be anyone's
+    return "/".join(parts)
+
+
+def started_at(pid: int) -> str | None:
+    """When a process started, in ticks since the boot; None where that cannot be read; "" for a dead one."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    parts = text.rpartition(")")[2].split()  # the name before it may hold anything, `)` included
+    return "" if parts[0] in "ZX" else parts[19]
+
+
+def is_dead(pid: int, started: str | None) -> bool:
+    """Whether that process of this place is gone: no such pid, a zombie, or another one with its pid."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # somebody else's: it lives
+        pass
+    now = started_at(pid)
+    return now is not None and (now == "" or (started is not None and now != started))
+
+
+def info_of(row: Row[Any]) -> LockInfo | None:
+    """The row of the lock as its holder, or None."""
+    if row.owner is None:
+        return None
+    return LockInfo(
+        owner=row.owner,
+        host=row.host,
+        pid=row.pid,
+        doing=row.doing,
+        since=row.since,
+        expires=row.expires,
+        fence=row.fence,
+        place=row.place,
+        started=row.started,
+    )
+
+
+def holder(connection: Connection, *, to_write: bool = False) -> LockInfo | None:
+    """Who holds the lock, lapsed or not. With `to_write`, others' writes wait for this transaction."""
+    statement = select(writer_lock)
+    # SQLite has taken its turn with BEGIN IMMEDIATE; other databases lock the row.
+    return info_of(connection.execute(statement.with_for_update() if to_write else statement).one())
+
+
+def check(connection: Connection, lease: LockInfo) -> None:
+    """Refuse the writes of this transaction unless `lease` is still the current one."""
+    row = connection.execute(select(writer_lock).with_for_update()).one()
+    if row.fence == lease.fence and row.owner == lease.owner:
+        return
+    now = info_of(row)
+    raise StateError(
+        "stale-lease",
+        "this command has lost the state's lock" + (f" to {now}" if now else "") + "; it writes nothing more",
+        "what it had begun is in the journal: run it again, and it is taken up from there",
+        lock=now,
+    )
+
+
+def take(connection: Connection, doing: str, now: float, seconds: float) -> LockInfo | None:
+    """Take the lock in this transaction; None if another one holds it."""
+    row = connection.execute(select(writer_lock).with_for_update()).one()
+    before = info_of(row)
+    if before and not before.lapsed(now):
+        return None
+    pid = os.getpid()
+    lease = LockInfo(
+        owner=str(uuid.uuid4()),
+        host=socket.gethostname(),
+        place=place(),
+        pid=pid,
+        started=started_at(pid),
+        doing=doing,
+        since=now,
+        expires=now + seconds,
+        fence=row.fence + 1,
+    )
+    values = {name: getattr(lease, name) for name in (*FREE, "fence")}
+    connection.execute(update(writer_lock).values(values))
+    return lease
+
+
+def acquire(
+    database: Engine,
+    doing: str,
+    timeout: float,
+    *,
+    clock: Callable[[], float],
+    wait: Callable[[float], None],
+    seconds: float = LEASE_SECONDS,
+    on_wait: Callable[[LockInfo], None] | None = None,
+) -> LockInfo:
+    """Take the lock, waiting up to `timeout` seconds; then a `StateError` that names the holder."""
+    waited = 0.0  # what was slept: a clock that is set meanwhile changes nothing
+    told: str | None = None
+    while True:
+        with reading(database) as connection:  # so as not to hinder the holder's writes by looking
+            now = holder(connection)
+        if now is None or now.lapsed(clock()):
+            with writing(database) as connection:
+                lease = take(connection, doing, clock(), seconds)
+            if lease:
+                return lease
+            continue  # another one was faster; look who
+        if waited >= timeout:
+            raise StateError(
+                "locked",
+                f"the state is locked by {now}",
+                "wait with `--lock-timeout 10m`; if its holder cannot be alive: `fleetform state unlock`",
+                lock=now,
+            )
+        if on_wait and told != now.owner:
+            told = now.owner
+            on_wait(now)
+        step = min(POLL_SECONDS, timeout - waited)
+        wait(step)
+        waited += step
+
+
+def renew(database: Engine, lease: LockInfo, now: float, seconds: float) -> None:
+    """Move the end of the lease; `StateError` stale-lease if it is another one's by now."""
+    with writing(database) as connection:
+        check(connection, lease)
+        connection.execute(update(writer_lock).values(expires=now + seconds))
+
+
+def release(database: Engine, lease: LockInfo) -> None:
+    """Give the lock back, unless it is another one's by now."""
+    mine = (writer_lock.c.owner == lease.owner) & (writer_lock.c.fence == lease.fence)
+    with writing(database) as connection:
+        connection.execute(update(writer_lock).where(mine).values(FREE))
+
+
+def unlock(database: Engine, owner: str | None = None) -> LockInfo | None:
+    """Take the lock away from whoever holds it; `owner`, if given, must be that one. Returns who it was."""
+    with writing(database) as connection:
+        now = holder(connection, to_write=True)
+        if now is None:
+            return None
+        if owner is not None and now.owner != owner:
+            raise StateError("lock-changed", f"the lock is another one's by now: {now}", lock=now)
+        connection.execute(update(writer_lock).values(FREE))
+        return now
+
+
+class Renewal:
+    """Renews a lease from a thread until it is stopped or the lease is lost."""
+
+    def __init__(self, renew_once: Callable[[], None], every: float) -> None:
+        self._renew = renew_once
+        self._every = every
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="fleetform-lease", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every):
+            try:
+                self._renew()
+            except StateError as error:
+                # Lost: the next write says so. Anything else (a full disk) may pass before the lease ends.
+                if error.code == "stale-lease":
+                    return

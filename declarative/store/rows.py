@@ -1,0 +1,313 @@
+"""Between rows and the values of `declarative.state`: each function is a part of one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, insert, select, update
+
+from declarative.state import (
+    KINDS,
+    Address,
+    Intent,
+    NodeState,
+    RankState,
+    RankStatus,
+    Readiness,
+    Record,
+    State,
+    natural,
+)
+from declarative.store import tables as t
+from declarative.store.database import StateError, plain
+
+RESERVATION, NODE, RANK = "reservation", "node", "rank"
+
+
+def by_address(address: Address) -> tuple[int, object]:
+    """A sort key: kinds in the order in which they are made, then names as people count."""
+    return (KINDS.index(address.kind) if address.kind in KINDS else len(KINDS), natural(address.name))
+
+
+# ------------------------------------------------------------------------------------------ reading
+
+
+def load(connection: Connection) -> State:
+    """Everything that is known, from one snapshot."""
+    try:
+        meta = connection.execute(select(t.meta)).one()
+        readiness, idle_since = _nodes(connection)
+        return State(
+            lineage=meta.lineage,
+            serial=meta.serial,
+            records=_records(connection),
+            ranks=_ranks(connection),
+            readiness=readiness,
+            idle_since=idle_since,
+            generations=_sorted(
+                {Address.parse(r.address): r.generation for r in connection.execute(select(t.generations))},
+                by_address,
+            ),
+            intents=tuple(
+                intent_of(row)
+                for row in connection.execute(
+                    select(t.operations).where(t.operations.c.ended_at.is_(None)).order_by(t.operations.c.id)
+                )
+            ),
+        )
+    except ValueError as error:  # JSON that is none, a state of a rank that there is not
+        raise StateError(
+            "damaged", f"the state cannot be read: {error}", "bring it back from a backup"
+        ) from error
+
+
+def _sorted(values: Mapping[Any, Any], key: Callable[[Any], Any]) -> dict[Any, Any]:
+    # Sorted here, not by the database: its collation is its own affair.
+    return {k: values[k] for k in sorted(values, key=key)}
+
+
+def _records(connection: Connection) -> dict[Address, Record]:
+    needs: dict[str, set[Address]] = {}
+    for row in connection.execute(select(t.needs)):
+        needs.setdefault(row.address, set()).add(Address.parse(row.needed))
+    found = {
+        Address(row.kind, row.name): Record(
+            address=Address(row.kind, row.name),
+            backend=row.backend,
+            inputs=row.inputs,
+            outputs=row.outputs,
+            needs=frozenset(needs.get(row.address, ())),
+            generation=row.generation,
+        )
+        for row in connection.execute(select(t.resources))
+    }
+    return _sorted(found, by_address)
+
+
+def _ranks(connection: Connection) -> dict[str, RankStatus]:
+    found = {
+        row.name: RankStatus(
+            state=RankState(row.state),
+            exit_code=row.exit_code,
+            cause=row.cause,
+            started_at=row.started_at,
+            ended_at=row.ended_at,
+            mounted=tuple(row.mounted),
+        )
+        for row in connection.execute(select(t.rank_status))
+    }
+    return _sorted(found, natural)
+
+
+def _nodes(connection: Connection) -> tuple[dict[str, Readiness], dict[str, float]]:
+    rows = connection.execute(select(t.node_status)).all()
+    readiness = {
+        row.name: Readiness(state=NodeState(row.state), reason=row.reason, observed_at=row.observed_at)
+        for row in rows
+        if row.state is not None
+    }
+    idle = {row.name: row.idle_since for row in rows if row.idle_since is not None}
+    return _sorted(readiness, natural), _sorted(idle, natural)
+
+
+def intent_of(row: Row[Any]) -> Intent:
+    """A row of the journal as an intent."""
+    return Intent(
+        id=row.id,
+        op=row.op,
+        address=Address.parse(row.address),
+        backend=row.backend,
+        generation=row.generation,
+        token=row.token,
+        inputs=row.inputs,
+        needs=frozenset(Address.parse(text) for text in row.needs),
+    )
+
+
+def blocks(connection: Connection) -> dict[tuple[str, int], str]:
+    """Who holds which block: (node, block) → reservation, by name: the rows, not what records say."""
+    found = {
+        (Address.parse(row.node).name, row.block): Address.parse(row.reservation).name
+        for row in connection.execute(select(t.reserved_blocks))
+    }
+    return _sorted(found, lambda key: (natural(key[0]), key[1]))
+
+
+def record(connection: Connection, address: Address) -> Record | None:
+    """One record, or None."""
+    row = connection.execute(select(t.resources).where(t.resources.c.address == str(address))).one_or_none()
+    if row is None:
+        return None
+    held = connection.execute(select(t.needs.c.needed).where(t.needs.c.address == str(address))).scalars()
+    return Record(
+        address=address,
+        backend=row.backend,
+        inputs=row.inputs,
+        outputs=row.outputs,
+        needs=frozenset(map(Address.parse, held)),
+        generation=row.generation,
+    )
+
+
+def open_intents(connection: Connection, address: Address) -> dict[str, Intent]:
+    """The open intents of an address, by op."""
+    journal = t.operations.c
+    rows = connection.execute(
+        select(t.operations).where(journal.address == str(address), journal.ended_at.is_(None))
+    )
+    return {row.op: intent_of(row) for row in rows}
+
+
+# ------------------------------------------------------------------------------------------ guards
+
+
+def require(connection: Connection, address: Address, wanted: Iterable[Address]) -> None:
+    """Refuse needs that are not recorded, before anything is made that would hold on to them."""
+    texts = {str(need) for need in wanted}
+    if not texts:
+        return
+    column = t.resources.c.address
+    missing = sorted(texts - set(connection.execute(select(column).where(column.in_(texts))).scalars()))
+    if missing:
+        raise StateError("missing-need", f"{address} needs {', '.join(missing)}, which is not recorded")
+
+
+def unneeded(connection: Connection, address: Address) -> None:
+    """Refuse to let go of what something recorded still needs."""
+    text = str(address)
+    users = set(connection.execute(select(t.needs.c.address).where(t.needs.c.needed == text)).scalars())
+    held = t.reserved_blocks.c
+    users |= set(connection.execute(select(held.reservation).where(held.node == text)).scalars())
+    if users:
+        raise StateError("still-needed", f"{address} is still needed by {', '.join(sorted(users))}")
+
+
+# ------------------------------------------------------------------------------------------ writing
+
+
+def put(connection: Connection, made: Record) -> None:
+    """Write a record and its needs, over an older one of the same address."""
+    require(connection, made.address, made.needs)
+    text, outputs = str(made.address), plain(made.outputs)
+    external = outputs.get("id")
+    external = None if external is None else str(external)
+    columns = t.resources.c
+    if external is not None and made.backend is not None:
+        other = connection.execute(
+            select(columns.address).where(
+                columns.backend == made.backend,
+                columns.kind == made.address.kind,
+                columns.external_id == external,
+                columns.address != text,
+            )
+        ).scalar()
+        if other:
+            raise StateError(
+                "already-owned",
+                f"{made.address.kind} {external} of {made.backend} is recorded as {other}, not {text}",
+            )
+    values = {
+        "backend": made.backend,
+        "external_id": external,
+        "inputs": plain(made.inputs),
+        "outputs": outputs,
+        "generation": made.generation,
+    }
+    changed = connection.execute(update(t.resources).where(columns.address == text).values(values))
+    if not changed.rowcount:
+        connection.execute(insert(t.resources).values(address=text, **made.address._asdict(), **values))
+    replace_needs(connection, made.address, made.needs)
+    raise_generation(connection, made.address, made.generation)
+
+
+def replace_needs(connection: Connection, address: Address, wanted: Iterable[Address]) -> None:
+    """Write what a record holds on to."""
+    connection.execute(delete(t.needs).where(t.needs.c.address == str(address)))
+    rows = [{"address": str(address), "needed": text} for text in sorted(map(str, set(wanted)))]
+    if rows:
+        connection.execute(insert(t.needs), rows)
+
+
+def remove(connection: Connection, address: Address) -> bool:
+    """Forget a record with its observations; whether there was one."""
+    unneeded(connection, address)
+    gone = connection.execute(delete(t.resources).where(t.resources.c.address == str(address)))
+    forget_status(connection, address)
+    return bool(gone.rowcount)
+
+
+def forget_status(connection: Connection, address: Address) -> None:
+    """Drop what was observed of an address: its next life starts unknown."""
+    for kind, table in ((RANK, t.rank_status), (NODE, t.node_status)):
+        if address.kind == kind:
+            connection.execute(delete(table).where(table.c.name == address.name))
+
+
+def raise_generation(connection: Connection, address: Address, to: int) -> None:
+    """Note that a generation was used; it never goes down."""
+    column = t.generations.c
+    used = generation(connection, address)
+    if used == 0:
+        connection.execute(insert(t.generations).values(address=str(address), generation=to))
+    elif used < to:
+        connection.execute(update(t.generations).where(column.address == str(address)).values(generation=to))
+
+
+def generation(connection: Connection, address: Address) -> int:
+    """The last generation that was used of an address; 0 before the first."""
+    column = t.generations.c
+    return connection.execute(select(column.generation).where(column.address == str(address))).scalar() or 0
+
+
+def count_up(connection: Connection) -> None:
+    """What is recorded has changed: the serial moves."""
+    connection.execute(update(t.meta).values(serial=t.meta.c.serial + 1))
+
+
+def put_rank(connection: Connection, name: str, status: RankStatus) -> None:
+    """Write how a rank is doing."""
+    values = {
+        "state": status.state.value,
+        "exit_code": status.exit_code,
+        "cause": status.cause,
+        "started_at": status.started_at,
+        "ended_at": status.ended_at,
+        "mounted": list(status.mounted),
+    }
+    changed = connection.execute(update(t.rank_status).where(t.rank_status.c.name == name).values(values))
+    if not changed.rowcount:
+        connection.execute(insert(t.rank_status).values(name=name, **values))
+
+
+def put_node(connection: Connection, name: str, values: Mapping[str, Any]) -> None:
+    """Write columns of what is known of a node; the others keep their values."""
+    changed = connection.execute(update(t.node_status).where(t.node_status.c.name == name).values(**values))
+    if not changed.rowcount:
+        connection.execute(insert(t.node_status).values(name=name, **values))
+
+
+def prune(connection: Connection, keep: int) -> None:
+    """Drop the oldest ended operations beyond the last `keep`."""
+    journal = t.operations.c
+    oldest = connection.execute(select(journal.id).order_by(journal.id.desc()).offset(keep).limit(1)).scalar()
+    if oldest is not None:
+        connection.execute(delete(t.operations).where(journal.id <= oldest, journal.ended_at.is_not(None)))
+
+
+def holders(connection: Connection, node: str, wanted: Iterable[int]) -> dict[int, str]:
+    """Who holds which of `wanted`."""
+    held = t.reserved_blocks.c
+    rows = connection.execute(
+        select(held.block, held.reservation).where(
+            held.node == str(Address(NODE, node)), held.block.in_(list(wanted))
+        )
+    )
+    return {row.block: row.reservation for row in rows}
+
+
+def held_by(connection: Connection, reservation: Address) -> set[tuple[str, int]]:
+    """What a reservation holds: (node, block)."""
+    held = t.reserved_blocks.c
+    rows = connection.execute(select(held.node, held.block).where(held.reservation == str(reservation)))
+    return {(Address.parse(row.node).name, row.block) for row in rows}

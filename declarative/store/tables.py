@@ -1,0 +1,176 @@
+"""The tables of a state, and how an older format becomes this one.
+
+What must never be is refused by the rows themselves: a block has one holder because (node, block) is a
+key; what is needed cannot go because a foreign key restricts it; one thing of a backend has one address
+because its id is unique. Only SQL that SQLite and PostgreSQL share is used here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sqlalchemy import (
+    JSON,
+    CheckConstraint,
+    Column,
+    Connection,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    insert,
+    update,
+)
+
+from declarative import __version__
+
+# Named constraints are what a later migration can alter, on PostgreSQL as well.
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_name)s",
+    }
+)
+
+meta = Table(
+    "meta",
+    metadata,
+    Column("id", Integer, CheckConstraint("id = 1", name="single"), primary_key=True, autoincrement=False),
+    Column("format_version", Integer, nullable=False),
+    Column("tool", Text, nullable=False),  # the version that wrote this format: the one to install
+    Column("lineage", Text),
+    Column("serial", Integer, CheckConstraint("serial >= 0", name="serial"), nullable=False),
+)
+
+resources = Table(
+    "resources",
+    metadata,
+    Column("address", Text, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("backend", Text),
+    Column("external_id", Text),  # outputs["id"]; several NULLs are no clash in either database
+    Column("inputs", JSON, nullable=False),
+    Column("outputs", JSON, nullable=False),
+    Column("generation", Integer, nullable=False),
+    CheckConstraint("address = kind || '/' || name", name="address"),
+    # With the kind: some clouds number their nodes and volumes apart from one another.
+    UniqueConstraint("backend", "kind", "external_id"),
+)
+
+needs = Table(
+    "needs",
+    metadata,
+    Column("address", ForeignKey("resources.address", ondelete="CASCADE"), primary_key=True),
+    Column("needed", ForeignKey("resources.address", ondelete="RESTRICT"), primary_key=True, index=True),
+)
+
+reserved_blocks = Table(
+    "reserved_blocks",
+    metadata,
+    Column("node", ForeignKey("resources.address", ondelete="RESTRICT"), primary_key=True),
+    Column(
+        "block", Integer, CheckConstraint("block >= 0", name="block"), primary_key=True, autoincrement=False
+    ),
+    Column("reservation", ForeignKey("resources.address", ondelete="CASCADE"), nullable=False, index=True),
+)
+
+rank_status = Table(
+    "rank_status",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("state", Text, nullable=False),
+    Column("exit_code", Integer),
+    Column("cause", Text),
+    Column("started_at", Double),
+    Column("ended_at", Double),
+    Column("mounted", JSON, nullable=False),
+)
+
+node_status = Table(
+    "node_status",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("state", Text),  # NULL: never observed, only known to be idle
+    Column("reason", Text),
+    Column("observed_at", Double),
+    Column("idle_since", Double),
+)
+
+# Never deleted from: a generation that was used once is not used again, or a token would come back.
+generations = Table(
+    "generations",
+    metadata,
+    Column("address", Text, primary_key=True),
+    Column("generation", Integer, nullable=False),
+)
+
+# The journal. Rows without `ended_at` are the open intents; the others are history.
+operations = Table(
+    "operations",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("op", Text, nullable=False),
+    Column("address", Text, nullable=False),
+    Column("backend", Text),
+    Column("generation", Integer, nullable=False),
+    Column("token", Text, nullable=False),
+    Column("inputs", JSON, nullable=False),
+    Column("needs", JSON, nullable=False),
+    Column("begun_at", Double, nullable=False),
+    Column("ended_at", Double),
+    Column("result", Text),
+    Column("error", Text),
+)
+Index(
+    "uq_operations_open",
+    operations.c.address,
+    operations.c.op,
+    unique=True,
+    sqlite_where=operations.c.ended_at.is_(None),
+    postgresql_where=operations.c.ended_at.is_(None),
+)
+
+# One row for ever: it keeps the fence, which counts up with each holder.
+writer_lock = Table(
+    "writer_lock",
+    metadata,
+    Column("id", Integer, CheckConstraint("id = 1", name="single"), primary_key=True, autoincrement=False),
+    Column("fence", Integer, nullable=False),
+    Column("owner", Text),
+    Column("host", Text),
+    Column("place", Text),
+    Column("pid", Integer),
+    Column("started", Text),
+    Column("doing", Text),
+    Column("since", Double),
+    Column("expires", Double),
+)
+
+Migration = Callable[[Connection], None]
+
+MIGRATIONS: Sequence[Migration] = ()
+"""MIGRATIONS[i] makes format i+2 of format i+1; append, never edit."""
+
+FORMAT_VERSION = 1 + len(MIGRATIONS)
+
+
+def create(connection: Connection) -> None:
+    """All tables, and the rows that are always there. Inside the caller's transaction."""
+    metadata.create_all(connection)
+    connection.execute(insert(meta).values(id=1, format_version=FORMAT_VERSION, tool=__version__, serial=0))
+    connection.execute(insert(writer_lock).values(id=1, fence=0))
+
+
+def migrate(connection: Connection, found: int, steps: Sequence[Migration] = MIGRATIONS) -> None:
+    """Bring a state of format `found` to this tool's, inside the caller's transaction: all or nothing."""
+    for step in steps[found - 1 :]:
+        step(connection)
+    connection.execute(update(meta).values(format_version=1 + len(steps), tool=__version__))

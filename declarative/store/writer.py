@@ -1,0 +1,369 @@
+"""The only one that changes a state: holds its lock, and writes each step in one transaction.
+
+Safe to call from many threads: its transactions take turns.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Connection, Engine, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from declarative.provider import token
+from declarative.state import Address, Intent, RankStatus, Readiness, Record, State
+from declarative.store import lock, rows
+from declarative.store import tables as t
+from declarative.store.database import StateError, plain, reading, writing
+
+OPS = ("create", "update", "delete")
+
+ERROR_LENGTH = 2000
+"""How much of a backend's message the journal keeps."""
+
+
+class Writer:
+    """Writes to one state while it holds its lock. Every call either happens whole or raises `StateError`."""
+
+    def __init__(self, database: Engine, lease: lock.LockInfo, clock: Callable[[], float]) -> None:
+        self._database = database
+        self._clock = clock
+        self._turn = threading.Lock()
+        self.lease = lease
+
+    @contextmanager
+    def _write(self) -> Iterator[Connection]:
+        # Threads queue here and not at the database, whose waiting is a poll and not fair.
+        with self._turn, writing(self._database) as connection:
+            lock.check(connection, self.lease)
+            yield connection
+
+    def state(self) -> State:
+        """Everything that is known now."""
+        with reading(self._database) as connection:
+            return rows.load(connection)
+
+    def renew(self, seconds: float) -> None:
+        """Move the end of the lease."""
+        with self._turn:
+            lock.renew(self._database, self.lease, self._clock(), seconds)
+
+    def ensure_lineage(self) -> str:
+        """The id of this state: made at random once, before its first write."""
+        with self._write() as connection:
+            return _lineage(connection)
+
+    # ------------------------------------------------------------------------------------ the journal
+
+    def begin(
+        self,
+        op: str,
+        address: Address,
+        backend: str | None,
+        inputs: Mapping[str, Any],
+        needs: Iterable[Address] = (),
+    ) -> Intent:
+        """Commit what is about to be asked of a backend. Call it before every such call.
+
+        An intent for the same that is still open is taken up again with its generation and token: what
+        the backend made of the earlier call is then found and not made twice.
+        """
+        op, needs = str(op), frozenset(needs)
+        if op not in OPS:
+            raise ValueError(op)
+        with self._write() as connection:
+            earlier = rows.open_intents(connection, address)
+            if op == "delete":
+                rows.unneeded(connection, address)
+            else:
+                rows.require(connection, address, needs)
+            values = {
+                "backend": backend,
+                "inputs": plain(inputs),
+                "needs": sorted(map(str, needs)),
+            }
+            if op in earlier:
+                return _take_up(connection, earlier[op], values)
+            if op == "create" and earlier:
+                raise _open(address, earlier)
+            generation, its_token = _identify(connection, op, address, inputs)
+            if op == "create":
+                rows.raise_generation(connection, address, generation)
+                rows.forget_status(connection, address)
+            done = connection.execute(
+                insert(t.operations).values(
+                    op=op,
+                    address=str(address),
+                    generation=generation,
+                    token=its_token,
+                    begun_at=self._clock(),
+                    **values,
+                )
+            )
+            key = done.inserted_primary_key
+            return _intent(connection, key[0] if key else 0)
+
+    def finish(
+        self, intent: Intent, outputs: Mapping[str, Any] | None = None, *, observed: bool = False
+    ) -> None:
+        """Record what came of it, together with the record's change; again is no harm.
+
+        `observed`: it only settles what ended by itself, so the serial stays.
+        """
+        with self._write() as connection:
+            if not self._close(connection, intent, "done"):
+                return
+            if intent.op == "delete":
+                rows.remove(connection, intent.address)
+                self._supersede(connection, intent.address)
+            else:
+                rows.put(connection, _made(connection, intent, outputs))
+            _count(connection, observed=observed)
+
+    def fail(self, intent: Intent, error: str) -> None:
+        """Close it without a change of the record: it is certain that nothing was made or changed.
+
+        An intent whose outcome is not certain stays open: do nothing, the next run reads it back.
+        """
+        self.close_intent(intent, "failed", error)
+
+    def close_intent(self, intent: Intent, result: str, error: str | None = None) -> None:
+        """End an open intent without a change of the record."""
+        with self._write() as connection:
+            self._close(connection, intent, result, error)
+
+    def _close(self, connection: Connection, intent: Intent, result: str, error: str | None = None) -> bool:
+        """Whether it was open until now; False if it had ended in the same way."""
+        journal = t.operations.c
+        ended = connection.execute(
+            update(t.operations)
+            .where(journal.id == intent.id, journal.ended_at.is_(None))
+            .values(ended_at=self._clock(), result=result, error=error and error[:ERROR_LENGTH])
+        )
+        if ended.rowcount:
+            return True
+        before = connection.execute(select(journal.result).where(journal.id == intent.id)).scalar()
+        if before == result:
+            return False
+        raise StateError(
+            "closed-intent", f"{intent.op}:{intent.address} was ended before, as {before or 'unknown'}"
+        )
+
+    def _supersede(self, connection: Connection, address: Address) -> None:
+        # What is gone has no other outcome any more.
+        journal = t.operations.c
+        connection.execute(
+            update(t.operations)
+            .where(journal.address == str(address), journal.ended_at.is_(None))
+            .values(ended_at=self._clock(), result="superseded")
+        )
+
+    # ------------------------------------------------------------------------------------ blocks
+
+    def reserve(self, record: Record, node: str, blocks: Iterable[int]) -> None:
+        """Record a reservation and its blocks; `StateError` double-booking if one of them is held.
+
+        No backend takes part, so there is no intent. The same one again is no harm.
+        """
+        wanted = tuple(sorted(set(blocks)))
+        record = replace(record, needs=record.needs | {Address(rows.NODE, node)})
+        with self._write() as connection:
+            _fits(connection, record.address, node, wanted)
+            if rows.record(connection, record.address):
+                if rows.held_by(connection, record.address) == {(node, block) for block in wanted}:
+                    return
+                raise StateError(
+                    "exists", f"{record.address} holds other blocks; it has to be released first"
+                )
+            taken = rows.holders(connection, node, wanted)
+            if taken:
+                raise _double_booking(record.address, node, taken)
+            rows.put(connection, record)
+            try:
+                connection.execute(
+                    insert(t.reserved_blocks),
+                    [
+                        {
+                            "node": str(Address(rows.NODE, node)),
+                            "block": block,
+                            "reservation": str(record.address),
+                        }
+                        for block in wanted
+                    ],
+                )
+            except IntegrityError as error:
+                raise _double_booking(record.address, node, {}) from error
+            rows.put_node(connection, node, {"idle_since": None})
+            rows.count_up(connection)
+
+    def release(self, reservation: Address, now: float, *, observed: bool = False) -> None:
+        """Give a reservation's blocks back; a node whose last block it was is idle from `now`.
+
+        `observed`: its rank ended by itself, so the serial stays. One that is not there is no harm.
+        """
+        with self._write() as connection:
+            if self._release(connection, reservation, now):
+                _count(connection, observed=observed)
+
+    def settle(self, rank: str, status: RankStatus, now: float) -> bool:
+        """Record that a rank ended, and give its blocks back, in one step; the serial stays.
+
+        False if something (an attachment) still needs the reservation: release it when that is gone.
+        """
+        with self._write() as connection:
+            rows.put_rank(connection, rank, status)
+            rows.replace_needs(connection, Address(rows.RANK, rank), ())
+            reservation = Address(rows.RESERVATION, rank)
+            users = select(t.needs.c.address).where(t.needs.c.needed == str(reservation))
+            if connection.execute(users.limit(1)).scalar():
+                return False
+            self._release(connection, reservation, now)
+            return True
+
+    def _release(self, connection: Connection, reservation: Address, now: float) -> bool:
+        held = t.reserved_blocks.c
+        nodes = set(
+            connection.execute(select(held.node).where(held.reservation == str(reservation))).scalars()
+        )
+        if not rows.remove(connection, reservation):
+            return False
+        for node in nodes:
+            if connection.execute(select(held.block).where(held.node == node).limit(1)).first() is None:
+                rows.put_node(connection, Address.parse(node).name, {"idle_since": now})
+        return True
+
+    # ------------------------------------------------------------------------------------ recovery
+
+    def adopt(self, record: Record, intent: Intent | None = None) -> None:
+        """Record what was found at the backend, and end the intent that it came of."""
+        with self._write() as connection:
+            if intent is not None and not self._close(connection, intent, "adopted"):
+                return
+            rows.put(connection, record)
+            rows.count_up(connection)
+
+    def forget(self, address: Address, *, observed: bool = False) -> None:
+        """Remove a record without a backend call: its absence was confirmed. None there is no harm."""
+        with self._write() as connection:
+            if rows.remove(connection, address):
+                _count(connection, observed=observed)
+
+    # ------------------------------------------------------------------------------------ observations
+
+    def observe_rank(self, name: str, status: RankStatus) -> None:
+        """Write how one rank is doing."""
+        self.observe_ranks({name: status})
+
+    def observe_ranks(self, statuses: Mapping[str, RankStatus]) -> None:
+        """Write how ranks are doing; the serial stays."""
+        with self._write() as connection:
+            for name, status in statuses.items():
+                rows.put_rank(connection, name, status)
+
+    def observe_nodes(self, readiness: Mapping[str, Readiness]) -> None:
+        """Write whether nodes may take work; the serial stays."""
+        with self._write() as connection:
+            for name, seen in readiness.items():
+                values = {"state": seen.state.value, "reason": seen.reason, "observed_at": seen.observed_at}
+                rows.put_node(connection, name, values)
+
+    def set_idle(self, node: str, since: float | None) -> None:
+        """Write since when a node is idle, None for busy; the serial stays."""
+        with self._write() as connection:
+            rows.put_node(connection, node, {"idle_since": since})
+
+    def set_needs(self, address: Address, needs: Iterable[Address]) -> None:
+        """Write what a record holds on to: an ended rank lets go of all; the serial stays."""
+        needs = frozenset(needs)
+        with self._write() as connection:
+            if rows.record(connection, address) is None:
+                raise StateError("not-recorded", f"{address} is not recorded")
+            rows.require(connection, address, needs)
+            rows.replace_needs(connection, address, needs)
+
+
+def _lineage(connection: Connection) -> str:
+    found: str | None = connection.execute(select(t.meta.c.lineage)).scalar()
+    if found is None:
+        found = str(uuid.uuid4())
+        connection.execute(update(t.meta).values(lineage=found))
+    return found
+
+
+def _identify(
+    connection: Connection, op: str, address: Address, inputs: Mapping[str, Any]
+) -> tuple[int, str]:
+    """The generation that an operation is about, and the token with which it was or will be created."""
+    zone: str | None
+    if op == "create":
+        generation, zone = rows.generation(connection, address) + 1, inputs.get("zone")
+    else:
+        have = rows.record(connection, address)
+        generation = have.generation if have else rows.generation(connection, address)
+        zone = (have.inputs if have else inputs).get("zone")
+    return generation, token(_lineage(connection), address, generation, zone)
+
+
+def _take_up(connection: Connection, intent: Intent, values: Mapping[str, Any]) -> Intent:
+    moved = intent.backend != values["backend"] or intent.inputs.get("zone") != values["inputs"].get("zone")
+    if intent.op == "create" and moved:
+        # Another place would not find what the first call made.
+        raise _open(intent.address, {intent.op: intent})
+    connection.execute(update(t.operations).where(t.operations.c.id == intent.id).values(**values))
+    return _intent(connection, intent.id)
+
+
+def _intent(connection: Connection, key: int) -> Intent:
+    return rows.intent_of(connection.execute(select(t.operations).where(t.operations.c.id == key)).one())
+
+
+def _open(address: Address, earlier: Mapping[str, Intent]) -> StateError:
+    return StateError(
+        "open-intent",
+        f"it is not known what came of {', '.join(f'{op}:{address}' for op in sorted(earlier))}",
+        "it is read back from its backend first: run the command again",
+    )
+
+
+def _made(connection: Connection, intent: Intent, outputs: Mapping[str, Any] | None) -> Record:
+    if outputs is None and intent.op == "update":
+        have = rows.record(connection, intent.address)
+        outputs = have.outputs if have else None
+    return Record(
+        address=intent.address,
+        backend=intent.backend,
+        inputs=intent.inputs,
+        outputs=outputs or {},
+        needs=intent.needs,
+        generation=intent.generation,
+    )
+
+
+def _count(connection: Connection, *, observed: bool) -> None:
+    if not observed:
+        rows.count_up(connection)
+
+
+def _fits(connection: Connection, address: Address, node: str, wanted: tuple[int, ...]) -> None:
+    where = rows.record(connection, Address(rows.NODE, node))
+    if where is None:
+        raise StateError("missing-need", f"{address} needs node/{node}, which is not recorded")
+    total = where.inputs.get("blocks", 1)
+    wrong = [block for block in wanted if not 0 <= block < total]
+    if wrong or not wanted:
+        what = f"block {wrong[0]}" if wrong else "no block"
+        raise StateError("no-such-block", f"{address} asks for {what} of node/{node}, which has {total}")
+
+
+def _double_booking(address: Address, node: str, taken: Mapping[int, str]) -> StateError:
+    held = ", ".join(f"block {block} is held by {who}" for block, who in sorted(taken.items()))
+    return StateError(
+        "double-booking",
+        f"{address} cannot have what it wants of node/{node}: {held or 'a block of it is held'}",
+        "run it again: the plan was made of what was there before",
+    )

@@ -1,0 +1,303 @@
+"""One writer at a time: who waits, who is refused, and how a dead holder's lock lapses."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from declarative.state import Address
+from declarative.store import StateError, Store, open_store
+from declarative.store import lock as locks
+
+NODE = Address("node", "gpu-0")
+
+HOLDER = """
+import sys
+from declarative.state import Address
+from declarative.store import StateError, open_store
+
+def tell(text):
+    print(text, flush=True)
+
+with open_store(sys.argv[1]) as store:
+    with store.lock(sys.argv[2], 600, on_wait=lambda holder: tell(f"waits for {holder.doing}")) as writer:
+        tell(f"holds {writer.lease.fence}")
+        sys.stdin.readline()
+        try:
+            writer.begin("create", Address("node", "gpu-0"), "local", {})
+            tell("wrote")
+        except StateError as error:
+            tell(error.code)
+"""
+
+
+class Clock:
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path}/state.db"
+
+
+@pytest.fixture
+def store(url) -> Iterator[Store]:
+    with open_store(url) as opened:
+        yield opened
+
+
+@contextmanager
+def holder(
+    url: str, doing: str
+) -> Iterator[tuple[subprocess.Popen[str], Callable[[], str], Callable[[], None]]]:
+    """Another process that takes the lock, tells what happens, and writes when told to go on."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, url, doing],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+    )
+    assert process.stdin
+    assert process.stdout
+    heard, say = process.stdout, process.stdin
+
+    def go_on() -> None:
+        say.write("\n")
+        say.flush()
+
+    try:
+        yield process, lambda: heard.readline().strip(), go_on
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_second_process_waits_and_goes_on(store, url) -> None:
+    """The second writer hears whom it waits for, and gets the lock when the first one is done."""
+    with holder(url, "apply") as (_, first, first_goes_on):
+        assert first() == "holds 1"
+        with holder(url, "destroy") as (_, second, _):
+            assert second() == "waits for apply"
+            first_goes_on()
+            assert first() == "wrote"
+            assert second() == "holds 2"
+
+
+def test_a_killed_holders_lock_lapses_at_once(store, url) -> None:
+    """Its pid is gone (here: a zombie, unreaped), so nobody waits for the lease."""
+    with holder(url, "apply") as (process, heard, _):
+        assert heard() == "holds 1"
+        held = store.lock_info()
+        assert held
+        assert (held.pid, held.doing) == (process.pid, "apply")
+        process.send_signal(signal.SIGKILL)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert store.lock_info() is None
+        with store.lock("plan", 0) as writer:
+            assert writer.lease.fence == 2
+
+
+def test_a_stopped_holder_that_wakes_up_writes_nothing(store, url) -> None:
+    """SIGSTOPped until its lease lapsed and another one has the lock: its next write is refused."""
+    with holder(url, "apply") as (process, heard, go_on):
+        assert heard() == "holds 1"
+        process.send_signal(signal.SIGSTOP)
+        with open_store(url, clock=lambda: time.time() + 3600) as later, later.lock("apply", 0) as writer:
+            process.send_signal(signal.SIGCONT)
+            go_on()
+            assert heard() == "stale-lease"
+            assert writer.state().intents == ()
+            writer.ensure_lineage()
+
+
+def test_a_refusal_says_who_holds_it_and_what_to_type(store, url) -> None:
+    with store.lock("apply", 0) as writer, open_store(url) as other:
+        with pytest.raises(StateError) as caught, other.lock("destroy", 0):
+            pass
+        error = caught.value
+        assert error.code == "locked"
+        assert all(part in error.summary for part in ("`apply`", writer.lease.host, str(os.getpid()), "UTC"))
+        assert "--lock-timeout" in str(error.hint)
+        assert "fleetform state unlock" in str(error.hint)
+        assert error.lock == writer.lease
+
+
+def test_waiting_ends_after_the_timeout(store, url) -> None:
+    """The time is what was waited, whatever the clock does meanwhile."""
+    waited: list[float] = []
+    heard: list[str] = []
+    with (
+        store.lock("apply", 0),
+        open_store(url, wait=waited.append) as other,
+        pytest.raises(StateError, match="locked"),
+        other.lock("destroy", 3, on_wait=lambda info: heard.append(info.doing)),
+    ):
+        pytest.fail("two writers at once")
+    assert sum(waited) == pytest.approx(3)
+    assert heard == ["apply"]
+
+
+def test_it_is_given_back(store) -> None:
+    """At the end of the block, whether that ends well or not; each holder has a fence of its own."""
+    with store.lock("apply", 0) as writer:
+        first = writer.lease.fence
+        assert store.lock_info() == writer.lease
+    assert store.lock_info() is None
+    with pytest.raises(ZeroDivisionError), store.lock("apply", 0) as writer:
+        raise ZeroDivisionError
+    assert writer.lease.fence == first + 1
+    assert store.lock_info() is None
+
+
+def test_a_lapsed_lease_is_taken_over_and_its_holder_refused(url) -> None:
+    """Every write of the old holder is refused, and nothing of it is written."""
+    clock = Clock(1000.0)
+    with (
+        open_store(url, clock=clock) as one,
+        open_store(url, clock=clock) as two,
+        one.lock("apply", 0) as old,
+    ):
+        clock.now += locks.LEASE_SECONDS - 1
+        assert two.lock_info() == old.lease
+        clock.now += 1
+        assert two.lock_info() is None
+        with two.lock("apply", 0) as new:
+            before = two.pull()
+            for write in (
+                lambda: old.begin("create", NODE, "local", {}),
+                lambda: old.set_idle("gpu-0", 1.0),
+                old.ensure_lineage,
+                lambda: old.forget(NODE),
+            ):
+                with pytest.raises(StateError) as caught:
+                    write()
+                assert caught.value.code == "stale-lease"
+            assert two.pull() == before
+            new.begin("create", NODE, "local", {})
+        assert two.lock_info() is None
+
+
+def test_the_old_holder_does_not_give_back_the_new_ones_lock(url) -> None:
+    clock = Clock(1000.0)
+    with open_store(url, clock=clock) as one, open_store(url, clock=clock) as two:
+        old = one.lock("apply", 0)
+        old.__enter__()
+        clock.now += 3600
+        with two.lock("apply", 0) as new:
+            old.__exit__(None, None, None)
+            assert two.lock_info() == new.lease
+
+
+def test_a_lapsed_lease_that_nobody_took_is_still_good(url) -> None:
+    """A laptop that slept for an hour goes on where it was: nobody else has written."""
+    clock = Clock(1000.0)
+    with open_store(url, clock=clock) as store, store.lock("apply", 0) as writer:
+        clock.now += 3600
+        writer.begin("create", NODE, "local", {})
+        writer.renew(locks.LEASE_SECONDS)
+        held = store.lock_info()
+        assert held
+        assert held.expires == clock.now + locks.LEASE_SECONDS
+
+
+def test_renewal_goes_on_until_the_lease_is_lost() -> None:
+    """A fault in between (a busy disk) is tried again."""
+    calls: list[int] = []
+    lost = threading.Event()
+
+    def renew() -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise StateError("disk-full", "no room")
+        if len(calls) == 5:
+            lost.set()
+            raise StateError("stale-lease", "lost")
+
+    renewal = locks.Renewal(renew, 0.001)
+    with renewal:
+        assert lost.wait(60)
+        renewal._thread.join(60)
+        assert not renewal._thread.is_alive()
+    assert len(calls) == 5
+
+
+def test_unlock_takes_it_away(store, url) -> None:
+    """`state unlock`: the holder writes nothing more; one that changed meanwhile is left alone."""
+    with store.lock("apply", 0) as writer, open_store(url) as other:
+        with pytest.raises(StateError) as caught:
+            other.unlock("somebody else")
+        assert caught.value.code == "lock-changed"
+        assert other.unlock(writer.lease.owner) == writer.lease
+        assert other.unlock() is None
+        with pytest.raises(StateError) as caught:
+            writer.ensure_lineage()
+        assert caught.value.code == "stale-lease"
+
+
+def test_only_who_can_be_seen_to_be_dead_is() -> None:
+    """A pid means something in its own host, boot and namespace, and only together with its start time."""
+    pid = os.getpid()
+    info = locks.LockInfo(
+        owner="x",
+        host="h",
+        place=locks.place(),
+        pid=pid,
+        started=locks.started_at(pid),
+        doing="apply",
+        since=0.0,
+        expires=100.0,
+        fence=1,
+    )
+    assert not info.lapsed(99.0)
+    assert info.lapsed(100.0)
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    assert replace(info, pid=dead.pid).lapsed(99.0)
+    assert not replace(info, pid=dead.pid, place="another/boot").lapsed(99.0)
+    if info.started is not None:
+        assert replace(info, started="1").lapsed(99.0), "another process has its pid now"
+
+
+def test_never_two_at_once(url) -> None:
+    """Threads with connections of their own take turns."""
+    inside, seen = [0], []
+
+    def turn() -> None:
+        with open_store(url, wait=lambda _: time.sleep(0.001)) as mine:
+            for _ in range(5):
+                with mine.lock("apply", 600) as writer:
+                    inside[0] += 1
+                    seen.append((inside[0], writer.lease.fence))
+                    writer.ensure_lineage()
+                    inside[0] -= 1
+
+    threads = [threading.Thread(target=turn) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [count for count, _ in seen] == [1] * 20
+    assert [fence for _, fence in seen] == list(range(1, 21))
+
+
+def test_reading_only_takes_no_lock(store, url) -> None:
+    with open_store(url, read_only=True) as reader:
+        with pytest.raises(StateError) as caught, reader.lock("apply", 0):
+            pass
+        assert caught.value.code == "read-only"
+        with store.lock("apply", 0) as writer:
+            assert reader.lock_info() == writer.lease
