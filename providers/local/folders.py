@@ -1,0 +1,344 @@
+"""The folders that stand for nodes and volumes, and how they are made, read and removed without a gap.
+
+    <root>/nodes/<name>/fleetform.json       whose it is, by what token it was made, with what inputs
+                       /ranks/<attempt>/     the runner's
+                       /work/<attempt>/      where an attempt begins to work
+    <root>/volumes/<name>/fleetform.json
+                         /attachment.json    who holds it: one file, so never two holders
+                         /data/              the user's
+    <root>/trash/                            on its way out
+
+A thing is there from the moment its `fleetform.json` is, which comes last and whole, by a link that cannot
+succeed twice. It is gone from the moment its folder was renamed into the trash. So a crash at any point
+leaves no half thing: what it does leave is completed by the next create, or cleared by the next delete.
+Things of other owners are neither listed nor touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
+from declarative.state import Address, Record
+
+META = "fleetform.json"
+ATTACHMENT = "attachment.json"
+DATA = "data"
+
+_FORMAT = 1
+_FOLDERS = {"node": "nodes", "volume": "volumes"}
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,199}", re.ASCII)
+"""As wide as any declared name with a number; nothing that could lead out of the root."""
+
+
+class DamagedError(PermanentError):
+    """What is there cannot be taken for a thing, nor for none: nobody may go on as if it were gone."""
+
+    def __init__(self, address: Address, path: Path, reason: str) -> None:
+        hint = f"restore {path}, or move it away if nothing in it is needed"
+        super().__init__(PermanentKind.INVALID, f"{address}: {path} {reason}", about=str(address), hint=hint)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meta:
+    """What stands in a `fleetform.json` or an `attachment.json`."""
+
+    owner: str
+    address: Address
+    token: str
+    inputs: Mapping[str, Any]
+    created: float
+    bound: Mapping[str, str] = field(default_factory=dict)
+    """Of an attachment: the id of its node. It ends with that node, not with the name."""
+
+    @property
+    def id(self) -> str:
+        """Of this one thing: one that is made later at the same address has another."""
+        return f"{self.address}.{_digest(self.token)}"
+
+    def text(self) -> bytes:
+        """As it stands in the file."""
+        body = {
+            "format": _FORMAT,
+            "owner": self.owner,
+            "address": str(self.address),
+            "token": self.token,
+            "inputs": self.inputs,
+            "created": self.created,
+            **({"bound": self.bound} if self.bound else {}),
+        }
+        try:
+            return (json.dumps(body, indent=1, default=_plain) + "\n").encode()
+        except (TypeError, ValueError) as error:
+            message = f"{self.address}: its inputs cannot be written as JSON: {error}"
+            raise PermanentError(PermanentKind.INVALID, message, about="inputs") from error
+
+
+def _digest(text: str) -> str:
+    """Short, and fit for a file's name, whatever the text is."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is no JSON")
+
+
+class Folders:
+    """Everything below one root, seen with the eyes of one owner."""
+
+    def __init__(self, root: Path, owner: str) -> None:
+        self.root = root
+        self.owner = owner
+
+    # -------------------------------------------------------------------------------------- reading
+
+    def folder(self, address: Address) -> Path:
+        """Where a node or a volume is, or would be."""
+        if address.kind not in _FOLDERS or not _NAME.fullmatch(address.name):
+            summary = f"no folder can stand for `{address}`"
+            raise PermanentError(PermanentKind.INVALID, summary, about=str(address))
+        return self.root / _FOLDERS[address.kind] / address.name
+
+    def read(self, address: Address) -> Meta | None:
+        """What is there, whosever it is; None for nothing, or for what a crashed create left behind."""
+        folder = self.folder(address)
+        for path in (folder.parent, folder):
+            try:
+                mode = path.lstat().st_mode
+            except FileNotFoundError:
+                return None
+            if not stat.S_ISDIR(mode):  # a link, too: who deletes through it deletes somewhere else
+                raise DamagedError(address, path, "is no folder")
+        meta = load(address, folder / META)
+        if meta or _unfinished(folder):
+            return meta
+        meta = load(address, folder / META)  # it may have been finished, or removed, between the two looks
+        if meta is None and folder.exists():
+            raise DamagedError(address, folder, f"has content but no {META}")
+        return meta
+
+    def own(self, address: Address, made: str | None = None) -> Meta:
+        """What is there if it is ours and, with `made`, still the one of that id; else it is not found."""
+        meta = self.read(address)
+        if meta is None or meta.owner != self.owner or made not in {None, meta.id}:
+            why = "is not there" if meta is None else "is not the one that was recorded"
+            raise PermanentError(PermanentKind.NOT_FOUND, f"{address} {why}", about=str(address))
+        return meta
+
+    def of(self, record: Record) -> Meta:
+        """The thing that a record is about; not found if there is none, or a later one."""
+        made = record.outputs.get("id")
+        return self.own(record.address, str(made) if made else None)
+
+    def listed(self) -> list[Meta]:
+        """All nodes and volumes of this owner, or a fault that names everything that cannot be read."""
+        found: list[Meta] = []
+        damaged: list[DamagedError] = []
+        for kind, name in _FOLDERS.items():
+            for entry in _names(self.root / name):
+                try:
+                    meta = self.read(Address(kind, entry))
+                except DamagedError as error:
+                    damaged.append(error)
+                else:
+                    found += [meta] if meta and meta.owner == self.owner else []
+        if damaged:
+            first = damaged[0]
+            text = "; ".join(error.summary for error in damaged)
+            raise PermanentError(first.kind, text, about=first.about, hint=first.hint)
+        return found
+
+    # --------------------------------------------------------------------------------------- making
+
+    def make(self, meta: Meta) -> Meta:
+        """Make a node or a volume, or find what an earlier call with this token made."""
+        have = self.read(meta.address)
+        if have is None:
+            folder = self.folder(meta.address)
+            self._open(folder.parent)
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if meta.address.kind == "volume":
+                # The user's, and by the user's umask: at the path where it is mounted, this is what counts.
+                (folder / DATA).mkdir(exist_ok=True)
+            if put(folder / META, meta, new=True):
+                sync(folder.parent)
+                return meta
+            have = self.read(meta.address)
+            if have is None:
+                summary = f"{meta.address} was made and removed by others meanwhile"
+                raise TransientError(TransientKind.BUSY, summary, about=str(meta.address))
+        self.check(have, meta.token)
+        return have
+
+    def check(self, have: Meta, token: str) -> None:
+        """Refuse what is at an address if another owner or another create made it."""
+        if have.owner != self.owner:
+            summary = f"{have.address} is there, and belongs to another state (lineage {have.owner})"
+            hint = "choose another name, or give this backend an `options.root` of its own"
+        elif have.token != token:
+            summary = f"{have.address} is there already, made by an earlier create ({have.id})"
+            hint = "delete it first, if what it holds is not needed"
+        else:
+            return
+        raise PermanentError(PermanentKind.CONFLICT, summary, about=str(have.address), hint=hint)
+
+    def rewrite(self, meta: Meta) -> None:
+        """Put new inputs in place of the old ones, at once."""
+        put(self.folder(meta.address) / META, meta, new=False)
+
+    def _open(self, parent: Path) -> None:
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        parent.mkdir(mode=0o700, exist_ok=True)
+
+    # ------------------------------------------------------------------------------------- removing
+
+    def remove(self, meta: Meta) -> None:
+        """Take a thing away: at once by its name, then its content, never through a link."""
+        trash = self.root / "trash"
+        self._open(trash)
+        self.sweep(meta.address)  # for the name in the trash may be taken
+        folder = self.folder(meta.address)
+        folder.rename(trash / f"{self._mark(meta.address)}.{_digest(meta.token)}")
+        sync(folder.parent)
+        self.sweep(meta.address)
+
+    def sweep(self, address: Address) -> None:
+        """Remove what is left of a thing that was deleted, also by a call that did not come to its end.
+
+        What is left of others of this owner goes too, as far as it can: nobody may ask for those again.
+        """
+        trash, mark = self.root / "trash", self._mark(address)
+        names = _names(trash, whole=False)
+        for name in names:
+            if name.startswith(f"{_digest(self.owner)}.") and not name.startswith(f"{mark}."):
+                with contextlib.suppress(OSError):
+                    _erase(trash / name)
+        for name in names:
+            if name.startswith(f"{mark}."):
+                _erase(trash / name)
+
+    def _mark(self, address: Address) -> str:
+        return f"{_digest(self.owner)}.{address.kind}.{address.name}"
+
+    @contextlib.contextmanager
+    def locked(self, address: Address) -> Iterator[None]:
+        """Hold a folder while what is in it is looked at and changed; others wait, for moments only."""
+        handle = os.open(self.folder(address), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+
+def load(address: Address, path: Path) -> Meta | None:
+    """The file's content; None if there is no file, `DamagedError` if it cannot be what was written."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        body = json.loads(text)
+        meta = Meta(
+            owner=_text(body["owner"]),
+            address=Address.parse(_text(body["address"])),
+            token=_text(body["token"]),
+            inputs=dict(body["inputs"]),
+            created=float(body["created"]),
+            bound={str(k): str(v) for k, v in body.get("bound", {}).items()},
+        )
+        known = body["format"] == _FORMAT
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise DamagedError(address, path, "cannot be read: it is damaged") from error
+    if not known:
+        raise DamagedError(address, path, "was written by another version of the tool")
+    if path.name == META and meta.address != address:
+        raise DamagedError(address, path, f"says that it is {meta.address}: a copy by hand?")
+    return meta
+
+
+def put(path: Path, meta: Meta, *, new: bool) -> bool:
+    """Write a file whole or not at all; False if it was to be new and there is one already."""
+    text = meta.text()
+    handle, name = tempfile.mkstemp(prefix=".fleetform.", dir=path.parent)  # for its owner alone
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if new:
+            os.link(name, path)
+        else:
+            Path(name).replace(path)
+    except FileExistsError:
+        return False
+    finally:
+        Path(name).unlink(missing_ok=True)
+    sync(path.parent)
+    return True
+
+
+def sync(folder: Path) -> None:
+    """Let the names in a folder outlive a power cut."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return value
+
+
+def _names(folder: Path, *, whole: bool = True) -> list[str]:
+    """The names in a folder that may be things; none if there is no folder: then nothing was made yet."""
+    try:
+        found = sorted(path.name for path in folder.iterdir())
+    except FileNotFoundError:
+        return []
+    return [name for name in found if _NAME.fullmatch(name)] if whole else found
+
+
+def _unfinished(folder: Path) -> bool:
+    """Whether nothing is there but what a create makes before its last step."""
+    try:
+        found = [name for name in _names(folder, whole=False) if not name.startswith(".fleetform.")]
+        return not found or (found == [DATA] and not _names(folder / DATA, whole=False))
+    except NotADirectoryError:
+        return False
+
+
+def _erase(path: Path) -> None:
+    """Remove a folder and all in it, also what another caller is removing now, and no link's target."""
+
+    def ignore_gone(_call: object, _path: str, info: Any) -> None:
+        if not isinstance(info[1], FileNotFoundError):
+            raise info[1]
+
+    try:
+        shutil.rmtree(path, onerror=ignore_gone)
+    except PermissionError:
+        # Tasks leave read-only folders behind (Go's module cache, for one), which only need to be opened.
+        for folder, _, _ in os.walk(path):
+            for entry in Path(folder).iterdir():
+                if entry.is_dir() and not entry.is_symlink():
+                    entry.chmod(0o700)
+        shutil.rmtree(path, onerror=ignore_gone)

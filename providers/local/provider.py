@@ -1,0 +1,318 @@
+"""`Local`, the port's methods over folders (`folders`) and processes (`ranks`)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from declarative.blocks import Shape
+from declarative.diagnostic import suggest
+from declarative.provider import (
+    Config,
+    Launch,
+    PermanentError,
+    PermanentKind,
+    Thing,
+    TransientError,
+    TransientKind,
+)
+from declarative.resource import Offer
+from declarative.schema import BadValueError
+from declarative.spec.values import Size
+from declarative.state import Address, NodeState, RankStatus, Readiness, Record
+from providers.local import ranks
+from providers.local.attachments import Attachments
+from providers.local.faults import guarded
+from providers.local.folders import DATA, DamagedError, Folders, Meta
+from providers.runner import AttemptState, Runner, RunnerError
+
+MEBIBYTE = 1024 * 1024
+LEAST_FREE = 16 * MEBIBYTE
+"""Below it no log would be worth starting for."""
+
+TOOLS = ("sh", "env", "flock", "setsid")
+FIXED = {
+    "node": ("backend", "region", "zone", "instance_type", "resources"),
+    "volume": ("backend", "region", "zone"),
+}
+"""What a thing was made as: it is made anew to change it."""
+
+
+class Local:
+    """One use of this machine.
+
+    `options.root` is the folder of everything: relative to the project and inside it, or absolute; the
+    default is `.fleetform/local` in the project. Several states may share one: each sees its own things.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._folders = Folders(_root(config), config.lineage)
+        self._attachments = Attachments(self._folders)
+
+    # ------------------------------------------------------------------------------------- things
+
+    @guarded
+    def offers(self) -> tuple[Offer, ...]:
+        """This machine in each region and zone that the backend names; it takes any shape asked for."""
+        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        shape = Shape(cpu=len(ranks.usable_cpus()), memory_mib=pages // MEBIBYTE)
+        return tuple(
+            Offer(
+                backend=self._config.backend,
+                region=region,
+                zone=zone,
+                instance_type="local",
+                shape=shape,
+                price=0.0,
+                shaped=True,
+            )
+            for region in self._config.regions or ("local",)
+            for zone in self._config.zones or (None,)
+        )
+
+    @guarded
+    def inventory(self) -> tuple[Thing, ...]:
+        """All of this owner. A damaged `fleetform.json` is a fault that names it.
+
+        What it stands for is neither listed with made-up inputs nor taken for gone.
+        """
+        things = self._folders.listed()
+        return tuple(self._thing(meta) for meta in (*things, *self._attachments.listed(things)))
+
+    @guarded
+    def find(self, address: Address, token: str) -> Thing | None:
+        """See the port."""
+        attached = address.kind == "attachment"
+        where: Attachments | Folders = self._attachments if attached else self._folders
+        meta = where.read(address)
+        if meta is None or meta.owner != self._config.lineage or meta.token != token:
+            return None
+        return self._thing(meta)
+
+    @guarded
+    def create(
+        self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
+    ) -> Mapping[str, Any]:
+        """See the port. A `size` is only written down: a folder has no limit of its own."""
+        meta = Meta(
+            owner=self._config.lineage, address=address, token=token, inputs=inputs, created=time.time()
+        )
+        make = self._attachments.make if address.kind == "attachment" else self._folders.make
+        return self._outputs(make(meta))
+
+    @guarded
+    def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Write the new inputs down. So much for the `size` of a volume, too: folders have no limits."""
+        address = have.address
+        if address.kind not in FIXED:
+            raise PermanentError(PermanentKind.INVALID, f"{address} cannot be changed", about=str(address))
+        # Looked at first, for the lock needs a folder; and again, for it may be another one by then.
+        self._folders.of(have)
+        with self._folders.locked(address):
+            meta = self._folders.of(have)
+            _check_update(meta, inputs)
+            meta = Meta(
+                owner=meta.owner, address=address, token=meta.token, inputs=inputs, created=meta.created
+            )
+            self._folders.rewrite(meta)
+        return self._outputs(meta)
+
+    @guarded
+    def delete(self, have: Record) -> None:
+        """Remove it with all that it holds.
+
+        It ends nothing: a node with running ranks is refused, and so is a volume that is attached.
+        """
+        address, made = have.address, have.outputs.get("id")
+        if address.kind == "attachment":
+            self._attachments.remove(address, made)
+            return
+        meta = self._folders.read(address)
+        if meta is None or meta.owner != self._config.lineage or made not in {None, meta.id}:
+            self._folders.sweep(address)
+            return
+        if address.kind == "node":
+            self._check_idle(address)
+            self._folders.remove(meta)
+            return
+        with self._folders.locked(address):
+            holder = self._attachments.on(address.name)
+            if holder:
+                summary = f"{address} is held by {holder.address}, on node/{holder.inputs['node']}"
+                hint = "detach it first"
+                raise PermanentError(PermanentKind.CONFLICT, summary, about=str(address), hint=hint)
+            self._folders.remove(meta)
+
+    def _check_idle(self, address: Address) -> None:
+        if not (self._folders.folder(address) / "ranks").exists():
+            return
+        alive = {AttemptState.RUNNING, AttemptState.ORPHAN}
+        busy = sorted(name for name, a in self._runner(address).poll().items() if a.state in alive)
+        if busy:
+            # Not the transient kind: what runs may run for days, and nobody should wait for it unasked.
+            summary = f"{address} has running ranks: {', '.join(busy)}"
+            raise PermanentError(
+                PermanentKind.CONFLICT, summary, about=str(address), hint="stop their tasks first"
+            )
+
+    def _outputs(self, meta: Meta) -> dict[str, Any]:
+        if meta.address.kind == "attachment":
+            volume = Address("volume", str(meta.inputs["volume"]))
+            return {"id": meta.id, "path": str(self._folders.folder(volume) / DATA)}
+        folder = self._folders.folder(meta.address)
+        if meta.address.kind == "volume":
+            return {"id": meta.id, "path": str(folder / DATA)}
+        return {"id": meta.id, "address": "127.0.0.1", "path": str(folder)}
+
+    def _thing(self, meta: Meta) -> Thing:
+        return Thing(address=meta.address, token=meta.token, inputs=meta.inputs, outputs=self._outputs(meta))
+
+    # -------------------------------------------------------------------------------------- nodes
+
+    @guarded
+    def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
+        """See the port. A folder that is missing is `unreachable`, as a host is that does not answer."""
+        return {record.address.name: self._ready(record) for record in nodes}
+
+    def _ready(self, record: Record) -> Readiness:
+        try:
+            state, reason = self._looked_at(record)
+        except DamagedError as error:
+            state, reason = NodeState.NOT_READY, error.summary
+        except PermanentError as error:
+            state, reason = NodeState.UNREACHABLE, error.summary
+        except OSError as error:
+            state, reason = NodeState.UNKNOWN, str(error)
+        return Readiness(state=state, reason=reason, observed_at=time.time())
+
+    def _looked_at(self, record: Record) -> tuple[NodeState, str | None]:
+        self._folders.of(record)
+        folder = self._folders.folder(record.address)
+        missing = [tool for tool in TOOLS if not shutil.which(tool)]
+        disk = os.statvfs(folder)
+        reason = None
+        if not os.access(folder, os.W_OK | os.X_OK):
+            reason = f"{folder} cannot be written"
+        elif missing:
+            reason = f"not installed: {', '.join(missing)}"
+        elif not Path("/proc/self/stat").exists():
+            reason = "there is no /proc, by which processes are found"
+        elif disk.f_bavail * disk.f_frsize < LEAST_FREE:
+            free = disk.f_bavail * disk.f_frsize // MEBIBYTE
+            reason = f"only {free} MiB are free on the disk of {folder}"
+        elif disk.f_files and not disk.f_favail:
+            reason = f"no more files can be made on the disk of {folder}"
+        return (NodeState.NOT_READY, reason) if reason else (NodeState.READY, None)
+
+    # -------------------------------------------------------------------------------------- ranks
+
+    @guarded
+    def start(self, node: Record, launch: Launch) -> RankStatus:
+        """See the port. CPUs beyond the machine's wrap around.
+
+        The rank's environment is what it declares, and of the caller's only `ranks.INHERITED`.
+        """
+        self._folders.of(node)
+        data = {path: self._data(volume, node) for path, volume in launch.volumes.items()}
+        prepared = ranks.prepare(self._folders.folder(node.address), launch, data)
+        found = ranks.status(self._runner(node.address).start(prepared))
+        if found is None:
+            summary = f"{launch.attempt} did not come up"
+            raise TransientError(TransientKind.AMBIGUOUS, summary, about=launch.attempt)
+        return found
+
+    def _data(self, volume: Record, node: Record) -> Path:
+        """The folder of a volume's data, if the node may use it."""
+        self._folders.of(volume)
+        name = volume.address.name
+        holder = self._attachments.on(name)
+        if holder and holder.inputs["node"] != node.address.name:
+            summary = f"volume/{name} is held by {holder.address}, on node/{holder.inputs['node']}"
+            raise PermanentError(PermanentKind.CONFLICT, summary, about=f"volume/{name}")
+        data = self._folders.folder(volume.address) / DATA
+        if not data.is_dir():
+            summary = f"volume/{name} has lost its data: {data} is no folder"
+            raise PermanentError(PermanentKind.NOT_FOUND, summary, about=f"volume/{name}")
+        return data
+
+    @guarded
+    def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
+        """See the port."""
+        self._folders.of(node)
+        found = self._runner(node.address).poll(attempts) if attempts else {}
+        return {attempt: ranks.status(found[attempt]) for attempt in attempts}
+
+    @guarded
+    def stop(self, node: Record, attempt: str, grace_seconds: int) -> RankStatus | None:
+        """See the port."""
+        self._folders.of(node)
+        found = self._runner(node.address).stop(attempt, grace_seconds)
+        if found.state in {AttemptState.RUNNING, AttemptState.ORPHAN}:
+            raise TransientError(TransientKind.BUSY, f"{attempt} could not be killed yet", about=attempt)
+        return ranks.status(found)
+
+    @guarded
+    def change_limit(self, node: Record, attempt: str, seconds: int | None) -> None:
+        """See the port."""
+        self._folders.of(node)
+        self._runner(node.address).set_limit(attempt, seconds)
+
+    @guarded
+    def read_log(self, node: Record, attempt: str, offset: int, limit: int = 65536) -> bytes:
+        """See the port. An attempt that never started has an empty log."""
+        self._folders.of(node)
+        try:
+            return self._runner(node.address).tail(attempt, offset, limit)
+        except RunnerError as error:
+            if error.code == "missing":
+                return b""
+            raise
+
+    def _runner(self, node: Address) -> Runner:
+        return Runner(ranks.BareTransport(), str(self._folders.folder(node) / "ranks"))
+
+
+def _root(config: Config) -> Path:
+    """The folder of everything; a relative one that leads out of the project is refused."""
+    for key in config.options:
+        if key != "root":
+            hint = suggest(key, ["root"]) or "`local` has one option: root"
+            summary = f"`{key}` is no option of the driver `local`"
+            raise PermanentError(PermanentKind.INVALID, summary, about=f"options.{key}", hint=hint)
+    given = config.options.get("root")
+    project = config.project_dir.absolute()
+    if given is None:
+        return project / ".fleetform" / "local"
+    if not isinstance(given, str) or not given or "\0" in given:
+        raise PermanentError(PermanentKind.INVALID, "`root` is not a path", about="options.root")
+    root = Path(given).expanduser()
+    if root.is_absolute():
+        return root
+    inside = (project / root).resolve()
+    if not inside.is_relative_to(project.resolve()) or inside == project.resolve():
+        summary = f"`{given}` is not a folder inside the project"
+        hint = "write a folder below the project's, or an absolute path"
+        raise PermanentError(PermanentKind.INVALID, summary, about="options.root", hint=hint)
+    return inside
+
+
+def _check_update(meta: Meta, inputs: Mapping[str, Any]) -> None:
+    for key in FIXED[meta.address.kind]:
+        if meta.inputs.get(key) != inputs.get(key):
+            summary = f"{meta.address}: `{key}` cannot be changed in place"
+            raise PermanentError(PermanentKind.INVALID, summary, about=key)
+    before, after = meta.inputs.get("size"), inputs.get("size")
+    if before and after:
+        try:
+            shrinks = Size.parse(after).mib < Size.parse(before).mib
+        except BadValueError as error:
+            kind = PermanentKind.INVALID
+            raise PermanentError(kind, error.summary, about="size", hint=error.hint) from error
+        if shrinks:
+            summary = f"{meta.address}: its size cannot go down from {before} to {after}"
+            raise PermanentError(PermanentKind.INVALID, summary, about="size")

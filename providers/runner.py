@@ -1,0 +1,234 @@
+"""Python's side of `runner.sh`, the script that runs one rank of a task on one host.
+
+Everything here may be asked again after a `ConnectionLost`: an attempt is launched at most once, and
+stopping or forgetting it twice is the same as once.
+"""
+
+import os
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from urllib.parse import unquote_to_bytes
+
+from providers.transport import ConnectionLost, Finished, Transport
+
+ANSWER_SECONDS = 60.0  # for what a host does at once; it may be busy, and waits up to 20 s for a lock
+IDS_PER_CALL = 500  # keeps the command line far below every host's limit
+
+_HOST, _END, _LOG, _ERROR = b"FLEETFORM-HOST 1 ", b"FLEETFORM-END", b"FLEETFORM-LOG ", b"FLEETFORM-ERR "
+_NONE = b"-"
+_SIGNAL = 128  # a shell's exit code for a killed child is above this
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+class AttemptState(StrEnum):
+    """What a host knows of an attempt."""
+
+    RUNNING = "running"
+    EXITED = "exited"  # its exit code is known, and nothing of it runs any more
+    ORPHAN = "orphan"  # its supervisor died, the task runs on; it can be stopped, its exit code is lost
+    LOST = "lost"  # both died: nobody knows how it ended
+    REBOOTED = "rebooted"  # the host restarted while it ran
+    MISSING = "missing"  # the host never heard of it, or was told to forget it
+    CLAIMED = "claimed"  # the host heard of it, but launched nothing: it can still be started
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What to run, once.
+
+    `script` is a shell script as `script()` makes it. `cpus` are the numbers of the CPUs it is bound to,
+    where the host can do that; none means all. After `limit_seconds` it is stopped, with `grace_seconds`
+    between TERM and KILL. `mounts` are pairs of a folder and of the path where the task, and nobody else,
+    shall see it, both absolute. Where the host does not allow that, the task runs without.
+    """
+
+    attempt_id: str
+    script: str
+    cpus: tuple[int, ...] = ()
+    limit_seconds: int | None = None
+    grace_seconds: int = 10
+    mounts: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """An attempt as its host saw it when it was asked.
+
+    `exit_code` is 128 plus the signal's number for a task that was killed. `reason` is why it was ended from
+    outside: `stopped`, `limit`, or None. `started_at` and `ended_at` are seconds since the epoch by the
+    host's clock, which may differ from ours. `mounted` holds the paths of `Launch.mounts` that came about.
+    """
+
+    attempt_id: str
+    state: AttemptState
+    exit_code: int | None = None
+    reason: str | None = None
+    log_bytes: int = 0
+    started_at: float | None = None
+    ended_at: float | None = None
+    mounted: tuple[str, ...] = ()
+
+
+class RunnerError(Exception):
+    """The host refused what it was asked.
+
+    `code` is one of usage, missing, tools (a program is not there), unwritable, nospace, truncated and busy:
+    then nothing was changed. Or it is `failed`, for all that was not foreseen.
+    """
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+        self.code = code
+        self.text = text
+
+
+class Runner:
+    """The runner of one host.
+
+    Every method raises `ConnectionLost` if no whole answer came, and `RunnerError` if the host refused.
+    """
+
+    def __init__(self, transport: Transport, root: str, script: str | None = None) -> None:
+        """Take `root` as the host's folder of attempts, and `script` as the path of runner.sh there."""
+        self._transport = transport
+        path = script or str(Path(__file__).resolve().with_name("runner.sh"))
+        self._command = ("env", f"FLEETFORM_RUNNER_DIR={root}", "sh", path)
+
+    def start(self, launch: Launch) -> Attempt:
+        """Launch an attempt, unless that was done before: then only say how it is."""
+        payload = launch.script.encode(errors="surrogateescape")
+        options = ["--grace", str(launch.grace_seconds)]
+        if launch.cpus:
+            options += ["--cpus", ",".join(map(str, launch.cpus))]
+        if launch.limit_seconds is not None:
+            options += ["--limit", str(launch.limit_seconds)]
+        for source, target in launch.mounts:
+            options += ["--mount", source, target]
+        answer = self._call(["start", launch.attempt_id, str(len(payload)), *options], payload)
+        return _attempts(answer)[launch.attempt_id]
+
+    def poll(self, attempt_ids: Iterable[str] | None = None) -> dict[str, Attempt]:
+        """Say how these attempts are, or without ids all that the host knows of."""
+        if attempt_ids is None:
+            return _attempts(self._call(["poll"]))
+        ids = list(dict.fromkeys(attempt_ids))
+        found: dict[str, Attempt] = {}
+        for first in range(0, len(ids), IDS_PER_CALL):
+            found |= _attempts(self._call(["poll", *ids[first : first + IDS_PER_CALL]]))
+        return found
+
+    def tail(self, attempt_id: str, offset: int, limit: int = 65536) -> bytes:
+        """Give at most `limit` bytes of the log from byte `offset` on; none if it is not that long yet."""
+        answer = _after(_LOG, self._call(["tail", attempt_id, str(offset), str(limit)]).stdout)
+        count, found, rest = answer.partition(b"\n")
+        if not found or not count.isdigit() or len(rest) < int(count):
+            raise ConnectionLost(f"the log of {attempt_id} did not come whole")
+        return rest[: int(count)]
+
+    def stop(self, attempt_id: str, grace_seconds: int) -> Attempt:
+        """End an attempt and wait for it: TERM, then KILL to all that is left of it after `grace_seconds`.
+
+        What comes back still running could not be killed. An attempt that has ended, or that the host does
+        not know, is left as it is.
+        """
+        answer = self._call(["stop", attempt_id, str(grace_seconds)], seconds=grace_seconds + ANSWER_SECONDS)
+        return _attempts(answer)[attempt_id]
+
+    def set_limit(self, attempt_id: str, seconds: int | None) -> None:
+        """Let a running attempt take `seconds` from its start on, or as long as it likes.
+
+        A limit in the past ends it at once. Nothing happens to an attempt that has ended.
+        """
+        self._call(["limit", attempt_id, "off" if seconds is None else str(seconds)])
+
+    def forget(self, attempt_id: str) -> None:
+        """Remove all that is known of an attempt, log included; a running one is refused as `busy`."""
+        self._call(["forget", attempt_id])
+
+    def _call(
+        self, arguments: Sequence[str], stdin: bytes = b"", seconds: float = ANSWER_SECONDS
+    ) -> Finished:
+        answer = self._transport.run([*self._command, *arguments], stdin, seconds)
+        if answer.exit_code == 0:
+            return answer
+        if refusal := _after(_ERROR, answer.stdout).partition(b"\n")[0]:
+            code, _, text = refusal.decode(errors="replace").partition(" ")
+            raise RunnerError(code, text)
+        said = answer.stderr.decode(errors="replace").strip() or "it said nothing"
+        failed = f"`runner.sh {arguments[0]}` gave exit code {answer.exit_code}: {said}"
+        if answer.exit_code < 0 or answer.exit_code > _SIGNAL:
+            raise ConnectionLost(failed)  # killed: it may have done anything before
+        raise RunnerError("failed", failed)
+
+
+def script(commands: Sequence[str], env: Mapping[str, str], working_dir: str) -> str:
+    """Make the shell script of a task: the environment, the folder, then one command after the other.
+
+    It stops at the first command that fails, with its exit code. A command may have several lines and
+    here-documents; folders and variables that it sets hold for the commands after it. The runner gives the
+    script to bash where the host has it, and else to sh.
+
+    Args:
+        commands: Pieces of shell, as the user wrote them.
+        env: Variables to export.
+        working_dir: Where to begin. A relative folder is one in the user's home; an empty one is the home.
+
+    Raises:
+        ValueError: No shell can have such a variable, or a text holds a NUL.
+    """
+    # A shell dies at once of the TERM on which its child saves a checkpoint, and the child's exit code is
+    # lost. With a trap it waits for the child first, and then ends with the child's exit code.
+    lines = ["""trap 'exit "$?"' TERM"""]
+    for name, value in env.items():
+        if not _VARIABLE.fullmatch(name):
+            raise ValueError(f"not a name for an environment variable: {name!r}")
+        lines.append(f"export {name}={shlex.quote(value)}")
+    if working_dir:
+        # `./` because the user's CDPATH may hold another folder of that name.
+        folder = working_dir if working_dir.startswith("/") else f"./{working_dir}"
+        lines.append(f"cd {shlex.quote(folder)} || exit")
+    # `eval`, for an unclosed quote or here-document must not swallow the commands after it. No `||`, for it
+    # would switch off a `set -e` of the user.
+    lines += [f"eval {shlex.quote(command)}\ncase $? in 0) ;; *) exit ;; esac" for command in commands]
+    text = "\n".join(lines) + "\n"
+    if "\0" in text:
+        raise ValueError("a shell script cannot hold a NUL")
+    return text
+
+
+def _after(marker: bytes, text: bytes) -> bytes:
+    """Give what follows the marker, wherever it stands: a login's chatter may not end with a newline."""
+    return text.partition(marker)[2]
+
+
+def _attempts(answer: Finished) -> dict[str, Attempt]:
+    body, whole, _ = _after(_HOST, answer.stdout).partition(_END)
+    if not whole:
+        raise ConnectionLost("the runner's answer did not come whole")
+    try:
+        attempts = [_attempt(line.split(b" ")) for line in body.split(b"\n")[1:-1]]
+    except ValueError as error:
+        raise RunnerError("failed", f"the runner's answer cannot be read: {error}") from error
+    return {attempt.attempt_id: attempt for attempt in attempts}
+
+
+def _attempt(fields: Sequence[bytes]) -> Attempt:
+    attempt_id, state, _pid, code, reason, log_bytes, started, ended, mounts = fields
+    return Attempt(
+        attempt_id=attempt_id.decode(),
+        state=AttemptState(state.decode()),
+        exit_code=None if code == _NONE else int(code),
+        reason=None if reason == _NONE else reason.decode(),
+        log_bytes=int(log_bytes),
+        started_at=None if started == _NONE else float(started),
+        ended_at=None if ended == _NONE else float(ended),
+        mounted=() if mounts == _NONE else tuple(map(_path, mounts.split(b","))),
+    )
+
+
+def _path(text: bytes) -> str:
+    return os.fsdecode(unquote_to_bytes(text))

@@ -1,0 +1,433 @@
+#!/bin/sh
+# Runs one rank of a task on the host it is called on, so that nothing is lost: neither the caller's death nor a
+# cut connection ends a run, and its exit code and log wait until they are asked for. Every attempt has an id of
+# its own and is launched at most once, ever; to run a task again, take a new id. Needs flock and setsid
+# (util-linux), coreutils, grep and sed. The folder of all attempts is $FLEETFORM_RUNNER_DIR, on a local disk.
+#
+#   start ID BYTES [--cpus LIST] [--limit SECONDS] [--grace SECONDS] [--mount SRC DST]... <script of BYTES bytes
+#   poll [ID]...               all attempts without an ID
+#   tail ID OFFSET [MAX]       "FLEETFORM-LOG COUNT", then that many bytes of the log from byte OFFSET on
+#   stop ID GRACE              TERM to the group, KILL to all that is left GRACE seconds later; returns when dead
+#   limit ID SECONDS|off       the longest time a running attempt may take, counted from its start
+#   forget ID                  removes an ended attempt
+#
+# start, poll, stop and limit answer with these lines; other lines before and after them are noise:
+#   FLEETFORM-HOST 1 BOOT_ID NOW FREE_KIB
+#   ID STATE PID EXIT_CODE REASON LOG_BYTES STARTED ENDED MOUNTS        `-` for what there is none of
+#   FLEETFORM-END
+# STATE: running exited orphan (supervisor dead, task alive) lost (both dead) rebooted missing claimed (never
+# launched). REASON: stopped, limit. Times are epoch seconds of this host. MOUNTS: DSTs, commas between them, with
+# %25 %20 %2C for percent, space, comma. A refusal is a line `FLEETFORM-ERR CODE TEXT` with an exit status of its own.
+#
+# An attempt's files: started (claims the id), pid, exit, log, mounts, ctl (why and when it is to end), lock (held
+# to change these), run (locked by the supervisor as long as the run lasts). pid, exit and ctl get their bytes when
+# the attempt starts and are overwritten in place: a full disk shall neither lose an exit code nor stop a stop.
+set -u
+case ${1-} in
+_*) ;; # one of the stages below: these two were set by the call that led to it
+*) FLEETFORM_UMASK=$(umask) FLEETFORM_LC=${LC_ALL-} ;; # the task gets them back
+esac
+umask 077
+LC_ALL=C
+export LC_ALL FLEETFORM_UMASK FLEETFORM_LC
+SWEEP=300 # 1/100 s between TERM and KILL for what a task leaves behind
+# shellcheck disable=SC2016  # the reading shell's $0
+HEAD='rm -f -- "$0"; ' # put before the script: it may hold secrets, and the shell that reads it has it open
+
+die() { # CODE TEXT
+  printf 'FLEETFORM-ERR %s %s\n' "$1" "$2"
+  case $1 in
+  usage) exit 64 ;; missing) exit 66 ;; tools) exit 69 ;; nospace) exit 70 ;;
+  unwritable) exit 73 ;; truncated) exit 74 ;; busy) exit 75 ;; *) exit 76 ;;
+  esac
+}
+number() { # TEXT WHAT
+  case $1 in '' | *[!0-9]* | 0?* | ????????????????*) die usage "$2 is no whole number: $1" ;; esac
+}
+attempt() { # ID: the attempt that all functions below are about
+  case $1 in '' | [.-]* | *[!A-Za-z0-9._-]*) die usage "bad attempt id: $1" ;; esac
+  [ ${#1} -le 200 ] || die usage "attempt id is too long: $1"
+  id=$1 d=$B/$1
+}
+
+B=${FLEETFORM_RUNNER_DIR:-/var/tmp/fleetform-$(id -u)} # not below /tmp: exit codes have to outlive a reboot
+case $B in /*) ;; *) B=$PWD/$B ;; esac
+case $0 in /*) self=$0 ;; *) self=$PWD/$0 ;; esac
+FLEETFORM_RUNNER_DIR=$B
+export FLEETFORM_RUNNER_DIR
+[ ! -e "$B" ] || [ -O "$B" ] || die unwritable "$B belongs to someone else"
+{ read -r BOOT _ <"${FLEETFORM_BOOT_ID_FILE:-/proc/sys/kernel/random/boot_id}"; } 2>/dev/null || BOOT=-
+
+# ------------------------------------------------------------------------------------- what is on record
+
+uptime() { # sets now, in 1/100 s: not by the clock, which may be set while a task runs
+  read -r now _ </proc/uptime
+  now=${now%.*}${now#*.}
+  now=${now#0}
+  now=${now#0} # 007 would be octal
+}
+look() { # PID: sets born (start time; empty if there is no such process, or only its remains) and group
+  born='' group=''
+  { read -r line </proc/"$1"/stat; } 2>/dev/null || return 0
+  # shellcheck disable=SC2086  # fields; the name before them may hold spaces and brackets
+  set -- ${line##*") "}
+  case $1 in Z | X) ;; *) group=${3-} born=${20-} ;; esac
+}
+alive() { # PID BORN: the number alone may be another process by now
+  [ -n "$1" ] || return 1
+  look "$1"
+  [ -n "$born" ] && [ "$born" = "$2" ]
+}
+get() { { from=$1 && shift && read -r "$@" <"$d/$from"; } 2>/dev/null; } # FILE NAME...
+put() { printf '%-63s\n' "$2" 1<>"$d/$1"; } # FILE TEXT
+load() { # all of it without a fork: there may be hundreds of attempts
+  boot='' up0='' t0='' grace='' sup='' supborn='' pid='' pidborn='' code='' why='' t1=''
+  reason=- killat=- limitat=- watcher=0
+  get started boot up0 t0 grace sup supborn
+  get pid pid pidborn
+  get ctl reason killat limitat watcher
+  get exit code why t1
+  :
+}
+state() { # load, and sets s
+  load
+  if [ ! -d "$d" ]; then s=missing
+  elif [ -n "$code" ]; then s=exited
+  elif [ -z "$boot" ]; then s=claimed
+  elif [ "$boot" != "$BOOT" ]; then s=rebooted
+  elif alive "$sup" "$supborn"; then s=running
+  elif load && [ -n "$code" ]; then s=exited # it ended between the two looks
+  elif alive "$pid" "$pidborn" || [ -n "$(members)" ]; then s=orphan
+  else s=lost; fi
+}
+live() { # state, and whether there is something to end
+  state
+  case $s in running | orphan) return 0 ;; *) return 1 ;; esac
+}
+# The attempt's processes, as far as they can be told without cgroups: those of its session, and those elsewhere
+# that carry its mark in their environment. Not those that we may not signal: they are beyond us.
+members() {
+  {
+    if [ -n "$pid" ]; then
+      look "$pid"
+      if [ -z "$born" ] || [ "$born" = "$pidborn" ]; then # else the number is someone else's by now
+        cat /proc/[0-9]*/stat 2>/dev/null | sed -n "s/^\([0-9]*\) (.*) [^ZX] [0-9]* [0-9]* $pid .*/\1/p"
+      fi
+    fi
+    grep -lszxF "FLEETFORM_RUN=$d" /proc/[0-9]*/environ | cut -d/ -f3
+  } | while read -r p; do ! kill -s 0 "$p" 2>/dev/null || echo "$p"; done
+}
+report() { # ID...
+  free=-
+  if fs=$(stat -f -c '%a %S' "$B" 2>/dev/null); then free=$((${fs% *} * ${fs#* } / 1024)); fi
+  printf 'FLEETFORM-HOST 1 %s %s %s\n' "$BOOT" "$(date +%s)" "$free"
+  lines=$(
+    for i; do
+      attempt "$i"
+      state
+      mounts=''
+      get mounts mounts
+      [ "$s" = exited ] || why=$reason
+      echo "$i" "$s" "${pid:--}" "${code:--}" "$why" "${t0:--}" "${t1:--}" "${mounts:--}"
+    done
+  )
+  # Sizes are taken after the states: whoever reads `exited` reads the size of the whole log.
+  # shellcheck disable=SC2046  # ids have neither spaces nor wildcards
+  set -- $(
+    for i; do shift && set -- "$@" "$i/log"; done
+    cd "$B" 2>/dev/null && stat -c '%n %s' -- "$@" 2>/dev/null
+  )
+  [ -z "$lines" ] || printf '%s\n' "$lines" | while read -r i a b c e rest; do
+    size=0
+    if [ "${1-}" = "$i/log" ]; then size=$2 && shift 2; fi # in the same order; some have none
+    echo "$i" "$a" "$b" "$c" "$e" "$size" "$rest"
+  done
+  echo FLEETFORM-END
+}
+
+# ------------------------------------------------------------------------------------------- how it ends
+
+lock() { # others' changes wait; only ever held for moments, and never by the task
+  { command exec 9>>"$d/lock"; } 2>/dev/null || die unwritable "$d"
+  flock -w 10 9 || die busy "$d is locked"
+}
+unlock() { exec 9>&-; }
+rest() { # HUNDREDTHS: wait so long for the end of the run
+  if [ "$s" = running ]; then
+    flock -s -w "$(($1 / 100)).$(($1 % 100 / 10))1" "$d/run" true && sleep 0.02
+  elif [ "$1" -gt 100 ]; then
+    sleep 1
+  else
+    sleep 0.1
+  fi
+}
+finish() { # KILL to everything
+  if alive "$pid" "$pidborn"; then kill -s KILL -- "-$pid"; fi
+  for p in $(members); do kill -s KILL "$p"; done
+} 2>/dev/null
+# end REASON GRACE: TERM once, however often we are called, then wait, then KILL. A later call may only shorten the
+# wait. Runs in a session of its own, for the caller may vanish in between.
+end() {
+  lock
+  live || return 0
+  uptime
+  at=$((now + 100 * $2))
+  if [ "$reason" = - ]; then
+    put ctl "$1 $at $limitat $watcher"
+    if alive "$pid" "$pidborn"; then
+      kill -s TERM -- "-$pid"
+    elif [ "$s" = orphan ]; then
+      for p in $(members); do kill -s TERM "$p"; done
+    fi
+  elif [ "$at" -lt "$killat" ]; then
+    put ctl "$reason $at $limitat $watcher"
+  fi
+  unlock
+  while live; do
+    uptime
+    left=$((killat - now))
+    if [ "$left" -gt 0 ]; then
+      [ "$left" -lt 100 ] || left=100 # the wait may be shortened
+      rest "$left"
+    else
+      finish
+      [ "$left" -gt -1000 ] || return 0 # stuck in the kernel: it stays `running`, for it is
+      rest 10
+    fi
+  done
+}
+watch() { # NUMBER: enforces the limit; there is a new watcher for each new limit, and the old ones give up
+  while live && [ "$watcher" = "$1" ] && [ "$limitat" != - ]; do
+    uptime
+    left=$((limitat - now))
+    if [ "$left" -le 0 ]; then end limit "$grace" && return; fi
+    [ "$left" -lt 6000 ] || left=6000
+    rest "$left"
+  done
+}
+# What the task left behind must not go on: its blocks are given to others. Returns when all are dead.
+sweep() {
+  left=$(members)
+  uptime
+  last=$((now + SWEEP))
+  [ "$reason" = - ] || last=$killat
+  for p in $left; do
+    look "$p"
+    # The group had its TERM when the stop began; a second one makes many programs give up what they save.
+    if [ "$reason" = - ] || [ "$group" != "$pid" ]; then kill -s TERM "$p"; fi
+  done
+  while [ -n "$left" ]; do
+    sleep 0.1
+    uptime
+    [ "$now" -lt "$last" ] || finish
+    left=$(members)
+  done
+} 2>/dev/null
+
+# ---------------------------------------------------------------------------------------- how it begins
+
+options() { # OPTION...: sets cpus, limit, grace, mounts; what $mounting names is called for each mount
+  cpus='' limit=- grace=10 mounts=''
+  while [ $# -gt 0 ]; do
+    [ $# -ge 2 ] || die usage "$1 needs a value"
+    case $1 in
+    --cpus) cpus=$2 && case $2 in *[!0-9,-]*) die usage "bad list of cpus: $2" ;; esac ;;
+    --limit) limit=$2 && number "$2" "$1" && [ "$2" -gt 0 ] || die usage "--limit $2" ;;
+    --grace) grace=$2 && number "$2" "$1" ;;
+    --mount)
+      [ $# -ge 3 ] || die usage "--mount needs a source and a destination"
+      mounts=1 && ${mounting:-:} "$2" "$3"
+      shift
+      ;;
+    *) die usage "unknown option $1" ;;
+    esac
+    shift 2
+  done
+}
+receive() { # BYTES: the payload, before any lock is taken: a cut connection may leave us waiting for hours
+  trap 'rm -f "$payload"' EXIT
+  trap 'exit 76' HUP INT TERM
+  { printf %s "$HEAD" && head -c "$1"; } >"$payload" 2>/dev/null || die nospace "$payload"
+  size=$(stat -c %s "$payload" 2>/dev/null || echo 0)
+  state
+  [ "$s" = claimed ] || return 1 # somebody was faster, and his supervisor has cleared away our payload
+  [ "$size" -eq $(($1 + ${#HEAD})) ] || die truncated "$((size - ${#HEAD})) of $1 bytes came"
+}
+# supervise OPTION...: the one place that launches anything. It decides only now, when it is independent of whoever
+# asked, so that a caller's death leaves an id either unused or with a supervisor.
+supervise() {
+  lock
+  state
+  if [ "$s" != claimed ]; then
+    rm -f "$payload"
+    echo exists
+    return
+  fi
+  options "$@" # after `state`, which has a grace of its own
+  uptime
+  look $$
+  [ "$limit" = - ] || limitat=$((now + 100 * limit))
+  {
+    printf '' >"$d/log" && put pid.t '' && put exit.t '' && put ctl "- - $limitat 0" &&
+      command exec 8>>"$d/run" && flock -w 10 8 && mv "$payload" "$d/task" &&
+      echo "$BOOT $now $(date +%s) $grace $$ $born" >"$d/started.$$"
+  } 2>/dev/null || {
+    rm -f "$payload" "$d/task" "$d/started.$$"
+    die nospace "$d"
+  }
+  # A link and not a rename: it cannot succeed twice, not even if `forget` took the lock away in between.
+  ln "$d/started.$$" "$d/started" || die unwritable "$d cannot hold links"
+  rm -f "$d/started.$$" "$d"/payload.*
+  sync "$d/started" "$d" "$B" # else a power cut could bring the id back to life after the task ran
+  echo ok
+  exec >/dev/null
+  unlock
+  [ "$limit" = - ] || setsid -f sh "$self" _watch "$id" 0 8>&-
+  # In the foreground: the shell would have `&` ignore SIGINT, and so the task.
+  FLEETFORM_RUN=$d setsid sh "$self" _task "$id" "$@" </dev/null >>"$d/log" 2>&1 8>&-
+  code=$? t1=$(date +%s)
+  rm -f "$d/task"
+  get pid pid pidborn
+  get ctl reason killat limitat watcher
+  sweep
+  put exit.t "$code $reason $t1"
+  mv "$d/exit.t" "$d/exit"
+}
+task() { # OPTION...: becomes the task's first process, and keeps its pid from here on
+  lock
+  look $$
+  put pid.t "$$ $born" && mv "$d/pid.t" "$d/pid"
+  load
+  unlock
+  [ "$reason" = - ] || exit 143 # stopped before there was a pid to stop
+  options "$@"
+  if [ -n "$cpus" ]; then taskset -c -p "$cpus" $$ >/dev/null 2>&1; fi
+  # Root can mount in a namespace of its own; so can a user where the machine lets him be root in one.
+  [ -z "$mounts" ] || for how in '' '--user --map-current-user --keep-caps'; do
+    # shellcheck disable=SC2086  # words
+    if unshare $how --mount --propagation private mount --bind "$d" "$d" 2>/dev/null; then
+      exec unshare $how --mount --propagation private sh "$self" _mount "$id" "$@"
+    fi
+  done
+  enter
+}
+bind() { # SRC DST: or else go without
+  case $1$2 in *"
+"*) return ;; esac
+  case $1 in /*) ;; *) return ;; esac
+  case $2 in /*) ;; *) return ;; esac
+  real=$(realpath -m -- "$2") || return
+  case $real/ in // | /proc/* | /sys/* | /dev/*) return ;; esac
+  case $(realpath -m -- "$B")/ in "$real"/*) return ;; esac # would hide our own files
+  (umask "$FLEETFORM_UMASK" && mkdir -p "$real") && mount --rbind "$1" "$real" || return
+  mounted=${mounted:+$mounted,}$(printf %s "$2" | sed 's/%/%25/g; s/ /%20/g; s/,/%2C/g')
+} 2>/dev/null
+enter() { # becomes the user's shell, as if nothing had been there before
+  drop='' # the rights that a user needed to mount
+  if [ "${mounting-}" ] && [ "$(id -u)" -ne 0 ]; then
+    drop='setpriv --inh-caps=-all --ambient-caps=-all'
+    $drop true 2>/dev/null || drop=''
+  fi
+  umask "$FLEETFORM_UMASK"
+  LC_ALL=$FLEETFORM_LC
+  [ -n "$LC_ALL" ] || unset LC_ALL
+  unset FLEETFORM_RUNNER_DIR FLEETFORM_BOOT_ID_FILE FLEETFORM_UMASK FLEETFORM_LC
+  cd 2>/dev/null || cd /
+  if command -v bash >/dev/null 2>&1; then exec $drop bash "$d/task"; fi
+  exec $drop sh "$d/task"
+}
+
+# ------------------------------------------------------------------------------------------ the commands
+
+[ $# -ge 1 ] || set -- help
+command=$1
+shift
+case $command-$# in
+poll-*) for i; do attempt "$i"; done ;;
+start-0 | start-1 | tail-[01] | stop-[01] | limit-[01] | forget-0) die usage "$command needs more arguments" ;;
+start-* | tail-[23] | stop-2 | limit-2 | forget-1 | _*) attempt "$1" ;;
+*) die usage "start | poll | tail | stop | limit | forget" ;;
+esac
+case $command in
+start)
+  bytes=$2
+  shift 2
+  number "$bytes" BYTES
+  options "$@"
+  command -v flock >/dev/null && command -v setsid >/dev/null || die tools "flock and setsid are needed"
+  mkdir -p "$d" 2>/dev/null && [ -w "$d" ] || die unwritable "$d"
+  payload=$d/payload.$$
+  state
+  if [ "$s" = claimed ] && receive "$bytes"; then
+    answer=$(setsid -f sh "$self" _run "$id" "$payload" "$@" </dev/null 2>/dev/null)
+    case $answer in
+    ok | exists) ;;
+    FLEETFORM-ERR*) answer=${answer#* } && die "${answer%% *}" "${answer#* }" ;;
+    *) die tools "no supervisor came up by setsid -f" ;;
+    esac
+  fi
+  report "$id"
+  ;;
+poll)
+  # shellcheck disable=SC2046,SC2010  # ids; the folder may hold other things, such as lost+found
+  [ $# -gt 0 ] || set -- $(cd "$B" 2>/dev/null && ls | grep -v '[^A-Za-z0-9._-]')
+  report "$@"
+  ;;
+tail)
+  number "$2" OFFSET
+  number "${3-65536}" MAX
+  [ -d "$d" ] || die missing "$id"
+  count=$(($(stat -c %s "$d/log" 2>/dev/null || echo 0) - $2))
+  [ "$count" -ge 0 ] || count=0
+  [ "$count" -le "${3-65536}" ] || count=${3-65536}
+  echo "FLEETFORM-LOG $count"
+  [ "$count" -eq 0 ] || tail -c "+$(($2 + 1))" "$d/log" 2>/dev/null | head -c "$count"
+  ;;
+stop)
+  number "$2" GRACE
+  if live; then
+    setsid sh "$self" _end "$id" stopped "$2" </dev/null >/dev/null 2>&1 &
+    wait $!
+  fi
+  report "$id"
+  ;;
+limit)
+  [ "$2" = off ] || number "$2" SECONDS
+  [ -d "$d" ] || die missing "$id"
+  lock
+  if live; then
+    limitat=-
+    [ "$2" = off ] || limitat=$((up0 + 100 * $2))
+    put ctl "$reason $killat $limitat $((watcher + 1))" || die nospace "$d"
+    [ "$2" = off ] || setsid -f sh "$self" _watch "$id" $((watcher + 1)) </dev/null >/dev/null 2>&1 9>&-
+  fi
+  unlock
+  report "$id"
+  ;;
+forget)
+  if [ -d "$d" ]; then
+    lock
+    if live; then die busy "$id is $s"; fi
+    mv "$d" "$B/.gone.$id.$$" 2>/dev/null || die unwritable "$d" # at once: half of it would be another state
+    rm -rf "$B"/.gone.*
+  fi
+  ;;
+_run)
+  exec 3<&- 4<&- 5<&- 6<&- 7<&- 8<&- 9<&-
+  cd /
+  trap : HUP INT TERM PIPE # not '': the task would ignore them too
+  payload=$2
+  shift 2
+  supervise "$@"
+  ;;
+_watch) watch "$2" ;;
+_end) end "$2" "$3" ;;
+_task) shift && task "$@" ;;
+_mount)
+  shift
+  mounting=bind mounted=''
+  options "$@"
+  echo "${mounted:--}" >"$d/mounts"
+  enter
+  ;;
+esac

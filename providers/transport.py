@@ -1,0 +1,71 @@
+"""How a command gets to a host and its answer back.
+
+A transport knows no tasks. It either brings the whole answer of a command that ended, whatever its exit
+code, or raises `ConnectionLost`. Whether the command ran then, nobody can tell, so callers only ask for what
+may safely be asked again.
+"""
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class ConnectionLost(Exception):  # noqa: N818  # it is no error of the command, and no success either
+    """No answer came, or not in time. The command may have run, may be running, or may never have begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A command that ended.
+
+    `exit_code` is negative for a command that a signal of that number killed, where that can be told.
+    """
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+
+
+class Transport(Protocol):
+    """Runs commands on one host."""
+
+    def run(self, argv: Sequence[str], stdin: bytes = b"", timeout: float | None = None) -> Finished:
+        """Run `argv` there, as separate words whatever they hold, and wait for its end.
+
+        Args:
+            argv: The command and its arguments.
+            stdin: What it can read.
+            timeout: Seconds to wait for the end; without it, as long as it takes.
+
+        Raises:
+            ConnectionLost: No answer came, or not in time.
+        """
+        ...
+
+
+class LocalTransport:
+    """Runs commands on this machine."""
+
+    def run(self, argv: Sequence[str], stdin: bytes = b"", timeout: float | None = None) -> Finished:
+        """See `Transport.run`. What is still running after `timeout` is killed with all its children."""
+        try:
+            process = subprocess.Popen(
+                list(argv),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C at the terminal is meant for us
+            )
+        except OSError as error:
+            raise ConnectionLost(f"cannot run `{argv[0]}`: {error}") from error
+        try:
+            stdout, stderr = process.communicate(stdin, timeout)
+        except subprocess.TimeoutExpired as error:
+            # The whole group: a child that lives on would hold the pipes open.
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            raise ConnectionLost(f"`{argv[0]}` gave no answer within {timeout:g} s") from error
+        return Finished(process.returncode, stdout, stderr)

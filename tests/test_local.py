@@ -1,0 +1,1 @@
+"""The provider `local`: the suite of all providers, and what is its own."""

@@ -1,0 +1,783 @@
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from providers import runner as runner_module
+from providers.runner import Attempt, AttemptState, Launch, Runner, RunnerError, script
+from providers.transport import ConnectionLost, Finished, LocalTransport
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+RUNNER_SH = REPOSITORY / "providers" / "runner.sh"
+SHELLS = [shell for shell in ("bash", "dash") if shutil.which(shell)]
+
+
+def until(condition: Callable[[], object], seconds: float = 15) -> None:
+    """Wait for a condition; the deadline is only there to end a test that has failed."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "what the test waits for did not come"
+        time.sleep(0.02)
+
+
+class Host:
+    """A folder of attempts on this machine, and what can be seen of it from outside."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.root = folder / "root"
+        self.runner = Runner(LocalTransport(), str(self.root))
+        self.environment = {**os.environ, "FLEETFORM_RUNNER_DIR": str(self.root)}
+
+    def start(self, text: str, attempt_id: str = "a", **options) -> Attempt:
+        return self.runner.start(Launch(attempt_id=attempt_id, script=text, **options))
+
+    def poll(self, attempt_id: str = "a") -> Attempt:
+        return self.runner.poll([attempt_id])[attempt_id]
+
+    def ended(self, attempt_id: str = "a") -> Attempt:
+        until(lambda: self.poll(attempt_id).state is not AttemptState.RUNNING)
+        return self.poll(attempt_id)
+
+    def log(self, attempt_id: str = "a") -> str:
+        return self.runner.tail(attempt_id, 0).decode()
+
+    def logged(self, text: str, attempt_id: str = "a") -> None:
+        until(lambda: text in self.log(attempt_id))
+
+    def call(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        command = ["sh", str(RUNNER_SH), *arguments]
+        return subprocess.run(command, input=stdin, env=self.environment, capture_output=True, check=False)
+
+    def starter(self, text: str, attempt_id: str, size: int | None = None) -> subprocess.Popen[bytes]:
+        """A caller of `start` that can be killed; its payload is sent, its stdin still open."""
+        process = subprocess.Popen(
+            ["sh", str(RUNNER_SH), "start", attempt_id, str(len(text) if size is None else size)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env=self.environment,
+            start_new_session=True,
+        )
+        assert process.stdin
+        process.stdin.write(text.encode())
+        process.stdin.flush()
+        return process
+
+    def processes(self, variable: str) -> list[int]:
+        """Those that still run and have this folder in a variable of their environment."""
+        wanted = f"{variable}={self.root}".encode()
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                environment = (process / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if any(entry == wanted or entry.startswith(wanted + b"/") for entry in environment):
+                found.append(int(process.name))
+        return found
+
+    def tasks(self) -> list[int]:
+        return self.processes("FLEETFORM_RUN")
+
+    def supervisor(self, attempt_id: str = "a") -> int:
+        return int((self.root / attempt_id / "started").read_text().split(" ")[4])
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    host = Host(tmp_path)
+    yield host
+    while pids := [*host.tasks(), *host.processes("FLEETFORM_RUNNER_DIR")]:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdin:
+        process.stdin.close()
+
+
+# -------------------------------------------------------------------------------------------- starting
+
+
+def test_exit_code_and_log_are_kept(host):
+    begun = time.time()
+    host.start("echo out; echo err >&2; echo out again; exit 7")
+    attempt = host.ended()
+    assert (attempt.state, attempt.exit_code, attempt.reason) == (AttemptState.EXITED, 7, None)
+    assert host.log() == "out\nerr\nout again\n"
+    assert attempt.log_bytes == len(host.log())
+    assert attempt.started_at is not None
+    assert attempt.ended_at is not None
+    assert begun - 1 < attempt.started_at <= attempt.ended_at < time.time() + 1
+    assert host.poll() == attempt
+
+
+def test_start_returns_at_once_and_says_running(host):
+    begun = time.monotonic()
+    attempt = host.start("exec sleep 1000")
+    assert time.monotonic() - begun < 10
+    assert (attempt.state, attempt.exit_code, attempt.ended_at) == (AttemptState.RUNNING, None, None)
+
+
+def test_second_start_launches_nothing(host):
+    text = f"echo x >> {host.folder}/ran; exec sleep 1000"
+    host.start(text)
+    until((host.folder / "ran").exists)
+    assert host.start(text).state is AttemptState.RUNNING
+    host.runner.stop("a", 1)
+    assert host.start(text).state is AttemptState.EXITED
+    assert (host.folder / "ran").read_text() == "x\n"
+
+
+def test_of_eight_starts_at_once_one_launches(host):
+    text = f"echo x >> {host.folder}/ran; exec sleep 1000"
+    with ThreadPoolExecutor(8) as pool:
+        attempts = list(pool.map(lambda _: host.start(text), range(8)))
+    assert {attempt.state for attempt in attempts} == {AttemptState.RUNNING}
+    until((host.folder / "ran").exists)
+    host.runner.stop("a", 1)
+    assert (host.folder / "ran").read_text() == "x\n"
+    assert not list((host.root / "a").glob("payload.*"))
+
+
+@pytest.mark.parametrize("milliseconds", [0, 2, 4, 6, 8, 10, 12, 15, 20, 30])
+def test_starter_killed_at_any_instant_then_asked_again(host, milliseconds):
+    text = f"echo x >> {host.folder}/ran; exit 3"
+    process = host.starter(text, "a")
+    time.sleep(milliseconds / 1000)  # the instant is what is varied: nothing is waited for
+    end(process)
+    host.start(text)
+    assert host.ended().exit_code == 3
+    assert (host.folder / "ran").read_text() == "x\n"
+    assert not list((host.root / "a").glob("payload.*"))
+
+
+def test_supervisor_killed_at_any_instant_launches_at_most_once(host):
+    """Then the attempt may be lost, but a second start never launches it again."""
+    for number in range(8):
+        attempt_id, ran = f"k{number}", host.folder / f"ran{number}"
+        text = f"echo x >> {ran}; exit 3"
+        process = host.starter(text, attempt_id)
+        until((host.root / attempt_id / "started").exists)
+        time.sleep(number / 500)
+        with suppress(ProcessLookupError):  # it may have done its work by now
+            os.kill(host.supervisor(attempt_id), signal.SIGKILL)
+        end(process)
+        host.start(text, attempt_id)
+        host.ended(attempt_id)
+        until(lambda: not host.tasks())
+        assert host.poll(attempt_id).state in {AttemptState.LOST, AttemptState.EXITED}
+        assert not ran.exists() or ran.read_text() == "x\n"
+
+
+def test_truncated_payload_runs_nothing(host):
+    text = f"touch {host.folder}/ran\n"
+    answer = host.call("start", "a", "999", stdin=text.encode())
+    assert answer.returncode == 74
+    assert answer.stdout.startswith(b"FLEETFORM-ERR truncated ")
+    end(host.starter(text, "a", size=999))
+    assert host.poll().state is AttemptState.CLAIMED
+    host.start("exit 4")
+    assert host.ended().exit_code == 4
+    assert not (host.folder / "ran").exists()
+
+
+def test_starter_that_hangs_blocks_nobody(host):
+    process = host.starter("touch never", "a", size=999)
+    until(lambda: list((host.root / "a").glob("payload.*")))
+    host.start("exit 4")
+    assert host.ended().exit_code == 4
+    end(process)
+
+
+def test_run_survives_the_death_of_who_started_it(host):
+    code = f"""
+import os, signal
+from providers.runner import Launch, Runner
+from providers.transport import LocalTransport
+Runner(LocalTransport(), {str(host.root)!r}).start(
+    Launch(attempt_id="a", script="echo begun; until [ -e {host.folder}/go ]; do sleep 0.05; done; exit 5"))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    died = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, start_new_session=True, check=False)
+    assert died.returncode == -signal.SIGKILL
+    host.logged("begun")
+    assert host.poll().state is AttemptState.RUNNING
+    (host.folder / "go").touch()
+    assert host.ended().exit_code == 5
+
+
+def test_task_gets_what_the_caller_had(host):
+    """Nothing of the runner's own surroundings reaches the task: no signals, files, locale, umask."""
+    host.start(
+        "grep -E '^Sig(Blk|Ign)' /proc/self/status; ls /proc/$$/fd; readlink /proc/$$/fd/0; umask; pwd;"
+        " env | grep -E '^(LC_ALL|FLEETFORM)' | cut -d= -f1"
+    )
+    host.ended()
+    lines = host.log().splitlines()
+    assert lines[0].split()[1] == "0" * 16
+    assert int(lines[1].split()[1], 16) & (1 << signal.SIGINT - 1 | 1 << signal.SIGTERM - 1) == 0
+    umask = os.umask(0o77)
+    os.umask(umask)
+    assert lines[-4:] == ["/dev/null", f"{umask:04o}", str(Path.home()), "FLEETFORM_RUN"]
+    assert set(lines[2:-4]) <= {"0", "1", "2", "255"}  # 255: bash has the script open
+
+
+def test_secrets_are_in_no_file(host):
+    secret = "s3cr3t-of-the-user"
+    host.start(script(["echo begun", 'test "$TOKEN" && exec sleep 1000'], {"TOKEN": secret}, "/"))
+    host.logged("begun")
+    files = [path for path in host.root.rglob("*") if path.is_file()]
+    assert {"log", "started"} <= {path.name for path in files}
+    assert not any(secret.encode() in path.read_bytes() for path in files)
+    assert all(path.stat().st_mode & 0o077 == 0 for path in [host.root, *files])
+    commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in host.tasks()]
+    assert not any(secret.encode() in command for command in commands)
+
+
+def test_affinity_is_seen_by_the_task(host):
+    if not shutil.which("taskset"):
+        pytest.skip("no taskset here")
+    cpu = min(os.sched_getaffinity(0))
+    host.start("nproc", cpus=(cpu,))
+    host.ended()
+    assert host.log() == "1\n"
+
+
+def test_impossible_cpus_are_no_obstacle(host):
+    host.start("exit 3", cpus=(100_000,))
+    assert host.ended().exit_code == 3
+
+
+# ---------------------------------------------------------------------------------------------- mounts
+
+
+def can_mount() -> bool:
+    for rights in [], ["--user", "--map-current-user", "--keep-caps"]:
+        command = ["unshare", *rights, "--mount", "mount", "--bind", "/tmp", "/tmp"]
+        if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+            return True
+    return False
+
+
+needs_mount = pytest.mark.skipif(
+    not shutil.which("unshare") or not can_mount(), reason="this machine does not let us mount"
+)
+
+
+@needs_mount
+def test_mount_is_seen_by_the_task_only(host):
+    source, target = host.folder / "the source", host.folder / "50%, of" / "target"
+    source.mkdir()
+    (source / "hello").write_text("from the source")
+    text = (
+        f"cat {shlex.quote(str(target))}/hello; echo made > {shlex.quote(str(target))}/made; exec sleep 1000"
+    )
+    host.start(text, mounts=((str(source), str(target)),))
+    host.logged("from the source")
+    assert host.poll().mounted == (str(target),)
+    until((source / "made").exists)
+    assert not list(target.iterdir())
+
+
+@needs_mount
+def test_impossible_mounts_are_left_out(host):
+    source, good = host.folder / "source", host.folder / "good"
+    source.mkdir()
+    (host.folder / "link").symlink_to("/proc")
+    bad = [
+        "/",
+        "/proc/x",
+        "/sys",
+        "/dev/shm",
+        f"{host.folder}/link/x",
+        "relative",
+        f"{host.folder}/x/../../../../../proc",
+    ]
+    bad += [str(host.root), str(host.folder), f"{RUNNER_SH}/x"]
+    mounts = [(str(source), target) for target in bad]
+    mounts += [(str(source / "nosuch"), str(host.folder / "y")), (str(source), str(good))]
+    host.start("exit 3", mounts=tuple(mounts))
+    attempt = host.ended()
+    assert (attempt.exit_code, attempt.mounted) == (3, (str(good),))
+    assert host.log() == ""
+
+
+def test_without_the_tools_a_task_starts_without_mounts(host, monkeypatch):
+    tools = host.folder / "tools"
+    tools.mkdir()
+    (tools / "unshare").write_text("#!/bin/sh\nexit 1\n")
+    (tools / "unshare").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    host.start("exit 3", mounts=((str(tools), str(host.folder / "target")),))
+    assert host.ended().exit_code == 3
+    assert host.poll().mounted == ()
+
+
+# -------------------------------------------------------------------------------------------- the log
+
+
+def test_tail_by_offset(host):
+    host.start("for i in 1 2 3 4 5; do echo line $i; done; printf '\\000\\377'")
+    host.ended()
+    got = b""
+    while piece := host.runner.tail("a", len(got), 10):
+        assert len(piece) <= 10
+        got += piece
+    assert got == b"".join(b"line %d\n" % i for i in range(1, 6)) + b"\0\xff"
+    assert host.runner.tail("a", 10**10) == b""
+
+
+def test_tail_of_unknown_attempt(host):
+    with pytest.raises(RunnerError) as refused:
+        host.runner.tail("a", 0)
+    assert refused.value.code == "missing"
+
+
+# ------------------------------------------------------------------------------------------- stopping
+
+
+def test_stop_keeps_the_exit_code_given_on_term(host):
+    host.start("trap 'echo bye; exit 3' TERM; echo begun; sleep 1000 & wait")
+    host.logged("begun")
+    begun = time.monotonic()
+    attempt = host.runner.stop("a", 60)
+    assert time.monotonic() - begun < 30
+    assert (attempt.state, attempt.exit_code, attempt.reason) == (AttemptState.EXITED, 3, "stopped")
+    assert host.log().endswith("bye\n")
+    assert not host.tasks()
+
+
+def test_stop_waits_for_what_saves_on_term(host):
+    """The user's shell does not handle the TERM, its child does, and nothing cuts that short."""
+    program = "trap 'sleep 0.3; echo saved; exit 6' TERM; echo begun; sleep 1000 & wait"
+    host.start(script([f"sh -c {shlex.quote(program)}", "echo never"], {}, "/"))
+    host.logged("begun")
+    attempt = host.runner.stop("a", 60)
+    assert (attempt.exit_code, attempt.reason, host.log()) == (6, "stopped", "begun\nsaved\n")
+
+
+def test_stop_kills_what_ignores_term(host):
+    host.start("trap '' TERM; (trap '' TERM; sleep 1000) & echo begun; sleep 1000; sleep 1000")
+    host.logged("begun")
+    attempt = host.runner.stop("a", 1)
+    assert (attempt.state, attempt.exit_code, attempt.reason) == (AttemptState.EXITED, 137, "stopped")
+    assert not host.tasks()
+
+
+def test_stop_kills_strays_in_sessions_of_their_own(host):
+    host.start("setsid sh -c \"trap '' TERM; sleep 1000; sleep 1000\" & setsid sleep 1000 & echo begun; wait")
+    host.logged("begun")
+    until(lambda: len(host.tasks()) >= 4)
+    attempt = host.runner.stop("a", 1)
+    assert (attempt.state, attempt.exit_code) == (AttemptState.EXITED, 143)
+    assert not host.tasks()
+
+
+def test_stop_finds_what_lost_its_mark(host):
+    host.start("set -m; env -i sleep 1000 & echo $!; exec env -i sleep 1000")
+    until(lambda: host.log().endswith("\n"))
+    until(lambda: not host.tasks())
+    host.runner.stop("a", 1)
+    until(lambda: not Path(f"/proc/{host.log().strip()}").exists())  # its remains may wait for init
+
+
+def test_stop_twice_is_once(host):
+    host.start("trap 'echo term' TERM; echo begun; while :; do sleep 1000 & wait; done")
+    host.logged("begun")
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(host.runner.stop, "a", 1000)
+        host.logged("term")
+        attempts = [
+            *pool.map(lambda _: host.runner.stop("a", 1), range(2)),
+            first.result(),
+            host.runner.stop("a", 1),
+        ]
+    assert len(set(attempts)) == 1
+    assert (attempts[0].exit_code, attempts[0].reason) == (137, "stopped")
+    assert host.log().count("term") == 1
+
+
+def test_stop_goes_on_when_its_caller_dies(host):
+    host.start("trap '' TERM; echo begun; sleep 1000")
+    host.logged("begun")
+    process = subprocess.Popen(
+        ["sh", str(RUNNER_SH), "stop", "a", "1"],
+        env=host.environment,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    until(lambda: (host.root / "a" / "ctl").read_text().startswith("stopped"))
+    end(process)
+    assert host.ended().exit_code == 137
+
+
+def test_stop_right_after_start(host):
+    for number in range(4):
+        host.start("exec sleep 1000", f"a{number}")
+        attempt = host.runner.stop(f"a{number}", 5)
+        assert (attempt.state, attempt.exit_code, attempt.reason) == (AttemptState.EXITED, 143, "stopped")
+
+
+def test_stop_of_what_ended_or_never_was(host):
+    host.start("exit 3")
+    ended = host.ended()
+    assert host.runner.stop("a", 1) == ended
+    assert host.runner.stop("b", 1) == Attempt(attempt_id="b", state=AttemptState.MISSING)
+
+
+def test_what_a_task_leaves_behind_is_swept(host):
+    host.start("setsid sleep 1000 & sleep 1000 & (trap '' TERM; exec sleep 1000) & exit 4")
+    attempt = host.ended()
+    assert (attempt.exit_code, attempt.reason) == (4, None)
+    assert not host.tasks()
+
+
+def test_orphan_can_be_stopped(host):
+    host.start("echo begun; sleep 1000")
+    host.logged("begun")
+    os.kill(host.supervisor(), signal.SIGKILL)
+    until(lambda: host.poll().state is AttemptState.ORPHAN)
+    attempt = host.runner.stop("a", 5)
+    assert (attempt.state, attempt.exit_code, attempt.reason) == (AttemptState.LOST, None, "stopped")
+    assert not host.tasks()
+
+
+# --------------------------------------------------------------------------------------------- limits
+
+
+def test_limit_ends_the_run(host):
+    host.start("trap '' TERM; sleep 1000", limit_seconds=1, grace_seconds=0)
+    attempt = host.ended()
+    assert (attempt.state, attempt.exit_code, attempt.reason) == (AttemptState.EXITED, 137, "limit")
+    assert attempt.started_at is not None
+    assert attempt.ended_at is not None
+    assert 1 <= attempt.ended_at - attempt.started_at < 10
+    assert not host.tasks()
+
+
+def test_limit_of_an_orphan_holds(host):
+    host.start("exec sleep 1000", limit_seconds=1)
+    os.kill(host.supervisor(), signal.SIGKILL)
+    attempt = host.ended()
+    until(lambda: host.poll().state is AttemptState.LOST)
+    assert attempt.exit_code is None
+    assert host.poll().reason == "limit"
+
+
+def test_limit_of_a_running_attempt_can_be_changed(host):
+    host.start("exec sleep 1000", "a")
+    host.start("exec sleep 1000", "b", limit_seconds=1)
+    host.start("exec sleep 1000", "c", limit_seconds=1)
+    host.runner.set_limit("b", None)
+    host.runner.set_limit("c", 1000)
+    host.runner.set_limit("a", 1000)
+    host.runner.set_limit("a", 1)
+    attempt = host.ended("a")
+    assert (attempt.exit_code, attempt.reason) == (143, "limit")
+    started = attempt.started_at or 0
+    until(lambda: time.time() > started + 2)  # by now the first limits of the others would have ended them
+    assert {host.poll(i).state for i in "bc"} == {AttemptState.RUNNING}
+    host.runner.set_limit("c", 1)
+    assert host.ended("c").reason == "limit"
+    host.runner.set_limit("c", 5)
+    with pytest.raises(RunnerError, match="missing"):
+        host.runner.set_limit("nosuch", 5)
+
+
+# --------------------------------------------------------------------------------- states and refusals
+
+
+def test_attempt_of_another_boot(host, monkeypatch):
+    monkeypatch.setenv("FLEETFORM_BOOT_ID_FILE", str(host.folder / "boot"))
+    (host.folder / "boot").write_text("first\n")
+    host.start("exit 3", "ended")
+    host.ended("ended")
+    host.start("exec sleep 1000")
+    (host.folder / "boot").write_text("second\n")
+    assert host.poll().state is AttemptState.REBOOTED
+    assert host.start("exec sleep 1000").state is AttemptState.REBOOTED
+    assert host.runner.stop("a", 1).state is AttemptState.REBOOTED
+    assert host.poll("ended").exit_code == 3
+
+
+def test_pid_that_is_someone_elses_by_now_is_left_alone(host):
+    host.start("echo begun; sleep 1000")
+    host.logged("begun")
+    os.kill(host.supervisor(), signal.SIGKILL)
+    until(lambda: host.poll().state is AttemptState.ORPHAN)
+    (host.root / "a" / "pid").write_text(f"{os.getpid()} 1\n")
+    assert host.runner.stop("a", 0).state is AttemptState.LOST
+    assert not host.tasks()
+
+
+def test_poll_of_many(host):
+    for number in range(3):
+        host.start(f"printf %s {'x' * number}; exit {number}", f"e{number}")
+        host.ended(f"e{number}")
+    ids = [*(f"no{number}" for number in range(600)), "e0", "e1", "e2"]
+    found = host.runner.poll(ids)
+    assert list(found) == ids
+    assert [found[f"e{n}"].log_bytes for n in range(3)] == [0, 1, 2]
+    assert [found[f"e{n}"].exit_code for n in range(3)] == [0, 1, 2]
+    assert found["no7"] == Attempt(attempt_id="no7", state=AttemptState.MISSING)
+    (host.root / "lost+found").mkdir()
+    assert set(host.runner.poll()) == {"e0", "e1", "e2"}
+    assert host.runner.poll([]) == {}
+
+
+def test_forget(host):
+    host.start("exec sleep 1000")
+    with pytest.raises(RunnerError) as refused:
+        host.runner.forget("a")
+    assert refused.value.code == "busy"
+    host.runner.stop("a", 1)
+    host.runner.forget("a")
+    assert host.poll().state is AttemptState.MISSING
+    assert not list(host.root.iterdir())
+    host.runner.forget("a")
+
+
+def test_unwritable_folder():
+    unwritable = Runner(LocalTransport(), "/proc/fleetform")
+    with pytest.raises(RunnerError) as refused:
+        unwritable.start(Launch(attempt_id="a", script="exit 0"))
+    assert refused.value.code == "unwritable"
+    assert unwritable.poll(["a"])["a"].state is AttemptState.MISSING
+
+
+def test_full_disk(host):
+    if not shutil.which("unshare") or os.geteuid() != 0:
+        pytest.skip("only root can mount a small disk")
+    shell = f"""
+mkdir {host.folder}/disk && mount -t tmpfs -o size=128k none {host.folder}/disk || exit 99
+export FLEETFORM_RUNNER_DIR={host.folder}/disk/root
+run='until [ -e {host.folder}/go ]; do sleep 0.05; done; exit 6'
+printf %s "$run" | sh {RUNNER_SH} start a ${{#run}} >/dev/null
+printf %s "$run" | sh {RUNNER_SH} start s ${{#run}} >/dev/null
+dd if=/dev/zero of={host.folder}/disk/fill bs=4k 2>/dev/null
+head -c 9999 /dev/zero | sh {RUNNER_SH} start b 9999
+echo status $?
+sh {RUNNER_SH} stop s 5 | grep '^s '
+touch {host.folder}/go
+until sh {RUNNER_SH} poll a | grep '^a exited'; do sleep 0.05; done
+"""
+    host.root = host.folder / "disk" / "root"
+    command = ["unshare", "--mount", "sh", "-c", shell]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode == 99:
+        pytest.skip("no mounts here")
+    refusal, status, stopped, ended, *_ = done.stdout.splitlines()
+    assert refusal.startswith("FLEETFORM-ERR nospace ")
+    assert status == "status 70"
+    assert stopped.split()[1:5:3] == ["exited", "stopped"]
+    assert ended.split()[3] == "6"
+
+
+@pytest.mark.parametrize("bad", ["", "../x", "a/b", ".a", "-a", "a b", "a\n", "é", "x" * 201])
+def test_bad_id_is_refused(host, bad):
+    for ask in (lambda: host.start("exit 0", bad), lambda: host.poll(bad), lambda: host.runner.forget(bad)):
+        with pytest.raises(RunnerError) as refused:
+            ask()
+        assert refused.value.code == "usage"
+    assert not host.root.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["start"],
+        ["nosuch", "a"],
+        ["start", "a", "x"],
+        ["start", "a", "1", "--cpus"],
+        ["start", "a", "1", "--cpus", "0;1"],
+        ["start", "a", "1", "--limit", "0"],
+        ["start", "a", "1", "--mount", "/a"],
+        ["start", "a", "1", "--unknown", "x"],
+        ["stop", "a"],
+        ["stop", "a", "-1"],
+        ["stop", "a", "010"],
+        ["limit", "a", "1s"],
+        ["tail", "a", ""],
+    ],
+)
+def test_wrong_usage_is_refused(host, arguments):
+    answer = host.call(*arguments)
+    assert (answer.returncode, answer.stdout.split()[:2]) == (64, [b"FLEETFORM-ERR", b"usage"])
+    assert answer.stderr == b""
+    assert not host.root.exists()
+
+
+def test_missing_tools_are_named(host):
+    tools = host.folder / "tools"
+    tools.mkdir()
+    for tool in ("sh", "mkdir", "date", "stat", "rm", "cat"):
+        (tools / tool).symlink_to(shutil.which(tool) or "")
+    host.environment["PATH"] = str(tools)
+    answer = host.call("start", "a", "6", stdin=b"exit 0")
+    assert (answer.returncode, answer.stdout.split()[:2]) == (69, [b"FLEETFORM-ERR", b"tools"])
+
+
+# ------------------------------------------------------------------------------------------ transports
+
+
+class Noisy:
+    """A host whose login writes more than was asked for."""
+
+    def run(self, argv, stdin=b"", timeout=None):
+        done = LocalTransport().run(argv, stdin, timeout)
+        return Finished(done.exit_code, b"WELCOME x y\n> " + done.stdout + b"bye\n", done.stderr)
+
+
+class Cut:
+    """A host whose answer is cut off, though the command ended well."""
+
+    def run(self, argv, stdin=b"", timeout=None):
+        done = LocalTransport().run(argv, stdin, timeout)
+        return Finished(done.exit_code, done.stdout[:-5], done.stderr)
+
+
+def test_noise_around_an_answer_is_ignored(host):
+    host.start("echo hello; exit 3")
+    host.ended()
+    noisy = Runner(Noisy(), str(host.root))
+    assert noisy.poll(["a"])["a"].exit_code == 3
+    assert noisy.tail("a", 0) == b"hello\n"
+    with pytest.raises(RunnerError) as refused:
+        noisy.tail("b", 0)
+    assert (refused.value.code, refused.value.text) == ("missing", "b")
+
+
+def test_cut_answer_is_a_lost_connection(host):
+    host.start("echo hello")
+    host.ended()
+    cut = Runner(Cut(), str(host.root))
+    for ask in (lambda: cut.poll(["a"]), lambda: cut.tail("a", 0)):
+        with pytest.raises(ConnectionLost):
+            ask()
+
+
+def test_local_transport():
+    local = LocalTransport()
+    done = local.run(["sh", "-c", 'cat; echo "$1" >&2; exit 3', "sh", "$HOME 'x'"], b"in")
+    assert (done.exit_code, done.stdout, done.stderr) == (3, b"in", b"$HOME 'x'\n")
+    session = local.run(["cut", "-d ", "-f6", "/proc/self/stat"])
+    assert int(session.stdout) != os.getsid(0)  # else a Ctrl-C at the terminal would reach it
+    with pytest.raises(ConnectionLost, match="no answer within"):
+        local.run(["sh", "-c", "sleep 1000 & sleep 1000"], timeout=0.2)
+    with pytest.raises(ConnectionLost, match="cannot run"):
+        local.run(["/nosuch/program"])
+
+
+def test_runner_that_is_not_there(host):
+    lost = Runner(LocalTransport(), str(host.root), "/nosuch/runner.sh")
+    with pytest.raises(RunnerError) as refused:
+        lost.poll(["a"])
+    assert refused.value.code == "failed"
+
+
+# ------------------------------------------------------------------------------------------ the script
+
+
+def run(shell: str, text: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([shell, "-s"], input=text, capture_output=True, text=True, check=False, cwd="/")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+class TestScript:
+    def test_stops_at_the_first_command_that_fails(self, shell):
+        done = run(shell, script(["echo one", "true; (exit 9)", "echo never"], {}, "/"))
+        assert (done.returncode, done.stdout) == (9, "one\n")
+
+    def test_all_commands_run(self, shell):
+        done = run(shell, script(["false || true", "", "# nothing", "echo end"], {}, "/"))
+        assert (done.returncode, done.stdout) == (0, "end\n")
+        assert run(shell, script([], {}, "")).returncode == 0
+
+    def test_folder_and_variables_persist(self, shell, tmp_path):
+        (tmp_path / "sub").mkdir()
+        done = run(shell, script(["cd sub", "x=1; export y=2", 'echo "$PWD $x $y"'], {}, str(tmp_path)))
+        assert done.stdout == f"{tmp_path}/sub 1 2\n"
+
+    def test_several_lines_and_here_documents(self, shell):
+        command = "cat <<EOF\n$A and 'b'\nEOF\nif true\nthen\n  echo 'two\nlines'\nfi # comment"
+        done = run(shell, script([command, "echo end"], {"A": "a"}, "/"))
+        assert done.stdout == "a and 'b'\ntwo\nlines\nend\n"
+
+    def test_broken_command_does_not_swallow_the_next(self, shell):
+        for broken in ("echo 'x", "if true", "}", "echo $("):
+            done = run(shell, script([broken, "echo never"], {}, "/"))
+            assert done.returncode != 0
+            assert done.stdout == ""
+        assert run(shell, script(["cat <<EOF\nx\n", "echo end"], {}, "/")).stdout == "x\nend\n"
+
+    def test_set_e_of_the_user_works(self, shell):
+        done = run(shell, script(["set -e\nfalse\necho never", "echo never"], {}, "/"))
+        assert (done.returncode, done.stdout) == (1, "")
+
+    def test_hostile_values_stay_as_they_are(self, shell):
+        values = [
+            "a b",
+            "it's",
+            '"; exit 1; "',
+            "$HOME `id` $(id)",
+            "two\nlines\n",
+            "\\n\\",
+            "é\t*",
+            "",
+            "-n",
+            "!x",
+        ]
+        env = {f"V{number}": value for number, value in enumerate(values)}
+        done = run(shell, script([f'printf %s "$V{number}<"' for number in range(len(values))], env, "/"))
+        assert done.stdout == "".join(value + "<" for value in values)
+        assert run(shell, script(["env"], {"EXPORTED": "yes"}, "/")).stdout.count("EXPORTED=yes\n") == 1
+
+    def test_hostile_folder(self, shell, tmp_path):
+        folder = tmp_path / "-a 'b' $HOME\n"
+        folder.mkdir()
+        assert run(shell, script(["pwd"], {}, str(folder))).stdout == f"{folder}\n"
+        assert run(shell, script(["pwd"], {"CDPATH": str(tmp_path)}, "usr")).stdout == "/usr\n"
+        done = run(shell, script(["echo never"], {}, "/nosuch"))
+        assert done.returncode != 0
+        assert "/nosuch" in done.stderr
+        assert done.stdout == ""
+
+
+@pytest.mark.parametrize("name", ["", "1A", "A-B", "A=B", "A B", "A\n", "é", "A;id"])
+def test_names_of_variables_are_checked(name):
+    with pytest.raises(ValueError, match="not a name"):
+        script([], {name: "x"}, "/")
+
+
+def test_nul_is_refused():
+    with pytest.raises(ValueError, match="NUL"):
+        script(["echo"], {"A": "a\0b"}, "/")
+
+
+def test_bash_runs_the_commands_where_it_is(host):
+    host.start(script(['echo "${BASH_VERSION:+bash}${BASH_VERSION-sh}"', "a=(1 2); echo ${#a[@]}"], {}, "/"))
+    attempt = host.ended()
+    if shutil.which("bash"):
+        assert attempt.exit_code == 0
+        assert host.log().startswith("bash")
+    else:
+        assert host.log().startswith("sh")
+
+
+def test_ids_per_call_fit_every_command_line():
+    assert runner_module.IDS_PER_CALL * 201 < 131072
