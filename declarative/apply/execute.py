@@ -1,0 +1,204 @@
+"""Carrying out one action: the intent is committed, the backend called, its result committed.
+
+The only code that calls a backend to change something on a plan's behalf.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from declarative.apply.backends import Backends
+from declarative.apply.launch import launch_of, seconds
+from declarative.plan import Action, Op
+from declarative.provider import PermanentError, PermanentKind, TransientError
+from declarative.retry import Policy, call
+from declarative.state import Address, NodeState, RankState, RankStatus, Readiness, Record, attempt_id
+from declarative.store import Writer
+from declarative.template import MissingEnvError
+
+READY_LIMIT = 600.0
+"""Seconds that a node may take from running to ready."""
+
+
+class NotReadyError(Exception):
+    """A node did not become ready in time."""
+
+
+class InterruptedApplyError(Exception):
+    """The user asked to stop while this action waited."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What carrying out actions needs from outside."""
+
+    writer: Writer
+    backends: Backends
+    environ: Mapping[str, str]
+    now: Callable[[], float]
+    stopping: threading.Event
+    on_retry: Callable[[str, TransientError, float], None]
+    policy: Policy = Policy()
+
+
+def execute(action: Action, tools: Tools) -> None:
+    """Do it, or raise `ProviderError`, `StateError`, `NotReadyError` or `InterruptedApplyError`."""
+    kind = action.address.kind
+    if kind == "reservation":
+        _reservation(action, tools)
+    elif kind == "rank":
+        _RANK[action.op](action, tools)
+    else:
+        _thing(action, tools)
+
+
+def _retrying(action: Action, tools: Tools) -> Callable[[Callable[[], object]], object]:
+    def run(function: Callable[[], object]) -> object:
+        return call(
+            function,
+            policy=tools.policy,
+            on_retry=lambda error, wait: tools.on_retry(action.id, error, wait),
+            stopping=tools.stopping.is_set,
+        )
+
+    return run
+
+
+def _inputs(action: Action) -> Mapping[str, object]:
+    return action.after if action.after is not None else action.before or {}
+
+
+def _thing(action: Action, tools: Tools) -> None:
+    """A node, a volume or an attachment."""
+    state = tools.writer.state()
+    have = state.records.get(action.address)
+    if action.op is Op.DELETE and have is None:
+        return
+    provider = tools.backends.get(action.backend)
+    inputs = _inputs(action)
+    needs = have.needs if action.op is Op.UPDATE and have else frozenset(action.holds)
+    intent = tools.writer.begin(action.op.value, action.address, action.backend, inputs, needs)
+    run = _retrying(action, tools)
+    try:
+        if action.op is Op.CREATE:
+            held = {a: state.records[a] for a in action.holds if a in state.records}
+            outputs = run(lambda: provider.create(action.address, intent.token, inputs, held))
+        elif action.op is Op.UPDATE:
+            assert have is not None
+            outputs = run(lambda: provider.update(have, intent.token, inputs))
+        else:
+            assert have is not None
+            run(lambda: provider.delete(have))
+            outputs = None
+    except PermanentError as error:
+        # A `PermanentError` says that nothing was made; after anything else that is not known, and the
+        # intent stays open to be read back.
+        if action.op is not Op.DELETE or error.kind is not PermanentKind.NOT_FOUND:
+            tools.writer.fail(intent, error.summary)
+            raise
+        outputs = None
+    tools.writer.finish(intent, outputs if isinstance(outputs, Mapping) else None)
+    if action.op is Op.CREATE and action.address.kind == "node":
+        tools.writer.set_idle(action.address.name, tools.now())
+
+
+def _reservation(action: Action, tools: Tools) -> None:
+    """Blocks are rows of the state alone; the node's readiness is observed once more before they are used."""
+    if action.op is Op.DELETE:
+        tools.writer.release(action.address, tools.now())
+        return
+    assert action.after is not None
+    node = Address("node", str(action.after["node"]))
+    wait_ready(node, tools)
+    record = Record(address=action.address, backend=None, inputs=action.after, needs=frozenset(action.holds))
+    tools.writer.reserve(record, node.name, tuple(int(b) for b in action.after["blocks"]))
+
+
+def wait_ready(address: Address, tools: Tools) -> Readiness:
+    """Wait until a node is ready, up to the start-up limit; a node that ran before has to be ready now."""
+    start = tools.now()
+    pause = 0.1
+    while True:
+        record = tools.writer.state().records.get(address)
+        if record is None:
+            raise NotReadyError(f"{address} is not recorded")
+        provider = tools.backends.get(record.backend)
+        seen = call(lambda: provider.readiness([record]), policy=tools.policy)[address.name]
+        tools.writer.observe_nodes({address.name: seen})
+        if seen.state is NodeState.READY:
+            return seen
+        if seen.state not in (NodeState.PENDING, NodeState.PROVISIONING) or tools.now() - start > READY_LIMIT:
+            why = f": {seen.reason}" if seen.reason else ""
+            raise NotReadyError(f"{address} is {seen.state.value}{why}")
+        if tools.stopping.wait(pause):
+            raise InterruptedApplyError
+        pause = min(5.0, pause * 2)
+
+
+def _start(action: Action, tools: Tools) -> None:
+    state = tools.writer.state()
+    missing = [str(a) for a in action.holds if a not in state.records]
+    if missing:
+        raise NotReadyError(f"{missing[0]} is not there")
+    assert action.after is not None
+    reservation = next(a for a in action.holds if a.kind == "reservation")
+    node = state.records[next(a for a in state.records[reservation].needs if a.kind == "node")]
+    intent = tools.writer.begin("create", action.address, node.backend, action.after, action.holds)
+    record = Record(
+        address=action.address,
+        backend=node.backend,
+        inputs=action.after,
+        needs=frozenset(action.holds),
+        generation=intent.generation,
+    )
+    provider = tools.backends.get(node.backend)
+    try:
+        launch = launch_of(state, record, tools.environ)
+        status = _retrying(action, tools)(lambda: provider.start(node, launch))
+    except (PermanentError, MissingEnvError) as error:
+        # Certain not to have started; after anything else the intent stays open, to be read back.
+        tools.writer.fail(intent, getattr(error, "summary", str(error)))
+        raise
+    tools.writer.finish(intent, {"node": node.address.name})
+    if isinstance(status, RankStatus):
+        tools.writer.observe_rank(action.address.name, status)
+
+
+def _stop(action: Action, tools: Tools) -> None:
+    """Stop it if it runs, and forget it."""
+    state = tools.writer.state()
+    record = state.records.get(action.address)
+    if record is None:
+        return
+    intent = tools.writer.begin("delete", action.address, record.backend, record.inputs)
+    status = state.ranks.get(action.address.name)
+    reservation = state.get("reservation", action.address.name)
+    if reservation is not None and not (status and status.state.ended):
+        node = state.records[next(a for a in reservation.needs if a.kind == "node")]
+        grace = seconds(record.inputs, "stop_duration", 300)
+        provider = tools.backends.get(node.backend)
+        _retrying(action, tools)(
+            lambda: provider.stop(node, attempt_id(record), 300 if grace is None else grace)
+        )
+    tools.writer.finish(intent)
+
+
+def _change(action: Action, tools: Tools) -> None:
+    """Fields of a running rank that change in place: only `max_duration` concerns its host."""
+    state = tools.writer.state()
+    record = state.records[action.address]
+    assert action.after is not None
+    intent = tools.writer.begin("update", action.address, record.backend, action.after, record.needs)
+    status = state.ranks.get(action.address.name)
+    if "max_duration" in action.because and status and status.state is RankState.RUNNING:
+        reservation = state.records[Address("reservation", action.address.name)]
+        node = state.records[next(a for a in reservation.needs if a.kind == "node")]
+        provider = tools.backends.get(node.backend)
+        limit = seconds(action.after, "max_duration", None)
+        _retrying(action, tools)(lambda: provider.change_limit(node, attempt_id(record), limit))
+    tools.writer.finish(intent, record.outputs)
+
+
+_RANK: dict[Op, Callable[[Action, Tools], None]] = {Op.CREATE: _start, Op.DELETE: _stop, Op.UPDATE: _change}

@@ -1,0 +1,259 @@
+"""Looking: what is there, how nodes and ranks are doing, and what came of calls that were cut short.
+
+Reads the backends and keeps nothing. An empty answer is no evidence: what a listing lacks is asked for
+once more by its token before it counts as gone, and a backend that cannot be read leaves its nodes unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from declarative.apply.backends import Backends
+from declarative.diagnostic import Diagnostic, Severity
+from declarative.plan import Drift, Inventory
+from declarative.provider import Provider, ProviderError, Thing, token
+from declarative.resource import LOCAL, Offer, catalog_offers, merge_offers
+from declarative.retry import Policy, call
+from declarative.state import (
+    Address,
+    Intent,
+    NodeState,
+    RankState,
+    RankStatus,
+    Readiness,
+    Record,
+    State,
+    attempt_id,
+)
+
+MADE = ("node", "volume", "attachment")
+"""Kinds that a backend lists."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """What came of an intent whose result was not recorded."""
+
+    intent: Intent
+    record: Record | None = None
+    status: RankStatus | None = None
+    gone: bool = False
+    unknown: bool = False
+    """Its backend could not be asked: it stays open."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What one look found: the inventory for the planner, and what recovery has to write."""
+
+    inventory: Inventory
+    resolutions: list[Resolution] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Look:
+    readiness: dict[str, Readiness] = field(default_factory=dict)
+    ranks: dict[str, RankStatus] = field(default_factory=dict)
+    gone: set[Address] = field(default_factory=set)
+    drift: list[Drift] = field(default_factory=list)
+    recovered: dict[Address, Record] = field(default_factory=dict)
+    resolutions: list[Resolution] = field(default_factory=list)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+
+
+_PATIENCE = Policy(deadline=30.0, longest=5.0)
+"""Reading waits less long than writing: the user is looking at the screen."""
+
+
+def look(state: State, backends: Backends, *, offline: bool = False, offers: bool = True) -> Seen:
+    """What is there now. Offline nothing is contacted: the last observations and the catalogs are used."""
+    found = _Look()
+    if not offline:
+        names = sorted({r.backend or LOCAL for r in state.records.values() if r.address.kind in MADE})
+        names = sorted({*names, *(i.backend or LOCAL for i in state.intents)})
+        for name in names:
+            _look_at(state, name, backends, found)
+    known = _offers(backends, found, offline=offline) if offers else {}
+    inventory = Inventory(
+        readiness=found.readiness if not offline else state.readiness,
+        ranks=found.ranks,
+        gone=frozenset(found.gone),
+        drift=tuple(sorted(found.drift, key=lambda d: (d.address, d.change))),
+        recovered=found.recovered,
+        offers=known,
+        diagnostics=tuple(found.diagnostics),
+    )
+    return Seen(inventory, found.resolutions)
+
+
+def _offers(backends: Backends, found: _Look, *, offline: bool) -> dict[str, tuple[Offer, ...]]:
+    """Declared and reported offers of every backend; offline only the machine's own are asked for."""
+    out: dict[str, tuple[Offer, ...]] = {}
+    for name in backends.names():
+        backend = backends.declared.get(name)
+        declared = catalog_offers(backend) if backend else ()
+        reported: tuple[Offer, ...] = ()
+        if not offline or (backend.provider if backend else LOCAL) == LOCAL:
+            try:
+                provider = backends.get(name)
+                reported = call(provider.offers, policy=_PATIENCE)
+            except ProviderError as error:
+                found.diagnostics.append(_unreadable(name, error))
+        out[name] = merge_offers(declared, reported)
+    return out
+
+
+def _unreadable(backend: str, error: ProviderError) -> Diagnostic:
+    return Diagnostic(
+        code="backend-unreadable",
+        summary=f"backend {backend} cannot be read: {error.summary}",
+        hint=error.hint or "its nodes count as unknown: they take no work",
+        address=f"backend/{backend}",
+        severity=Severity.WARNING,
+    )
+
+
+def _look_at(state: State, name: str, backends: Backends, found: _Look) -> None:
+    """One backend: its listing, its nodes' readiness, its ranks, and its open intents."""
+    mine = [r for r in state.records.values() if (r.backend or LOCAL) == name]
+    nodes = [r for r in mine if r.address.kind == "node"]
+    try:
+        provider = backends.get(name)
+        things = call(provider.inventory, policy=_PATIENCE)
+        _compare(state, mine, things, provider, found)
+        _resolve(state, name, provider, found)
+        nodes = [r for r in nodes if r.address not in found.gone]
+        nodes += [r for a, r in found.recovered.items() if a.kind == "node" and r.backend == name]
+        found.readiness.update(call(lambda: provider.readiness(nodes), policy=_PATIENCE))
+        found.ranks.update(poll(state, provider, nodes))
+    except ProviderError as error:
+        found.diagnostics.append(_unreadable(name, error))
+        unknown = Readiness(state=NodeState.UNKNOWN, reason=error.summary)
+        for node in nodes:
+            found.readiness.setdefault(node.address.name, unknown)
+
+
+def _compare(
+    state: State, mine: Iterable[Record], things: Iterable[Thing], provider: Provider, found: _Look
+) -> None:
+    """Gone, changed and orphaned: what is recorded against what is listed."""
+    there = {t.address: t for t in things}
+    pending = {i.address for i in state.intents}
+    for record in mine:
+        if record.address.kind not in MADE or record.address in pending:
+            continue
+        thing = there.get(record.address)
+        if thing is None and record.address.kind != "attachment":
+            # Asked for once more, by its token: a listing without it is not yet its end.
+            thing = call(_finder(provider, state, record), policy=_PATIENCE)
+            if thing is None:
+                found.gone.add(record.address)
+                found.drift.append(
+                    Drift(address=str(record.address), change="gone", detail="not there any more")
+                )
+        if thing is not None and dict(thing.inputs) != dict(record.inputs):
+            keys = sorted(set(thing.inputs) | set(record.inputs))
+            off = [k for k in keys if thing.inputs.get(k) != record.inputs.get(k)]
+            detail = f"differs in {', '.join(off)}"
+            found.drift.append(Drift(address=str(record.address), change="changed", detail=detail))
+    for address in sorted(set(there) - set(state.records) - pending):
+        detail = "made by this state, but not recorded"
+        found.drift.append(Drift(address=str(address), change="orphan", detail=detail))
+
+
+def record_token(state: State, record: Record) -> str:
+    """The token with which a recorded thing was made."""
+    zone = record.inputs.get("zone")
+    return token(state.lineage or "", record.address, record.generation, zone)
+
+
+def _finder(provider: Provider, state: State, record: Record) -> Callable[[], Thing | None]:
+    wanted = record_token(state, record)
+    return lambda: provider.find(record.address, wanted)
+
+
+def _resolve(state: State, name: str, provider: Provider, found: _Look) -> None:
+    """Read back every open intent of this backend: made, changed, gone, or never happened."""
+    for intent in state.intents:
+        if (intent.backend or LOCAL) != name:
+            continue
+        if intent.address.kind == "rank":
+            resolution = _resolve_rank(state, intent, provider)
+        else:
+            resolution = _resolve_thing(state, intent, provider)
+        found.resolutions.append(resolution)
+        if resolution.record:
+            found.recovered[intent.address] = resolution.record
+        if resolution.gone:
+            found.gone.add(intent.address)
+        if resolution.status:
+            found.ranks[intent.address.name] = resolution.status
+
+
+def _resolve_thing(state: State, intent: Intent, provider: Provider) -> Resolution:
+    thing = call(lambda: provider.find(intent.address, intent.token), policy=_PATIENCE)
+    if intent.op == "delete":
+        return Resolution(intent=intent, gone=thing is None)
+    have = state.records.get(intent.address)
+    if thing is None or (have and dict(thing.inputs) != dict(intent.inputs)):
+        return Resolution(intent=intent)
+    record = Record(
+        address=intent.address,
+        backend=intent.backend,
+        inputs=thing.inputs,
+        outputs=thing.outputs,
+        needs=intent.needs if intent.op == "create" or not have else have.needs,
+        generation=intent.generation,
+    )
+    return Resolution(intent=intent, record=record)
+
+
+def _resolve_rank(state: State, intent: Intent, provider: Provider) -> Resolution:
+    node = node_of_rank(state, intent.address.name)
+    if node is None or intent.op != "create":
+        return Resolution(intent=intent)
+    record = Record(
+        address=intent.address,
+        backend=intent.backend,
+        inputs=intent.inputs,
+        outputs={"node": node.address.name},
+        needs=intent.needs,
+        generation=intent.generation,
+    )
+    attempt = attempt_id(record)
+    status = call(lambda: provider.poll(node, [attempt]), policy=_PATIENCE)[attempt]
+    if status is None:
+        return Resolution(intent=intent)
+    return Resolution(intent=intent, record=record, status=status)
+
+
+def node_of_rank(state: State, rank: str) -> Record | None:
+    """The node that a rank holds blocks of."""
+    reservation = state.get("reservation", rank)
+    return state.get("node", str(reservation.inputs["node"])) if reservation else None
+
+
+def poll(state: State, provider: Provider, nodes: Iterable[Record]) -> dict[str, RankStatus]:
+    """How every rank that has not ended is doing on `nodes`: one call a node, side by side."""
+    by_node: dict[str, list[Record]] = {}
+    for reservation in state.of("reservation"):
+        rank = state.get("rank", reservation.address.name)
+        status = state.ranks.get(reservation.address.name)
+        if rank and not (status and status.state.ended):
+            by_node.setdefault(str(reservation.inputs["node"]), []).append(rank)
+
+    def ask(node: Record) -> dict[str, RankStatus]:
+        ranks = {attempt_id(r): r.address.name for r in by_node[node.address.name]}
+        answers = call(lambda: provider.poll(node, sorted(ranks)), policy=_PATIENCE)
+        never = RankStatus(state=RankState.LOST, cause=f"{node.address} knows nothing of it")
+        return {ranks[attempt]: status or never for attempt, status in answers.items()}
+
+    wanted = [n for n in nodes if n.address.name in by_node]
+    out: dict[str, RankStatus] = {}
+    if wanted:
+        with ThreadPoolExecutor(min(16, len(wanted))) as pool:
+            for answers in pool.map(ask, wanted):
+                out.update(answers)
+    return out

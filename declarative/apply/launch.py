@@ -1,0 +1,101 @@
+"""What a rank is started with: its commands, the environment of DESIGN §4.4, its CPUs, GPUs and volumes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from declarative.blocks import cpus_of, gpus_of
+from declarative.provider import Launch
+from declarative.resource import shape_of
+from declarative.spec.values import Duration
+from declarative.state import Record, State, attempt_id, rank_name
+from declarative.template import resolve_env
+
+PREFIXES = ("FLEETFORM_", "DSTACK_")
+VOLUME = "FLEETFORM_VOLUME_"
+"""`FLEETFORM_VOLUME_<NAME>` says where the volume is, rank suffix dropped."""
+
+
+def seconds(inputs: Mapping[str, Any], field: str, default: int | None) -> int | None:
+    """A duration in recorded inputs, in seconds."""
+    return Duration.parse(inputs[field]).seconds if field in inputs else default
+
+
+def launch_of(state: State, rank: Record, environ: Mapping[str, str]) -> Launch:
+    """The launch of a rank whose reservation and attachments are recorded, as those of all its siblings are.
+
+    Secrets (`${{ env.X }}`) are taken from `environ` here and go nowhere but into the launch; a variable
+    that is not set raises `template.MissingEnvError`.
+    """
+    reservation = state.records[next(a for a in sorted(rank.needs) if a.kind == "reservation")]
+    node = state.records[next(a for a in sorted(reservation.needs) if a.kind == "node")]
+    shape, total = shape_of(node.inputs), int(node.inputs["blocks"])
+    blocks = tuple(int(b) for b in reservation.inputs["blocks"])
+    attached = [state.records[a] for a in sorted(rank.needs) if a.kind == "attachment"]
+    volumes = {str(a.inputs["path"]): state.records[_volume(a)] for a in attached}
+    env = {**node.inputs.get("env", {}), **rank.inputs.get("env", {})}
+    resolved = {name: resolve_env(str(text), environ) for name, text in env.items()}
+    # The provider puts in its own path: the declared one need not be mountable.
+    variables = {VOLUME + str(a.inputs["variable"]): str(a.inputs["path"]) for a in attached}
+    stop = seconds(rank.inputs, "stop_duration", 300)
+    return Launch(
+        attempt=attempt_id(rank),
+        commands=tuple(rank.inputs["commands"]),
+        env={**resolved, **gang_env(state, rank), **variables},
+        cpus=cpus_of(shape, total, blocks),
+        gpus=gpus_of(shape, total, blocks),
+        working_dir=rank.inputs.get("working_dir"),
+        volumes=volumes,
+        max_seconds=seconds(rank.inputs, "max_duration", None),
+        stop_seconds=300 if stop is None else stop,
+        hostfile=_hostfile(state, rank) if tells_others(rank.inputs) else None,
+    )
+
+
+def _volume(attachment: Record) -> Any:
+    return next(a for a in attachment.needs if a.kind == "volume")
+
+
+def tells_others(inputs: Mapping[str, Any]) -> bool:
+    """Whether a rank is told about other nodes: not with `placement: any`, where they need not be reachable."""
+    placement = inputs.get("placement") or ("cluster" if inputs.get("nodes", 1) > 1 else "any")
+    return placement == "cluster" or inputs.get("nodes", 1) == 1
+
+
+def _siblings(state: State, rank: Record) -> list[tuple[Record, tuple[int, ...]]]:
+    """Node and GPUs of every rank of the gang, by rank."""
+    out: list[tuple[Record, tuple[int, ...]]] = []
+    for index in range(int(rank.inputs.get("nodes", 1))):
+        reservation = state.get("reservation", rank_name(str(rank.inputs["task"]), index))
+        if reservation is None:
+            continue
+        node = state.records[next(a for a in sorted(reservation.needs) if a.kind == "node")]
+        blocks = tuple(int(b) for b in reservation.inputs["blocks"])
+        out.append((node, gpus_of(shape_of(node.inputs), int(node.inputs["blocks"]), blocks)))
+    return out
+
+
+def gang_env(state: State, rank: Record) -> dict[str, str]:
+    """`NODE_RANK`, `NODES_NUM` and, for a cluster task, what it is told about its siblings."""
+    values = {"NODE_RANK": str(rank.inputs["rank"]), "NODES_NUM": str(rank.inputs.get("nodes", 1))}
+    if tells_others(rank.inputs):
+        gang = _siblings(state, rank)
+        addresses = [str(node.outputs.get("address", "")) for node, _ in gang]
+        values |= {
+            "MASTER_NODE_IP": addresses[0],
+            "NODES_IPS": "\n".join(addresses),
+            "GPUS_PER_NODE": str(len(gang[int(rank.inputs["rank"])][1])),
+            "GPUS_NUM": str(sum(len(gpus) for _, gpus in gang)),
+        }
+    env = {prefix + name: value for name, value in values.items() for prefix in PREFIXES}
+    env["FLEETFORM_TASK_NAME"] = env["DSTACK_RUN_NAME"] = str(rank.inputs["task"])
+    return env
+
+
+def _hostfile(state: State, rank: Record) -> str:
+    """The MPI host file: one line a rank, with as many slots as it has GPUs, or one."""
+    lines = [
+        f"{node.outputs.get('address', '')} slots={len(gpus) or 1}" for node, gpus in _siblings(state, rank)
+    ]
+    return "\n".join(lines) + "\n"

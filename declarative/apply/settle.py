@@ -1,0 +1,222 @@
+"""Recording what happened by itself: calls that were cut short, ranks that ended, gangs that have to stop.
+
+Every command that writes does this first. It needs nobody's consent: none of it is a change that the
+user asked for, and what is released here counts as released since it was observed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from declarative.apply.backends import Backends
+from declarative.apply.inventory import Seen, look, node_of_rank, poll
+from declarative.plan import effective
+from declarative.provider import PermanentError, PermanentKind, ProviderError
+from declarative.resource import LOCAL
+from declarative.retry import call
+from declarative.spec import StopCriteria
+from declarative.spec.values import Duration
+from declarative.state import Address, RankState, RankStatus, Record, State, attempt_id
+from declarative.store import Writer
+
+Note = Callable[[str, RankStatus], None]
+"""Told of each rank whose state changed."""
+
+DEFAULT_GRACE = 300
+
+
+def settle(
+    writer: Writer, backends: Backends, seen: Seen, now: Callable[[], float], note: Note | None = None
+) -> State:
+    """Write what `seen` found, stop gangs that have to stop, give back what ended; the new state."""
+    recover(writer, seen)
+    before = writer.state()
+    inventory = seen.inventory
+    if inventory.readiness:
+        writer.observe_nodes({n: r for n, r in inventory.readiness.items() if before.get("node", n)})
+    statuses = {n: s for n, s in effective(before, inventory).ranks.items() if before.ranks.get(n) != s}
+    for name, status in statuses.items():
+        # Lost because its volume is gone, yet still running: it must not outlive its blocks.
+        if status.state is RankState.LOST and not seen.inventory.ranks.get(name, status).state.ended:
+            with contextlib.suppress(ProviderError):
+                stop_rank(before, backends, name, status.cause)
+    _observe(writer, statuses, note)
+    _forget(writer, seen, before, now)
+    state = writer.state()
+    for rank, status in gang_stops(state).items():
+        # It is stopped first and told of then: a status that is written is true.
+        ended = stop_rank(state, backends, rank, status.cause)
+        if ended:
+            _observe(writer, {rank: ended}, note)
+    release_ended(writer, backends, now)
+    return writer.state()
+
+
+def recover(writer: Writer, seen: Seen) -> None:
+    """End every open intent with what was read back."""
+    for resolution in seen.resolutions:
+        if resolution.unknown:
+            continue
+        if resolution.record:
+            writer.adopt(resolution.record, resolution.intent)
+            if resolution.status:
+                writer.observe_rank(resolution.intent.address.name, resolution.status)
+        elif resolution.gone:
+            writer.finish(resolution.intent)
+        else:
+            writer.close_intent(resolution.intent, "not-done")
+
+
+def _observe(writer: Writer, statuses: dict[str, RankStatus], note: Note | None) -> None:
+    if statuses:
+        writer.observe_ranks(statuses)
+    if note:
+        for name, status in statuses.items():
+            note(name, status)
+
+
+def _forget(writer: Writer, seen: Seen, state: State, now: Callable[[], float]) -> None:
+    """What is gone, and what held on to it: its attachments and reservations first."""
+    gone = seen.inventory.gone
+    holding = {r.address for r in state.of("reservation") if r.needs & gone}
+    for record in state.of("attachment"):
+        if record.needs & (gone | holding):
+            _let_go(writer, record, state)
+            writer.forget(record.address, observed=True)
+    for record in state.of("reservation"):
+        if record.address in holding:
+            _let_go(writer, record, state)
+            writer.release(record.address, now(), observed=True)
+    for address in sorted(gone):
+        if address in state.records:
+            writer.forget(address)
+
+
+def _let_go(writer: Writer, record: Record, state: State) -> None:
+    """The rank that holds `record` holds it no more."""
+    rank = str(record.inputs["rank"]) if record.address.kind == "attachment" else record.address.name
+    holder = state.get("rank", rank)
+    if holder:
+        writer.set_needs(holder.address, ())
+
+
+def gang_stops(state: State) -> dict[str, RankStatus]:
+    """Ranks that have to stop because of a sibling: one failed, or rank 0 is done and that is enough."""
+    gangs: dict[str, list[Record]] = {}
+    for record in state.of("rank"):
+        gangs.setdefault(str(record.inputs["task"]), []).append(record)
+    out: dict[str, RankStatus] = {}
+    for members in gangs.values():
+        statuses = {r.address.name: state.ranks.get(r.address.name) for r in members}
+        broken = first_failure(statuses)
+        cause = None
+        if broken:
+            status = statuses[broken]
+            cause = f"rank/{broken} {status.state.value}: {status.cause}" if status else None
+        elif members[0].inputs.get("stop_criteria") == StopCriteria.MASTER_DONE.value:
+            master = next((r for r in members if r.inputs["rank"] == 0), None)
+            status = statuses.get(master.address.name) if master else None
+            if master and status and status.state is RankState.SUCCEEDED:
+                cause = f"rank/{master.address.name} is done"
+        if cause:
+            for name, status in statuses.items():
+                if status and not status.state.ended:
+                    out[name] = RankStatus(state=RankState.STOPPED, cause=cause)
+    return out
+
+
+def first_failure(statuses: dict[str, RankStatus | None]) -> str | None:
+    """The rank that failed or was lost first, by its host's clock; by name among equals."""
+    bad = [
+        (s.ended_at or 0.0, name)
+        for name, s in statuses.items()
+        if s and s.state in (RankState.FAILED, RankState.LOST)
+    ]
+    return min(bad)[1] if bad else None
+
+
+def stop_rank(state: State, backends: Backends, rank: str, cause: str | None) -> RankStatus | None:
+    """Stop one rank as a whole; how it ended, or None if its backend could not be asked."""
+    record, node = state.get("rank", rank), node_of_rank(state, rank)
+    if record is None or node is None:
+        return None
+    grace = (
+        Duration.parse(record.inputs["stop_duration"]).seconds if "stop_duration" in record.inputs else None
+    )
+    provider = backends.get(node.backend)
+    try:
+        status = call(
+            lambda: provider.stop(node, attempt_id(record), DEFAULT_GRACE if grace is None else grace)
+        )
+    except ProviderError:
+        return None
+    if status is None:
+        return RankStatus(state=RankState.LOST, cause=f"{node.address} knows nothing of it")
+    if status.state is RankState.STOPPED:
+        return RankStatus(
+            state=status.state,
+            exit_code=status.exit_code,
+            cause=cause or "stopped",
+            started_at=status.started_at,
+            ended_at=status.ended_at,
+            mounted=status.mounted,
+        )
+    return status
+
+
+def release_ended(writer: Writer, backends: Backends, now: Callable[[], float]) -> None:
+    """Detach the volumes of ended ranks and give their blocks back; the serial stays."""
+    state = writer.state()
+    for reservation in state.of("reservation"):
+        name = reservation.address.name
+        status = state.ranks.get(name)
+        if not (status and status.state.ended and state.get("rank", name)):
+            continue
+        writer.set_needs(Address("rank", name), ())
+        detached = [detach(writer, backends, r) for r in state.of("attachment") if r.inputs["rank"] == name]
+        if all(detached):
+            writer.release(reservation.address, now(), observed=True)
+
+
+def detach(writer: Writer, backends: Backends, record: Record) -> bool:
+    """Detach one volume of an ended rank; False where the backend could not be reached now."""
+    intent = writer.begin("delete", record.address, record.backend, record.inputs)
+    try:
+        call(lambda: backends.get(record.backend).delete(record))
+    except PermanentError as error:
+        if error.kind is not PermanentKind.NOT_FOUND:
+            writer.fail(intent, error.summary)
+            return False
+    except ProviderError:
+        return False
+    writer.finish(intent, observed=True)
+    return True
+
+
+def refresh(writer: Writer, backends: Backends, now: Callable[[], float], note: Note | None = None) -> State:
+    """Look at the backends, and settle what was found."""
+    seen = look(writer.state(), backends, offers=False)
+    return settle(writer, backends, seen, now, note)
+
+
+def running(state: State) -> dict[str, list[Record]]:
+    """Backend → nodes that hold ranks that have not ended."""
+    out: dict[str, list[Record]] = {}
+    for rank in state.of("rank"):
+        status = state.ranks.get(rank.address.name)
+        node = node_of_rank(state, rank.address.name)
+        if node and not (status and status.state.ended):
+            nodes = out.setdefault(node.backend or LOCAL, [])
+            if node not in nodes:
+                nodes.append(node)
+    return out
+
+
+def poll_running(state: State, backends: Backends) -> dict[str, RankStatus]:
+    """How every rank that was running is doing now; ranks of backends that cannot be read are left out."""
+    out: dict[str, RankStatus] = {}
+    for backend, nodes in running(state).items():
+        with contextlib.suppress(ProviderError):
+            out.update(poll(state, backends.get(backend), nodes))
+    return out

@@ -1,0 +1,135 @@
+"""Walking the graph of actions: each starts as soon as what it needs is done.
+
+A failure skips only what needs it, directly or not; everything else goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from enum import StrEnum
+
+from declarative.plan import Action
+
+
+class Outcome(StrEnum):
+    """How an action went."""
+
+    DONE = "done"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionResult:
+    """What came of one action, and why if it is not done."""
+
+    id: str
+    address: str
+    op: str
+    outcome: Outcome
+    error: str | None = None
+    hint: str | None = None
+
+
+def walk(
+    actions: Sequence[Action],
+    perform: Callable[[Action], None],
+    *,
+    parallelism: int,
+    stopping: threading.Event,
+    began: Callable[[Action], None],
+    ended: Callable[[ActionResult], None],
+) -> tuple[ActionResult, ...]:
+    """Perform all actions in the order of their needs; the results in the order of `actions`.
+
+    Once `stopping` is set no further action is started; those that run are waited for.
+    """
+    run = _Walk(actions, stopping, began, ended)
+    with ThreadPoolExecutor(max_workers=parallelism, thread_name_prefix="apply") as pool:
+        running: dict[Future[None], Action] = {}
+        while run.ready or running:
+            while run.ready and len(running) < parallelism and not stopping.is_set():
+                action = run.next()
+                running[pool.submit(perform, action)] = action
+            if not running:
+                break
+            # A time limit, so that a signal's handler gets its turn.
+            done, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
+            for future in done:
+                run.finish(running.pop(future), future.exception())
+    return run.results()
+
+
+class _Walk:
+    def __init__(
+        self,
+        actions: Sequence[Action],
+        stopping: threading.Event,
+        began: Callable[[Action], None],
+        ended: Callable[[ActionResult], None],
+    ) -> None:
+        self.actions = {a.id: a for a in actions}
+        self.order = {a.id: i for i, a in enumerate(actions)}
+        self.waiting = {a.id: {n for n in a.needs if n in self.actions} for a in actions}
+        self.follow: dict[str, list[str]] = defaultdict(list)
+        for key, needs in self.waiting.items():
+            for need in needs:
+                self.follow[need].append(key)
+        self.ready = [a.id for a in actions if not self.waiting[a.id]]
+        self.found: dict[str, ActionResult] = {}
+        self.stopping, self.began, self.ended = stopping, began, ended
+
+    def next(self) -> Action:
+        """The first action that is ready, told as begun."""
+        action = self.actions[self.ready.pop(0)]
+        self.began(action)
+        return action
+
+    def finish(self, action: Action, error: BaseException | None) -> None:
+        """Note the result, and free or skip what needs it."""
+        if error is None:
+            self._note(action, Outcome.DONE)
+            for key in self.follow[action.id]:
+                self.waiting[key].discard(action.id)
+                if not self.waiting[key] and key not in self.found:
+                    self.ready.append(key)
+            self.ready.sort(key=lambda key: self.order[key])
+            return
+        hint = getattr(error, "hint", None)
+        summary = getattr(error, "summary", None) or str(error) or type(error).__name__
+        self._note(action, Outcome.FAILED, summary, hint)
+        self._skip(action)
+
+    def _skip(self, failed: Action) -> None:
+        stack = list(self.follow[failed.id])
+        while stack:
+            key = stack.pop()
+            if key in self.found:
+                continue
+            self._note(self.actions[key], Outcome.SKIPPED, f"needs {failed.id}, which failed")
+            stack += self.follow[key]
+
+    def _note(
+        self, action: Action, outcome: Outcome, error: str | None = None, hint: str | None = None
+    ) -> None:
+        result = ActionResult(
+            id=action.id,
+            address=str(action.address),
+            op=action.op.value,
+            outcome=outcome,
+            error=error,
+            hint=hint,
+        )
+        self.found[action.id] = result
+        self.ended(result)
+
+    def results(self) -> tuple[ActionResult, ...]:
+        """One result for each action; those that were not reached were interrupted."""
+        for action in self.actions.values():
+            if action.id not in self.found:
+                self._note(action, Outcome.SKIPPED, "interrupted")
+        return tuple(self.found[key] for key in self.actions)

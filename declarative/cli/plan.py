@@ -1,0 +1,107 @@
+"""`fleetform plan`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from declarative.cli.session import (
+    Failed,
+    Session,
+    emit,
+    emit_text,
+    json_option,
+    now,
+    out_style,
+    project_command,
+    state_errors,
+)
+
+if TYPE_CHECKING:
+    from declarative.plan import Plan
+
+EXIT = {"none": 0, "changes": 0, "unplaced": 3, "error": 1}
+
+replace_option = click.option(
+    "--replace",
+    "requested",
+    metavar="task/NAME",
+    multiple=True,
+    help="Run the task again although nothing about it changed.",
+)
+
+
+@click.command("plan", short_help="show what apply would do")
+@json_option
+@click.option("--detailed-exitcode", is_flag=True, help="Exit 2 when there are changes.")
+@click.option("--offline", is_flag=True, help="Contact nothing: safe on a stranger's YAML.")
+@click.option("--summary", "summary_only", is_flag=True, help="Print the last lines only.")
+@replace_option
+@project_command
+@state_errors
+def command(
+    session: Session,
+    as_json: bool,
+    detailed_exitcode: bool,
+    offline: bool,
+    summary_only: bool,
+    requested: tuple[str, ...],
+) -> int:
+    """Show every node to launch, every volume to create and every block to reserve.
+
+    Reads the backends and keeps nothing. Exits 0, 1 on errors, 3 if a task cannot be placed, and with
+    --detailed-exitcode 2 if there are changes.
+    """
+    from declarative.render import plan_json, plan_text
+
+    try:
+        plan = compute(session, offline=offline, requested=requested)
+    except Failed as error:
+        if as_json:
+            emit(plan_json(_erroneous(error)))
+            return 1
+        raise
+    if as_json:
+        emit(plan_json(plan))
+    else:
+        session.say(plan.diagnostics)
+        if plan.result != "error":
+            emit_text(plan_text(plan, summary_only=summary_only, **out_style()))
+    return 2 if detailed_exitcode and plan.result == "changes" else EXIT[plan.result]
+
+
+def compute(session: Session, *, offline: bool, requested: tuple[str, ...]) -> Plan:
+    """The plan of the project as it is now."""
+    from dataclasses import replace
+
+    from declarative.apply import look
+    from declarative.diagnostic import in_order
+    from declarative.plan import make
+
+    loaded = session.load()
+    assert loaded is not None
+    check_requested(requested, loaded.desired.tasks)
+    state = session.store(loaded.desired, offline=offline).read()
+    backends = session.backends(loaded.desired, state)
+    seen = look(state, backends, offline=offline)
+    plan = make(loaded.desired, state, seen.inventory, now(), requested=frozenset(requested))
+    return replace(plan, diagnostics=in_order((*session.warnings, *plan.diagnostics)))
+
+
+def check_requested(requested: tuple[str, ...], tasks: object) -> None:
+    """`--replace` names declared tasks."""
+    from declarative.cli.session import failed
+    from declarative.diagnostic import suggest
+
+    known = [f"task/{name}" for name in tasks]  # type: ignore[attr-defined]
+    for address in requested:
+        if address not in known:
+            hint = suggest(address, known) or "write `task/<name>` of a declared task"
+            raise failed("unknown-address", f"`{address}` is not a task of this project", hint)
+
+
+def _erroneous(error: Failed) -> Plan:
+    from declarative.plan import Plan
+
+    return Plan(lineage=None, serial=0, diagnostics=error.diagnostics)

@@ -1,0 +1,94 @@
+"""What `status` shows, from what is declared, recorded and observed."""
+
+from __future__ import annotations
+
+from declarative.plan.fleets import held_blocks
+from declarative.render import FleetView, NodeView, RankView, StatusView, TaskView, VolumeView
+from declarative.resource import Desired
+from declarative.spec import StopCriteria
+from declarative.state import NodeState, RankState, RankStatus, Readiness, Record, State, natural, task_state
+
+
+def status_view(desired: Desired, state: State) -> StatusView:
+    """The view of a state; declared fleets and tasks that are not recorded yet are in it, too."""
+    held = held_blocks(state)
+    nodes = tuple(_node(r, state, held.get(r.address.name, {})) for r in state.of("node"))
+    attached = {str(r.inputs["volume"]): str(r.inputs["node"]) for r in state.of("attachment")}
+    return StatusView(
+        lineage=state.lineage,
+        serial=state.serial,
+        fleets=tuple(_fleet(name, nodes) for name in sorted({*desired.fleets, *(n.fleet for n in nodes)})),
+        nodes=nodes,
+        volumes=tuple(
+            VolumeView(
+                name=r.address.name,
+                state="attached" if r.address.name in attached else "available",
+                node=attached.get(r.address.name),
+                size=r.inputs.get("size"),
+            )
+            for r in state.of("volume")
+        ),
+        tasks=_tasks(desired, state),
+    )
+
+
+def _fleet(name: str, nodes: tuple[NodeView, ...]) -> FleetView:
+    mine = [n for n in nodes if n.fleet == name]
+    return FleetView(
+        name=name, nodes=len(mine), total=sum(n.total for n in mine), busy=sum(n.busy for n in mine)
+    )
+
+
+def _node(record: Record, state: State, held: dict[int, str]) -> NodeView:
+    inputs = record.inputs
+    seen = state.readiness.get(record.address.name, Readiness(state=NodeState.UNKNOWN))
+    return NodeView(
+        name=record.address.name,
+        fleet=str(inputs["fleet"]),
+        state=seen.state.value,
+        reason=seen.reason,
+        backend=str(inputs["backend"]),
+        region=str(inputs["region"]),
+        zone=inputs.get("zone"),
+        instance_type=str(inputs["instance_type"]),
+        price=inputs.get("price"),
+        observed_at=seen.observed_at,
+        resources=inputs["resources"],
+        total=int(inputs["blocks"]),
+        holders=held,
+    )
+
+
+def _tasks(desired: Desired, state: State) -> tuple[TaskView, ...]:
+    by_task: dict[str, dict[int, Record]] = {name: {} for name in desired.tasks}
+    for record in state.of("rank"):
+        by_task.setdefault(str(record.inputs["task"]), {})[int(record.inputs["rank"])] = record
+    return tuple(_task(name, by_task[name], desired, state) for name in sorted(by_task, key=natural))
+
+
+def _task(name: str, records: dict[int, Record], desired: Desired, state: State) -> TaskView:
+    want = desired.tasks.get(name)
+    count = max([*(r + 1 for r in records), want.spec.nodes if want else 0])
+    if records:
+        count = max(int(r.inputs.get("nodes", 1)) for r in records.values())
+    statuses: dict[int, RankStatus | None] = {
+        rank: state.ranks.get(f"{name}-{rank}") if rank in records else None for rank in range(count)
+    }
+    done = any(r.inputs.get("stop_criteria") == StopCriteria.MASTER_DONE.value for r in records.values())
+    ranks = tuple(_rank(name, rank, status, records.get(rank), state) for rank, status in statuses.items())
+    return TaskView(name=name, state=task_state(statuses, done).value, ranks=ranks)
+
+
+def _rank(name: str, rank: int, status: RankStatus | None, record: Record | None, state: State) -> RankView:
+    reservation = state.get("reservation", f"{name}-{rank}")
+    node = (
+        str(reservation.inputs["node"]) if reservation else (record.outputs.get("node") if record else None)
+    )
+    return RankView(
+        rank=rank,
+        node=node,
+        state=(status.state if status else RankState.PENDING).value,
+        exit_code=status.exit_code if status else None,
+        attempt=record.generation if record else 0,
+        cause=status.cause if status else None,
+    )

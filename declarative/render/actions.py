@@ -1,0 +1,172 @@
+"""The actions of a plan as text: symbol, address, reason in words, fields. Similar ones share an entry."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from declarative.plan import Action, Op, Plan, Reason
+from declarative.render.text import Paint, clean, plural, ranges
+from declarative.render.values import FORCES, changes, fields
+from declarative.state import Address
+
+SYMBOLS = {
+    "create": ("+", "green"),
+    "update": ("~", "yellow"),
+    "delete": ("-", "red"),
+    "replace": ("-/+", "red"),
+}
+ALIKE = 3
+"""From so many on, neighbours that differ in nothing but their numbers are one entry."""
+INDENT = " " * 6
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One action, or the two of a replacement, ready to be printed."""
+
+    address: Address
+    change: str
+    reason: str
+    lines: tuple[str, ...]
+
+    @property
+    def likeness(self) -> tuple[object, ...]:
+        """Equal for entries that may be shown as one."""
+        lines = self.lines
+        if self.address.kind in ("reservation", "attachment") and self.change == "create":
+            lines = ()  # the block map and the table of ranks say where each of them is
+        return (self.address.kind, _NUMBER.sub("#", self.address.name), self.change, self.reason, lines)
+
+
+def actions_lines(plan: Plan, paint: Paint, width: int) -> list[str]:
+    """All actions in the plan's order, under a line that explains the symbols."""
+    entries = _entries(plan, paint, width - len(INDENT))
+    if not entries:
+        return []
+    used = [c for c in SYMBOLS if any(e.change == c for e in entries)]
+    legend = ", ".join(f"{paint(SYMBOLS[c][1], SYMBOLS[c][0])} {c}" for c in used)
+    out = [f"Actions ({legend}):", ""]
+    for group in _groups(entries):
+        out += _group(group, paint)
+    return [*out, ""]
+
+
+def _entries(plan: Plan, paint: Paint, width: int) -> list[_Entry]:
+    ids = {action.id for action in plan.actions}
+    deletes = {a.address: a for a in plan.actions if a.op is Op.DELETE}
+    out: list[_Entry] = []
+    for action in plan.actions:
+        if action.op is Op.DELETE and f"create:{action.address}" in ids:
+            continue  # shown once, where it is made again
+        old = deletes.get(action.address) if action.op is Op.CREATE else None
+        change = "replace" if old else action.op.value
+        lines = tuple(_lines(action, old, paint, width))
+        reason = _words(action)
+        if old:
+            reason += _again(action, ids)
+            if not any(FORCES in line for line in lines):
+                reason += f", {FORCES}"
+        out.append(_Entry(action.address, change, reason, lines))
+    return out
+
+
+def _lines(action: Action, old: Action | None, paint: Paint, width: int) -> Iterator[str]:
+    kind = action.address.kind
+    before = old.before if old else action.before
+    if action.op is Op.DELETE or action.after is None:
+        return
+    if before is None:
+        yield from fields(kind, action.after, width)
+        return
+    forcing = action.because if old else ()
+    yield from changes(kind, before, action.after, forcing=forcing, width=width, paint=paint)
+
+
+def _groups(entries: list[_Entry]) -> Iterator[list[_Entry]]:
+    """Neighbours that are alike together, all others alone."""
+    group: list[_Entry] = []
+    for entry in entries:
+        if group and group[-1].likeness != entry.likeness:
+            yield from _split(group)
+            group = []
+        group.append(entry)
+    yield from _split(group)
+
+
+def _split(group: list[_Entry]) -> Iterator[list[_Entry]]:
+    if len(group) >= ALIKE:
+        yield group
+    else:
+        yield from ([entry] for entry in group)
+
+
+def _group(group: list[_Entry], paint: Paint) -> Iterator[str]:
+    first = group[0]
+    symbol, style = SYMBOLS[first.change]
+    name = together([e.address.name for e in group])
+    count = f" ({len(group)} alike)" if len(group) > 1 else ""
+    head = f"{paint(style, f'{symbol:>3}')} {paint('bold', f'{first.address.kind}/{name}')}"
+    yield f"{head}{paint('dim', f'  # {first.reason}{count}')}"
+    if len(group) == 1 or len({e.lines for e in group}) == 1:
+        for line in first.lines:
+            yield INDENT + line
+
+
+def together(names: list[str]) -> str:
+    """Names that differ in numbers only, in the notation of host lists: `data-[0-3]`."""
+    if len(names) == 1:
+        return clean(names[0])
+    texts = _NUMBER.split(names[0])
+    numbers = [_NUMBER.findall(name) for name in names]
+    out = clean(texts[0])
+    for i, text in enumerate(texts[1:]):
+        found = sorted({int(row[i]) for row in numbers})
+        out += (f"[{ranges(found)}]" if len(found) > 1 else numbers[0][i]) + clean(text)
+    return out
+
+
+def _again(action: Action, ids: set[str]) -> str:
+    """Whether a replaced rank runs now: an ended one has no blocks any more, so it only gets new ones."""
+    if action.address.kind != "rank":
+        return ""
+    name = action.address.name
+    ended = f"create:reservation/{name}" in ids and f"delete:reservation/{name}" not in ids
+    return ": had ended, runs again" if ended else ": stops and starts again"
+
+
+def _words(action: Action) -> str:
+    """The reason as people say it."""
+    inputs = action.before or action.after or {}
+    kind = action.address.kind
+    because = ", ".join(clean(item) if "/" in item else f"`{clean(item)}`" for item in action.because)
+    fleet, task = (clean(f"{k}/{inputs.get(k)}") for k in ("fleet", "task"))
+    removed = {"volume": "not declared any more", "node": f"{fleet} is not declared any more"}
+    plain = {
+        Reason.NEW: "new",
+        Reason.REMOVED: removed.get(kind, f"{task} is not declared any more"),
+        Reason.GONE: "recorded, but not there any more",
+        Reason.INCOMPLETE: f"{task} was not started whole",
+        Reason.REQUESTED: "asked for",
+        Reason.SURPLUS: f"above the `nodes` of {fleet}",
+        Reason.IDLE: "idle for longer than its fleet's `idle_duration`",
+        Reason.DESTROY: "destroy",
+        Reason.MISMATCH: f"outside the {because or 'limits'} of {fleet}",
+        Reason.CASCADE: f"{because} {'are' if len(action.because) > 1 else 'is'} replaced"
+        if because
+        else "something that it needs is replaced",
+        Reason.CHANGED: f"{because} changed" if because else "placed anew",
+    }
+    return plain[action.reason]
+
+
+def counts(plan: Plan) -> str:
+    """`5 to create, 0 to update, 0 to delete, 0 to replace`."""
+    return ", ".join(f"{count} to {change}" for change, count in plan.summary().items())
+
+
+def unplaced_count(plan: Plan) -> str:
+    """`2 tasks cannot be placed`."""
+    return f"{plural(len(plan.unplaced), 'task')} cannot be placed"

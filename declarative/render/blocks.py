@@ -1,0 +1,86 @@
+"""The block map: one line a node, and which rank holds which of its blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from declarative.render.text import Cell, Paint, cells, clean, columns
+
+CELLS = 4
+"""Nodes of up to so many blocks show them one by one; larger ones as stretches with the same holder."""
+IDLE = "idle"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One node: `holders` maps busy blocks to holders; None where its blocks do not matter any more."""
+
+    node: str
+    total: int
+    holders: Mapping[int, str] | None
+    note: str
+    style: str | None = None
+
+
+def map_lines(rows: Sequence[Row], paint: Paint, width: int, *, indent: str = "  ") -> list[str]:
+    """Aligned columns: node, blocks, how many are busy, what becomes of the node."""
+    if not rows:
+        return []
+    other = max(cells(r.node) + cells(r.note) for r in rows) + 26
+    room = max(24, width - other)
+    small = [r for r in rows if r.total <= CELLS and r.holders is not None]
+    each = max((cells(_holder(r, b)) for r in small for b in range(r.total)), default=0)
+    table = [
+        [
+            Cell(f"node/{clean(row.node)}", "bold" if row.style else None),
+            Cell(_blocks(row, each, room)),
+            Cell(_busy(row), right=True),
+            Cell(clean(row.note), row.style),
+        ]
+        for row in rows
+    ]
+    return columns(table, paint, indent=indent)
+
+
+def _holder(row: Row, block: int) -> str:
+    return clean((row.holders or {}).get(block, IDLE)).removeprefix("rank/")
+
+
+def _busy(row: Row) -> str:
+    return "" if row.holders is None else f"{len(row.holders)}/{row.total} busy"
+
+
+def _blocks(row: Row, each: int, room: int) -> str:
+    if row.holders is None:
+        return "[]"
+    holders = [_holder(row, block) for block in range(row.total)]
+    if row.total <= CELLS and (each + 1) * row.total + 1 <= room:
+        return "[" + " ".join(h + " " * (each - cells(h)) for h in holders).rstrip() + "]"
+    return _fit(_stretches(holders), room)
+
+
+def _stretches(holders: Sequence[str]) -> list[str]:
+    """`0-3 train-0`, `4-7 idle`."""
+    out: list[str] = []
+    start = 0
+    for i in range(1, len(holders) + 1):
+        if i == len(holders) or holders[i] != holders[start]:
+            out.append((f"{start}" if i - start == 1 else f"{start}-{i - 1}") + f" {holders[start]}")
+            start = i
+    return out
+
+
+def _fit(stretches: list[str], room: int) -> str:
+    """As many stretches as there is room for, and how many more there are; never none."""
+    whole = "[" + " | ".join(stretches) + "]"
+    if cells(whole) <= room:
+        return whole
+    used, count = 12, 0
+    for text in stretches:
+        used += cells(text) + 3
+        if used > room and count:
+            break
+        count += 1
+    more = [f"… {len(stretches) - count} more"] if count < len(stretches) else []
+    return "[" + " | ".join([*stretches[:count], *more]) + "]"

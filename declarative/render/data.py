@@ -1,0 +1,190 @@
+"""What `--json` prints: plain data with the keys and their order of DESIGN §5, and one way to write it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from declarative.diagnostic import Diagnostic
+from declarative.placement import Refusal
+from declarative.plan import FORMAT_VERSION, Action, Plan, Reservation
+from declarative.render.views import FleetView, NodeView, StatusView, TaskView
+
+_RAW = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+"""What `json` leaves as it is and a terminal, or an encoder, may not take well."""
+
+
+def _escape(match: re.Match[str]) -> str:
+    return f"\\u{ord(match.group()):04x}"
+
+
+def to_json(data: Any) -> str:
+    """Indented JSON with a newline at its end: the same data, the same bytes.
+
+    Keys stay in the order of the contract. Control characters are escaped, those too that JSON would
+    allow, so that it is safe to print; `NaN` is not JSON and raises ValueError.
+    """
+    text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
+    return _RAW.sub(_escape, text) + "\n"
+
+
+def to_line(data: Any) -> str:
+    """As `to_json`, on one line and without a newline at its end: for streams of events."""
+    return _RAW.sub(_escape, json.dumps(data, ensure_ascii=False, allow_nan=False))
+
+
+def plain(value: Any) -> Any:
+    """Inputs as JSON: mappings sorted by key, since a database may give them back in another order."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(value[key]) for key in sorted(value, key=str)}
+    if isinstance(value, (set, frozenset)):
+        return sorted((plain(item) for item in value), key=str)
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return str(value)
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None else round(float(value), 6)
+
+
+def diagnostics_json(diagnostics: Iterable[Diagnostic]) -> list[dict[str, object]]:
+    """The findings as data, in the order given."""
+    return [item.to_json() for item in diagnostics]
+
+
+def validate_json(valid: bool, diagnostics: Iterable[Diagnostic]) -> dict[str, Any]:
+    """What `validate --json` prints."""
+    return {"valid": valid, "diagnostics": diagnostics_json(diagnostics)}
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """What `plan --json` prints."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "lineage": plan.lineage,
+        "serial": plan.serial,
+        "result": plan.result,
+        "actions": [_action(action) for action in plan.actions],
+        "reservations": [_reservation(item) for item in plan.reservations],
+        "unplaced": [_refusal(item) for item in plan.unplaced],
+        "drift": [{"address": d.address, "change": d.change, "detail": d.detail} for d in plan.drift],
+        "cost": {
+            "hourly_before": _number(plan.cost.before),
+            "hourly_after": _number(plan.cost.after),
+            "currency": "USD",
+        },
+        "summary": plan.summary(),
+        "diagnostics": diagnostics_json(plan.diagnostics),
+    }
+
+
+def _action(action: Action) -> dict[str, Any]:
+    return {
+        "id": action.id,
+        "op": action.op.value,
+        "address": str(action.address),
+        "reason": action.reason.value,
+        "because": list(action.because),
+        "before": None if action.before is None else plain(action.before),
+        "after": None if action.after is None else plain(action.after),
+        "needs": list(action.needs),
+    }
+
+
+def _reservation(item: Reservation) -> dict[str, Any]:
+    return {
+        "task": item.task,
+        "rank": item.rank,
+        "node": item.node,
+        "fleet": item.fleet,
+        "new_node": item.new_node,
+        "blocks": list(item.blocks),
+        "total_blocks": item.total_blocks,
+        "volumes": plain(item.volumes),
+        "backend": item.backend,
+        "region": item.region,
+        "zone": item.zone,
+        "instance_type": item.instance_type,
+        "price": _number(item.price),
+        "status": item.status.value,
+    }
+
+
+def _refusal(item: Refusal) -> dict[str, Any]:
+    ranks = [
+        {
+            "rank": found.rank,
+            "verdict": found.verdict.value,
+            "rejections": [
+                {
+                    "target": r.target,
+                    "code": r.code,
+                    "detail": r.detail,
+                    "short": {key: round(r.short[key], 6) for key in sorted(r.short)},
+                }
+                for r in found.rejections
+            ],
+        }
+        for found in item.ranks
+    ]
+    return {"task": item.task, "code": item.code, "summary": item.summary, "ranks": ranks}
+
+
+def iso(seconds: float | None) -> str | None:
+    """`2026-01-31T12:00:00Z`, or None for never."""
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def status_json(view: StatusView) -> dict[str, Any]:
+    """What `status --json` prints."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "lineage": view.lineage,
+        "serial": view.serial,
+        "fleets": [_fleet(fleet) for fleet in view.fleets],
+        "nodes": [_node(node) for node in view.nodes],
+        "volumes": [{"name": v.name, "state": v.state, "node": v.node} for v in view.volumes],
+        "tasks": [_task(task) for task in view.tasks],
+    }
+
+
+def _blocks(total: int, busy: int) -> dict[str, int]:
+    return {"total": total, "busy": busy, "idle": total - busy}
+
+
+def _fleet(fleet: FleetView) -> dict[str, Any]:
+    return {"name": fleet.name, "nodes": fleet.nodes, "blocks": _blocks(fleet.total, fleet.busy)}
+
+
+def _node(node: NodeView) -> dict[str, Any]:
+    return {
+        "name": node.name,
+        "fleet": node.fleet,
+        "state": node.state,
+        "backend": node.backend,
+        "region": node.region,
+        "zone": node.zone,
+        "instance_type": node.instance_type,
+        "price": _number(node.price),
+        "observed_at": iso(node.observed_at),
+        "resources": {key: node.resources.get(key) for key in ("cpu", "memory_mib", "gpus")},
+        "blocks": _blocks(node.total, node.busy),
+        "holders": {str(block): node.holders[block] for block in sorted(node.holders)},
+    }
+
+
+def _task(task: TaskView) -> dict[str, Any]:
+    ranks = [
+        {"rank": r.rank, "node": r.node, "state": r.state, "exit_code": r.exit_code, "attempt": r.attempt}
+        for r in task.ranks
+    ]
+    return {"name": task.name, "state": task.state, "ranks": ranks}

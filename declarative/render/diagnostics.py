@@ -1,0 +1,100 @@
+"""Diagnostics as text: the code, the place with its source line and a caret, the hint last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from declarative.diagnostic import Diagnostic, Severity, Span
+from declarative.render.text import Paint, cell, cells, clean, plural, seal, sentence
+
+WINDOW = 100
+"""Columns of a source line that are shown; longer ones are cut around the caret."""
+TAB = 4
+STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
+
+
+def diagnostics_text(diagnostics: Iterable[Diagnostic], *, color: bool) -> str:
+    """All findings, then how many there are; empty when there is none."""
+    found = tuple(diagnostics)
+    if not found:
+        return ""
+    paint = Paint(color=color)
+    lines: list[str] = []
+    for item in found:
+        lines += [*_one(item, paint), ""]
+    return seal([*lines, count_text(found)], color=color)
+
+
+def count_text(diagnostics: Iterable[Diagnostic]) -> str:
+    """`2 errors, 1 warning`."""
+    found = [item.severity for item in diagnostics]
+    counts = ((found.count(s), s.value) for s in (Severity.ERROR, Severity.WARNING))
+    return ", ".join(plural(count, word) for count, word in counts if count)
+
+
+def _one(item: Diagnostic, paint: Paint) -> Iterator[str]:
+    style = STYLES[item.severity]
+    head = paint(style, f"{item.severity.value}[{clean(item.code)}]")
+    yield f"{head}: {paint('bold', sentence(item.summary))}"
+    span = item.span
+    gutter = 1 + (len(str(span.line)) if span else 1)
+    bar = " " * (gutter + 1) + paint("cyan", "|")
+    shown = span is not None and bool(span.text.strip())
+    if span:
+        place = f"{clean(span.file)}:{span.line}:{span.column}"
+        yield " " * gutter + paint("cyan", "-->") + f" {place}"
+    elif item.address:
+        yield " " * gutter + paint("cyan", "-->") + f" {clean(item.address)}"
+    if span and shown:
+        source, start, length = excerpt(span)
+        yield bar
+        yield " " + paint("cyan", f"{span.line} |") + f" {source}"
+        yield f"{bar} " + " " * start + paint(style, "^" * length)
+    if item.hint:
+        if shown:
+            yield bar
+        yield " " * (gutter + 1) + paint("cyan", "=") + f" hint: {sentence(item.hint)}"
+
+
+def excerpt(span: Span) -> tuple[str, int, int]:
+    """The source line as it can be shown, and where in it the carets start and how many they are."""
+    pieces = _pieces(span.text.rstrip("\r\n"))
+    first = max(0, span.column - 1)
+    last = span.end_column - 1 if span.end_line == span.line else len(pieces)
+    before = sum(cells(p) for p in pieces[:first])
+    start = before + max(0, first - len(pieces))
+    length = max(1, sum(cells(p) for p in pieces[first : max(first, last)]))
+    text = "".join(pieces)
+    if cells(text) <= WINDOW:
+        return text, start, length
+    return _cut(text, start, length)
+
+
+def _pieces(text: str) -> list[str]:
+    """Each character as it is shown: tabs as an arrow up to the next stop, controls made visible."""
+    out: list[str] = []
+    column = 0
+    for char in text:
+        piece = "→" + " " * (TAB - 1 - column % TAB) if char == "\t" else clean(char)
+        column += cells(piece)
+        out.append(piece)
+    return out
+
+
+def _cut(text: str, start: int, length: int) -> tuple[str, int, int]:
+    """A window of the line with the caret in it; `…` marks what was left out."""
+    total = cells(text)
+    left = max(0, min(start - WINDOW // 4, total - WINDOW))
+    out, column, begin = "", 0, left
+    for char in text:
+        if column >= left and column + cell(char) <= left + WINDOW:
+            if not out:
+                begin = column
+            out += char
+        column += cell(char)
+    if left:
+        out = "…" + out[1:] if cell(out[0]) == 1 else "… " + out[1:]
+    if left + WINDOW < total:
+        out += "…"
+    start = min(max(0, start - begin), WINDOW)
+    return out, start, max(1, min(length, WINDOW - start))

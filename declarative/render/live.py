@@ -1,0 +1,64 @@
+"""The live display: a bar, what is being done at the moment, and lines that stay above it."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+from rich.text import Text
+
+MOST_RUNNING = 8
+"""Actions that have a line of their own while they run."""
+
+
+class Live:
+    """Draws on a terminal. Texts are clean already, and are never read as rich's markup."""
+
+    def __init__(self, stream: TextIO, total: int) -> None:
+        self._console = Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._bars = Bars(
+            SpinnerColumn(finished_text=" "),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._all = self._bars.add_task("all actions", total=total)
+        self._running: dict[str, TaskID] = {}
+        self._waiting: dict[str, str] = {}
+
+    def start(self) -> None:
+        """Show it."""
+        self._bars.start()
+
+    def stop(self) -> None:
+        """Take the bar away; the lines stay."""
+        self._bars.stop()
+
+    def begin(self, id: str, text: str) -> None:
+        """Give an action a line of its own, as long as there are not too many."""
+        if len(self._running) < MOST_RUNNING:
+            self._running[id] = self._bars.add_task(text, total=None)
+        else:
+            self._waiting[id] = text
+
+    def end(self, id: str) -> None:
+        """Take the action's line away, and let the next one have it."""
+        self._waiting.pop(id, None)
+        task = self._running.pop(id, None)
+        if task is not None:
+            self._bars.remove_task(task)
+            if self._waiting:
+                follower = next(iter(self._waiting))
+                self._running[follower] = self._bars.add_task(self._waiting.pop(follower), total=None)
+        self._bars.advance(self._all)
+
+    def line(self, text: str, style: str | None) -> None:
+        """A line that stays."""
+        self._console.print(Text(text, style=style or ""))

@@ -1,0 +1,156 @@
+"""A plan as text, to be read from top to bottom: what others changed, what is done, where ranks go,
+what cannot be placed, what it costs, and one line that sums it up.
+
+Diagnostics of the plan are not part of it: they go to stderr, through `diagnostics_text`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from declarative.plan import Cost, NodePreview, Op, Plan, Reservation, ReservationStatus
+from declarative.render.actions import actions_lines, counts, unplaced_count
+from declarative.render.blocks import Row, map_lines
+from declarative.render.diagnostics import count_text
+from declarative.render.text import Cell, Paint, cells, clean, columns, money, plural, ranges, seal, sentence
+from declarative.render.unplaced import headline, unplaced_lines
+
+MOST_UNCHANGED = 20
+"""So many nodes or ranks that stay as they are get a line each; more are only counted."""
+STATUS = {
+    ReservationStatus.NEW: "green",
+    ReservationStatus.KEPT: None,
+    ReservationStatus.RELEASED: "red",
+}
+
+
+def plan_text(plan: Plan, *, color: bool, width: int, summary_only: bool = False) -> str:
+    """The whole plan, or what cannot be placed, the cost and the summary line alone."""
+    paint = Paint(color=color)
+    lines: list[str] = []
+    if summary_only:
+        lines += [headline(refusal, paint) for refusal in plan.unplaced]
+    else:
+        lines += _drift(plan, paint)
+        lines += actions_lines(plan, paint, width)
+        if plan.actions or plan.unplaced:
+            lines += _map(plan, paint, width)
+            lines += _ranks(plan.reservations, paint, width)
+        lines += unplaced_lines(plan.unplaced, paint)
+    return seal([*lines, *_end(plan, paint)], color=color)
+
+
+def _end(plan: Plan, paint: Paint) -> list[str]:
+    """Cost and summary. The summary line is what people and scripts look for: it stands on its own."""
+    lines: list[str] = []
+    if plan.actions or plan.cost.before != plan.cost.after:
+        lines.append(cost_line(plan.cost))
+    if plan.actions:
+        lines.append(paint("bold", f"Plan: {counts(plan)}."))
+    if plan.unplaced:
+        lines.append(paint("red", f"{'' if plan.actions else 'No changes. '}{unplaced_count(plan)}."))
+    elif plan.result == "none":
+        lines.append(paint("bold", "No changes. Everything is as declared."))
+    if plan.result == "error":
+        errors = [d for d in plan.diagnostics if d.severity.value == "error"]
+        lines.append(paint("red", f"The plan cannot be applied: {count_text(errors)}."))
+    return lines
+
+
+def cost_line(cost: Cost) -> str:
+    """`Cost: 0.00 → 9.84 USD/h`, of whole nodes; what is unknown is said so."""
+    before, after = money(cost.before), money(cost.after)
+    if before == after:
+        unit = "" if cost.after is None else " USD/h"
+        return (
+            f"Cost: {after}{unit} (unchanged)" if unit else "Cost: unknown (some nodes have no known price)"
+        )
+    why = " (some nodes have no known price)" if None in (cost.before, cost.after) else ""
+    return f"Cost: {before} → {after} USD/h{why}"
+
+
+def _drift(plan: Plan, paint: Paint) -> list[str]:
+    out: list[str] = []
+    if plan.drift:
+        rows = [
+            [Cell(clean(d.address), "bold"), Cell(clean(d.change), "yellow"), Cell(sentence(d.detail))]
+            for d in plan.drift
+        ]
+        out += ["Changed outside of fleetform:", "", *columns(rows, paint), ""]
+    if plan.vanished:
+        backend = paint("yellow", f"{plural(len(plan.vanished), 'thing')} of one backend vanished at once:")
+        out += [f"{backend} {', '.join(map(clean, plan.vanished))}"]
+        out += ["That may be the backend's fault: check it before they are made anew.", ""]
+    return out
+
+
+def _map(plan: Plan, paint: Paint, width: int) -> list[str]:
+    """The block map as it will be. Of many nodes that nothing happens to, only the sum is shown."""
+    ops: dict[str, set[Op]] = {}
+    for action in plan.actions:
+        if action.address.kind == "node":
+            ops.setdefault(action.address.name, set()).add(action.op)
+    touched = {r.node for r in plan.reservations if r.status is not ReservationStatus.KEPT} | ops.keys()
+    still = [n for n in plan.nodes if n.name not in touched and n.status == "kept" and n.state == "ready"]
+    hidden = {n.name for n in still} if len(still) > MOST_UNCHANGED else set[str]()
+    rows = [_map_row(n, ops.get(n.name, set())) for n in plan.nodes if n.name not in hidden]
+    if not rows and not hidden:
+        return []
+    lines = map_lines(rows, paint, width)
+    if hidden:
+        busy, total = sum(len(n.holders) for n in still), sum(n.total for n in still)
+        lines.append(f"  … {len(still)} more nodes, unchanged, {busy}/{total} busy")
+    return ["Blocks after apply:", "", *lines, ""]
+
+
+def _map_row(node: NodePreview, ops: set[Op]) -> Row:
+    if node.status == "deleted":
+        return Row(node=node.name, total=node.total, holders=None, note="deleted", style="red")
+    if node.status == "new":
+        note, style = ("replaced", "red") if Op.DELETE in ops else ("new", "green")
+        return Row(node=node.name, total=node.total, holders=node.holders, note=note, style=style)
+    changed = "changed" if Op.UPDATE in ops else "kept"
+    note = changed if node.state == "ready" else f"{changed}, {node.state}"
+    warn = None if note == "kept" else "yellow"
+    return Row(node=node.name, total=node.total, holders=node.holders, note=note, style=warn)
+
+
+def _ranks(reservations: Sequence[Reservation], paint: Paint, width: int) -> list[str]:
+    """The table of ranks: task, rank → node → blocks → volumes → price → status."""
+    kept = [r for r in reservations if r.status is ReservationStatus.KEPT]
+    hide = len(kept) > MOST_UNCHANGED
+    shown = [r for r in reservations if not (hide and r.status is ReservationStatus.KEPT)]
+    if not reservations:
+        return []
+    lines = _rank_table(shown, paint, width)
+    if hide:
+        lines.append(f"  … {len(kept)} more ranks, unchanged")
+    return ["Ranks:", "", *lines, ""]
+
+
+def _rank_table(shown: Sequence[Reservation], paint: Paint, width: int) -> list[str]:
+    if not shown:
+        return []
+    volumes = [[f"{clean(path)}={clean(name)}" for path, name in sorted(r.volumes.items())] for r in shown]
+    fixed = max(cells(r.task) + cells(r.node) for r in shown) + 44
+    widest = max((cells(", ".join(found)) for found in volumes), default=0)
+    one_each = fixed + widest > width
+    head = ["task", "rank", "node", "blocks", "volumes" if widest else "", "USD/h", "status"]
+    rows = [[Cell(text, "dim", right=text in {"rank", "USD/h"}) for text in head]]
+    for item, found in zip(shown, volumes, strict=True):
+        first, rest = (found[:1], found[1:]) if one_each else ([", ".join(found)], [])
+        rows.append(_rank_row(item, first[0] if first else ""))
+        rows += [[Cell(text if i == 4 else "") for i in range(7)] for text in rest]
+    return columns(rows, paint)
+
+
+def _rank_row(item: Reservation, volume: str) -> list[Cell]:
+    return [
+        Cell(clean(item.task)),
+        Cell(str(item.rank), right=True),
+        Cell(clean(item.node)),
+        Cell(f"{ranges(item.blocks)} of {item.total_blocks}"),
+        Cell(volume),
+        Cell(money(item.price), right=True),
+        Cell(item.status.value, STATUS[item.status]),
+    ]

@@ -1,0 +1,142 @@
+"""Progress of an apply: bars on a terminal, plain lines elsewhere, JSON lines for programs.
+
+The only part of `render` that writes: to the stream that it is given. Safe to call from several threads.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
+
+from declarative.render.data import to_line
+from declarative.render.report import ActionResult, result_json
+from declarative.render.text import clean, sentence
+
+if TYPE_CHECKING:
+    from declarative.render.live import Live
+
+Mode = Literal["live", "plain", "json"]
+VERBS = {
+    ("create", "reservation"): ("reserving", "reserved"),
+    ("delete", "reservation"): ("releasing", "released"),
+    ("create", "attachment"): ("attaching", "attached"),
+    ("delete", "attachment"): ("detaching", "detached"),
+    ("create", "rank"): ("starting", "started"),
+    ("delete", "rank"): ("stopping", "stopped"),
+}
+PLAIN_VERBS = {
+    "create": ("creating", "created"),
+    "update": ("updating", "updated"),
+    "delete": ("deleting", "deleted"),
+}
+SAY_SECONDS = 1.0
+"""What took longer says how long."""
+
+
+def verbs(id: str) -> tuple[str, str, str]:
+    """The address of an action's id (`create:volume/data-0`), what is being done to it, and what was done."""
+    op, _, address = id.partition(":")
+    kind = address.partition("/")[0]
+    doing, did = VERBS.get((op, kind)) or PLAIN_VERBS.get(op) or (f"{op} begun", f"{op} done")
+    return clean(address), clean(doing), clean(did)
+
+
+class Progress:
+    """Says what happens while it happens. Use it as a context manager: the live display ends with it."""
+
+    def __init__(
+        self, stream: TextIO, mode: Mode, total: int, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.stream = stream
+        self.mode = mode
+        self.total = total
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._begun: dict[str, float] = {}
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        if self.mode == "live":
+            from declarative.render.live import Live
+
+            self._live = Live(self.stream, self.total)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            live, self._live = self._live, None
+        if live:
+            live.stop()
+
+    def begin(self, id: str) -> None:
+        """An action is begun."""
+        address, doing, _ = verbs(id)
+        with self._lock:
+            self._begun[id] = self._clock()
+            if self._live:
+                self._live.begin(id, f"{address}: {doing}…")
+            else:
+                self._write({"event": "begin", "id": id}, f"{address}: {doing}…")
+
+    def retry(self, id: str, error: str, wait: float) -> None:
+        """A call failed for now; it is tried again after `wait` seconds."""
+        address, _, _ = verbs(id)
+        text = f"{address}: trying again in {wait:.1f}s: {sentence(error)}"
+        with self._lock:
+            self._write({"event": "retry", "id": id, "error": error, "wait": round(wait, 3)}, text, "yellow")
+
+    def end(self, result: ActionResult) -> None:
+        """An action has ended, one way or another; skipped ones were never begun."""
+        address, _, did = verbs(result.id)
+        with self._lock:
+            began = self._begun.pop(result.id, None)
+            seconds = 0.0 if began is None else self._clock() - began
+            took = f" ({duration(seconds)})" if seconds >= SAY_SECONDS else ""
+            why = f": {sentence(result.error)}" if result.error else ""
+            text, style = f"{address}: {did}{took}", "green"
+            if result.outcome != "done":
+                text = f"{address}: {result.outcome}{took}{why}"
+                style = "red" if result.outcome == "failed" else "yellow"
+            if self._live:
+                self._live.end(result.id)
+            self._write({"event": "end", **result_json(result)}, text, style)
+
+    def note(self, text: str) -> None:
+        """Something worth saying that is about no single action."""
+        with self._lock:
+            self._write({"event": "note", "text": text}, sentence(text))
+
+    def rank(self, address: str, state: str, cause: str | None = None) -> None:
+        """A rank changed its state."""
+        why = f": {sentence(cause)}" if cause else ""
+        style = {"failed": "red", "lost": "red", "succeeded": "green"}.get(state)
+        with self._lock:
+            self._write(
+                {"event": "rank", "address": address, "state": state, "cause": cause},
+                f"{clean(address)}: {clean(state)}{why}",
+                style,
+            )
+
+    def _write(self, event: dict[str, Any], text: str, style: str | None = None) -> None:
+        """One event as one line; the lock is held."""
+        if self._live:
+            self._live.line(text, style)
+            return
+        self.stream.write((to_line(event) if self.mode == "json" else text) + "\n")
+        self.stream.flush()
+
+
+def duration(seconds: float) -> str:
+    """`4s`, `2m 5s`, `1h 3m`."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60}s"
+    return f"{whole // 3600}h {whole % 3600 // 60}m"

@@ -1,0 +1,89 @@
+"""What became of an apply: how many actions were done, and why the others were not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+from declarative.render.text import Paint, clean, seal, sentence
+
+MOST_SKIPPED = 10
+"""Skipped actions with the same cause that are named; how many more there are is said."""
+
+
+class ActionResult(Protocol):
+    """What became of one action, as `apply` hands it up: it lies below this package and imports nothing of it.
+
+    `outcome` is `done`, `failed` or `skipped`; `error` is the failure, or why it was skipped.
+    """
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def op(self) -> str: ...
+    @property
+    def outcome(self) -> str: ...
+    @property
+    def error(self) -> str | None: ...
+    @property
+    def hint(self) -> str | None: ...
+
+
+def report_text(results: Iterable[ActionResult], *, color: bool, title: str = "Apply") -> str:
+    """The failures with their hints, the skipped actions with their cause, and the summary line."""
+    found = tuple(results)
+    paint = Paint(color=color)
+    lines = [*_failures(found, paint), *_skipped(found, paint)]
+    return seal([*lines, _summary(found, paint, title)], color=color)
+
+
+def report_json(results: Iterable[ActionResult]) -> list[dict[str, Any]]:
+    """The results as data, in the order given."""
+    return [result_json(item) for item in results]
+
+
+def result_json(item: ActionResult) -> dict[str, Any]:
+    """One result as data."""
+    return {
+        "id": item.id,
+        "address": str(item.address),
+        "op": str(item.op),
+        "outcome": str(item.outcome),
+        "error": item.error,
+        "hint": item.hint,
+    }
+
+
+def _failures(results: Sequence[ActionResult], paint: Paint) -> Iterator[str]:
+    for item in results:
+        if item.outcome != "failed":
+            continue
+        error = sentence(item.error or "no cause is known")
+        yield f"{paint('red', 'failed')}: {clean(item.op)} {paint('bold', clean(item.address))}: {error}"
+        if item.hint:
+            yield f"  {paint('cyan', '=')} hint: {sentence(item.hint)}"
+        yield ""
+
+
+def _skipped(results: Sequence[ActionResult], paint: Paint) -> Iterator[str]:
+    causes: dict[str, list[ActionResult]] = {}
+    for item in results:
+        if item.outcome == "skipped":
+            causes.setdefault(sentence(item.error or "what it needs was not done"), []).append(item)
+    for cause, items in causes.items():
+        yield f"{paint('yellow', 'skipped')}: {cause}"
+        for item in items[:MOST_SKIPPED]:
+            yield f"  {clean(item.op)} {clean(item.address)}"
+        if len(items) > MOST_SKIPPED:
+            yield f"  … {len(items) - MOST_SKIPPED} more"
+        yield ""
+
+
+def _summary(results: Sequence[ActionResult], paint: Paint, title: str) -> str:
+    outcomes = [item.outcome for item in results]
+    done, failed, skipped = (outcomes.count(o) for o in ("done", "failed", "skipped"))
+    if not failed and not skipped:
+        return paint("green", f"{title} complete: {done} done.")
+    return paint("red", f"{title} finished with problems: {done} done, {failed} failed, {skipped} skipped.")

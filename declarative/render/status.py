@@ -1,0 +1,109 @@
+"""The status as text: fleets, nodes with their blocks, volumes, tasks with their ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from declarative.render.blocks import Row, map_lines
+from declarative.render.text import Cell, Paint, clean, columns, money, seal, sentence
+from declarative.render.views import NodeView, RankView, StatusView, TaskView, VolumeView
+
+STYLES = {
+    "ready": "green",
+    "running": "green",
+    "succeeded": "green",
+    "attached": "green",
+    "failed": "red",
+    "lost": "red",
+    "unreachable": "red",
+    "gone": "red",
+    "not_ready": "yellow",
+    "unknown": "yellow",
+    "stopped": "yellow",
+    "starting": "yellow",
+}
+
+
+def status_text(view: StatusView, *, color: bool, width: int) -> str:
+    """Everything that is recorded, as it was observed."""
+    paint = Paint(color=color)
+    lines: list[str] = []
+    for title, body in (
+        ("Fleets", _fleets(view, paint)),
+        ("Nodes", _nodes(view.nodes, paint, width)),
+        ("Volumes", _volumes(view.volumes, paint)),
+        ("Tasks", _tasks(view.tasks, paint)),
+    ):
+        if body:
+            lines += [*([""] if lines else []), f"{title}:", "", *body]
+    if not lines:
+        lines = ["Nothing is recorded yet: `fleetform plan` shows what `fleetform apply` would make."]
+    return seal(lines, color=color)
+
+
+def _state(state: str) -> Cell:
+    return Cell(clean(state), STYLES.get(state))
+
+
+def _fleets(view: StatusView, paint: Paint) -> list[str]:
+    rows = [
+        [
+            Cell(clean(f"fleet/{fleet.name}"), "bold"),
+            Cell(f"{fleet.nodes} {'node' if fleet.nodes == 1 else 'nodes'}", right=True),
+            Cell(f"{fleet.busy}/{fleet.total} busy", right=True),
+            Cell(f"{fleet.total - fleet.busy} idle", right=True),
+        ]
+        for fleet in view.fleets
+    ]
+    return columns(rows, paint)
+
+
+def _nodes(nodes: Sequence[NodeView], paint: Paint, width: int) -> list[str]:
+    rows = [
+        Row(node=n.name, total=n.total, holders=n.holders, note=_note(n), style=STYLES.get(n.state))
+        for n in nodes
+    ]
+    return map_lines(rows, paint, width)
+
+
+def _note(node: NodeView) -> str:
+    """The state, why it is so, and the price where it is known."""
+    price = "" if node.price is None else f", {money(node.price)} USD/h"
+    reason = f": {sentence(node.reason)}" if node.reason else ""
+    return f"{node.state}{reason}{price}"
+
+
+def _volumes(volumes: Sequence[VolumeView], paint: Paint) -> list[str]:
+    rows = []
+    for volume in volumes:
+        where = f"on {clean(f'node/{volume.node}')}" if volume.node else ""
+        reason = sentence(volume.reason or "")
+        name = Cell(clean(f"volume/{volume.name}"), "bold")
+        rows.append(
+            [
+                name,
+                Cell(clean(volume.size or ""), right=True),
+                _state(volume.state),
+                Cell(where),
+                Cell(reason),
+            ]
+        )
+    return columns(rows, paint)
+
+
+def _tasks(tasks: Sequence[TaskView], paint: Paint) -> list[str]:
+    rows: list[list[Cell]] = []
+    for task in tasks:
+        cause = sentence(task.cause or "")
+        rows.append([Cell(clean(f"task/{task.name}"), "bold"), _state(task.state), Cell(""), Cell(cause)])
+        rows += [_rank(task, rank) for rank in task.ranks]
+    return columns(rows, paint)
+
+
+def _rank(task: TaskView, rank: RankView) -> list[Cell]:
+    where = clean(f"node/{rank.node}") if rank.node else "-"
+    said = [] if rank.exit_code is None else [f"exit code {rank.exit_code}"]
+    said += [f"attempt {rank.attempt}"] if rank.attempt > 1 else []
+    said += [sentence(rank.cause)] if rank.cause else []
+    name = clean(f"rank/{task.name}-{rank.rank}")
+    return [Cell(f"  {name}"), _state(rank.state), Cell(where), Cell(", ".join(said))]

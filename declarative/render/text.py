@@ -1,0 +1,154 @@
+"""Text for a terminal: safe, in columns, with or without colour.
+
+Whatever comes from outside (YAML, a backend, a rank) passes `clean` before it is put into a line, and
+every rendering passes `seal` at its end, so that no control character of a stranger reaches a terminal.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+_SGR = re.compile(r"(\x1b\[[0-9;]*m)")
+_CODES = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "bold": "1", "dim": "2"}
+_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Categories that move the cursor, turn the direction of writing, hide themselves or cannot be encoded."""
+
+
+class _Visible(dict[int, str]):
+    """Each character as it is shown: control pictures for the old controls, escapes for the others."""
+
+    def __missing__(self, point: int) -> str:
+        char = chr(point)
+        shown = char
+        if point < 0x20:
+            shown = chr(0x2400 + point)
+        elif point == 0x7F:
+            shown = "\N{SYMBOL FOR DELETE}"
+        elif unicodedata.category(char) in _UNSAFE:
+            shown = f"\\u{point:04x}" if point <= 0xFFFF else f"\\U{point:08x}"
+        self[point] = shown
+        return shown
+
+
+_VISIBLE = _Visible()
+
+
+def clean(text: object) -> str:
+    """Text from outside as one line without control characters: they are made visible, not dropped."""
+    return str(text).translate(_VISIBLE)
+
+
+def sentence(text: object) -> str:
+    """As `clean`, with line breaks as spaces: for messages that other libraries wrap."""
+    return clean(" ".join(str(text).split("\n"))) if "\n" in str(text) else clean(text)
+
+
+def seal(lines: Iterable[str], *, color: bool) -> str:
+    """The lines as one text that ends in a newline; empty for no lines.
+
+    Of control characters our own colours and line breaks alone are left, even if a caller forgot to clean.
+    """
+    text = "\n".join(line.rstrip() for line in lines)
+    if not text:
+        return ""
+    parts = _SGR.split(text) if color else [text]
+    kept = [part if color and i % 2 else _lines(part) for i, part in enumerate(parts)]
+    return "".join(kept) + "\n"
+
+
+def _lines(text: str) -> str:
+    return "\n".join(clean(line) for line in text.split("\n"))
+
+
+def cells(text: str) -> int:
+    """How many columns a terminal takes for it: wide characters take two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(cell(char) for char in text)
+
+
+def cell(char: str) -> int:
+    """The columns of one character."""
+    if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1
+
+
+def clip(text: str, width: int) -> str:
+    """Cut to `width` columns, the cut marked by `…`."""
+    if cells(text) <= width:
+        return text
+    out, used = "", 0
+    for char in text:
+        used += cell(char)
+        if used > max(width, 2) - 1:
+            break
+        out += char
+    return out.rstrip() + "…"
+
+
+class Paint:
+    """Colours, where they were asked for."""
+
+    def __init__(self, *, color: bool) -> None:
+        self.color = color
+
+    def __call__(self, style: str | None, text: str) -> str:
+        """`text` in a style of `_CODES`, or as it is."""
+        if not self.color or not style or not text:
+            return text
+        return f"\x1b[{_CODES[style]}m{text}\x1b[0m"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One entry of a table: its text is padded first and painted then."""
+
+    text: str
+    style: str | None = None
+    right: bool = False
+
+
+def columns(rows: Sequence[Sequence[Cell]], paint: Paint, *, indent: str = "  ") -> list[str]:
+    """Rows as lines whose columns are aligned, two spaces between them; empty columns are left out."""
+    if not rows:
+        return []
+    widths = [max(cells(row[i].text) for row in rows) for i in range(len(rows[0]))]
+    shown = [i for i, width in enumerate(widths) if width]
+    return [indent + _row(row, shown, widths, paint).rstrip() for row in rows]
+
+
+def _row(row: Sequence[Cell], shown: list[int], widths: list[int], paint: Paint) -> str:
+    parts: list[str] = []
+    for i in shown:
+        entry = row[i]
+        gap = " " * (widths[i] - cells(entry.text))
+        painted = paint(entry.style, entry.text)
+        parts.append(gap + painted if entry.right else painted + gap)
+    return "  ".join(parts)
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """`0-2,5`: numbers in the notation of host lists."""
+    out: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if out and number == out[-1][1] + 1:
+            out[-1][1] = number
+        else:
+            out.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in out)
+
+
+def plural(count: int, noun: str, nouns: str | None = None) -> str:
+    """`1 error`, `2 errors`."""
+    return f"{count} {noun if count == 1 else nouns or noun + 's'}"
+
+
+def money(price: float | None) -> str:
+    """USD with two digits, four where two would hide something; `unknown` is never 0."""
+    if price is None:
+        return "unknown"
+    return f"{price:.2f}" if round(price, 2) == round(price, 4) else f"{price:.4f}"

@@ -1,0 +1,93 @@
+"""What `status` shows, as values: the keys of DESIGN §5, and beside them what only people read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from declarative.diagnostic import Diagnostic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetView:
+    """A fleet: how many nodes it has, and how many of their blocks are busy."""
+
+    name: str
+    nodes: int
+    total: int
+    busy: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """A node: `holders` maps each busy block to its holder (`rank/train-0`); `resources` is as recorded.
+
+    `state` is a value of `NodeState` and `reason` says why it is not ready; `observed_at` is in
+    seconds since the epoch.
+    """
+
+    name: str
+    fleet: str
+    state: str
+    backend: str
+    region: str
+    zone: str | None
+    instance_type: str
+    price: float | None
+    resources: Mapping[str, Any]
+    total: int
+    holders: Mapping[int, str] = field(default_factory=dict)
+    observed_at: float | None = None
+    reason: str | None = None
+
+    @property
+    def busy(self) -> int:
+        """The number of busy blocks: derived, never counted up and down."""
+        return len(self.holders)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeView:
+    """A volume, and the node that it is attached to. `size` and `reason` are for people."""
+
+    name: str
+    state: str
+    node: str | None = None
+    size: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankView:
+    """A rank: `node` is None when it holds none; `cause` says why it ended as it did."""
+
+    rank: int
+    node: str | None
+    state: str
+    exit_code: int | None = None
+    attempt: int = 1
+    cause: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskView:
+    """A task, its ranks, and the first cause of its failure."""
+
+    name: str
+    state: str
+    ranks: tuple[RankView, ...] = ()
+    cause: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusView:
+    """All of it. `diagnostics` (a backend that did not answer) are the caller's to print, on stderr."""
+
+    lineage: str | None
+    serial: int
+    fleets: tuple[FleetView, ...] = ()
+    nodes: tuple[NodeView, ...] = ()
+    volumes: tuple[VolumeView, ...] = ()
+    tasks: tuple[TaskView, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
