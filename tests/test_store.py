@@ -328,6 +328,20 @@ def test_an_update_changes_the_record_in_place(writer) -> None:
     assert found.outputs == {"id": "local:data-0"}, "nothing new was said of them"
 
 
+def test_a_part_holds_what_is_asked_for_and_all_that_it_needs(writer) -> None:
+    """One action looks at its own records; the rest of the state is not read for it."""
+    node(writer)
+    node(writer, "gpu-1")
+    reserve(writer, "train-0", "gpu-0", 0)
+    rank = Address("rank", "train-0")
+    make(writer, rank, (Address("reservation", "train-0"),))
+    part = writer.part([rank, Address("volume", "absent")])
+    assert set(part.records) == {rank, Address("reservation", "train-0"), Address("node", "gpu-0")}
+    whole = writer.state()
+    assert all(whole.records[address] == record for address, record in part.records.items())
+    assert (part.lineage, part.serial) == (whole.lineage, whole.serial)
+
+
 def test_a_failed_call_changes_nothing(store, writer) -> None:
     node(writer)
     before = store.read()

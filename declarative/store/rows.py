@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, insert, select, update
@@ -23,6 +23,9 @@ from declarative.store import tables as t
 from declarative.store.database import StateError, plain
 
 RESERVATION, NODE, RANK = "reservation", "node", "rank"
+
+MOST_BOUND = 500
+"""How many values one query names; databases have a limit."""
 
 
 def by_address(address: Address) -> tuple[int, object]:
@@ -85,7 +88,13 @@ def _records(connection: Connection) -> dict[Address, Record]:
     return _sorted(found, by_address)
 
 
-def _ranks(connection: Connection) -> dict[str, RankStatus]:
+def _ranks(connection: Connection, names: Sequence[str] | None = None) -> dict[str, RankStatus]:
+    query = select(t.rank_status)
+    if names is not None:
+        some = [names[i : i + MOST_BOUND] for i in range(0, len(names), MOST_BOUND)]
+        rows = [r for part in some for r in connection.execute(query.where(t.rank_status.c.name.in_(part)))]
+    else:
+        rows = list(connection.execute(query))
     found = {
         row.name: RankStatus(
             state=RankState(row.state),
@@ -95,7 +104,7 @@ def _ranks(connection: Connection) -> dict[str, RankStatus]:
             ended_at=row.ended_at,
             mounted=tuple(row.mounted),
         )
-        for row in connection.execute(select(t.rank_status))
+        for row in rows
     }
     return _sorted(found, natural)
 
@@ -148,6 +157,45 @@ def record(connection: Connection, address: Address) -> Record | None:
         needs=frozenset(map(Address.parse, held)),
         generation=row.generation,
     )
+
+
+def part(connection: Connection, wanted: Iterable[Address]) -> State:
+    """The records of `wanted` and of all that they need, directly or not, with their ranks' statuses.
+
+    A few queries whatever the size of the state: one action of an apply looks at little of it.
+    """
+    found: dict[Address, Record] = {}
+    asked: set[Address] = set()
+    front = set(wanted)
+    while front:
+        asked |= front
+        made = _some(connection, front)
+        found.update(made)
+        front = {need for record in made.values() for need in record.needs} - asked
+    meta = connection.execute(select(t.meta)).one()
+    names = [a.name for a in asked if a.kind == RANK]
+    return State(lineage=meta.lineage, serial=meta.serial, records=found, ranks=_ranks(connection, names))
+
+
+def _some(connection: Connection, wanted: Iterable[Address]) -> dict[Address, Record]:
+    needs: dict[str, set[Address]] = {}
+    texts = sorted(map(str, wanted))
+    out: dict[Address, Record] = {}
+    for start in range(0, len(texts), MOST_BOUND):
+        some = texts[start : start + MOST_BOUND]
+        for row in connection.execute(select(t.needs).where(t.needs.c.address.in_(some))):
+            needs.setdefault(row.address, set()).add(Address.parse(row.needed))
+        for row in connection.execute(select(t.resources).where(t.resources.c.address.in_(some))):
+            address = Address(row.kind, row.name)
+            out[address] = Record(
+                address=address,
+                backend=row.backend,
+                inputs=row.inputs,
+                outputs=row.outputs,
+                needs=frozenset(needs.get(row.address, ())),
+                generation=row.generation,
+            )
+    return out
 
 
 def open_intents(connection: Connection, address: Address) -> dict[str, Intent]:

@@ -48,6 +48,11 @@ class Writer:
         with reading(self._database) as connection:
             return rows.load(connection)
 
+    def part(self, wanted: Iterable[Address]) -> State:
+        """The records of `wanted` and of all that they need, with their ranks' statuses: cheap at any size."""
+        with reading(self._database) as connection:
+            return rows.part(connection, wanted)
+
     def renew(self, seconds: float) -> None:
         """Move the end of the lease."""
         with self._turn:
