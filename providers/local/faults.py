@@ -41,7 +41,13 @@ _REFUSED = {
     "unwritable": (PermanentKind.AUTH, "let the calling user write there"),
     "nospace": (PermanentKind.NO_CAPACITY, "free some space on the disk of the node's folder"),
 }
-"""Codes of the runner; those that are not here are nobody's doing but ours or the declaration's."""
+"""Codes of the runner, all of which say that nothing was changed; `usage` is left for the default."""
+
+_OPEN = {
+    "busy": TransientKind.BUSY,
+    "truncated": TransientKind.NOT_SENT,
+    "failed": TransientKind.AMBIGUOUS,  # nobody foresaw it, so nobody knows what was done
+}
 
 
 def from_os(error: OSError) -> ProviderError:
@@ -58,9 +64,8 @@ def from_os(error: OSError) -> ProviderError:
 def from_runner(error: RunnerError) -> ProviderError:
     """The port's fault for a refusal of the runner."""
     summary = f"the runner refused: {error.text or error.code}"
-    if error.code in {"busy", "truncated"}:  # nothing was changed
-        kind = TransientKind.BUSY if error.code == "busy" else TransientKind.NOT_SENT
-        return TransientError(kind, summary)
+    if error.code in _OPEN:
+        return TransientError(_OPEN[error.code], summary)
     lasting, hint = _REFUSED.get(error.code, (PermanentKind.INVALID, None))
     return PermanentError(lasting, summary, hint=hint)
 

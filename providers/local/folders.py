@@ -3,6 +3,7 @@
     <root>/nodes/<name>/fleetform.json       whose it is, by what token it was made, with what inputs
                        /ranks/<attempt>/     the runner's
                        /work/<attempt>/      where an attempt begins to work
+                       /hosts/<attempt>      its MPI host file
     <root>/volumes/<name>/fleetform.json
                          /attachment.json    who holds it: one file, so never two holders
                          /data/              the user's
@@ -10,7 +11,8 @@
 
 A thing is there from the moment its `fleetform.json` is, which comes last and whole, by a link that cannot
 succeed twice. It is gone from the moment its folder was renamed into the trash. So a crash at any point
-leaves no half thing: what it does leave is completed by the next create, or cleared by the next delete.
+leaves no half thing: a folder without that file is completed by the next create, and what lies in the trash
+is cleared by the next delete.
 Things of other owners are neither listed nor touched.
 """
 
@@ -176,7 +178,7 @@ class Folders:
                 # The user's, and by the user's umask: at the path where it is mounted, this is what counts.
                 (folder / DATA).mkdir(exist_ok=True)
             if put(folder / META, meta, new=True):
-                sync(folder.parent)
+                keep(folder.parent)
                 return meta
             have = self.read(meta.address)
             if have is None:
@@ -288,9 +290,22 @@ def put(path: Path, meta: Meta, *, new: bool) -> bool:
     except FileExistsError:
         return False
     finally:
-        Path(name).unlink(missing_ok=True)
-    sync(path.parent)
+        with contextlib.suppress(OSError):
+            Path(name).unlink(missing_ok=True)
+    keep(path.parent)
     return True
+
+
+def keep(folder: Path) -> None:
+    """Let what was just made outlive a power cut.
+
+    It is made, whether that succeeds or not: a permanent fault would say that it is not.
+    """
+    try:
+        sync(folder)
+    except OSError as error:
+        summary = f"made, but perhaps not for long: {folder}: {error.strerror}"
+        raise TransientError(TransientKind.AMBIGUOUS, summary, about=str(folder)) from error
 
 
 def sync(folder: Path) -> None:

@@ -7,6 +7,7 @@ import pwd
 import re
 import shlex
 import signal
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -30,6 +31,7 @@ their secrets. What else a task needs, it names in its `env`.
 """
 
 VOLUME_VARIABLE = "FLEETFORM_VOLUME_"
+HOSTFILE_VARIABLES = ("FLEETFORM_MPI_HOSTFILE", "DSTACK_MPI_HOSTFILE")
 
 
 class BareTransport:
@@ -89,8 +91,12 @@ def prepare(node: Path, launch: Launch, data: Mapping[str, Path]) -> runner.Laun
             folder.mkdir(parents=True, exist_ok=True)
     else:
         commands = (begin, *commands)
+    env = _environment(launch, cpus, data)
+    if launch.hostfile is not None:
+        hostfile = str(_write_hosts(node, launch.attempt, launch.hostfile))
+        env |= dict.fromkeys(HOSTFILE_VARIABLES, hostfile)
     try:
-        text = runner.script(commands, _environment(launch, cpus, data), str(folder))
+        text = runner.script(commands, env, str(folder))
     except ValueError as error:
         raise PermanentError(PermanentKind.INVALID, str(error), about=launch.attempt) from error
     return runner.Launch(
@@ -101,6 +107,17 @@ def prepare(node: Path, launch: Launch, data: Mapping[str, Path]) -> runner.Laun
         grace_seconds=launch.stop_seconds,
         mounts=tuple((str(source), target) for target, source in sorted(data.items())),
     )
+
+
+def _write_hosts(node: Path, attempt: str, text: str) -> Path:
+    """Write the MPI host file, beside the rank's folder, which is the user's."""
+    path = node / "hosts" / attempt
+    path.parent.mkdir(exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=".new.", dir=path.parent)
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+    Path(name).replace(path)  # whole at any time: it may be a rank that runs already
+    return path
 
 
 def _beginning(working_dir: str | None, data: Mapping[str, Path]) -> str | None:

@@ -1,0 +1,192 @@
+"""What the tests of the suite stand on: a lineage of its own for each, cleared at the end."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from declarative.provider import Launch, Provider, ProviderError, token
+from declarative.state import Address, NodeState, RankState, RankStatus, Record
+
+T = TypeVar("T")
+
+NODE: Mapping[str, Any] = {
+    "fleet": "gpu",
+    "region": "local",
+    "instance_type": "local",
+    "resources": {"cpu": 2, "memory_mib": 512, "gpus": 0},
+    "blocks": 2,
+    "placement": "any",
+}
+VOLUME: Mapping[str, Any] = {"region": "local", "size": "1GB", "prevent_destroy": True}
+
+
+def until(look: Callable[[], T], seconds: float) -> T:
+    """What `look` gives once that is true; the time only ends a test that has failed."""
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < deadline, "what the test waits for did not come"
+        time.sleep(0.02)
+    return found
+
+
+class Place:
+    """One lineage at the provider under test: makes things as the tool does, and takes them away again."""
+
+    def __init__(self, suite: Base, folder: Path) -> None:
+        self.suite = suite
+        self.folder = folder
+        self.lineage = str(uuid.uuid4())
+        self.made: list[Record] = []
+        self.started: list[tuple[Record, str]] = []
+
+    @property
+    def provider(self) -> Provider:
+        """A new one each time: nothing may depend on what a process remembers."""
+        return self.suite.make(self.folder, self.lineage)
+
+    def token(self, record: Record) -> str:
+        """The token of the create that made it."""
+        return token(self.lineage, record.address, record.generation, record.inputs.get("zone"))
+
+    def wanted(self, kind: str, name: str, inputs: Mapping[str, Any], generation: int = 1) -> Record:
+        """What is to be made; it will be taken away at the end, even if its making fails."""
+        record = Record(
+            address=Address(kind, name), backend=self.suite.backend, inputs=inputs, generation=generation
+        )
+        self.made.append(record)
+        return record
+
+    def create(self, record: Record, *needs: Record) -> Record:
+        """Make it, and record what came of it."""
+        known = {need.address: need for need in needs}
+        outputs = self.provider.create(record.address, self.token(record), record.inputs, known)
+        return replace(record, outputs=outputs)
+
+    def node(self, name: str = "gpu-0") -> Record:
+        """A node that is ready."""
+        record = self.create(self.wanted("node", name, self.suite.node_inputs))
+        until(lambda: self.state(record) is NodeState.READY, self.suite.ready_seconds)
+        return record
+
+    def volume(self, name: str = "data-0") -> Record:
+        """A volume."""
+        return self.create(self.wanted("volume", name, self.suite.volume_inputs))
+
+    def attachment(self, rank: str, volume: Record, node: Record) -> Record:
+        """An attachment that is yet to be made."""
+        inputs = {
+            "task": rank.rpartition("-")[0],
+            "rank": rank,
+            "node": node.address.name,
+            "volume": volume.address.name,
+            "path": "/data",
+        }
+        return self.wanted("attachment", f"{rank}.{volume.address.name}", inputs)
+
+    def attach(self, rank: str, volume: Record, node: Record) -> Record:
+        """A volume on a node, for a rank."""
+        return self.create(self.attachment(rank, volume, node), volume, node)
+
+    def state(self, node: Record) -> NodeState:
+        """The node's state by its readiness."""
+        return self.provider.readiness([node])[node.address.name].state
+
+    def start(self, node: Record, attempt: str, *commands: str, **options: Any) -> RankStatus:
+        """Start commands on a node; `options` are fields of `Launch`."""
+        self.started.append((node, attempt))
+        return self.provider.start(node, launch(attempt, *commands, **options))
+
+    def poll(self, node: Record, attempt: str) -> RankStatus | None:
+        """How one attempt is doing."""
+        return self.provider.poll(node, [attempt])[attempt]
+
+    def ended(self, node: Record, attempt: str) -> RankStatus:
+        """How one attempt ended."""
+
+        def look() -> RankStatus | None:
+            status = self.poll(node, attempt)
+            return status if status and status.state.ended else None
+
+        return until(look, self.suite.rank_seconds) or RankStatus(state=RankState.PENDING)
+
+    def log(self, node: Record, attempt: str) -> str:
+        """All that an attempt has written."""
+        return self.provider.read_log(node, attempt, 0).decode()
+
+    def logged(self, node: Record, attempt: str, text: str) -> None:
+        """Wait for a text in the log."""
+        until(lambda: text in self.log(node, attempt), self.suite.rank_seconds)
+
+    def clear(self) -> None:
+        """End and delete everything, in the order of a `destroy`."""
+        for node, attempt in self.started:
+            with suppress(ProviderError):
+                self.provider.stop(node, attempt, 0)
+        order = ("attachment", "node", "volume")
+        for record in sorted(self.made, key=lambda r: order.index(r.address.kind)):
+            with suppress(ProviderError):
+                self.provider.delete(record)
+
+
+def launch(attempt: str, *commands: str, **options: Any) -> Launch:
+    """An attempt without anything special."""
+    plain: dict[str, Any] = {
+        "env": {},
+        "cpus": (0,),
+        "gpus": (),
+        "working_dir": None,
+        "volumes": {},
+        "max_seconds": None,
+        "stop_seconds": 5,
+    }
+    return Launch(attempt=attempt, commands=commands, **{**plain, **options})
+
+
+class Base:
+    """What a subclass of the suite says of its provider, and what the tests are given."""
+
+    backend = "under-test"
+    """The name that `make` configures."""
+    node_inputs: Mapping[str, Any] = NODE
+    volume_inputs: Mapping[str, Any] = VOLUME
+    larger: Mapping[str, Any] = {**VOLUME, "size": "2GB", "tags": {"team": "a"}}
+    """What a volume may become in place."""
+    volumes = True
+    ranks = True
+    many = 12
+    """How many things a listing has to be complete for: more than a page holds."""
+    ready_seconds = 120.0
+    rank_seconds = 30.0
+
+    def make(self, folder: Path, lineage: str) -> Provider:
+        """A provider of a project in `folder`, whose things belong to `lineage`."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Iterator[Place]:
+        """An empty place, and what was made there is gone afterwards."""
+        place = Place(self, tmp_path)
+        yield place
+        place.clear()
+
+    @pytest.fixture
+    def disks(self, place: Place) -> Place:
+        """A place that has volumes."""
+        if not self.volumes:
+            pytest.skip("this provider has no volumes")
+        return place
+
+    @pytest.fixture
+    def node(self, place: Place) -> Record:
+        """A node on which ranks can be started."""
+        if not self.ranks:
+            pytest.skip("this provider starts no ranks")
+        return place.node()

@@ -1,0 +1,165 @@
+"""The suite's laws of ranks."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from declarative.provider import TransientError
+from declarative.state import RankState, Record
+from providers.testing.place import Base, Place
+
+
+class Ranks(Base):
+    """Starts, ends, stops, limits, environments, logs."""
+
+    def test_a_rank_runs_to_its_end(self, place: Place, node: Record) -> None:
+        """Commands run in one shell, in order; the exit code and both outputs are kept."""
+        begun = place.start(node, "train-0.1", "x=seen", "echo $x", "echo err >&2")
+        assert begun.state in {RankState.STARTING, RankState.RUNNING, RankState.SUCCEEDED}
+        ended = place.ended(node, "train-0.1")
+        assert (ended.state, ended.exit_code, ended.cause) == (RankState.SUCCEEDED, 0, None)
+        assert ended.started_at is not None
+        assert ended.ended_at is not None
+        assert ended.started_at <= ended.ended_at
+        assert place.log(node, "train-0.1") == "seen\nerr\n"
+
+    def test_a_rank_that_fails_says_so(self, place: Place, node: Record) -> None:
+        """The first command that fails ends the rank, with its exit code as the cause."""
+        place.start(node, "train-0.1", "echo before", "exit 7", "echo after")
+        ended = place.ended(node, "train-0.1")
+        assert (ended.state, ended.exit_code, ended.cause) == (RankState.FAILED, 7, "exit code 7")
+        assert place.log(node, "train-0.1") == "before\n"
+
+    def test_an_attempt_starts_at_most_once(self, place: Place, node: Record) -> None:
+        """However often, and by however many at once, it is asked for."""
+        with ThreadPoolExecutor(8) as pool:
+            tries = [pool.submit(place.start, node, "train-0.1", "echo begun; sleep 0.3") for _ in range(8)]
+        assert not [e for e in (t.exception() for t in tries) if not isinstance(e, TransientError | None)]
+        place.ended(node, "train-0.1")
+        assert place.start(node, "train-0.1", "echo again").state is RankState.SUCCEEDED
+        assert place.log(node, "train-0.1") == "begun\n"
+
+    def test_what_never_started_is_none(self, place: Place, node: Record) -> None:
+        """Neither poll nor stop makes an attempt of what is none; its log is empty or not found."""
+        place.start(node, "train-0.1", "true")
+        polled = place.provider.poll(node, ["train-0.1", "train-0.2"])
+        assert set(polled) == {"train-0.1", "train-0.2"}
+        assert polled["train-0.1"] is not None
+        assert polled["train-0.2"] is None
+        assert place.provider.poll(node, []) == {}
+        assert place.provider.stop(node, "train-0.2", 0) is None
+        assert place.poll(node, "train-0.2") is None
+
+    def test_stop_ends_all_of_it(self, place: Place, node: Record) -> None:
+        """TERM first; what ignores it is killed after the grace; stopping twice is the same as once."""
+        child = "(trap '' TERM; echo deaf; while :; do sleep 0.1; done) & wait"
+        place.start(node, "train-0.1", child)
+        place.logged(node, "train-0.1", "deaf")
+        begun = time.monotonic()
+        stopped = place.provider.stop(node, "train-0.1", 1)
+        assert time.monotonic() - begun < 20
+        assert stopped is not None
+        assert stopped.state is RankState.STOPPED
+        assert place.poll(node, "train-0.1") == stopped
+        assert place.provider.stop(node, "train-0.1", 1) == stopped
+
+    def test_stop_leaves_time_to_save(self, place: Place, node: Record) -> None:
+        """A rank that ends by itself within the grace is not killed."""
+        place.start(node, "train-0.1", "trap 'sleep 0.5; echo saved; exit 0' TERM; echo up; sleep 60 & wait")
+        place.logged(node, "train-0.1", "up")
+        stopped = place.provider.stop(node, "train-0.1", 20)
+        assert stopped is not None
+        assert stopped.state is RankState.STOPPED
+        assert place.log(node, "train-0.1") == "up\nsaved\n"
+
+    def test_a_rank_ends_at_its_limit(self, place: Place, node: Record) -> None:
+        """Nobody has to watch for it."""
+        place.start(node, "train-0.1", "sleep 60", max_seconds=1, stop_seconds=1)
+        ended = place.ended(node, "train-0.1")
+        assert (ended.state, ended.cause) == (RankState.FAILED, "max_duration reached")
+
+    def test_a_limit_can_be_changed(self, place: Place, node: Record) -> None:
+        """While it runs: taken away, and set."""
+        place.start(node, "train-0.1", "sleep 3.5", max_seconds=3, stop_seconds=1)
+        place.start(node, "train-1.1", "sleep 60", stop_seconds=1)
+        place.provider.change_limit(node, "train-0.1", None)
+        place.provider.change_limit(node, "train-1.1", 1)
+        assert place.ended(node, "train-1.1").cause == "max_duration reached"
+        assert place.ended(node, "train-0.1").state is RankState.SUCCEEDED
+
+    def test_variables_arrive_as_they_are(self, place: Place, node: Record) -> None:
+        """Quotes, newlines, dollars and other alphabets included."""
+        value = "a 'b' \"c\"\n$HOME `d` \\ ünï 漢"
+        place.start(node, "train-0.1", 'printf %s "$ODD"', env={"ODD": value})
+        place.ended(node, "train-0.1")
+        assert place.log(node, "train-0.1") == value
+
+    def test_the_host_file_is_there_to_be_read(self, place: Place, node: Record) -> None:
+        """With the given text, at the path that both variables name; without one, there are none."""
+        text = "10.0.0.1 slots=8\n10.0.0.2 slots=8\n"
+        both = 'cat "$FLEETFORM_MPI_HOSTFILE" "$DSTACK_MPI_HOSTFILE"'
+        place.start(node, "train-0.1", both, hostfile=text)
+        place.start(node, "train-1.1", "echo ${FLEETFORM_MPI_HOSTFILE-none}")
+        place.ended(node, "train-0.1")
+        place.ended(node, "train-1.1")
+        assert place.log(node, "train-0.1") == text + text
+        assert place.log(node, "train-1.1") == "none\n"
+
+    def test_the_callers_secrets_stay_with_the_caller(
+        self, place: Place, node: Record, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A rank has what it declares; of the caller, only what is known to be no secret."""
+        monkeypatch.setenv("FLEETFORM_VAR_PASSWORD", "hunter2")
+        monkeypatch.setenv("SOME_CLOUD_KEY", "hunter3")
+        place.start(node, "train-0.1", "env")
+        place.ended(node, "train-0.1")
+        assert "hunter" not in place.log(node, "train-0.1")
+
+    def test_a_rank_sees_its_gpus_and_no_others(self, place: Place, node: Record) -> None:
+        """Whatever the declaration says, and none if it has none."""
+        show = 'echo "[$CUDA_VISIBLE_DEVICES]"'
+        place.start(node, "train-0.1", show, gpus=(2, 3), env={"CUDA_VISIBLE_DEVICES": "0,1"})
+        place.start(node, "train-1.1", show)
+        place.ended(node, "train-0.1")
+        place.ended(node, "train-1.1")
+        assert place.log(node, "train-0.1") == "[2,3]\n"
+        assert place.log(node, "train-1.1") == "[]\n"
+
+    def test_attempts_do_not_share_a_folder(self, place: Place, node: Record) -> None:
+        """Each begins in an empty one, or in one below it that the declaration names."""
+        place.start(node, "train-0.1", "ls -A; pwd; touch x")
+        place.start(node, "train-0.2", "ls -A; pwd; touch x", working_dir="a/b")
+        place.ended(node, "train-0.1")
+        place.ended(node, "train-0.2")
+        first, second = place.log(node, "train-0.1"), place.log(node, "train-0.2")
+        assert len(first.splitlines()) == len(second.splitlines()) == 1
+        assert second.endswith("/a/b\n")
+        assert first != second
+
+    def test_logs_are_read_by_offset(self, place: Place, node: Record) -> None:
+        """In bytes, so that a reader goes on where it stopped, without a gap or a repeat."""
+        place.start(node, "train-0.1", "printf 'a\\303\\274b\\0c'")
+        place.ended(node, "train-0.1")
+        read = place.provider.read_log
+        assert read(node, "train-0.1", 0) == b"a\xc3\xbcb\0c"
+        assert read(node, "train-0.1", 2, 3) == b"\xbcb\0"
+        assert read(node, "train-0.1", 6) == b""
+        assert read(node, "train-0.1", 60) == b""
+
+    def test_data_stays_on_a_volume(self, disks: Place, node: Record) -> None:
+        """What one rank wrote, the next one reads on another node, at the path that its variable names."""
+        volume, second = disks.volume(), disks.node("gpu-1")
+        mounts: dict[str, Any] = {"volumes": {"/data": volume}, "env": {"FLEETFORM_VOLUME_DATA": "/data"}}
+        held = disks.attach("train-0", volume, node)
+        disks.start(node, "train-0.1", 'echo kept > "$FLEETFORM_VOLUME_DATA/file"', **mounts)
+        assert disks.ended(node, "train-0.1").state is RankState.SUCCEEDED
+        disks.provider.delete(held)
+        disks.provider.delete(node)
+        disks.attach("other-0", volume, second)
+        disks.start(second, "other-0.1", 'cat "$FLEETFORM_VOLUME_DATA/file"', **mounts)
+        assert disks.ended(second, "other-0.1").state is RankState.SUCCEEDED
+        assert disks.log(second, "other-0.1") == "kept\n"

@@ -1,0 +1,248 @@
+"""The suite's laws of nodes, volumes and attachments."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from declarative.provider import PermanentError, ProviderError, TransientError
+from declarative.state import Address, NodeState, Record
+from providers.testing.place import Base, Place, launch
+
+
+class Things(Base):
+    """Offers, creates, finds, listings, updates, deletes, readiness."""
+
+    # ------------------------------------------------------------------------------------- offers
+
+    def test_offers_are_whole_and_always_the_same(self, place: Place) -> None:
+        """An offer has what a node needs; an unknown price is None, never below 0."""
+        offers = place.provider.offers()
+        assert offers == place.provider.offers()
+        for offer in offers:
+            assert offer.backend == self.backend
+            assert offer.region
+            assert offer.instance_type
+            assert offer.shape.cpu >= 1
+            assert offer.shape.memory_mib >= 1
+            assert offer.price is None or offer.price >= 0
+
+    # ------------------------------------------------------------------------------------- create
+
+    def test_a_new_lineage_owns_nothing(self, place: Place) -> None:
+        """A listing before the first create is empty, and no fault."""
+        assert place.provider.inventory() == ()
+
+    def test_read_after_create_equals(self, place: Place) -> None:
+        """What was created is found and listed as it was asked for, by its token."""
+        made = [place.node(), *([place.volume()] if self.volumes else [])]
+        listed = {thing.address: thing for thing in place.provider.inventory()}
+        assert set(listed) == {record.address for record in made}
+        for record in made:
+            found = place.provider.find(record.address, place.token(record))
+            assert found is not None
+            assert found == listed[record.address]
+            assert found.token == place.token(record)
+            assert dict(found.inputs) == dict(record.inputs)
+            assert dict(found.outputs) == dict(record.outputs)
+
+    def test_outputs_say_what_the_thing_is(self, place: Place) -> None:
+        """Every thing has an id that no other thing of the backend has; a node has an address."""
+        made = [place.node("gpu-0"), place.node("gpu-1")]
+        if self.volumes:
+            made += [place.volume("data-0"), place.volume("gpu-0")]
+        assert all(record.outputs["address"] for record in made[:2])
+        ids = [record.outputs["id"] for record in made]
+        assert all(ids)
+        assert len(set(ids)) == len(ids)
+
+    def test_create_twice_with_one_token_makes_one(self, place: Place) -> None:
+        """A create that is tried again finds what the first try made."""
+        record = place.node()
+        assert place.create(record) == record
+        assert [thing.address for thing in place.provider.inventory()] == [record.address]
+
+    def test_creates_at_once_with_one_token_make_one(self, disks: Place) -> None:
+        """A try that was given up may still be under way when the next one begins."""
+        record = disks.wanted("volume", "data-0", self.volume_inputs)
+        with ThreadPoolExecutor(8) as pool:
+            tries = [pool.submit(disks.create, record) for _ in range(8)]
+        made = [t.result() for t in tries if not isinstance(t.exception(), TransientError)]
+        assert made
+        assert len({str(m.outputs["id"]) for m in made}) == 1
+        assert len(disks.provider.inventory()) == 1
+
+    def test_a_create_whose_answer_was_lost_is_found(self, place: Place) -> None:
+        """After a crash between the call and the record, the token alone leads to what was made."""
+        record = place.wanted("node", "gpu-0", self.node_inputs)
+        place.provider.create(record.address, place.token(record), record.inputs, {})
+        found = place.provider.find(record.address, place.token(record))
+        assert found is not None
+        assert dict(found.outputs) == dict(place.create(record).outputs)
+
+    def test_nothing_is_found_by_another_token(self, place: Place) -> None:
+        """A token stands for one create, the address alone for none."""
+        record = place.node()
+        assert place.provider.find(record.address, "0" * 32) is None
+        assert place.provider.find(Address("node", "gpu-9"), place.token(record)) is None
+
+    def test_a_later_generation_is_another_thing(self, place: Place) -> None:
+        """A record of what is gone does not lead to what has its address now."""
+        old = place.node()
+        place.provider.delete(old)
+        new = place.create(place.wanted("node", "gpu-0", self.node_inputs, generation=2))
+        assert new.outputs["id"] != old.outputs["id"]
+        assert place.provider.find(old.address, place.token(old)) is None
+        place.provider.delete(old)
+        assert place.provider.find(new.address, place.token(new)) is not None
+
+    # ------------------------------------------------------------------- inventory, update, delete
+
+    def test_the_inventory_is_complete(self, disks: Place) -> None:
+        """Every page is read, and each thing carries its token."""
+        made = [disks.volume(f"data-{i}") for i in range(self.many)]
+        listed = {thing.address: thing.token for thing in disks.provider.inventory()}
+        assert listed == {record.address: disks.token(record) for record in made}
+
+    def test_an_update_is_seen_by_all(self, disks: Place) -> None:
+        """What was updated is the same thing with new inputs, and an update may be tried again."""
+        record = disks.volume()
+        for _ in range(2):
+            outputs = disks.provider.update(record, disks.token(record), self.larger)
+            assert outputs["id"] == record.outputs["id"]
+        (thing,) = disks.provider.inventory()
+        assert dict(thing.inputs) == dict(self.larger)
+        assert thing.token == disks.token(record)
+
+    def test_an_update_of_what_is_gone_is_an_error(self, disks: Place) -> None:
+        """An update makes nothing."""
+        record = disks.volume()
+        disks.provider.delete(record)
+        with pytest.raises(PermanentError):
+            disks.provider.update(record, disks.token(record), self.larger)
+        assert disks.provider.inventory() == ()
+
+    def test_delete_twice_succeeds(self, place: Place) -> None:
+        """What is absent is success, and so is what never was."""
+        made = [place.node(), *([place.volume()] if self.volumes else [])]
+        for record in made:
+            place.provider.delete(record)
+            place.provider.delete(record)
+            assert place.provider.find(record.address, place.token(record)) is None
+        assert place.provider.inventory() == ()
+        place.provider.delete(place.wanted("node", "never-made", self.node_inputs))
+
+    def test_what_another_owner_made_is_not_ours(self, place: Place) -> None:
+        """Another lineage's things are not listed, found or deleted, whatever names they have."""
+        record = place.node()
+        stranger = Place(self, place.folder)
+        try:
+            assert stranger.provider.inventory() == ()
+            assert stranger.provider.find(record.address, place.token(record)) is None
+            with suppress(PermanentError):
+                stranger.provider.delete(record)
+            with suppress(PermanentError):
+                stranger.provider.delete(replace(record, outputs={}))
+            with suppress(PermanentError):  # a place may or may not take one name twice
+                stranger.create(stranger.wanted("node", "gpu-0", self.node_inputs))
+            assert [thing.address for thing in place.provider.inventory()] == [record.address]
+            assert place.state(record) is NodeState.READY
+        finally:
+            stranger.clear()
+        assert place.create(record) == record
+
+    def test_errors_are_only_those_of_the_port(self, place: Place) -> None:
+        """About what is not there, a provider answers or raises one of the two kinds; nothing else."""
+        gone = Record(
+            address=Address("node", "gpu-0"),
+            backend=self.backend,
+            inputs=self.node_inputs,
+            outputs={"id": "x"},
+        )
+        other = replace(gone, address=Address("volume", "data-0"), inputs=self.volume_inputs)
+        pair = replace(gone, address=Address("attachment", "a-0.data-0"), inputs={})
+        p = place.provider
+        calls: list[Callable[[], object]] = [
+            lambda: p.create(Address("nonsense", "x"), "1" * 32, {}, {}),
+            lambda: p.create(pair.address, "1" * 32, {}, {}),
+            lambda: p.find(Address("node", "../../etc"), "1" * 32),
+            lambda: p.update(gone, "1" * 32, self.node_inputs),
+            lambda: p.update(pair, "1" * 32, {}),
+            lambda: p.delete(gone),
+            lambda: p.delete(other),
+            lambda: p.delete(pair),
+            lambda: p.readiness([gone]),
+            lambda: p.start(gone, launch("a-0.1", "true")),
+            lambda: p.start(gone, launch("../../x", "true")),
+            lambda: p.start(gone, launch("a-0.1", "true", volumes={"/data": other})),
+            lambda: p.poll(gone, ["a-0.1"]),
+            lambda: p.stop(gone, "a-0.1", 0),
+            lambda: p.change_limit(gone, "a-0.1", None),
+            lambda: p.read_log(gone, "a-0.1", 0),
+        ]
+        for call in calls:
+            try:
+                call()
+            except ProviderError as error:
+                assert isinstance(error, TransientError | PermanentError)  # noqa: PT017  # never the base
+                assert error.summary  # noqa: PT017
+        assert p.inventory() == ()
+
+    # ---------------------------------------------------------------------------------- readiness
+
+    def test_readiness_says_when_it_was_seen(self, place: Place) -> None:
+        """Every node that is asked about is answered, and one that is gone is not ready, with a reason."""
+        here, gone = place.node("gpu-0"), place.node("gpu-1")
+        place.provider.delete(gone)
+        begun = time.time()
+        seen = place.provider.readiness([here, gone])
+        assert set(seen) == {"gpu-0", "gpu-1"}
+        assert seen["gpu-0"].state is NodeState.READY
+        assert abs((seen["gpu-0"].observed_at or 0) - begun) < 60
+        assert seen["gpu-1"].state is not NodeState.READY
+        assert seen["gpu-1"].reason
+
+    # ---------------------------------------------------------------------------------- volumes
+
+    def test_an_attachment_is_a_thing_as_others(self, disks: Place) -> None:
+        """It is made once by its token, listed, found, and deleted twice."""
+        volume, node = disks.volume(), disks.node()
+        record = disks.attach("train-0", volume, node)
+        assert disks.create(record, volume, node) == record
+        found = disks.provider.find(record.address, disks.token(record))
+        assert found is not None
+        assert found in disks.provider.inventory()
+        assert dict(found.inputs) == dict(record.inputs)
+        disks.provider.delete(record)
+        disks.provider.delete(record)
+        assert {thing.address.kind for thing in disks.provider.inventory()} == {"volume", "node"}
+
+    def test_a_volume_is_on_one_node_at_a_time(self, disks: Place) -> None:
+        """The second holder is refused until the first has let go."""
+        volume, first, second = disks.volume(), disks.node("gpu-0"), disks.node("gpu-1")
+        held = disks.attach("train-0", volume, first)
+        with pytest.raises(ProviderError):
+            disks.attach("other-0", volume, second)
+        disks.provider.delete(held)
+        disks.attach("other-0", volume, second)
+
+    def test_a_volume_in_use_is_not_deleted(self, disks: Place) -> None:
+        """Nobody loses the disk under a running rank."""
+        volume, node = disks.volume(), disks.node()
+        disks.attach("train-0", volume, node)
+        with pytest.raises(ProviderError):
+            disks.provider.delete(volume)
+        assert disks.provider.find(volume.address, disks.token(volume)) is not None
+
+    def test_a_volume_survives_its_node(self, disks: Place) -> None:
+        """The node's end is the end of its attachments, and of nothing else."""
+        volume, node = disks.volume(), disks.node("gpu-0")
+        disks.attach("train-0", volume, node)
+        disks.provider.delete(node)
+        assert [thing.address for thing in disks.provider.inventory()] == [volume.address]
+        disks.attach("other-0", volume, disks.node("gpu-1"))
