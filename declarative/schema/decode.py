@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ def _plain(hint: type, value: Json, path: Path, bounds: Is, out: list[Problem]) 
         out.append(_wrong_type(path, _WORDS[hint], value))
         return None
     if isinstance(value, int | float):
-        if value != value or value in (float("inf"), float("-inf")):
+        if not math.isfinite(value):
             out.append(Problem(path, "out-of-range", "must be a finite number"))
             return None
         if bounds.minimum is not None and value < bounds.minimum:
@@ -93,19 +94,27 @@ def _value(hint: Any, value: Json, path: Path, bounds: Is, out: list[Problem]) -
     if origin is tuple:
         return _items(args[0], value, path, bounds, out)
     if origin is Mapping:
-        if not isinstance(value, Mapping):
-            out.append(_wrong_type(path, "a mapping", value))
-            return None
-        return {str(k): _value(args[1], v, (*path, k), Is(), out) for k, v in value.items()}
+        return _mapping(args[1], value, path, out)
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _enum(hint, value, path, out)
     if isinstance(hint, type) and issubclass(hint, Syntax):
-        try:
-            return hint.parse(value)
-        except BadValueError as bad:
-            out.append(Problem((*path, *bad.path), bad.code, bad.summary, bad.hint, bad.at_key))
-            return None
+        return _syntax(hint, value, path, out)
     return decode(hint, value, path, out)
+
+
+def _mapping(hint: Any, value: Json, path: Path, out: list[Problem]) -> Any:
+    if not isinstance(value, Mapping):
+        out.append(_wrong_type(path, "a mapping", value))
+        return None
+    return {str(k): _value(hint, v, (*path, k), Is(), out) for k, v in value.items()}
+
+
+def _syntax(hint: type[Syntax], value: Json, path: Path, out: list[Problem]) -> Any:
+    try:
+        return hint.parse(value)
+    except BadValueError as bad:
+        out.append(Problem((*path, *bad.path), bad.code, bad.summary, bad.hint, bad.at_key))
+        return None
 
 
 def _items(hint: Any, value: Json, path: Path, bounds: Is, out: list[Problem]) -> Any:

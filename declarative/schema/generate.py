@@ -38,8 +38,8 @@ def type_schema(hint: Any, bounds: Is | None = None) -> dict[str, Any]:
         return {"type": "object", "additionalProperties": type_schema(args[1])}
     if isinstance(hint, type) and issubclass(hint, Enum):
         return {"enum": [member.value for member in hint]}
-    if dataclasses.is_dataclass(hint) and not issubclass(typing.cast(type, hint), Syntax):
-        return object_schema(typing.cast(type, hint))
+    if dataclasses.is_dataclass(hint) and not issubclass(typing.cast("type", hint), Syntax):
+        return object_schema(typing.cast("type", hint))
     return typing.cast("dict[str, Any]", hint.json_schema())
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from declarative.schema import Doc, Is, NotYet
+from declarative.spec.later import Credentials
 from declarative.spec.text import Name
 from declarative.spec.values import Gpu, Size
 
@@ -41,7 +42,7 @@ class Backend:
     ] = ()
     options: Annotated[Mapping[str, Any], Doc("The driver's own options.")] = field(default_factory=dict)
     credentials: Annotated[
-        Mapping[str, str] | None,
+        Credentials | None,
         NotYet("it comes with the cloud backends"),
         Doc("Names of environment variables, never values."),
     ] = None

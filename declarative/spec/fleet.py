@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from declarative.schema import BadValueError, Doc, InPlace, Is, Json, NotYet
 from declarative.schema.decode import describe
+from declarative.spec.hosts import SshConfig
 from declarative.spec.text import Env, Name, Tags
 from declarative.spec.values import MAX_COUNT, Blocks, Count, Duration, Resources
 
@@ -123,7 +124,9 @@ class Fleet:
         str | None, NotYet("it comes with the cloud backends"), Doc("A cloud's capacity reservation.")
     ] = None
     ssh_config: Annotated[
-        Any, NotYet("on-prem hosts come with the ssh backend"), Doc("Hosts of your own, reached over SSH.")
+        SshConfig | None,
+        NotYet("on-prem hosts come with the ssh backend"),
+        Doc("Hosts of your own, reached over SSH."),
     ] = None
 
     FOREIGN: ClassVar[Mapping[str, str]] = {

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from declarative.schema import BadValueError, Doc, InPlace, Is, NotYet
 from declarative.spec.fleet import Placement, SpotPolicy
+from declarative.spec.later import Files, Retry
 from declarative.spec.mounts import Mounts
 from declarative.spec.text import Env, Name, Tags
 from declarative.spec.values import MAX_COUNT, Duration, Resources
@@ -96,10 +97,14 @@ class Task:
     image: Annotated[
         str | None, NotYet("ranks run as processes of the node; " + _LATER_HOSTS), Doc("A container image.")
     ] = None
-    files: Annotated[Any, NotYet(_LATER_HOSTS), Doc("Files of the project that every rank gets.")] = None
-    retry: Annotated[
-        Any, NotYet("a failed task is run again by `apply --replace task/<name>`"), Doc("When to run again.")
+    files: Annotated[
+        Files | None, NotYet(_LATER_HOSTS), Doc("Files of the project that every rank gets.")
     ] = None
+    retry: Annotated[
+        Retry,
+        NotYet("a failed task is run again by `apply --replace task/<name>`"),
+        Doc("When to run again."),
+    ] = Retry(())
 
     FOREIGN: ClassVar[Mapping[str, str]] = {
         "ports": "remove it; ranks listen on their node's own address",

@@ -78,12 +78,15 @@ class Env(tuple[tuple[str, str], ...]):
                 raise BadValueError(
                     "wrong-type", f"expected a string, found {describe(item)}", None, (place,)
                 )
-            if item is None:
-                item = f"${{{{ env.{name} }}}}"
-            elif isinstance(item, bool):
-                item = str(item).lower()
-            pairs.append((name, str(item)))
+            pairs.append((name, cls._text(name, item)))
         return cls(pairs)
+
+    @staticmethod
+    def _text(name: str, item: Any) -> str:
+        """A value as the shell sees it; a name alone is the caller's variable, read when the rank starts."""
+        if item is None:
+            return f"${{{{ env.{name} }}}}"
+        return str(item).lower() if isinstance(item, bool) else str(item)
 
     @classmethod
     def _split(cls, place: int, item: Json) -> tuple[str, str | None]:
