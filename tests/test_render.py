@@ -7,6 +7,7 @@ import re
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,17 @@ from hypothesis import strategies as st
 
 from declarative.diagnostic import Diagnostic, Severity, Span
 from declarative.placement import RankVerdict, Refusal, Rejection, Verdict
-from declarative.plan import Action, Cost, Drift, NodePreview, Op, Plan, Reason, Reservation, ReservationStatus
+from declarative.plan import (
+    Action,
+    Cost,
+    Drift,
+    NodePreview,
+    Op,
+    Plan,
+    Reason,
+    Reservation,
+    ReservationStatus,
+)
 from declarative.render import (
     FleetView,
     NodeView,
@@ -75,7 +86,12 @@ def rank(number=0, task="train", **more):
     env = {"NCCL_DEBUG": "INFO", "HF_TOKEN": "${{ env.HF_TOKEN }}", "AUTH": "Bearer ${{ env.KEY }}"}
     commands = ["pip install -r requirements.txt", "torchrun --nnodes $FLEETFORM_NODES_NUM " + "--flag " * 20]
     base = {"task": task, "rank": number, "commands": commands, "nodes": 2, "env": env}
-    return {**base, "resources": {"cpu": "2", "memory": "1GB.."}, "volumes": {"/data": [f"data-{number}"]}, **more}
+    return {
+        **base,
+        "resources": {"cpu": "2", "memory": "1GB.."},
+        "volumes": {"/data": [f"data-{number}"]},
+        **more,
+    }
 
 
 def reserved(number=0, task="train", **more):
@@ -93,7 +109,10 @@ def preview(number=0, **more):
 def create_plan(count=2):
     """A first plan: volumes, nodes, reservations, attachments, ranks."""
     numbers = range(count)
-    places = [{"task": "train", "rank": i, "node": f"pair-{i}", "blocks": [0, 1], "total_blocks": 2} for i in numbers]
+    places = [
+        {"task": "train", "rank": i, "node": f"pair-{i}", "blocks": [0, 1], "total_blocks": 2}
+        for i in numbers
+    ]
     attached = [
         {"task": "train", "rank": f"train-{i}", "node": f"pair-{i}", "volume": f"data-{i}", "path": "/data"}
         for i in numbers
@@ -103,7 +122,10 @@ def create_plan(count=2):
         serial=0,
         actions=(
             *(act(Op.CREATE, f"volume/data-{i}", after=volume()) for i in numbers),
-            *(act(Op.CREATE, f"node/pair-{i}", after=node(), needs=(f"create:volume/data-{i}",)) for i in numbers),
+            *(
+                act(Op.CREATE, f"node/pair-{i}", after=node(), needs=(f"create:volume/data-{i}",))
+                for i in numbers
+            ),
             *(act(Op.CREATE, f"reservation/train-{i}", after=places[i]) for i in numbers),
             *(act(Op.CREATE, f"attachment/train-{i}.data-{i}", after=attached[i]) for i in numbers),
             *(act(Op.CREATE, f"rank/train-{i}", after=rank(i)) for i in numbers),
@@ -116,10 +138,15 @@ def create_plan(count=2):
 
 def replace_plan():
     """An update, a removal, replacements for a field of its own and for what is needed."""
-    grown = {"before": volume(tags={"owner": "a", "old": "x"}), "after": volume(size="2GB", tags={"owner": "b"})}
+    grown = {
+        "before": volume(tags={"owner": "a", "old": "x"}),
+        "after": volume(size="2GB", tags={"owner": "b"}),
+    }
     moved = {"before": node(env={"A": "1"}), "after": node(env={"A": "2", "T": "${{ env.T }}"})}
     place = {"task": "train", "rank": 0, "node": "pair-0", "blocks": [0, 1], "total_blocks": 2}
-    old = rank(commands=["echo a", "echo b", "echo c"], env={"K": "${{ env.OLD }}", "L": "1"}, working_dir="/a")
+    old = rank(
+        commands=["echo a", "echo b", "echo c"], env={"K": "${{ env.OLD }}", "L": "1"}, working_dir="/a"
+    )
     new = rank(commands=["echo a", "echo B", "echo c"], env={"K": "${{ env.NEW }}", "L": "1"})
     why = ("commands", "env", "working_dir")
     both = {"reason": Reason.CASCADE, "because": ("node/pair-0",)}
@@ -138,7 +165,14 @@ def replace_plan():
             act(Op.DELETE, "volume/scratch", Reason.REMOVED, before=volume()),
             act(Op.UPDATE, "volume/data-0", Reason.CHANGED, because=("size", "tags"), **grown),
             act(Op.CREATE, "node/pair-0", Reason.CHANGED, because=("env",), after=moved["after"]),
-            act(Op.UPDATE, "node/pair-1", Reason.CHANGED, because=("blocks",), before=node(), after=node(blocks=1)),
+            act(
+                Op.UPDATE,
+                "node/pair-1",
+                Reason.CHANGED,
+                because=("blocks",),
+                before=node(),
+                after=node(blocks=1),
+            ),
             act(Op.CREATE, "node/pair-4", Reason.MISMATCH, because=("max_price",), after=node(price=2)),
             act(Op.CREATE, "reservation/train-0", after=place, **both),
             act(Op.CREATE, "reservation/wait-0", Reason.REQUESTED, after=place | {"task": "wait"}),
@@ -163,7 +197,12 @@ def replace_plan():
 
 def refusals():
     busy = [
-        Rejection(target=f"node/gpu-{i}", code="busy", detail=f"wanted 8 blocks, {i} of 8 idle", short={"blocks": 8 - i})
+        Rejection(
+            target=f"node/gpu-{i}",
+            code="busy",
+            detail=f"wanted 8 blocks, {i} of 8 idle",
+            short={"blocks": 8 - i},
+        )
         for i in range(5)
     ]
     small = Rejection(
@@ -172,7 +211,9 @@ def refusals():
         detail="memory_mib: wanted 64GB.., has 16GB",
         short={"memory_mib": 49152, "gpu": 7},
     )
-    price = Rejection(target="offer/aws:x", code="price", detail="50 USD/h; the task allows 40", short={"price": 10.0})
+    price = Rejection(
+        target="offer/aws:x", code="price", detail="50 USD/h; the task allows 40", short={"price": 10.0}
+    )
     late = Rejection(target="node/gpu-9", code="not-ready", detail="unknown: not observed")
     return (
         Refusal(
@@ -211,7 +252,7 @@ def drift_plan():
 
 
 def unplaced_plan():
-    held = {i: "rank/train-0" for i in range(3)} | {i: "rank/eval-0" for i in range(5, 8)}
+    held = dict.fromkeys(range(3), "rank/train-0") | dict.fromkeys(range(5, 8), "rank/eval-0")
     return Plan(
         lineage="3f1c",
         serial=7,
@@ -219,7 +260,14 @@ def unplaced_plan():
         cost=Cost(before=2.0, after=2.0),
         nodes=(
             preview(0, name="gpu-0", total=8, holders=held, status="kept", state="ready"),
-            preview(1, name="gpu-10", total=96, holders={i: f"rank/job-{i}" for i in range(90)}, status="kept", state="ready"),
+            preview(
+                1,
+                name="gpu-10",
+                total=96,
+                holders={i: f"rank/job-{i}" for i in range(90)},
+                status="kept",
+                state="ready",
+            ),
             preview(2, name="small", total=1, holders={}, status="kept", state="ready"),
         ),
     )
@@ -238,3 +286,680 @@ PLANS = {
 @pytest.mark.parametrize("name", PLANS)
 def test_plan_text(name):
     golden(f"plan-{name}.txt", plan_text(PLANS[name], color=False, width=100))
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_plan_text_is_the_same_without_its_colours(name):
+    """Colour says nothing that the text does not say, and comes only when asked for."""
+    colored = plan_text(PLANS[name], color=True, width=100)
+    assert ESC in colored
+    assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == plan_text(PLANS[name], color=False, width=100)
+
+
+def test_plan_colours():
+    colored = plan_text(replace_plan(), color=True, width=100)
+    assert f"{ESC}[33m  ~{ESC}[0m" in colored
+    assert f"{ESC}[31m  -{ESC}[0m" in colored
+    assert f"{ESC}[32m  +{ESC}[0m" in colored
+
+
+def test_summary_only():
+    text = plan_text(unplaced_plan(), color=False, width=100, summary_only=True)
+    assert text == (
+        "  task/big[never-fits]: can never fit: 4 whole idle nodes wanted, 1 found\n"
+        "  task/one[no-capacity]: does not fit now: 1 place wanted, 0 found\n"
+        "No changes. 2 tasks cannot be placed.\n"
+    )
+    text = plan_text(create_plan(), color=False, width=100, summary_only=True)
+    assert text == "Cost: 0.00 → 2.46 USD/h\nPlan: 10 to create, 0 to update, 0 to delete, 0 to replace.\n"
+
+
+def test_a_plan_with_errors_says_that_it_cannot_be_applied():
+    plan = replace(create_plan(), diagnostics=(Diagnostic(code="protected", summary="no"),))
+    lines = plan_text(plan, color=False, width=100).splitlines()
+    assert lines[-1] == "The plan cannot be applied: 1 error."
+    assert lines[-2].startswith("Plan: 10 to create")
+
+
+def test_what_nothing_happens_to_is_counted_not_listed():
+    nodes = tuple(preview(i, status="kept", state="ready") for i in range(30))
+    held = tuple(reserved(i, status=ReservationStatus.KEPT, new_node=False) for i in range(30))
+    actions = (act(Op.CREATE, "node/pair-30", after=node()),)
+    nodes, held = (*nodes, preview(30)), (*held, reserved(30))
+    plan = Plan(lineage=None, serial=0, actions=actions, nodes=nodes, reservations=held)
+    text = plan_text(plan, color=False, width=100)
+    assert "  … 30 more nodes, unchanged, 60/60 busy\n" in text
+    assert "  … 30 more ranks, unchanged\n" in text
+    assert "node/pair-30" in text
+    assert "node/pair-29" not in text
+
+
+def test_no_value_from_the_environment_is_shown():
+    """`${{ env.X }}` is only said to come from there; what it is mixed with is not shown either."""
+    text = plan_text(create_plan(), color=False, width=100)
+    assert "AUTH=(from $KEY)" in text
+    assert "Bearer" not in text
+    assert "${{" not in text
+
+
+def test_narrow_terminals_get_a_volume_a_line():
+    text = plan_text(replace_plan(), color=False, width=60)
+    assert "/data=data-0, /scratch" not in text
+    assert re.search(r"^ +/scratch=scratch-0$", text, re.MULTILINE)
+
+
+def test_long_commands_are_cut_at_the_width():
+    text = plan_text(create_plan(), color=False, width=60)
+    assert max(cells(line) for line in text.splitlines() if "torchrun" in line) <= 60
+    many = {"commands": [f"echo {i}" for i in range(30)] + ["cat <<E\na\nb\nE"], "env": {}}
+    plan = Plan(lineage=None, serial=0, actions=(act(Op.CREATE, "rank/a-0", after=many),))
+    assert "  … 26 more\n" in plan_text(plan, color=False, width=60)
+    one = {"commands": ["cat <<E\na\nb\nE"]}
+    plan = Plan(lineage=None, serial=0, actions=(act(Op.CREATE, "rank/a-0", after=one),))
+    assert "- cat <<E … (+3 lines)\n" in plan_text(plan, color=False, width=60)
+
+
+@pytest.mark.parametrize("reason", Reason)
+@pytest.mark.parametrize("kind", ["volume", "node", "reservation", "attachment", "rank"])
+def test_every_reason_has_words(kind, reason):
+    for because in ((), ("node/pair-0",)):
+        action = act(Op.DELETE, f"{kind}/x", reason, because=because, before={"fleet": "f", "task": "t"})
+        text = plan_text(Plan(lineage=None, serial=0, actions=(action,)), color=False, width=100)
+        assert re.search(rf"^  - {kind}/x  # \S", text, re.MULTILINE)
+
+
+def test_names_in_host_list_notation():
+    assert together(["data-0"]) == "data-0"
+    assert together(["data-0", "data-1", "data-5"]) == "data-[0-1,5]"
+    assert together(["a1-0.b-7", "a1-1.b-7"]) == "a1-[0-1].b-7"
+
+
+def test_map_of_many_blocks_stays_on_one_line():
+    row = Row(node="gpu-0", total=96, holders={i: f"rank/job-{i}" for i in range(96)}, note="kept")
+    [line] = map_lines([row], Paint(color=False), 80)
+    assert cells(line) <= 80
+    assert "more]" in line
+
+
+# ------------------------------------------------------------------------------------------ plan JSON
+
+PLAN_KEYS = (
+    "format_version lineage serial result actions reservations unplaced drift cost summary diagnostics"
+)
+ACTION_KEYS = "id op address reason because before after needs"
+RESERVATION_KEYS = (
+    "task rank node fleet new_node blocks total_blocks volumes backend region zone instance_type price status"
+)
+
+
+def test_plan_json_has_the_keys_of_the_contract_in_their_order():
+    data = plan_json(replace(create_plan(), unplaced=refusals(), drift=drift_plan().drift))
+    assert list(data) == PLAN_KEYS.split()
+    assert list(data["actions"][0]) == ACTION_KEYS.split()
+    assert list(data["reservations"][0]) == RESERVATION_KEYS.split()
+    assert list(data["unplaced"][0]) == ["task", "code", "summary", "ranks"]
+    assert list(data["unplaced"][0]["ranks"][0]) == ["rank", "verdict", "rejections"]
+    assert list(data["unplaced"][0]["ranks"][1]["rejections"][0]) == ["target", "code", "detail", "short"]
+    assert list(data["drift"][0]) == ["address", "change", "detail"]
+    assert list(data["cost"]) == ["hourly_before", "hourly_after", "currency"]
+    assert list(data["summary"]) == ["create", "update", "delete", "replace"]
+
+
+def test_plan_json_values():
+    plan = replace(
+        create_plan(), unplaced=refusals(), reservations=(reserved(price=None), reserved(1, price=1 / 3))
+    )
+    data = plan_json(plan)
+    assert data["result"] == "unplaced"
+    assert data["lineage"] is None
+    assert data["actions"][2] == {
+        "id": "create:node/pair-0",
+        "op": "create",
+        "address": "node/pair-0",
+        "reason": "new",
+        "because": [],
+        "before": None,
+        "after": node(),
+        "needs": ["create:volume/data-0"],
+    }
+    assert [r["price"] for r in data["reservations"]] == [None, 0.333333]
+    assert data["reservations"][0]["volumes"] == {"/data": "data-0"}
+    assert data["reservations"][0]["zone"] is None
+    assert data["unplaced"][0]["ranks"][1]["rejections"][0]["short"] == {"gpu": 7, "memory_mib": 49152}
+    assert [r["verdict"] for r in data["unplaced"][0]["ranks"]] == ["fits", "cause", "not-tried", "not-tried"]
+    assert data["cost"] == {"hourly_before": 0.0, "hourly_after": 2.46, "currency": "USD"}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_plan_json_golden(name):
+    if name != "many":
+        golden(f"plan-{name}.json", to_json(plan_json(PLANS[name])))
+
+
+def test_plan_json_is_the_same_whatever_the_order_of_keys_in_the_database():
+    """Inputs of a record may come back in another order than they were written in."""
+    plan = replace_plan()
+    turned = tuple(
+        replace(a, before=dict(reversed(a.before.items())) if a.before else None) for a in plan.actions
+    )
+    assert to_json(plan_json(plan)) == to_json(plan_json(replace(plan, actions=turned)))
+
+
+def test_json_is_safe_to_print_and_loses_nothing():
+    text = to_json({"a": EVIL, "ü": "日本"})
+    assert json.loads(text) == {"a": EVIL, "ü": "日本"}
+    assert text.endswith("}\n")
+    assert "日本" in text
+    assert not unsafe(text)
+    assert "\n" not in to_line({"a": EVIL})
+    assert not unsafe(to_line({"a": EVIL}))
+
+
+# ---------------------------------------------------------------------------------------- diagnostics
+
+
+def finding(text, column, end, *, line=4, hint="did you mean `nodes`?", **more):
+    span = Span("fleet.yaml", line, column, line, end, text)
+    return Diagnostic(
+        code="unknown-field", summary="`node` is not a field of fleet", hint=hint, span=span, **more
+    )
+
+
+DIAGNOSTICS = {
+    "plain": [
+        finding("  node: 3", 3, 7),
+        Diagnostic(
+            code="protected", summary="volume/data-0 would be lost", hint="undo it", address="volume/data-0"
+        ),
+        Diagnostic(code="blocks-wait", summary="stays at 2 blocks", severity=Severity.WARNING),
+        finding("node: 3", 1, 5, line=1234, hint=None, severity=Severity.WARNING),
+    ],
+    "hard": [
+        finding("\tnode:\t3", 2, 6),
+        finding("  名前: ノード: 3  # wide", 7, 10),
+        finding(f"  {ESC}[31mnode{ESC}[0m: \x9b1m\u202e 3", 8, 12),
+        finding("e\u0301te\u0301: 3", 6, 9),
+        finding("  - " + "x" * 300 + " node " + "y" * 300, 306, 310),
+        finding("  - node " + "y" * 300, 5, 9),
+        finding("x" * 200 + " node", 202, 206),
+        finding("x" * 300, 1, 301),
+        finding("  nodes:", 20, 21),
+        finding("", 1, 1),
+        finding("  text: |", 9, 3, hint="two\nlines"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", DIAGNOSTICS)
+def test_diagnostics_text(name):
+    golden(f"diagnostics-{name}.txt", diagnostics_text(DIAGNOSTICS[name], color=False))
+
+
+def test_the_form_of_a_diagnostic():
+    assert diagnostics_text([finding("  node: 3", 3, 7)], color=False) == (
+        "error[unknown-field]: `node` is not a field of fleet\n"
+        "  --> fleet.yaml:4:3\n"
+        "   |\n"
+        " 4 |   node: 3\n"
+        "   |   ^^^^\n"
+        "   |\n"
+        "   = hint: did you mean `nodes`?\n"
+        "\n"
+        "1 error\n"
+    )
+    assert diagnostics_text([], color=False) == ""
+
+
+def test_diagnostics_colour():
+    text = diagnostics_text(DIAGNOSTICS["plain"], color=True)
+    assert text.startswith(f"{ESC}[31merror[unknown-field]{ESC}[0m")
+    assert re.sub(r"\x1b\[[0-9;]*m", "", text) == diagnostics_text(DIAGNOSTICS["plain"], color=False)
+
+
+@given(st.text(max_size=260), st.integers(1, 300), st.integers(1, 300))
+def test_carets_stay_under_the_line(text, column, end):
+    """However odd the line, one caret at least is shown, and no line is longer than the window."""
+    lines = diagnostics_text([finding(text, column, max(column, end), hint=None)], color=False).splitlines()
+    if text.strip():
+        carets = next(line for line in lines if line.endswith("^"))
+        assert cells(carets) <= 110 or column > len(text)
+
+
+def test_validate_json():
+    data = validate_json(valid=False, diagnostics=[finding("  node: 3", 3, 7), DIAGNOSTICS["plain"][1]])
+    assert list(data) == ["valid", "diagnostics"]
+    assert data["diagnostics"][0] == {
+        "severity": "error",
+        "code": "unknown-field",
+        "summary": "`node` is not a field of fleet",
+        "hint": "did you mean `nodes`?",
+        "address": None,
+        "file": "fleet.yaml",
+        "line": 4,
+        "column": 3,
+        "end_line": 4,
+        "end_column": 7,
+    }
+    assert list(data["diagnostics"][0]) == [
+        "severity",
+        "code",
+        "summary",
+        "hint",
+        "address",
+        "file",
+        "line",
+        "column",
+        "end_line",
+        "end_column",
+    ]
+    assert data["diagnostics"] == diagnostics_json([finding("  node: 3", 3, 7), DIAGNOSTICS["plain"][1]])
+    assert data["diagnostics"][1]["line"] is None
+
+
+# --------------------------------------------------------------------------------------------- status
+
+
+def status_view(**more):
+    resources = {"cpu": 96, "memory_mib": 1024, "gpus": 8, "gpu_name": "H100"}
+    common: dict[str, Any] = {
+        "fleet": "gpu",
+        "backend": "aws",
+        "region": "us-east-1",
+        "instance_type": "p5",
+        "resources": resources,
+    }
+    held = dict.fromkeys(range(3), "rank/train-0")
+    base = {
+        "lineage": "3f1c",
+        "serial": 9,
+        "fleets": (FleetView(name="gpu", nodes=2, total=16, busy=3),),
+        "nodes": (
+            NodeView(
+                name="gpu-0",
+                state="ready",
+                zone="us-east-1a",
+                price=1.23,
+                observed_at=1767225600.7,
+                total=8,
+                holders=held,
+                **common,
+            ),
+            NodeView(
+                name="gpu-1", state="unknown", zone=None, price=None, total=8, reason="no answer", **common
+            ),
+        ),
+        "volumes": (
+            VolumeView(name="data-0", state="attached", node="gpu-0", size="500GB"),
+            VolumeView(name="data-1", state="available", size="1TB"),
+        ),
+        "tasks": (
+            TaskView(
+                name="train",
+                state="failed",
+                ranks=(
+                    RankView(rank=0, node="gpu-0", state="running"),
+                    RankView(
+                        rank=1, node=None, state="failed", exit_code=1, attempt=2, cause="rank 1 failed first"
+                    ),
+                ),
+                cause="rank/train-1: exit code 1",
+            ),
+        ),
+    }
+    return StatusView(**{**base, **more})
+
+
+def test_status_text():
+    golden("status.txt", status_text(status_view(), color=False, width=100))
+    colored = status_text(status_view(), color=True, width=100)
+    assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == status_text(status_view(), color=False, width=100)
+
+
+def test_status_of_nothing():
+    assert status_text(StatusView(lineage=None, serial=0), color=False, width=80).startswith(
+        "Nothing is recorded yet"
+    )
+
+
+def test_status_json():
+    assert status_json(status_view()) == {
+        "format_version": 1,
+        "lineage": "3f1c",
+        "serial": 9,
+        "fleets": [{"name": "gpu", "nodes": 2, "blocks": {"total": 16, "busy": 3, "idle": 13}}],
+        "nodes": [
+            {
+                "name": "gpu-0",
+                "fleet": "gpu",
+                "state": "ready",
+                "backend": "aws",
+                "region": "us-east-1",
+                "zone": "us-east-1a",
+                "instance_type": "p5",
+                "price": 1.23,
+                "observed_at": "2026-01-01T00:00:00Z",
+                "resources": {"cpu": 96, "memory_mib": 1024, "gpus": 8},
+                "blocks": {"total": 8, "busy": 3, "idle": 5},
+                "holders": {"0": "rank/train-0", "1": "rank/train-0", "2": "rank/train-0"},
+            },
+            {
+                "name": "gpu-1",
+                "fleet": "gpu",
+                "state": "unknown",
+                "backend": "aws",
+                "region": "us-east-1",
+                "zone": None,
+                "instance_type": "p5",
+                "price": None,
+                "observed_at": None,
+                "resources": {"cpu": 96, "memory_mib": 1024, "gpus": 8},
+                "blocks": {"total": 8, "busy": 0, "idle": 8},
+                "holders": {},
+            },
+        ],
+        "volumes": [
+            {"name": "data-0", "state": "attached", "node": "gpu-0"},
+            {"name": "data-1", "state": "available", "node": None},
+        ],
+        "tasks": [
+            {
+                "name": "train",
+                "state": "failed",
+                "ranks": [
+                    {"rank": 0, "node": "gpu-0", "state": "running", "exit_code": None, "attempt": 1},
+                    {"rank": 1, "node": None, "state": "failed", "exit_code": 1, "attempt": 2},
+                ],
+            }
+        ],
+    }
+    golden("status.json", to_json(status_json(status_view())))
+
+
+# ------------------------------------------------------------------------- report, records, progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What `apply` will hand up: only its attributes matter."""
+
+    id: str
+    address: str
+    op: str
+    outcome: str
+    error: str | None = None
+    hint: str | None = None
+
+
+def result(id, outcome="done", **more):
+    op, _, address = id.partition(":")
+    return Result(id=id, address=address, op=op, outcome=outcome, **more)
+
+
+RESULTS = (
+    result("create:volume/data-0"),
+    result("create:node/gpu-0", "failed", error="no capacity\nin us-east-1a", hint="allow another zone"),
+    *(result(f"create:rank/train-{i}", "skipped", error="create:node/gpu-0 failed") for i in range(12)),
+    result("delete:volume/old", "failed"),
+    result("create:rank/other-0", "skipped", error="interrupted"),
+)
+
+
+def test_report_text():
+    golden("report.txt", report_text(RESULTS, color=False))
+    assert report_text(RESULTS[:1], color=False) == "Apply complete: 1 done.\n"
+    assert report_text([], color=False, title="Destroy") == "Destroy complete: 0 done.\n"
+    assert ESC in report_text(RESULTS, color=True)
+    assert list(report_json(RESULTS)[0]) == ["id", "address", "op", "outcome", "error", "hint"]
+
+
+def records():
+    return [
+        Record(
+            address=Address("rank", "train-10"),
+            backend="local",
+            inputs=rank(10, commands=["cat <<E\n  a\nE", "true"]),
+            outputs={"attempt": 1, "pid": 12},
+            needs=frozenset({Address("reservation", "train-10"), Address("attachment", "train-10.data-10")}),
+            generation=2,
+        ),
+        Record(address=Address("rank", "train-9"), backend="local", inputs=rank(9)),
+        Record(address=Address("volume", "data-0"), backend=None, inputs={}),
+    ]
+
+
+def test_state_text():
+    assert state_text(records()) == "volume/data-0\nrank/train-9\nrank/train-10\n"
+    assert state_text([]) == ""
+    golden("state-show.txt", state_text(records()[:1], detail=True))
+
+
+def play(progress):
+    with progress:
+        progress.note("refreshed\n3 things")
+        progress.begin("create:volume/data-0")
+        progress.retry("create:volume/data-0", "throttled", 2.345)
+        progress.end(result("create:volume/data-0"))
+        progress.begin("delete:rank/train-0")
+        progress.end(result("delete:rank/train-0", "failed", error="no answer"))
+        progress.end(result("update:node/gpu-0", "skipped", error="it was not needed"))
+        progress.rank("rank/train-1", "failed", "exit code 1")
+
+
+def ticking():
+    times = iter(range(0, 1000, 65))
+    return lambda: next(times)
+
+
+def test_progress_as_plain_lines():
+    stream = io.StringIO()
+    play(Progress(stream, "plain", 3, clock=ticking()))
+    assert stream.getvalue().splitlines() == [
+        "refreshed 3 things",
+        "volume/data-0: creating…",
+        "volume/data-0: trying again in 2.3s: throttled",
+        "volume/data-0: created (1m 5s)",
+        "rank/train-0: stopping…",
+        "rank/train-0: failed (1m 5s): no answer",
+        "node/gpu-0: skipped: it was not needed",
+        "rank/train-1: failed: exit code 1",
+    ]
+
+
+def test_progress_as_json_lines():
+    stream = io.StringIO()
+    play(Progress(stream, "json", 3))
+    events = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [e["event"] for e in events] == ["note", "begin", "retry", "end", "begin", "end", "end", "rank"]
+    assert events[1] == {"event": "begin", "id": "create:volume/data-0"}
+    assert events[2] == {"event": "retry", "id": "create:volume/data-0", "error": "throttled", "wait": 2.345}
+    assert list(events[3]) == ["event", "id", "address", "op", "outcome", "error", "hint"]
+    assert events[7] == {
+        "event": "rank",
+        "address": "rank/train-1",
+        "state": "failed",
+        "cause": "exit code 1",
+    }
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_on_a_terminal(monkeypatch):
+    """Lines that stay are the same as elsewhere; more actions than have room are shown one after another."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    stream = Terminal()
+    play(Progress(stream, "live", 3))
+    assert "volume/data-0: created" in stream.getvalue()
+    assert "rank/train-1: failed: exit code 1" in stream.getvalue()
+    stream = Terminal()
+    with Progress(stream, "live", 30) as progress:
+        for i in range(30):
+            progress.begin(f"create:rank/train-[bold]{i}")
+        for i in range(30):
+            progress.end(result(f"create:rank/train-[bold]{i}"))
+    assert "rank/train-[bold]29: started" in stream.getvalue()
+
+
+def test_progress_from_many_threads_never_mixes_lines():
+    stream = io.StringIO()
+    progress = Progress(stream, "plain", 800)
+
+    def work(n):
+        for i in range(100):
+            progress.begin(f"create:rank/t{n}-{i}")
+            progress.end(result(f"create:rank/t{n}-{i}"))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 1600
+    assert all(re.fullmatch(r"rank/t\d-\d+: start(ing…|ed)", line) for line in lines)
+
+
+def test_durations():
+    assert [duration(s) for s in (4.9, 65, 3780)] == ["4s", "1m 5s", "1h 3m"]
+
+
+# ------------------------------------------------------------------------------------------- terminal
+
+
+def test_when_to_use_colour():
+    tty, plain = Terminal(), io.StringIO()
+    assert use_color(tty, {"TERM": "xterm"})
+    assert use_color(tty, {"TERM": "xterm", "NO_COLOR": ""})
+    assert not use_color(tty, {"TERM": "xterm", "NO_COLOR": "1"})
+    assert not use_color(tty, {"TERM": "dumb"})
+    assert not use_color(plain, {"TERM": "xterm"})
+    plain.close()
+    assert not use_color(plain, {"TERM": "xterm"})
+
+
+def test_width_without_a_terminal_is_fixed(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    assert width(io.StringIO()) == 100
+    assert width(Terminal()) == 100
+
+
+def test_columns_of_text():
+    assert cells("日本e\u0301") == 5
+    assert clip("日本語", 4) == "日…"
+    assert ranges([3, 0, 1, 2, 9]) == "0-3,9"
+
+
+# --------------------------------------------------------------------------------------------- safety
+
+
+def unsafe(text):
+    """Whatever could do something to a terminal but a line break."""
+    return re.findall(
+        "[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]", text
+    )
+
+
+def everything(evil, *, color=False):
+    """Every rendering, with `evil` wherever something from outside is shown."""
+    inputs = {
+        "commands": [evil],
+        "env": {evil: evil, "K": f"${{{{ env.{evil} }}}}"},
+        evil: evil,
+        "tags": {evil: evil},
+    }
+    bad = Rejection(target=evil, code=evil, detail=evil, short={evil: 1.0})
+    ranks = (RankVerdict(rank=0, verdict=Verdict.CAUSE, rejections=(bad,)), *refusals()[0].ranks)
+    many = RankVerdict(rank=1, verdict=Verdict.CAUSE, rejections=(bad,) * 9)
+    address = Address("rank", evil)
+    plan = Plan(
+        lineage=evil,
+        serial=1,
+        actions=(
+            Action(op=Op.CREATE, address=address, reason=Reason.NEW, after=inputs),
+            Action(
+                op=Op.UPDATE, address=address, reason=Reason.CHANGED, because=(evil,), before={}, after=inputs
+            ),
+            Action(
+                op=Op.DELETE,
+                address=Address(evil, evil),
+                reason=Reason.CASCADE,
+                because=(evil,),
+                before=inputs,
+            ),
+        ),
+        reservations=(reserved(task=evil, node=evil, volumes={evil: evil}),),
+        unplaced=(Refusal(task=evil, code=evil, summary=evil, hint=evil, ranks=(*ranks, many)),),
+        drift=(Drift(address=evil, change=evil, detail=evil),),
+        nodes=(preview(name=evil, holders={0: evil}, status="kept", state=evil),),
+        vanished=(evil,),
+    )
+    found = [
+        Diagnostic(code=evil, summary=evil, hint=evil, address=evil),
+        Diagnostic(code="x", summary="x", span=Span(evil, 1, 3, 1, 9, evil)),
+    ]
+    nodes = (replace(status_view().nodes[0], name=evil, state=evil, reason=evil, holders={0: evil}),)
+    volumes = (VolumeView(name=evil, state=evil, node=evil, size=evil, reason=evil),)
+    ended = RankView(rank=0, node=evil, state=evil, cause=evil)
+    tasks = (TaskView(name=evil, state=evil, ranks=(ended,), cause=evil),)
+    view = status_view(
+        fleets=(FleetView(name=evil, nodes=1, total=1, busy=0),), nodes=nodes, volumes=volumes, tasks=tasks
+    )
+    ends = [
+        Result(id=evil, address=evil, op=evil, outcome=o, error=evil, hint=evil)
+        for o in ("failed", "skipped")
+    ]
+    recorded = Record(address=address, backend=evil, inputs=inputs, outputs={evil: [evil, {evil: evil}]})
+    stream = io.StringIO()
+    progress = Progress(stream, "plain", 1)
+    progress.begin(evil)
+    progress.retry(evil, evil, 1.0)
+    progress.note(evil)
+    progress.rank(evil, evil, evil)
+    progress.end(ends[0])
+    return [
+        plan_text(plan, color=color, width=80),
+        plan_text(plan, color=color, width=80, summary_only=True),
+        diagnostics_text(found, color=color),
+        status_text(view, color=color, width=80),
+        report_text(ends, color=color),
+        state_text([recorded]),
+        state_text([recorded], detail=True),
+        stream.getvalue(),
+        to_json(
+            [
+                plan_json(plan),
+                status_json(view),
+                validate_json(valid=True, diagnostics=found),
+                report_json(ends),
+            ]
+        ),
+    ]
+
+
+def test_nothing_from_outside_reaches_the_terminal_raw():
+    for text in everything(EVIL):
+        assert not unsafe(text)
+    for text in everything(EVIL, color=True):
+        assert not unsafe(re.sub(r"\x1b\[[0-9;]*m", "", text))
+
+
+def test_nothing_from_outside_forges_a_line():
+    """No line begins with what a stranger wrote after a line break, save deep in a block of `state show`."""
+    for text in everything("a\nPlan: 0 to create"):
+        assert not re.search(r"^ {0,5}Plan: 0 to create", text, re.MULTILINE)
+
+
+@given(
+    st.text(
+        alphabet=st.characters(codec=None) | st.sampled_from("\x1b\x9b\r\n\t\0\u202e"),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_safety_holds_for_any_text(evil):
+    for text in everything(evil):
+        assert not unsafe(text)
+        text.encode()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from declarative.plan import Action, Op, Plan, Reason
 from declarative.render.text import Paint, clean, plural, ranges
-from declarative.render.values import FORCES, changes, fields
+from declarative.render.values import FORCES, changes, fields, where
 from declarative.state import Address
 
 SYMBOLS = {
@@ -17,8 +17,9 @@ SYMBOLS = {
     "delete": ("-", "red"),
     "replace": ("-/+", "red"),
 }
-ALIKE = 3
-"""From so many on, neighbours that differ in nothing but their numbers are one entry."""
+PLACED = ("reservation", "attachment")
+"""Kinds whose creation takes one line; from three on they share one, as the table of ranks has them all."""
+FORCED = (Reason.CHANGED, Reason.CASCADE, Reason.MISMATCH)
 INDENT = " " * 6
 _NUMBER = re.compile(r"\d+")
 
@@ -31,14 +32,13 @@ class _Entry:
     change: str
     reason: str
     lines: tuple[str, ...]
+    where: str = ""
 
     @property
     def likeness(self) -> tuple[object, ...]:
         """Equal for entries that may be shown as one."""
-        lines = self.lines
-        if self.address.kind in ("reservation", "attachment") and self.change == "create":
-            lines = ()  # the block map and the table of ranks say where each of them is
-        return (self.address.kind, _NUMBER.sub("#", self.address.name), self.change, self.reason, lines)
+        pattern = _NUMBER.sub("#", self.address.name)
+        return (self.address.kind, pattern, self.change, self.reason, self.lines)
 
 
 def actions_lines(plan: Plan, paint: Paint, width: int) -> list[str]:
@@ -66,10 +66,11 @@ def _entries(plan: Plan, paint: Paint, width: int) -> list[_Entry]:
         lines = tuple(_lines(action, old, paint, width))
         reason = _words(action)
         if old:
+            if action.reason in FORCED and not any(FORCES in line for line in lines):
+                reason += f" ({FORCES})"
             reason += _again(action, ids)
-            if not any(FORCES in line for line in lines):
-                reason += f", {FORCES}"
-        out.append(_Entry(action.address, change, reason, lines))
+        at = where(action.address.kind, action.after or {}) if change == "create" else ""
+        out.append(_Entry(action.address, change, reason, lines, at))
     return out
 
 
@@ -79,7 +80,8 @@ def _lines(action: Action, old: Action | None, paint: Paint, width: int) -> Iter
     if action.op is Op.DELETE or action.after is None:
         return
     if before is None:
-        yield from fields(kind, action.after, width)
+        if kind not in PLACED:
+            yield from fields(kind, action.after, width)
         return
     forcing = action.because if old else ()
     yield from changes(kind, before, action.after, forcing=forcing, width=width, paint=paint)
@@ -97,7 +99,7 @@ def _groups(entries: list[_Entry]) -> Iterator[list[_Entry]]:
 
 
 def _split(group: list[_Entry]) -> Iterator[list[_Entry]]:
-    if len(group) >= ALIKE:
+    if len(group) > (2 if group[0].where else 1):
         yield group
     else:
         yield from ([entry] for entry in group)
@@ -106,13 +108,16 @@ def _split(group: list[_Entry]) -> Iterator[list[_Entry]]:
 def _group(group: list[_Entry], paint: Paint) -> Iterator[str]:
     first = group[0]
     symbol, style = SYMBOLS[first.change]
-    name = together([e.address.name for e in group])
-    count = f" ({len(group)} alike)" if len(group) > 1 else ""
-    head = f"{paint(style, f'{symbol:>3}')} {paint('bold', f'{first.address.kind}/{name}')}"
-    yield f"{head}{paint('dim', f'  # {first.reason}{count}')}"
-    if len(group) == 1 or len({e.lines for e in group}) == 1:
-        for line in first.lines:
-            yield INDENT + line
+    name = clean(first.address.kind) + "/" + together([e.address.name for e in group])
+    if len(group) == 2:
+        name = ", ".join(clean(e.address) for e in group)
+    note, at = f"  # {first.reason}", f"  {first.where}" if first.where else ""
+    if len(group) > 1:
+        said = " of them, see below" if first.where else " alike" if first.lines else ""
+        note, at = f"{note} ({len(group)}{said})", ""
+    yield f"{paint(style, f'{symbol:>3}')} {paint('bold', name)}{at}{paint('dim', note)}"
+    for line in first.lines:
+        yield INDENT + line
 
 
 def together(names: list[str]) -> str:
@@ -149,7 +154,7 @@ def _words(action: Action) -> str:
         Reason.REMOVED: removed.get(kind, f"{task} is not declared any more"),
         Reason.GONE: "recorded, but not there any more",
         Reason.INCOMPLETE: f"{task} was not started whole",
-        Reason.REQUESTED: "asked for",
+        Reason.REQUESTED: "asked for with `--replace`",
         Reason.SURPLUS: f"above the `nodes` of {fleet}",
         Reason.IDLE: "idle for longer than its fleet's `idle_duration`",
         Reason.DESTROY: "destroy",

@@ -50,7 +50,8 @@ def _end(plan: Plan, paint: Paint) -> list[str]:
     if plan.unplaced:
         lines.append(paint("red", f"{'' if plan.actions else 'No changes. '}{unplaced_count(plan)}."))
     elif plan.result == "none":
-        lines.append(paint("bold", "No changes. Everything is as declared."))
+        rest = "Nothing has to be done about it." if plan.drift else "Everything is as declared."
+        lines.append(paint("bold", f"No changes. {rest}"))
     if plan.result == "error":
         errors = [d for d in plan.diagnostics if d.severity.value == "error"]
         lines.append(paint("red", f"The plan cannot be applied: {count_text(errors)}."))

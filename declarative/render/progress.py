@@ -45,7 +45,11 @@ def verbs(id: str) -> tuple[str, str, str]:
 
 
 class Progress:
-    """Says what happens while it happens. Use it as a context manager: the live display ends with it."""
+    """Says what happens while it happens. Use it as a context manager: the live display ends with it.
+
+    The display is on only while actions run, so that prompts and reports are not drawn over. `total` may
+    be set once it is known.
+    """
 
     def __init__(
         self, stream: TextIO, mode: Mode, total: int, *, clock: Callable[[], float] = time.monotonic
@@ -56,31 +60,26 @@ class Progress:
         self._clock = clock
         self._lock = threading.Lock()
         self._begun: dict[str, float] = {}
+        self._ended = 0
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
-        if self.mode == "live":
-            from declarative.render.live import Live
-
-            self._live = Live(self.stream, self.total)
-            self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._lock:
-            live, self._live = self._live, None
-        if live:
-            live.stop()
+            if self._live:
+                self._live.stop()
 
     def begin(self, id: str) -> None:
         """An action is begun."""
         address, doing, _ = verbs(id)
         with self._lock:
             self._begun[id] = self._clock()
-            if self._live:
-                self._live.begin(id, f"{address}: {doing}…")
+            if self.mode == "live":
+                self._display().begin(id, f"{address}: {doing}…", self.total)
             else:
                 self._write({"event": "begin", "id": id}, f"{address}: {doing}…")
 
@@ -103,9 +102,12 @@ class Progress:
             if result.outcome != "done":
                 text = f"{address}: {result.outcome}{took}{why}"
                 style = "red" if result.outcome == "failed" else "yellow"
+            self._ended += 1
+            self._write({"event": "end", **result_json(result)}, text, style)
             if self._live:
                 self._live.end(result.id)
-            self._write({"event": "end", **result_json(result)}, text, style)
+                if not self._begun and self._ended >= self.total:
+                    self._live.stop()
 
     def note(self, text: str) -> None:
         """Something worth saying that is about no single action."""
@@ -123,10 +125,18 @@ class Progress:
                 style,
             )
 
+    def _display(self) -> Live:
+        """The live display: made when something is to be shown, since rich takes its time."""
+        if self._live is None:
+            from declarative.render.live import Live
+
+            self._live = Live(self.stream)
+        return self._live
+
     def _write(self, event: dict[str, Any], text: str, style: str | None = None) -> None:
         """One event as one line; the lock is held."""
-        if self._live:
-            self._live.line(text, style)
+        if self.mode == "live":
+            self._display().line(text, style)
             return
         self.stream.write((to_line(event) if self.mode == "json" else text) + "\n")
         self.stream.flush()

@@ -7,7 +7,7 @@ from typing import Any
 
 from declarative.render.data import plain
 from declarative.render.text import clean, seal
-from declarative.render.values import variable
+from declarative.render.values import is_from, short, variable
 from declarative.state import KINDS, Record, natural
 
 
@@ -47,15 +47,22 @@ def _values(values: Mapping[str, Any], indent: str) -> Iterator[str]:
             yield from _values(value, indent + "  ")
         elif isinstance(value, list) and value:
             yield f"{indent}{clean(key)}:"
-            yield from (f"{indent}  - {_scalar(item)}" for item in value)
+            for item in value:
+                yield from _text(f"{indent}  -", item, indent + "    ")
         else:
-            yield f"{indent}{clean(key)}: {_scalar(value)}"
+            yield from _text(f"{indent}{clean(key)}:", value, indent + "  ")
+
+
+def _text(head: str, value: Any, indent: str) -> Iterator[str]:
+    """A value after its head; a text of several lines as a block below it."""
+    if isinstance(value, str) and "\n" in value.strip("\n") and not is_from(value):
+        yield f"{head} |"
+        yield from (indent + clean(line) for line in value.strip("\n").split("\n"))
+    else:
+        yield f"{head} {_scalar(value)}"
 
 
 def _scalar(value: Any) -> str:
     if isinstance(value, str):
-        shown = variable(value)
-        return shown if shown.startswith("(from ") else clean(value) or '""'
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "null"}[value]
-    return clean(value)
+        return variable(value) if is_from(value) else clean(value) or '""'
+    return short("", value)

@@ -12,7 +12,7 @@ MOST_SKIPPED = 10
 
 
 class ActionResult(Protocol):
-    """What became of one action, as `apply` hands it up: it lies below this package and imports nothing of it.
+    """What became of one action, as `apply` hands it up: that lies below and imports nothing of this package.
 
     `outcome` is `done`, `failed` or `skipped`; `error` is the failure, or why it was skipped.
     """

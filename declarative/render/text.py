@@ -49,18 +49,15 @@ def sentence(text: object) -> str:
 def seal(lines: Iterable[str], *, color: bool) -> str:
     """The lines as one text that ends in a newline; empty for no lines.
 
-    Of control characters our own colours and line breaks alone are left, even if a caller forgot to clean.
+    Of control characters our own colours alone are left, even if a caller forgot to clean.
     """
-    text = "\n".join(line.rstrip() for line in lines)
-    if not text:
-        return ""
-    parts = _SGR.split(text) if color else [text]
-    kept = [part if color and i % 2 else _lines(part) for i, part in enumerate(parts)]
-    return "".join(kept) + "\n"
+    return "".join(_sealed(line, color=color).rstrip() + "\n" for line in lines)
 
 
-def _lines(text: str) -> str:
-    return "\n".join(clean(line) for line in text.split("\n"))
+def _sealed(line: str, *, color: bool) -> str:
+    if not color:
+        return clean(line)
+    return "".join(part if i % 2 else clean(part) for i, part in enumerate(_SGR.split(line)))
 
 
 def cells(text: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from declarative.placement import RankVerdict, Refusal, Rejection, Verdict
-from declarative.render.text import Cell, Paint, clean, columns, plural, ranges, sentence
+from declarative.render.text import Cell, Paint, clean, columns, ranges, sentence
 from declarative.spec.values import show_mib
 
 LISTED = 5
@@ -25,9 +25,9 @@ def unplaced_lines(refusals: Sequence[Refusal], paint: Paint) -> list[str]:
 
 
 def headline(refusal: Refusal, paint: Paint) -> str:
-    """`task/big  never-fits: …`."""
+    """`task/big[never-fits]: …`."""
     name = paint("bold", clean(f"task/{refusal.task}"))
-    return f"  {name}  {paint('red', clean(refusal.code))}: {sentence(refusal.summary)}"
+    return f"  {name}{paint('red', f'[{clean(refusal.code)}]')}: {sentence(refusal.summary)}"
 
 
 def _refusal(refusal: Refusal, paint: Paint) -> Iterator[str]:
@@ -84,8 +84,8 @@ def _group(found: Sequence[Rejection]) -> str:
     names = ", ".join(clean(r.target) for r in found[:NAMED])
     more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
     details = list(dict.fromkeys(r.detail for r in found))
-    others = f" (and {plural(len(details) - 1, 'other detail')})" if len(details) > 1 else ""
-    return f"{names}{more}: {sentence(details[0])}{others}{_missing(found)}"
+    example = "e.g. " if len(details) > 1 else ""
+    return f"{names}{more}: {example}{sentence(details[0])}{_missing(found)}"
 
 
 def _missing(found: Sequence[Rejection]) -> str:

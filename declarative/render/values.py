@@ -21,18 +21,27 @@ FORCES = "forces replacement"
 TOLD_ELSEWHERE = {
     "rank": frozenset({"task", "rank", "volumes"}),
     "reservation": frozenset({"task", "rank", "total_blocks"}),
-    "attachment": frozenset({"task", "rank"}),
+    "attachment": frozenset({"task", "rank", "variable"}),
 }
 """Fields that an address or the table of ranks says."""
 
 
+def is_from(value: object) -> bool:
+    """Whether a variable of the caller's environment goes into it."""
+    return bool(_names(str(value)))
+
+
+def _names(text: str) -> list[str]:
+    found = (name for expression in _EXPRESSION.findall(text) for name in _FROM.findall(expression))
+    return list(dict.fromkeys(found))
+
+
 def variable(value: object) -> str:
     """The value of an environment variable; where one of the caller goes in, only which one it is."""
-    text = str(value)
-    names = [n for expression in _EXPRESSION.findall(text) for n in _FROM.findall(expression)]
+    names = _names(str(value))
     if names:
-        return f"(from {', '.join(f'${clean(n)}' for n in dict.fromkeys(names))})"
-    return one_line(text)
+        return f"(from {', '.join(f'${clean(n)}' for n in names)})"
+    return one_line(str(value))
 
 
 def one_line(text: str) -> str:
@@ -59,7 +68,17 @@ def short(key: str, value: Any, *, quote: bool = False) -> str:
         return "[" + ", ".join(short(key, item) for item in value) + "]"
     if isinstance(value, str):
         return f'"{one_line(value)}"' if quote or not value else one_line(value)
+    if isinstance(value, float):
+        return str(value).removesuffix(".0")
     return clean(value)
+
+
+def where(kind: str, inputs: Mapping[str, Any]) -> str:
+    """What a reservation or an attachment is, in a few words; empty for the other kinds."""
+    node = clean(f"node/{inputs.get('node')}")
+    if kind == "reservation":
+        return f"blocks {short('blocks', inputs.get('blocks'))} of {node}"
+    return f"{clean(inputs.get('path'))} on {node}" if kind == "attachment" else ""
 
 
 def fields(kind: str, after: Mapping[str, Any], width: int) -> Iterator[str]:
@@ -138,8 +157,7 @@ def _value(key: str, value: Any) -> str:
     if value is None:
         return "(none)"
     if key.startswith("env."):
-        text = variable(value)
-        return text if text.startswith("(from") else f'"{text}"'
+        return variable(value) if is_from(value) else f'"{variable(value)}"'
     if key == "env" and isinstance(value, Mapping):
         return "{" + ", ".join(f"{clean(k)}={variable(v)}" for k, v in value.items()) + "}"
     return short(key, value, quote=True)
