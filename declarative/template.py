@@ -23,7 +23,7 @@ MAX_EXPRESSION = 500
 MAX_EXPRESSIONS = 2_000
 """Different expressions of one project that Jinja2 has to compile: each takes about a millisecond."""
 MAX_VALUE = 64 << 10
-MAX_SUGGESTIONS = 100
+MAX_COMPARED = 50_000
 MAX_OUTPUT = 32 << 20
 """Characters that all expressions of a project may give together."""
 
@@ -31,6 +31,8 @@ RANK_NAMES = ("node_rank", "dstack.node_rank", "dstack.job_num")
 _FILTERS = ("float", "int", "lower", "replace", "string", "trim", "upper")
 """Not `round`: it computes 10 to the power of its argument."""
 _SHELL_RANK = "${DSTACK_NODE_RANK}"
+UNUSABLE = re.compile("[\0\ud800-\udfff]")
+"""No program can be given such text, and no database keeps it."""
 _BODY = re.compile(r"""(?>[^'"}]|\}(?!\})|'(?>[^'\\]|\\.)*+'|"(?>[^"\\]|\\.)*+")*+""", re.DOTALL)
 _NAME = re.compile(r"(?:(var|env|dstack)\s*\.\s*)?([A-Za-z_]\w*)", re.ASCII)
 _ENV = re.compile(r"\$\{\{\s*env\.([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
@@ -77,12 +79,12 @@ class Scope:
     open: bool = False
     output: int = 0
     compiled: set[str] = field(default_factory=set)
-    suggested: int = 0
+    compared: int = 0
 
     def suggest(self, word: str, known: list[str]) -> str | None:
-        """`did you mean …?`, for the first hundred: a comparison with all names takes its time."""
-        self.suggested += 1
-        return suggest(word, known) if self.suggested <= MAX_SUGGESTIONS and len(word) <= 100 else None
+        """`did you mean …?`, as long as the comparisons with all names do not take too long."""
+        self.compared += len(known)
+        return suggest(word, known) if self.compared <= MAX_COMPARED and len(word) <= 100 else None
 
     def expression(self, text: str) -> _Expression:
         """One expression, read; within the limit for what Jinja2 has to compile."""
@@ -196,7 +198,8 @@ def _check_names(part: _Expression, scope: Scope) -> None:
             continue
         if scope.open or name in scope.unset:
             raise TemplateError("unset", f"`var.{name}` has no value")
-        near = scope.suggest(f"var.{name}", [f"var.{v}" for v in (*scope.variables, *scope.unset)])
+        near = scope.suggest(name, [*scope.variables, *scope.unset])
+        near = near.replace("`", "`var.", 1) if near else None
         declare = f"declare it in the `project` document: `variables: {{{name}: …}}`"
         raise TemplateError("undefined-variable", f"no variable `{name}` is declared", near or declare)
     for name in part.unknown:
@@ -218,6 +221,8 @@ def _evaluate(part: _Expression, scope: Scope, rank: int | None) -> Json:
     scope.output += size
     if size > MAX_VALUE or scope.output > MAX_OUTPUT:
         raise TemplateError("template-error", f"`{part.text}` gives too much text")
+    if isinstance(value, str) and UNUSABLE.search(value):
+        raise TemplateError("template-error", f"`{part.text}` gives text with U+0000 or half a character")
     return value
 
 

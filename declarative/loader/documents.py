@@ -99,6 +99,8 @@ def _decode(kind: str, document: Document, scope: Scope, findings: Findings) -> 
     usable = isinstance(name, str) and 0 < len(name) <= 100 and ("name",) not in faults
     address = f"{kind}/{name}" if usable else None
     for path, errors in faults.items():
+        if findings.full:
+            break
         for error in errors:
             if error.code != "unset":
                 findings.add(error.code, str(error), error.hint, span=document.span(path), address=address)
@@ -123,6 +125,8 @@ def _decoded(kind: str, body: Mapping[str, Any], problems: list[Problem]) -> Any
 def report(problems: Sequence[Problem], document: Document, address: str | None, findings: Findings) -> None:
     """What is wrong with a document's data, at its place."""
     for problem in problems:
+        if findings.full:
+            break
         # What is missing has no place of its own: the key of what it is missing in is shown.
         key = problem.at_key or problem.code == "missing-field"
         span = document.span(problem.path, key=key)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from declarative.diagnostic import Diagnostic, InvalidError, Severity, Span, in_order, suggest
 
 MAX_FINDINGS = 10_000
-MAX_SUGGESTIONS = 100
+MAX_COMPARED = 50_000
 MAX_SUMMARY = 300
 
 
@@ -20,7 +20,7 @@ class Findings:
     def __init__(self) -> None:
         self.items: list[Diagnostic] = []
         self.lost = False
-        self._suggested = 0
+        self._compared = 0
 
     def add(
         self,
@@ -42,19 +42,24 @@ class Findings:
     def extend(self, items: Iterable[Diagnostic]) -> None:
         """Findings of the layers below."""
         for item in items:
-            if len(self.items) < MAX_FINDINGS:
+            if not self.full:
                 self.items.append(item)
 
-    def near(self, word: str, known: Iterable[str]) -> str | None:
-        """`did you mean …?`, for the first hundred: a comparison with all names takes its time."""
-        self._suggested += 1
-        return suggest(word, known) if self._suggested <= MAX_SUGGESTIONS and len(word) <= 100 else None
+    def near(self, word: str, known: Collection[str]) -> str | None:
+        """`did you mean …?`, as long as the comparisons with all names do not take too long."""
+        self._compared += len(known)
+        return suggest(word, known) if self._compared <= MAX_COMPARED and len(word) <= 100 else None
+
+    @property
+    def full(self) -> bool:
+        """Whether there are so many findings that no more are kept."""
+        return len(self.items) >= MAX_FINDINGS
 
     def finish(self) -> tuple[Diagnostic, ...]:
         """The warnings; `InvalidError` with everything if there is an error."""
         found = in_order(self.items)
         if any(item.severity is Severity.ERROR for item in found):
-            if len(self.items) == MAX_FINDINGS:
+            if self.full:
                 summary = f"only the first {MAX_FINDINGS} findings are shown"
                 found = (*found, Diagnostic(code="too-many-errors", summary=summary, hint="fix these first"))
             raise InvalidError(found)

@@ -121,27 +121,17 @@ class _Task:
             name = for_ranks(text, self.scope)
             if name is None:
                 return (check_name(text),), text
-            names = tuple(check_name(name(rank)) for rank in range(self.task.nodes))
+            return _numbered([_short(name(rank)) for rank in range(self.task.nodes)])
         except TemplateError as bad:
             if bad.code != "unset":
                 self.say(path, bad.code, str(bad), bad.hint)
-            return None
         except BadValueError as bad:
-            hint = f"write `name-{_OWN}`" if "$" in text else bad.hint
-            self.say(path, bad.code, bad.summary, hint)
-            return None
-        match = _NUMBERED.fullmatch(names[0])
-        base = match[1] if match else ""
-        # Nothing but digits may follow the base, the same for all ranks.
-        if not base or not all(n[len(base) + 1 :].isdigit() and n.startswith(base + "-") for n in names):
-            summary = "the names of the ranks may differ only in a number at their end"
-            self.say(path, "rank-name", summary, f"write `name-{_OWN}`")
-            return None
-        return names, base
+            self.say(path, bad.code, bad.summary, f"write `name-{_OWN}`" if "${" in text else bad.hint)
+        return None
 
     def declare(self) -> None:
         """Add the volumes that the mounts themselves declare, one for each rank."""
-        for item in self.named:
+        for item in tuple(self.named):
             inline = item.mount.inline
             if inline is None:
                 continue
@@ -150,6 +140,7 @@ class _Task:
             if len(names) < self.task.nodes:
                 summary = f"`{names[0]}` would be created once for {self.task.nodes} ranks"
                 self.say(path, "volume-of-two-ranks", summary, f"write `{names[0]}-{_OWN}`")
+                self.named.remove(item)
                 continue
             if inline.backend is not None:
                 self.volumes.check_backend(self.entry, ("volumes", item.index, "backend"), inline.backend)
@@ -222,9 +213,7 @@ class _Task:
         """No volume is wanted twice: it is attached to one node at a time, and mounted once there."""
         seen: dict[str, tuple[int, str]] = {}
         for item in self.named:
-            if len(item.alternatives) > 1 or (
-                item.mount.inline is not None and len(item.alternatives[0]) < self.task.nodes
-            ):
+            if len(item.alternatives) > 1:
                 continue
             for rank in range(self.task.nodes):
                 name = item.of(rank)[0]
@@ -246,6 +235,20 @@ class _Task:
         base = match[1] if match else name
         hint = f"write `{base}-{_OWN}`, with `count: {self.task.nodes}` in the volume `{base}`"
         self.say(path, "volume-of-two-ranks", summary, hint)
+
+
+def _numbered(names: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """The names by rank, checked, and what they have in common before the number at their end."""
+    match = _NUMBERED.fullmatch(names[0])
+    base = match[1] if match else ""
+    if not base or not all(n.startswith(base + "-") and n[len(base) + 1 :].isdigit() for n in names):
+        raise BadValueError("rank-name", "the names of the ranks may differ only in a number at their end")
+    return tuple(check_name(n) for n in names), base
+
+
+def _short(name: str) -> str:
+    """`name`, unless it is too long for one: a hundred thousand ranks would each have it."""
+    return name if len(name) <= 100 else check_name(name)
 
 
 def _volume(name: str, inline: Inline) -> Volume:

@@ -10,7 +10,7 @@ from declarative.loader.files import read_variables
 from declarative.loader.findings import Findings
 from declarative.loader.project import ProjectFile
 from declarative.schema import BadValueError, Json
-from declarative.template import MAX_VALUE, Scope
+from declarative.template import MAX_VALUE, UNUSABLE, Scope
 
 PREFIX = "FLEETFORM_VAR_"
 
@@ -60,6 +60,8 @@ def settle(
 def _bounded(value: Json) -> Json:
     if isinstance(value, str) and len(value) > MAX_VALUE:
         raise BadValueError("bad-variable", f"a value has at most {MAX_VALUE} characters, found {len(value)}")
+    if isinstance(value, str) and UNUSABLE.search(value):
+        raise BadValueError("bad-variable", "the value holds U+0000 or is not UTF-8")
     return value
 
 

@@ -1,0 +1,89 @@
+"""YAML text into plain data that knows where it was written.
+
+The C parser's *events* are read, not its composed nodes: its composer recurses without a limit, and a few
+thousand `[` end the process with a segmentation fault. Events also let every limit hold while reading, so
+that a stranger's file (alias bombs, deep nesting, a million documents) is refused before it costs anything.
+Scalars are those of YAML 1.2's core schema: `yes` and dates are strings, `010` is ten.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from declarative.diagnostic import Diagnostic, InvalidError, Span, in_order
+from declarative.source.places import Document, Path, Text
+from declarative.source.reader import MAX_DEPTH, MAX_NODES, Reader, Stop, too_large
+
+__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_NODES", "Document", "Path", "Reading", "parse", "read"]
+
+MAX_BYTES = 4 << 20
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_DIRECTIVE = re.compile("(?:^|(?<=[\n\r\x85\u2028\u2029]))%(?!YAML\\s)\\S*")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What could be read of a file, and what could not. With `lost` there may be more documents in it."""
+
+    documents: tuple[Document, ...]
+    diagnostics: tuple[Diagnostic, ...]
+    lost: bool = False
+
+
+def read(content: str | bytes, file: str) -> list[Document]:
+    """The documents of a file; `InvalidError` with everything that is wrong with its YAML."""
+    reading = parse(content, file)
+    if reading.diagnostics:
+        raise InvalidError(in_order(reading.diagnostics))
+    return list(reading.documents)
+
+
+def parse(content: str | bytes, file: str) -> Reading:
+    """As `read`, but whatever is readable comes beside the findings. Empty documents are left out."""
+    out: list[Diagnostic] = []
+    text = _decoded(content, file, out)
+    if text is None:
+        return Reading((), tuple(out), lost=True)
+    documents: list[Document] = []
+    reader = Reader(Text(file, text), out)
+    try:
+        for document in reader.documents():
+            documents.append(document)  # noqa: PERF402 - what came before a stop is kept
+    except Stop:
+        reader.lost = True
+    return Reading(tuple(documents), tuple(out), lost=reader.lost)
+
+
+def _decoded(content: str | bytes, file: str, out: list[Diagnostic]) -> str | None:
+    start = Span(file, 1, 1, 1, 1)
+    if len(content) > MAX_BYTES:
+        out.append(too_large(f"the file is larger than {MAX_BYTES >> 20} MiB", start))
+        return None
+    encoding = Diagnostic(code="bad-encoding", summary="the file is not UTF-8 text", span=start)
+    try:
+        text = content if isinstance(content, str) else content.decode("utf-8")
+        text.encode("utf-8")
+    except UnicodeError:
+        out.append(
+            _hinted(encoding, "save it as UTF-8, and keep binary files out of the project's directory")
+        )
+        return None
+    text = text.removeprefix("\ufeff")
+    if bad := _UNPRINTABLE.search(text):
+        summary = f"the file holds the control character U+{ord(bad.group()):04X}"
+        place = Text(file, text).at(bad.start())
+        hint = "remove it; in double quotes it can be written as an escape, such as `\\x1b`"
+        out.append(Diagnostic(code="bad-encoding", summary=summary, hint=hint, span=place))
+        return None
+    if directive := _DIRECTIVE.search(text):
+        # Apart from being of no use here: the parser compares each %TAG with all before it.
+        summary = f"the directive `{directive.group()[:20]}` is not supported"
+        place = Text(file, text).at(directive.start())
+        out.append(Diagnostic(code="unsupported-yaml", summary=summary, hint="remove the line", span=place))
+        return None
+    return text
+
+
+def _hinted(item: Diagnostic, hint: str) -> Diagnostic:
+    return Diagnostic(code=item.code, summary=item.summary, hint=hint, span=item.span)

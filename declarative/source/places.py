@@ -1,0 +1,114 @@
+"""Where things stand in a file: places, spans, documents."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from declarative.diagnostic import Span
+
+MAX_LINE = 2_000
+"""A longer line is not shown under a message."""
+
+Path: TypeAlias = tuple[str | int, ...]
+Node: TypeAlias = Any
+"""Where a value stands: a place, or for a collection `(place, places of the keys, nodes of the values)`.
+
+A place is one number (see `place_of`): the garbage collector walks through objects, and hundreds of thousands
+of them made reading four times as slow. An alias shares the node that it stands for.
+"""
+
+_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
+_BITS = 24
+_ONES = (1 << _BITS) - 1
+ENDS = (1 << 2 * _BITS) - 1
+
+
+def place_of(start: Any, end: Any) -> int:
+    """Lines and columns of both ends, in one number."""
+    return int(start.line << 3 * _BITS | start.column << 2 * _BITS | end.line << _BITS | end.column)
+
+
+def where(node: Node) -> int:
+    """The place of a value."""
+    return int(node[0]) if isinstance(node, tuple) else int(node)
+
+
+@dataclass(slots=True)
+class Text:
+    """The text of a file, cut into lines only once a line has to be shown."""
+
+    file: str
+    text: str
+    _lines: list[str] | None = None
+    _held: tuple[str, bool] | None = None
+
+    def line(self, number: int) -> str:
+        """A line by its number from 0, or nothing if it is too long to be shown."""
+        if self._lines is None:
+            self._lines = _BREAK.split(self.text)
+        line = self._lines[number] if number < len(self._lines) else ""
+        return line if len(line) <= MAX_LINE else ""
+
+    def span(self, place: int) -> Span:
+        """The span of a place."""
+        line, column = place >> 3 * _BITS, place >> 2 * _BITS & _ONES
+        end_line, end_column = place >> _BITS & _ONES, place & _ONES
+        return Span(self.file, line + 1, column + 1, end_line + 1, end_column + 1, self.line(line))
+
+    def may_hold(self, text: str) -> bool:
+        """Whether a value may hold `text`: it stands there as it is, or may be written with escapes."""
+        if self._held is None or self._held[0] != text:
+            self._held = text, text in self.text or "\\" in self.text
+        return self._held[1]
+
+    def at(self, offset: int) -> Span:
+        """The span of one character."""
+        before = _BREAK.split(self.text[:offset])
+        line, column = len(before), len(before[-1]) + 1
+        return Span(self.file, line, column, line, column + 1, self.line(line - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One YAML document: its data, and on request the place of any part of it.
+
+    `whole` is false where something could not be read, so that fields may be missing that were written.
+    `size` is the number of its values.
+    """
+
+    data: Mapping[str, Any]
+    file: str
+    whole: bool
+    size: int
+    _root: Node = field(repr=False, compare=False)
+    _text: Text = field(repr=False, compare=False)
+
+    def may_hold(self, text: str) -> bool:
+        """Whether a value may hold `text`: a cheap test by the whole file, as written."""
+        return self._text.may_hold(text)
+
+    def span(self, path: Path = (), *, key: bool = False) -> Span:
+        """Where the value at `path` stands, or with `key` its key; else the nearest thing above it."""
+        node, at = self._root, None
+        for step in path:
+            _, keys, values = node if isinstance(node, tuple) else (0, None, ())
+            if keys is not None and step in keys:
+                at, node = keys[step], values[step]
+            elif isinstance(values, list) and isinstance(step, int) and 0 <= step < len(values):
+                at, node = None, values[step]
+            else:
+                break
+        if key and at is not None:
+            return self._text.span(at)
+        return self._text.span(self._title() if node is self._root else where(node))
+
+    def _title(self) -> int:
+        """What stands for the whole document: its name, else its type, else its first key."""
+        whole, keys, values = self._root
+        for name in ("name", "type"):
+            if isinstance(values.get(name), int):
+                return int(values[name])
+        return int(next(iter(keys.values()), whole))

@@ -1,0 +1,884 @@
+"""A directory into `Desired`, or into everything that is wrong with it."""
+
+import os
+import socket
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from declarative.diagnostic import Diagnostic, InvalidError, Severity
+from declarative.loader import Loaded, load
+from declarative.loader import files as files_module
+from declarative.resource import RankMount
+from declarative.schema import Problem, validate
+from declarative.schema.validate import _validator
+from declarative.spec import DOCUMENTS, Fleet
+
+
+def write(directory: Path, **files: str) -> Path:
+    for name, text in files.items():
+        path = directory / (name.replace("__", "/") + ".yaml")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return directory
+
+
+def errors(directory: Path, **options) -> list[Diagnostic]:
+    with pytest.raises(InvalidError) as info:
+        load(directory, **options)
+    return [d for d in info.value.diagnostics if d.severity is Severity.ERROR]
+
+
+FLEET = "type: fleet\nname: gpu\nnodes: 1\n"
+VOLUME = "type: volume\nname: data\nsize: 1GB\n"
+TASK = "type: task\nname: train\ncommands: [run]\n"
+
+WHOLE = """\
+type: project
+name: demo
+variables:
+  size: 500GB
+  ranks: {type: number, default: 4}
+---
+type: fleet
+name: gpu
+nodes: 0..4
+placement: cluster
+blocks: auto
+resources: {gpu: "H100:8"}
+env: [TOKEN]
+---
+type: volume
+name: data
+count: 4
+size: ${{ var.size }}
+---
+type: task
+name: train
+nodes: ${{ var.ranks }}
+env: [NCCL_DEBUG=INFO, "HF=${{ env.HF_TOKEN }}-${{ var.ranks }}"]
+commands:
+  - echo ${#x} $FLEETFORM_NODE_RANK
+fleets: [gpu]
+volumes:
+  - data-${{ node_rank }}:/data
+  - {name: "scratch-${DSTACK_NODE_RANK}", path: /scratch, size: 100GB, prevent_destroy: false}
+"""
+
+
+def test_a_whole_project(tmp_path):
+    loaded = load(write(tmp_path, main=WHOLE))
+    desired = loaded.desired
+    assert loaded.files == ("main.yaml",)
+    assert loaded.diagnostics == ()
+    assert desired.project.name == "demo"
+    assert desired.backends == {}
+    assert desired.fleets["gpu"].env == (("TOKEN", "${{ env.TOKEN }}"),)
+    assert list(desired.volumes) == [*(f"data-{i}" for i in range(4)), *(f"scratch-{i}" for i in range(4))]
+    assert desired.volumes["data-3"].declared_by == "volume/data"
+    assert desired.volumes["data-3"].inputs == {
+        "backend": "local",
+        "region": "local",
+        "size": "500GB",
+        "prevent_destroy": True,
+    }
+    assert desired.volumes["scratch-1"].declared_by == "task/train"
+    assert desired.volumes["scratch-1"].inputs == {
+        "backend": "local",
+        "region": "local",
+        "size": "100GB",
+        "prevent_destroy": False,
+    }
+    task = desired.tasks["train"]
+    assert task.spec.nodes == 4
+    assert dict(task.spec.env) == {"NCCL_DEBUG": "INFO", "HF": "${{ env.HF_TOKEN }}-4"}
+    assert task.spec.commands == ("echo ${#x} $FLEETFORM_NODE_RANK",)
+    assert task.mounts[2] == (
+        RankMount(path="/data", names=("data-2",), variable="DATA"),
+        RankMount(path="/scratch", names=("scratch-2",), variable="SCRATCH"),
+    )
+    assert len(task.mounts) == 4
+    places = {address: (span.line, span.column) for address, span in desired.places.items()}
+    assert places["fleet/gpu"] == (8, 7)
+    assert places["volume/data-0"] == places["volume/data-3"] == (16, 7)
+    assert places["task/train"] == (21, 7)
+    assert places["volume/scratch-0"] == (29, 12)
+
+
+def test_an_empty_file_declares_nothing(tmp_path):
+    assert load(write(tmp_path, a="# all gone\n")).desired.places == {}
+
+
+# ------------------------------------------------------------------------------------------------ codes
+
+HINT_NAME = "give one of them another name"
+CASES = {
+    "missing-type": (
+        "name: x\n",
+        "the document has no `type`",
+        "add `type:` with one of `project`, ",
+        None,
+        (1, 7),
+    ),
+    "unknown-type": (
+        "type: flet\n",
+        "`flet` is not a type of document",
+        "did you mean `fleet`?",
+        None,
+        (1, 7),
+    ),
+    "unknown-type: a list": (
+        "type: [fleet]\n",
+        "a list is not a type",
+        "known types: `project`, ",
+        None,
+        (1, 7),
+    ),
+    "unknown-type: dstack": (
+        "type: service\n",
+        "`service` is not a type",
+        "write a `task` with",
+        None,
+        (1, 7),
+    ),
+    "second-project": (
+        "type: project\n---\ntype: project\nname: two\n",
+        "a project has one `project` document; the first is at a.yaml:1",
+        "move its fields there",
+        None,
+        (4, 7),
+    ),
+    "duplicate-name": (
+        FLEET + "---\n" + FLEET,
+        "there is another fleet `gpu`, at a.yaml:2",
+        HINT_NAME,
+        "fleet/gpu",
+        (6, 7),
+    ),
+    "duplicate-name: by count": (
+        VOLUME + "count: 4\n---\n" + VOLUME.replace("data", "data-2"),
+        "`data-2` is declared by `volume/data` too, at a.yaml:2",
+        HINT_NAME,
+        "volume/data-2",
+        (7, 7),
+    ),
+    "duplicate-name: inline": (
+        VOLUME + "---\n" + TASK + "volumes: [{name: data, path: /s, size: 1GB}]\n",
+        "there is another volume `data`, at a.yaml:2",
+        HINT_NAME,
+        "task/train",
+        (8, 18),
+    ),
+    "undefined-variable": (
+        FLEET + "max_price: ${{ var.price }}\n",
+        "no variable `price` is declared",
+        "declare it in the `project` document: `variables: {price: …}`",
+        "fleet/gpu",
+        (4, 12),
+    ),
+    "missing-variable": (
+        "type: project\nvariables:\n  price: {type: number}\n---\n" + FLEET + "max_price: ${{ var.price }}\n",
+        "the variable `price` has no value",
+        "pass --var price=…, set FLEETFORM_VAR_price, or give it a default",
+        None,
+        (3, 3),
+    ),
+    "bad-variable": (
+        "type: project\nvariables:\n  price: {type: number, default: x}\n",
+        "expected a number, found `x`",
+        None,
+        None,
+        (3, 10),
+    ),
+    "template-error": (
+        FLEET + "regions: ['${{ 2 ** 9 }}']\n",
+        "`pow` is not allowed in an expression",
+        "use names, constants, operators",
+        "fleet/gpu",
+        (4, 11),
+    ),
+    "node-rank-here": (
+        TASK + "working_dir: /x/${{ node_rank }}\n",
+        "`node_rank` can be used only in the names of a task's volumes",
+        "in commands and scripts the rank is `$FLEETFORM_NODE_RANK`",
+        "task/train",
+        (4, 14),
+    ),
+    "env-here": (
+        TASK + "tags: {a: '${{ env.HOME }}'}\n",
+        "`env.HOME` cannot be used here: only in `env` values",
+        "write `env: [HOME]` in the task and `$HOME` in its commands",
+        "task/train",
+        (4, 11),
+    ),
+    "bad-name": (FLEET.replace("gpu", "{a: b}"), "a mapping is not a name", "write 2 to 41", None, (2, 7)),
+    "bad-name: with its number": (
+        VOLUME.replace("data", "a" * 40) + "count: 3\n",
+        "with its number, `aaaa",
+        "shorten it",
+        "volume/" + "a" * 40,
+        (2, 7),
+    ),
+    "unknown-field": (
+        FLEET + "node: 3\n",
+        "`node` is not a field of fleet",
+        "did you mean `nodes`?",
+        "fleet/gpu",
+        (4, 1),
+    ),
+    "dstack-field": (
+        TASK + "ports: [80]\n",
+        "`ports` is a field of dstack",
+        "remove it;",
+        "task/train",
+        (4, 1),
+    ),
+    "missing-field": (
+        "type: fleet\nname: gpu\n",
+        "`nodes` is missing",
+        "add `nodes: 2`, or a range such as `nodes: 0..4`",
+        "fleet/gpu",
+        (2, 7),
+    ),
+    "missing-field: the name": ("nodes: 1\ntype: fleet\n", "`name` is missing", "add `name:`;", None, (2, 7)),
+    "missing-field: nested": (
+        "type: backend\nname: lab\ncatalog:\n- {cpu: 1, memory: 1GB}\n",
+        "`instance_type` is missing",
+        "add `instance_type:`;",
+        "backend/lab",
+        (4, 3),
+    ),
+    "wrong-type": (TASK + "nodes: x\n", "expected a whole number, found `x`", None, "task/train", (4, 8)),
+    "not-supported-yet: a driver": (
+        "type: backend\nname: lab\ndriver: openstack\n",
+        "the driver `openstack` is not supported yet",
+        "write `driver: local`; others come later",
+        "backend/lab",
+        (3, 9),
+    ),
+    "not-supported-yet: a name": (
+        "type: backend\nname: aws\n",
+        "the driver `aws` is not supported yet",
+        "write `driver: local`; others come later",
+        "backend/aws",
+        (2, 7),
+    ),
+    "not-supported-yet: ssh": (
+        FLEET + "backends: [local, ssh]\n",
+        "the backend `ssh` is not supported yet",
+        "name a backend whose driver is `local`",
+        "fleet/gpu",
+        (4, 19),
+    ),
+    "not-supported-yet: state": (
+        "type: project\nstate: postgresql://u:secret@h/db\n",
+        "a state in PostgreSQL is not supported yet",
+        "write `state: sqlite:///path`",
+        None,
+        (2, 8),
+    ),
+    "bad-state-url": (
+        "type: project\nstate: mysql://u:secret@h/db\n",
+        "`state` is not a URL that can be used",
+        "write `state: sqlite:///path`, or leave it out for `.fleetform/state.db`",
+        None,
+        (2, 8),
+    ),
+    "dangling-reference: backend": (
+        FLEET + "backends: [loca]\n",
+        "no backend is named `loca`",
+        "did you mean `local`?",
+        "fleet/gpu",
+        (4, 12),
+    ),
+    "dangling-reference: a volume's backend": (
+        VOLUME + "backend: nope\n",
+        "no backend is named `nope`",
+        "declare it: `type: backend` with `name: nope`",
+        "volume/data",
+        (4, 10),
+    ),
+    "dangling-reference: a task's backend": (
+        TASK + "backends: [nope]\n",
+        "no backend is named `nope`",
+        "declare it: `type: backend` with `name: nope`",
+        "task/train",
+        (4, 12),
+    ),
+    "dangling-reference: an inline volume's backend": (
+        TASK + "volumes: [{name: tmp, path: /t, size: 1GB, backend: nope}]\n",
+        "no backend is named `nope`",
+        "declare it: `type: backend` with `name: nope`",
+        "task/train",
+        (4, 53),
+    ),
+    "dangling-reference: fleet": (
+        FLEET + "---\n" + TASK + "fleets: [gpus]\n",
+        "no fleet is named `gpus`",
+        "did you mean `gpu`?",
+        "task/train",
+        (8, 10),
+    ),
+    "dangling-reference: volume": (
+        TASK + "volumes: ['data:/d']\n",
+        "no volume is named `data`",
+        "declare it: `type: volume` with `name: data`, or add `size:` here",
+        "task/train",
+        (4, 11),
+    ),
+    "dangling-reference: the base of numbered ones": (
+        VOLUME + "count: 4\n---\n" + TASK + "volumes: ['data:/d']\n",
+        "no volume is named `data`",
+        "write `data-${{ node_rank }}` for each rank's own, or `data-0`",
+        "task/train",
+        (9, 11),
+    ),
+    "dangling-reference: too few": (
+        VOLUME + "count: 2\n---\n" + TASK + "nodes: 4\nvolumes: ['data-${{ node_rank }}:/d']\n",
+        "no volume is named `data-2` (for rank 2)",
+        "`data` has `count: 2`; write `count: 4`",
+        "task/train",
+        (10, 11),
+    ),
+    "dangling-reference: not numbered": (
+        VOLUME + "---\n" + TASK + "nodes: 2\nvolumes: ['data-${{ node_rank }}:/d']\n",
+        "no volume is named `data-0` (for rank 0)",
+        "`data` has no `count`; write `count: 2`",
+        "task/train",
+        (9, 11),
+    ),
+    "dangling-reference: an alternative": (
+        VOLUME + "---\n" + TASK + "volumes: [{name: [data, dat], path: /d}]\n",
+        "no volume is named `dat`",
+        "did you mean `data`?",
+        "task/train",
+        (8, 25),
+    ),
+    "volume-of-two-ranks": (
+        VOLUME + "---\n" + TASK + "nodes: 2\nvolumes: ['data:/d']\n",
+        "`data` is mounted by ranks 0 and 1; a volume is attached to one node at a time",
+        "write `data-${{ node_rank }}`, with `count: 2` in the volume `data`",
+        "task/train",
+        (9, 11),
+    ),
+    "volume-of-two-ranks: at two paths": (
+        VOLUME + "---\n" + TASK + "volumes: ['data:/d', 'data:/e']\n",
+        "`data` is mounted twice by rank 0",
+        "mount it once, and use folders of it",
+        "task/train",
+        (8, 22),
+    ),
+    "volume-of-two-ranks: inline": (
+        TASK + "nodes: 2\nvolumes: [{name: tmp, path: /t, size: 1GB}]\n",
+        "`tmp` would be created once for 2 ranks",
+        "write `tmp-${{ node_rank }}`",
+        "task/train",
+        (5, 18),
+    ),
+    "volume-of-two-ranks: computed": (
+        VOLUME + "count: 2\n---\n" + TASK + "nodes: 2\nvolumes: ['data-${{ node_rank // 2 }}:/d']\n",
+        "`data-0` is mounted by ranks 0 and 1",
+        "write `data-${{ node_rank }}`",
+        "task/train",
+        (10, 11),
+    ),
+    "rank-name": (
+        TASK + "volumes: ['${{ node_rank }}-data:/d']\n",
+        "the names of the ranks may differ only in a number at their end",
+        "write `name-${{ node_rank }}`",
+        "task/train",
+        (4, 11),
+    ),
+    "rank-name: no dash": (
+        TASK + "volumes: ['data${{ node_rank }}:/d']\n",
+        "the names of the ranks may differ only in a number at their end",
+        "write `name-${{ node_rank }}`",
+        "task/train",
+        (4, 11),
+    ),
+    "too-large: ranks": (
+        "\n---\n".join(f"type: task\nname: t{i}\ncommands: [x]\nnodes: 99999" for i in range(3)),
+        "more than 200000 ranks are declared",
+        "declare fewer",
+        "task/t2",
+        (14, 8),
+    ),
+    "too-large: volumes": (
+        "---\n".join(f"type: volume\nname: d{i}\nsize: 1GB\ncount: 99999\n" for i in range(3)),
+        "more than 200000 volumes are declared",
+        "declare fewer",
+        "volume/d2",
+        (14, 8),
+    ),
+    "too-large: mounts": (
+        TASK + "nodes: 99999\nvolumes:\n" + "".join(f"- v{i}:/{i}\n" for i in range(11)),
+        "all ranks together have more than 1000000 mounts",
+        "mount fewer",
+        "task/train",
+        (6, 1),
+    ),
+    "outside-project": (
+        "type: project\ninclude: ['../x/*.yaml']\n",
+        "`../x/*.yaml` leads outside of the project",
+        "write a pattern below the project's directory, such as `fleets/*.yaml`",
+        None,
+        (2, 11),
+    ),
+    "duplicate-key": (
+        FLEET + "nodes: 2\n",
+        "`nodes` is already there in line 3",
+        "remove one of the two",
+        None,
+        (4, 1),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_codes(tmp_path, case):
+    text, summary, hint, address, at = CASES[case]
+    (found,) = errors(write(tmp_path, a=text))
+    assert found.code == case.partition(":")[0]
+    assert found.summary.startswith(summary)
+    assert (found.hint or "").startswith(hint) if hint else found.hint is None
+    assert found.address == address
+    assert found.span is not None
+    assert found.span.file == "a.yaml"
+    assert (found.span.line, found.span.column) == at
+    assert "secret" not in found.summary
+
+
+def test_a_disagreement_with_the_published_schema_is_shown(tmp_path, monkeypatch):
+    def finds(cls, kind, value):
+        return [Problem(("nodes",), "schema", "no")] if kind == "fleet" else []
+
+    monkeypatch.setattr("declarative.loader.documents.validate", finds)
+    (found,) = errors(write(tmp_path, a=FLEET))
+    assert (found.code, found.summary, found.address) == ("schema", "no", "fleet/gpu")
+
+
+def test_everything_is_found_at_once(tmp_path):
+    found = errors(
+        write(
+            tmp_path,
+            a="type: project\n---\n"
+            + FLEET
+            + "nods: 3\nregions: 4\n---\ntype: volum\n---\n"
+            + VOLUME
+            + "size: 2GB\n",
+            b=TASK + "env: ['A=${{ var.x }}']\nimage: i\n---\nname: 'x\n",
+        )
+    )
+    assert [(d.code, d.span and d.span.file, d.span and d.span.line) for d in found] == [
+        ("unknown-field", "a.yaml", 6),
+        ("wrong-type", "a.yaml", 7),
+        ("unknown-type", "a.yaml", 9),
+        ("duplicate-key", "a.yaml", 14),
+        ("undefined-variable", "b.yaml", 4),
+        ("not-supported-yet", "b.yaml", 5),
+        ("yaml-syntax", "b.yaml", 8),
+    ]
+
+
+@pytest.mark.parametrize(
+    "lost", ["- a list\n", "name: 'x\n", "typ: fleet\nname: gpus\n", "type: fleet\nname: [gpus]\n"]
+)
+def test_a_name_may_be_declared_in_what_cannot_be_read(tmp_path, lost):
+    found = errors(write(tmp_path, a=TASK + "fleets: [gpus]\nvolumes: ['data:/d']\n", b=lost))
+    assert "dangling-reference" not in [d.code for d in found]
+
+
+def test_a_name_of_a_wrong_document_is_known(tmp_path):
+    found = errors(
+        write(
+            tmp_path,
+            a=TASK + "fleets: [gpu]\nvolumes: ['data-1:/d']\n",
+            b=FLEET + "x: 1\n---\n" + VOLUME + "y: 1\n",
+        )
+    )
+    assert [d.code for d in found] == ["unknown-field", "unknown-field"]
+
+
+# ------------------------------------------------------------------------------------------------ variables
+
+SIZES = "type: project\nvariables: {size: 1GB, n: {type: number, default: 1, allowed: [1, 2]}}\n"
+SIZED = VOLUME.replace("1GB", "${{ var.size }}")
+
+
+def size_of(loaded: Loaded) -> object:
+    return loaded.desired.volumes["data"].inputs["size"]
+
+
+def test_the_precedence_of_variables(tmp_path):
+    project = write(tmp_path / "p", a=SIZES + "---\n" + SIZED)
+    first = write(tmp_path, one="size: 3GB\n") / "one.yaml"
+    second = write(tmp_path, two="size: 4GB\n") / "two.yaml"
+    environ = {"FLEETFORM_VAR_size": "2GB", "FLEETFORM_VAR_other": "x"}
+    assert size_of(load(project)) == "1GB"
+    assert size_of(load(project, environ=environ)) == "2GB"
+    assert size_of(load(project, environ=environ, var_files=[first])) == "3GB"
+    assert size_of(load(project, environ=environ, var_files=[first, second])) == "4GB"
+    assert size_of(load(project, environ=environ, var_files=[first], variables={"size": "5GB"})) == "5GB"
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "summary", "hint"),
+    [
+        (
+            {"sise": "1"},
+            "undeclared-variable",
+            "--var sise: no such variable is declared",
+            "did you mean `size`?",
+        ),
+        (
+            {"qq": "1"},
+            "undeclared-variable",
+            "--var qq: no such variable is declared",
+            "declare it in the `project`",
+        ),
+        ({"n": "x"}, "bad-variable", "--var n: expected a number, found `x`", None),
+        ({"n": "3"}, "bad-variable", "--var n: expected one of `1`, `2`, found `3`", None),
+        ({"size": "x" * 70_000}, "bad-variable", "--var size: a value has at most 65536 characters", None),
+        ({"size": "\0"}, "bad-variable", "--var size: the value holds U+0000 or is not UTF-8", None),
+    ],
+)
+def test_wrong_variables(tmp_path, given, code, summary, hint):
+    (found,) = errors(write(tmp_path, a=SIZES + "---\n" + SIZED), variables=given)
+    assert (found.code, found.span) == (code, None)
+    assert found.summary.startswith(summary)
+    assert (found.hint or "").startswith(hint) if hint else found.hint is None
+
+
+def test_variable_files_are_checked(tmp_path):
+    project = write(tmp_path / "p", a=SIZES)
+    file = write(tmp_path, v="n: [1]\nm: 2\n") / "v.yaml"
+    with pytest.raises(InvalidError) as info:
+        load(project, var_files=[file, tmp_path / "none.yaml"])
+    none, number, other = info.value.diagnostics
+    assert (none.code, none.hint) == ("unreadable", "check --var-file")
+    assert none.summary == f"`{tmp_path}/none.yaml` cannot be read: No such file or directory"
+    assert (number.code, number.summary) == ("bad-variable", "`n`: expected a number, found a list")
+    assert number.span is not None
+    assert (number.span.file, number.span.line, number.span.column) == (str(file), 1, 4)
+    assert (other.code, other.severity) == ("undeclared-variable", Severity.WARNING)
+
+
+def test_the_project_document_is_not_interpolated(tmp_path):
+    loaded = load(write(tmp_path, a="type: project\nvariables: {a: '${{ var.b }}', b: x}\n---\n" + FLEET))
+    assert loaded.desired.project.variables["a"].default == "${{ var.b }}"
+
+
+# ------------------------------------------------------------------------------------------------ files
+
+
+def test_no_file_at_all(tmp_path):
+    write(tmp_path, sub__a=FLEET)
+    (tmp_path / ".hidden.yaml").write_text("- x")
+    (found,) = errors(tmp_path)
+    assert (found.code, found.summary) == ("no-documents", f"there is no YAML file in `{tmp_path}`")
+    assert (found.hint or "").startswith("run `fleetform init`")
+
+
+def test_no_directory(tmp_path):
+    (found,) = errors(tmp_path / "none")
+    assert found.code == "unreadable"
+    assert found.summary == f"`{tmp_path}/none` cannot be read: No such file or directory"
+
+
+def test_includes(tmp_path):
+    write(
+        tmp_path,
+        a="type: project\ninclude: ['fleets/*.yaml', '**/v.yaml', 'a.yaml', 'x/*.yaml']\n",
+        fleets__one=FLEET,
+        fleets__deep__two=FLEET,
+        fleets__deep__v=VOLUME,
+        hidden__other=TASK,
+    )
+    (tmp_path / "fleets" / ".three.yaml").write_text("- x")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    loaded = load(tmp_path)
+    assert loaded.files == ("a.yaml", "fleets/deep/v.yaml", "fleets/one.yaml")
+    (warning,) = loaded.diagnostics
+    assert (warning.code, warning.severity) == ("nothing-included", Severity.WARNING)
+    assert warning.summary == "`x/*.yaml` matches no file"
+    assert warning.span is not None
+    assert (warning.span.line, warning.span.column) == (2, 51)
+
+
+def test_files_are_named_relative_to_the_directory(tmp_path):
+    write(tmp_path, a="type: project\ninclude: [sub/*.yaml]\n", sub__b="type: fleet\n")
+    assert {d.span and d.span.file for d in errors(tmp_path)} == {"sub/b.yaml"}
+
+
+def test_links_that_lead_outside_are_refused(tmp_path):
+    outside = write(tmp_path / "outside", a=FLEET)
+    project = write(tmp_path / "p", p="type: project\ninclude: ['sub/*.yaml', 'sub/a.yaml']\n")
+    (project / "a.yaml").symlink_to(outside / "a.yaml")
+    (project / "sub").symlink_to(outside)
+    found = errors(project)
+    assert [(d.code, d.summary, d.span and (d.span.file, d.span.line)) for d in found] == [
+        ("outside-project", "`a.yaml` is a link that leads outside of the project", ("a.yaml", 1)),
+        ("outside-project", "`sub` leads outside of the project", ("p.yaml", 2)),
+        ("outside-project", "`sub/a.yaml` is a link that leads outside of the project", ("sub/a.yaml", 1)),
+    ]
+
+
+def test_a_link_inside_is_the_same_file(tmp_path):
+    write(tmp_path, a=FLEET)
+    (tmp_path / "b.yaml").symlink_to("a.yaml")
+    assert load(tmp_path).files == ("a.yaml",)
+
+
+def test_what_is_no_regular_file_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "a.yaml")
+    (tmp_path / "b.yaml").mkdir()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "c.yaml"))
+        (tmp_path / "d.yaml").symlink_to("d.yaml")
+        (tmp_path / "e.yaml").symlink_to("nowhere")
+        found = errors(tmp_path)
+    assert [d.code for d in found] == ["not-a-file", "not-a-file", "not-a-file", "unreadable", "unreadable"]
+    assert found[0].summary == "`a.yaml` is not a regular file"
+    assert found[4].summary == "`e.yaml` cannot be read: No such file or directory"
+
+
+def test_odd_file_names_can_be_shown(tmp_path):
+    (tmp_path / os.fsdecode(b"\xff.yaml")).write_bytes(b"type: x")
+    (found,) = errors(tmp_path)
+    assert found.span is not None
+    assert found.span.file == "�.yaml"
+
+
+def test_the_number_of_files_is_limited(tmp_path, monkeypatch):
+    monkeypatch.setattr(files_module, "MAX_FILES", 2)
+    (found,) = errors(write(tmp_path, a="", b="", c=""))
+    assert (found.code, found.summary) == ("too-large", "the project has more than 2 files")
+
+
+def test_includes_look_at_a_limited_number_of_entries(tmp_path, monkeypatch):
+    monkeypatch.setattr(files_module, "MAX_ENTRIES", 20)
+    write(tmp_path, a="type: project\ninclude: ['**/**/**/**/*.x']\n")
+    for i in range(30):
+        (tmp_path / f"d{i}").mkdir()
+    (found,) = errors(tmp_path)
+    assert (found.code, found.summary) == ("too-large", "`include` looks at more than 20 files")
+
+
+# ------------------------------------------------------------------------------------------------ mounts
+
+
+def mounts(directory: Path, text: str) -> tuple[tuple[RankMount, ...], ...]:
+    return load(write(directory, a=text)).desired.tasks["train"].mounts
+
+
+def test_alternatives(tmp_path):
+    many = VOLUME + "count: 4\n---\n" + VOLUME.replace("data", "more") + "count: 4\n---\n"
+    found = mounts(
+        tmp_path, many + TASK + "nodes: 2\nvolumes:\n- name: ['data-${{ node_rank }}', more-3]\n  path: /d\n"
+    )
+    assert found == (
+        (RankMount(path="/d", names=("data-0", "more-3"), variable="DATA"),),
+        (RankMount(path="/d", names=("data-1", "more-3"), variable="DATA"),),
+    )
+
+
+def test_names_of_variables(tmp_path):
+    text = VOLUME.replace("data", "my-data") + "count: 9\n---\n" + TASK
+    text += "volumes: ['my-data-3:/a', 'my-data-${{ node_rank }}:/b', "
+    text += "'my-data-${{ node_rank + 1 }}:/c', 'my-data-2:/d']\n"
+    assert [m.variable for m in mounts(tmp_path, text)[0]] == [
+        "MY_DATA_3",
+        "MY_DATA",
+        "MY_DATA_4",
+        "MY_DATA_2",
+    ]
+
+
+def test_a_task_without_volumes_has_no_mounts(tmp_path):
+    assert mounts(tmp_path, TASK + "nodes: 3\n") == ((), (), ())
+
+
+def test_variables_in_the_names_of_ranks(tmp_path):
+    text = "type: project\nvariables: {v: data}\n---\n" + VOLUME + "count: 2\n---\n" + TASK
+    text += "nodes: 2\nvolumes: [\"${{ var.v ~ '-' ~ node_rank }}:/${{ var.v }}\"]\n"
+    assert [[(m.path, m.names) for m in rank] for rank in mounts(tmp_path, text)] == [
+        [("/data", ("data-0",))],
+        [("/data", ("data-1",))],
+    ]
+
+
+def test_the_only_declared_backend_is_the_default(tmp_path):
+    lab = "type: backend\nname: lab\ndriver: local\nregions: [here]\n---\n"
+    desired = load(write(tmp_path, a=lab + VOLUME)).desired
+    assert list(desired.backends) == ["lab"]
+    assert desired.volumes["data"].inputs["backend"] == "lab"
+    assert desired.volumes["data"].inputs["region"] == "here"
+    assert "backend/lab" in desired.places
+    two = lab + lab.replace("lab", "den") + VOLUME
+    assert load(write(tmp_path, a=two)).desired.volumes["data"].inputs["backend"] == "local"
+
+
+# ------------------------------------------------------------------------------------------------ laws
+
+
+@given(st.permutations(WHOLE.split("---\n")), st.lists(st.integers(0, 3), min_size=4, max_size=4))
+@settings(max_examples=40, deadline=None)
+def test_the_order_of_documents_and_files_does_not_matter(documents, homes):
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+        (Path(one) / "a.yaml").write_text(WHOLE)
+        for home in set(homes):
+            mine = [d for d, h in zip(documents, homes, strict=True) if h == home]
+            (Path(other) / f"f{home}.yml").write_text("---\n".join(mine))
+        left, right = load(Path(one)).desired, load(Path(other)).desired
+    for field in ("project", "backends", "fleets", "volumes", "tasks"):
+        assert getattr(left, field) == getattr(right, field)
+        assert list(getattr(left, "volumes")) == list(getattr(right, "volumes"))  # noqa: B009
+    assert left.places.keys() == right.places.keys()
+
+
+def quiet(text: str) -> None:
+    """Whatever the text is, there is a result or there are diagnostics."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "a.yaml").write_bytes(text.encode("utf-8", "surrogatepass"))
+        try:
+            load(Path(folder))
+        except InvalidError as error:
+            found = error.diagnostics
+        else:
+            return
+    assert found
+    assert all(d.code and d.summary and len(d.summary) < 400 for d in found)
+
+
+FIELDS = sorted({f for cls in DOCUMENTS.values() for f in cls.__dataclass_fields__} | {"ports", "zzz", "<<"})  # type: ignore[attr-defined]
+TEXTS = st.sampled_from(
+    (
+        *(
+            "gpu",
+            "data-0",
+            "1GB",
+            "0..4",
+            "a:/b",
+            "",
+            "auto",
+            "A=1",
+            "~",
+            "\u2028",
+            "nan",
+            "1e400",
+            "-1",
+            "**",
+        ),
+        *("${{ node_rank }}", "x-${{ node_rank }}:/p", "${{ env.A }}", "${{ var.x }}", "${DSTACK_NODE_RANK}"),
+        *("9" * 400, "../x"),
+    )
+)
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | TEXTS | st.text(max_size=5)
+VALUES = st.recursive(
+    PLAIN,
+    lambda v: (
+        st.lists(v, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["name", "path", "size", "min", "default"]) | st.text(max_size=3), v, max_size=3
+        )
+    ),
+    max_leaves=6,
+)
+KINDS = st.sampled_from([*DOCUMENTS, *DOCUMENTS, "x", None, 3, ["fleet"]])
+
+
+@st.composite
+def projects(draw):
+    out = []
+    for _ in range(draw(st.integers(1, 4))):
+        body = draw(st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=6))
+        out.append(
+            {"type": draw(KINDS), "name": draw(st.sampled_from(["gpu", "data", "x1"]) | VALUES), **body}
+        )
+    return out
+
+
+def as_yaml(value: object) -> str:
+    import json
+
+    return json.dumps(value, ensure_ascii=False).replace("NaN", ".nan").replace("Infinity", ".inf")
+
+
+@given(projects())
+@settings(max_examples=300, deadline=None)
+def test_any_documents_load_or_are_refused(documents):
+    quiet("\n---\n".join(as_yaml(d) for d in documents))
+
+
+@given(st.text(max_size=200) | st.text(alphabet="typename: fleet\n-[]{}&*'\"$.0", max_size=100))
+@settings(max_examples=200, deadline=None)
+def test_any_text_loads_or_is_refused(text):
+    quiet(text)
+    quiet(FLEET + text)
+
+
+@given(st.sampled_from(sorted(DOCUMENTS)), st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=6))
+@settings(max_examples=300, deadline=None)
+def test_the_quick_validation_has_the_verdict_of_jsonschema(kind, body):
+    value = {"type": kind, **body}
+    whole = _validator(DOCUMENTS[kind], kind)
+    assert (validate(DOCUMENTS[kind], kind, value) == []) == whole.is_valid(value)
+
+
+# ------------------------------------------------------------------------------------------------ speed
+
+
+@pytest.mark.slow
+def test_ten_thousand_documents(tmp_path):
+    fleet = 'resources: {gpu: "H100:8", cpu: 4..}\ntags: {team: research}\nidle_duration: 30m\nblocks: auto\n'
+    text = "---\n".join(FLEET.replace("gpu", f"gpu-{i}") + fleet for i in range(10_000))
+    start = time.process_time()
+    desired = load(write(tmp_path, a=text)).desired
+    took = time.process_time() - start
+    assert len(desired.fleets) == 10_000
+    assert isinstance(desired.fleets["gpu-7"], Fleet)
+    assert took < 15, took  # about 2 s on the machine that this was written on
+
+
+HOSTILE = {
+    "many wrong fields": "type: fleet\nname: gpu\n" + "".join(f"f{i}: 1\n" for i in range(150_000)),
+    "many undefined variables": FLEET
+    + "regions:\n"
+    + "".join(f"- ${{{{ var.v{i} }}}}\n" for i in range(150_000)),
+    "many broken expressions": FLEET
+    + "regions:\n"
+    + "".join(f"- ${{{{ (a{i} }}}}\n" for i in range(150_000)),
+    "much text from a variable": "type: project\nvariables:\n  x: "
+    + "y" * 60_000
+    + "\n---\n"
+    + FLEET
+    + "regions:\n"
+    + "- ${{ var.x }}\n" * 150_000,
+    "many mounts": TASK + "volumes:\n" + "".join(f"- v{i}:/{i}\n" for i in range(150_000)),
+    "long names of ranks": "type: project\nvariables: {x: "
+    + "y" * 60_000
+    + "}\n---\n"
+    + TASK
+    + "nodes: 99999\nvolumes: ['${{ var.x }}-${{ node_rank }}:/d']\n",
+    "long values": "---\n".join(
+        f"{FLEET}placement: {'x' * 400_000}\nblocks: {'9' * 4000}\n" for _ in range(9)
+    ),
+    "dangling references": "---\n".join(
+        f"{TASK.replace('train', f't{i}')}fleets: [fleet-{i}a]\n---\n{FLEET.replace('gpu', f'fleet-{i}')}"
+        for i in range(10_000)
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_projects_fail_fast(tmp_path, name):
+    start = time.process_time()
+    found = errors(write(tmp_path, a=HOSTILE[name]))
+    assert len(found) <= 10_001
+    assert all(len(d.summary) < 400 for d in found)
+    assert time.process_time() - start < 25

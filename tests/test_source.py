@@ -1,0 +1,288 @@
+"""YAML with positions: what is read, what is refused, and where."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from declarative.diagnostic import Diagnostic, InvalidError, Span
+from declarative.source import MAX_BYTES, MAX_DEPTH, MAX_NODES, Document, parse, read
+from declarative.source.reader import MAX_FINDINGS
+
+
+def one(text: str) -> Document:
+    (document,) = read(text, "f.yaml")
+    return document
+
+
+def refused(content: str | bytes) -> Diagnostic:
+    with pytest.raises(InvalidError) as info:
+        read(content, "f.yaml")
+    (diagnostic,) = info.value.diagnostics
+    return diagnostic
+
+
+def place(span: Span | None) -> tuple[int, int, int, int]:
+    assert span is not None
+    return span.line, span.column, span.end_line, span.end_column
+
+
+# ------------------------------------------------------------------------------------------------ data
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("yes", "yes"),
+        ("on", "on"),
+        ("2020-01-01", "2020-01-01"),
+        ("010", 10),
+        ("0o17", 15),
+        ("0x1F", 31),
+        ("-3", -3),
+        ("1_000", "1_000"),
+        ("12:30", "12:30"),
+        ("1e3", 1000.0),
+        (".5", 0.5),
+        ("4.", 4.0),
+        ("1.2.3", "1.2.3"),
+        ("true", True),
+        ("False", False),
+        ("null", None),
+        ("~", None),
+        ("", None),
+        ("'12'", "12"),
+        ('"a\\tb"', "a\tb"),
+        ("!!str 12", "12"),
+        ("! 12", "12"),
+        ("9223372036854775807", 2**63 - 1),
+        ("0..4", "0..4"),
+        ("data-${{ node_rank }}:/data", "data-${{ node_rank }}:/data"),
+        ("${#x} {% if %}", "${#x} {% if %}"),
+    ],
+)
+def test_scalars_are_those_of_the_core_schema(text, value):
+    found = one(f"a: {text}\n").data["a"]
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_empty_documents_are_left_out():
+    assert [d.data for d in read("---\n# nothing\n---\na: 1\n---\n...\n---\nb: 2\n", "f")] == [
+        {"a": 1},
+        {"b": 2},
+    ]
+    assert read("", "f") == []
+
+
+def test_a_byte_order_mark_and_windows_line_ends_do_not_matter():
+    document = one("\ufeffa: 1\r\nb:\r\n  - x\r\n")
+    assert document.data == {"a": 1, "b": ["x"]}
+    assert place(document.span(("b", 0))) == (3, 5, 3, 6)
+    assert document.span(("b", 0)).text == "  - x"
+
+
+def test_aliases_stand_for_what_they_name():
+    assert one("a: &x [1, {b: 2}]\nc: *x\n").data == {"a": [1, {"b": 2}], "c": [1, {"b": 2}]}
+
+
+# ------------------------------------------------------------------------------------------------ places
+
+TEXT = """\
+# a comment
+type: fleet
+name: gpu
+text: |
+  two
+  lines
+list:
+  - 1
+  - deep: "é"   # comment
+    flow: [a,
+      b]
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "key"),
+    [
+        (("type",), (2, 7, 2, 12), (2, 1, 2, 5)),
+        (("list",), (8, 3, 11, 9), (7, 1, 7, 5)),
+        (("list", 0), (8, 5, 8, 6), (8, 5, 8, 6)),
+        (("list", 1, "deep"), (9, 11, 9, 14), (9, 5, 9, 9)),
+        (("list", 1, "flow"), (10, 11, 11, 9), (10, 5, 10, 9)),
+        (("list", 1, "flow", 1), (11, 7, 11, 8), (11, 7, 11, 8)),
+        (("list", 7), (8, 3, 11, 9), (7, 1, 7, 5)),  # the nearest that there is
+        (("nodes",), (3, 7, 3, 10), (3, 7, 3, 10)),  # a whole document is shown by its name
+        ((), (3, 7, 3, 10), (3, 7, 3, 10)),
+    ],
+)
+def test_places(path, value, key):
+    document = one(TEXT)
+    assert place(document.span(path)) == value
+    assert place(document.span(path, key=True)) == key
+
+
+def test_a_document_is_shown_by_its_name_else_its_type_else_its_first_key():
+    assert place(one("type: x\nname: {a: 1}\n").span()) == (1, 7, 1, 8)
+    assert place(one("\nq: 1\n").span()) == (2, 1, 2, 2)
+    assert place(one("{}\n").span()) == (1, 1, 1, 3)
+
+
+def test_a_long_line_is_not_shown():
+    assert one("a: " + "x" * 3000).span(("a",)).text == ""
+
+
+# ------------------------------------------------------------------------------------------------ refusals
+
+REFUSED = [
+    ("a: 'x\n", "yaml-syntax", "found unexpected end of stream", "close the quote", (2, 1)),
+    (
+        "a: b: c\n",
+        "yaml-syntax",
+        "mapping values are not allowed in this context",
+        "check the indentation",
+        (1, 5),
+    ),
+    (
+        "a:\n\tb: 1\n",
+        "yaml-syntax",
+        "found character that cannot start any token",
+        "spaces, not tabs",
+        (2, 1),
+    ),
+    ("a: [1, 2\nb: 3\n", "yaml-syntax", "did not find expected ',' or ']'", "close the list", (2, 2)),
+    ("a: {gpu: H100:8}\n", "yaml-syntax", "found unexpected ':'", "in quotes", (1, 14)),
+    (
+        "a: [x-${{ r }}]\n",
+        "yaml-syntax",
+        "did not find expected ',' or ']'",
+        "`${{ … }}` stands between",
+        (1, 8),
+    ),
+    ('a: "\\q"\n', "yaml-syntax", "found unknown escape character", "single quotes", (1, 5)),
+    ("a: *x\n", "yaml-syntax", "`*x` refers to nothing", "mark a value with `&x`", (1, 4)),
+    ("a: 1\nb: 2\na: 3\n", "duplicate-key", "`a` is already there in line 1", "remove one", (3, 1)),
+    ("- a\n", "not-a-mapping", "a document is a mapping of fields", "beginning with `type:`", (1, 1)),
+    ("text\n", "not-a-mapping", "a document is a mapping of fields", "beginning with `type:`", (1, 1)),
+    ("<<: {a: 1}\n", "unsupported-yaml", "merge keys are not supported", "write the fields out", (1, 1)),
+    ("a: !x 1\n", "unsupported-yaml", "the tag `!x` is not supported", "remove the tag", (1, 4)),
+    (
+        "a: !!python/object:os.system {}\n",
+        "unsupported-yaml",
+        "the tag `tag:yaml.org,2002:python",
+        "remove",
+        (1, 4),
+    ),
+    ("a: &a [*a]\n", "unsupported-yaml", "`*a` refers to what it is part of", "write the value out", (1, 8)),
+    ("%TAG ! x\n---\na: 1\n", "unsupported-yaml", "the directive `%TAG` is not supported", "remove", (1, 1)),
+    ("a: 1\n1: 2\n", "non-string-key", "`1` cannot be a key: keys are strings", "in quotes: `'1'`", (2, 1)),
+    ("? [a]\n: 1\n", "non-string-key", "a list or a mapping cannot be a key", None, (1, 3)),
+    ("a" * 201 + ": 1\n", "too-large", "a key has more than 200 characters", "check indentation", (1, 1)),
+    (
+        f"a: {2**63}\n",
+        "out-of-range",
+        f"`{2**63}` is not a number that can",
+        "whole numbers go up to",
+        (1, 4),
+    ),
+    ("a: " + "9" * 5000, "out-of-range", "`" + "9" * 40 + "` is not a number", "in quotes", (1, 4)),
+    ("a: .nan\n", "out-of-range", "`.nan` is not a number that can be used here", "in quotes", (1, 4)),
+    ("a: 1e999\n", "out-of-range", "`1e999` is not a number that can be used here", "in quotes", (1, 4)),
+    ("a: b\0\n", "bad-encoding", "the file holds the control character U+0000", "remove it", (1, 5)),
+    ('a: "\\0"\n', "bad-encoding", "the text holds a character that cannot be passed on", "remove", (1, 4)),
+    (b"a: \xff\n", "bad-encoding", "the file is not UTF-8 text", "save it as UTF-8", (1, 1)),
+    ("a: 1\n".encode("utf-16"), "bad-encoding", "the file is not UTF-8 text", "save it as UTF-8", (1, 1)),
+    ("a: \ud800\n", "bad-encoding", "the file is not UTF-8 text", "save it as UTF-8", (1, 1)),
+    ("# " + "x" * MAX_BYTES, "too-large", "the file is larger than 4 MiB", "split it", (1, 1)),
+]
+
+
+@pytest.mark.parametrize(("content", "code", "summary", "hint", "at"), REFUSED, ids=lambda v: str(v)[:20])
+def test_refused(content, code, summary, hint, at):
+    found = refused(content)
+    assert found.code == code
+    assert found.summary.startswith(summary)
+    assert (hint in (found.hint or "")) if hint else found.hint is None
+    assert place(found.span)[:2] == at
+
+
+def test_everything_is_found_at_once_and_what_is_readable_is_kept():
+    reading = parse("a: 1\na: 2\n---\n- x\n---\nb: !x 1\n---\nc: 3\n---\nd: 'x\n", "f")
+    assert [d.code for d in reading.diagnostics] == [
+        "duplicate-key",
+        "not-a-mapping",
+        "unsupported-yaml",
+        "yaml-syntax",
+    ]
+    assert [(d.data, d.whole) for d in reading.documents] == [
+        ({"a": 1}, True),
+        ({"b": "1"}, False),
+        ({"c": 3}, True),
+    ]
+    assert reading.lost
+
+
+def bomb(width: int, levels: int) -> str:
+    lines = ["a0: &a0 [x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * width)}]" for i in range(1, levels)]
+    return "\n".join(lines)
+
+
+HOSTILE = {
+    "flow nesting": ("[" * MAX_BYTES, "too-deep"),
+    "block nesting": ("- " * (MAX_BYTES // 2), "too-deep"),
+    "key nesting": ("? " * (MAX_BYTES // 2), "too-deep"),
+    "nesting by aliases": ("a: &a " + "[" * 40 + "]" * 40 + "\nb: " + "[" * 40 + "*a" + "]" * 40, "too-deep"),
+    "alias bomb": (bomb(9, 12), "too-large"),
+    "long text by aliases": ("a: &x " + "y" * (MAX_BYTES // 2) + "\nb:\n" + "- *x\n" * 300_000, "too-large"),
+    "values": ("a:\n" + "- \n" * (MAX_BYTES // 3 - 10), "too-large"),
+    "documents": ("---\n" * (MAX_BYTES // 4), "too-large"),
+    "tag directives": ("".join(f"%TAG !t{i}! x\n" for i in range(200_000)) + "--- a", "unsupported-yaml"),
+    "tag directives, old line ends": ("a: 1\r" + "%TAG !t! x\r" * 100_000, "unsupported-yaml"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_files_fail_fast(name):
+    """The C composer dies of the first three; none may take more than a few seconds."""
+    text, code = HOSTILE[name]
+    start = time.process_time()
+    assert [d.code for d in parse(text, "f").diagnostics] == [code]
+    assert time.process_time() - start < 10
+
+
+def test_findings_of_one_file_are_limited():
+    assert len(parse("{" + "a, " * 100_000 + "}", "f").diagnostics) == MAX_FINDINGS
+
+
+def test_as_deep_as_allowed():
+    assert one("a: " + "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1)).whole
+    assert refused("a: " + "[" * MAX_DEPTH + "]" * MAX_DEPTH).summary == "values are nested more than 64 deep"
+    assert MAX_NODES == 500_000
+
+
+# ------------------------------------------------------------------------------------------------ laws
+
+
+@given(st.text())
+def test_any_text_is_read_or_refused(text):
+    reading = parse(text, "f")
+    assert all(isinstance(d.data, dict) for d in reading.documents)
+    assert reading.diagnostics or not reading.lost
+
+
+@given(st.text(alphabet="ab:-[]{}&*!|>'\"#%@`,?~<\\ \t\n\r0.", max_size=60))
+def test_anything_like_yaml_is_read_or_refused(text):
+    reading = parse(text, "f")
+    lines = text.count("\n") + text.count("\r") + 1
+    for diagnostic in reading.diagnostics:
+        assert diagnostic.span is not None
+        assert 1 <= diagnostic.span.line <= lines + 1
+        assert diagnostic.summary
+
+
+@given(st.binary())
+def test_any_bytes_are_read_or_refused(content):
+    parse(content, "f")
