@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
-from declarative.spec.values import Count, Resources, show_mib
+from declarative.spec.values import Count, Memory, Resources, show_mib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +62,12 @@ def share(shape: Shape, total: int, blocks: int) -> Shape:
 def _number(dimension: str, want: Count, had: int) -> Shortfall | None:
     if want.holds(had):
         return None
-    short = want.min - had if had < want.min else (want.max or 0) - had
-    return Shortfall(dimension, str(want.plain()), str(had), short)
+    return Shortfall(dimension, str(want.plain()), str(had), _short(want, had))
+
+
+def _short(want: Count | Memory, had: int) -> int:
+    """What is missing; below 0 what is too much."""
+    return want.min - had if had < want.min else (want.max or 0) - had
 
 
 def misfits(want: Resources, shape: Shape) -> tuple[Shortfall, ...]:
@@ -75,8 +80,7 @@ def misfits(want: Resources, shape: Shape) -> tuple[Shortfall, ...]:
         ("disk_mib", want.disk, shape.disk_mib),
     ):
         if limits and had is not None and not limits.holds(had):
-            short = limits.min - had if had < limits.min else (limits.max or 0) - had
-            out.append(Shortfall(name, str(limits.plain()), show_mib(had), short))
+            out.append(Shortfall(name, str(limits.plain()), show_mib(had), _short(limits, had)))
     if want.gpu:
         out.append(_number("gpu", want.gpu.count, shape.gpus))
         names = tuple(n.lower() for n in want.gpu.names)
@@ -87,16 +91,15 @@ def misfits(want: Resources, shape: Shape) -> tuple[Shortfall, ...]:
                 )
             )
         memory = want.gpu.memory
-        if shape.gpus and memory and not memory.holds(shape.gpu_memory_mib or 0):
-            had_text = "unknown" if shape.gpu_memory_mib is None else show_mib(shape.gpu_memory_mib)
-            out.append(
-                Shortfall(
-                    "gpu_memory_mib", str(memory.plain()), had_text, memory.min - (shape.gpu_memory_mib or 0)
-                )
-            )
+        had_each = shape.gpu_memory_mib
+        if shape.gpus and memory and not memory.holds(had_each or 0):
+            had_text = "unknown" if had_each is None else show_mib(had_each)
+            short = _short(memory, had_each or 0)
+            out.append(Shortfall("gpu_memory_mib", str(memory.plain()), had_text, short))
     return tuple(item for item in out if item is not None)
 
 
+@functools.lru_cache(maxsize=4096)  # placement asks the same of every node of a fleet
 def fewest(want: Resources, shape: Shape, total: int) -> int | None:
     """The fewest blocks of `total` whose share satisfies `want`, upper bounds included; None if none does."""
     return next((b for b in range(1, total + 1) if not misfits(want, share(shape, total, b))), None)

@@ -158,8 +158,10 @@ def catalog_offers(backend: Backend) -> tuple[Offer, ...]:
 
 
 def merge_offers(declared: tuple[Offer, ...], reported: tuple[Offer, ...]) -> tuple[Offer, ...]:
-    """A declared offer replaces a reported one of its instance type; any declared one replaces those that
-    take whatever shape is asked for, since the catalog says what shapes there are."""
+    """A declared offer replaces a reported one of its instance type.
+
+    Any declared one replaces those that take whatever shape is asked for: the catalog says what there is.
+    """
     types = {o.instance_type for o in declared}
     return declared + tuple(
         o for o in reported if o.instance_type not in types and not (declared and o.shaped)

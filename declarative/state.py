@@ -127,9 +127,8 @@ class State:
 
     def of(self, kind: str) -> tuple[Record, ...]:
         """The records of one kind, by name."""
-        return tuple(
-            r for a, r in sorted(self.records.items(), key=lambda p: natural(p[0].name)) if a.kind == kind
-        )
+        found = (r for a, r in self.records.items() if a.kind == kind)
+        return tuple(sorted(found, key=lambda r: natural(r.address.name)))
 
     def get(self, kind: str, name: str) -> Record | None:
         """One record, or None."""

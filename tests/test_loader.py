@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from declarative.codes import CODES
 from declarative.diagnostic import Diagnostic, InvalidError, Severity
 from declarative.loader import Loaded, load
 from declarative.loader import files as files_module
@@ -148,7 +149,7 @@ CASES = {
     "second-project": (
         "type: project\n---\ntype: project\nname: two\n",
         "a project has one `project` document; the first is at a.yaml:1",
-        "move its fields there",
+        "move its fields into the first one",
         None,
         (4, 7),
     ),
@@ -189,10 +190,10 @@ CASES = {
     ),
     "bad-variable": (
         "type: project\nvariables:\n  price: {type: number, default: x}\n",
-        "expected a number, found `x`",
+        "its default: expected a number, found `x`",
+        "write a number",
         None,
-        None,
-        (3, 10),
+        (3, 34),
     ),
     "template-error": (
         FLEET + "regions: ['${{ 2 ** 9 }}']\n",
@@ -218,8 +219,8 @@ CASES = {
     "bad-name": (FLEET.replace("gpu", "{a: b}"), "a mapping is not a name", "write 2 to 41", None, (2, 7)),
     "bad-name: with its number": (
         VOLUME.replace("data", "a" * 40) + "count: 3\n",
-        "with its number, `aaaa",
-        "shorten it",
+        "with its number, `aaaaaaaaaaaaaaaaaa-2`, the name has 42 characters",
+        "shorten it by 1",
         "volume/" + "a" * 40,
         (2, 7),
     ),
@@ -244,15 +245,27 @@ CASES = {
         "fleet/gpu",
         (2, 7),
     ),
-    "missing-field: the name": ("nodes: 1\ntype: fleet\n", "`name` is missing", "add `name:`;", None, (2, 7)),
+    "missing-field: the name": (
+        "nodes: 1\ntype: fleet\n",
+        "`name` is missing",
+        "add `name: …`; the fleet's name",
+        None,
+        (2, 7),
+    ),
     "missing-field: nested": (
         "type: backend\nname: lab\ncatalog:\n- {cpu: 1, memory: 1GB}\n",
         "`instance_type` is missing",
-        "add `instance_type:`;",
+        "add `instance_type: …`; the backend's name for this shape",
         "backend/lab",
         (4, 3),
     ),
-    "wrong-type": (TASK + "nodes: x\n", "expected a whole number, found `x`", None, "task/train", (4, 8)),
+    "wrong-type": (
+        TASK + "nodes: x\n",
+        "expected a whole number, found `x`",
+        "write digits",
+        "task/train",
+        (4, 8),
+    ),
     "not-supported-yet: a driver": (
         "type: backend\nname: lab\ndriver: openstack\n",
         "the driver `openstack` is not supported yet",
@@ -389,14 +402,14 @@ CASES = {
     "rank-name": (
         TASK + "volumes: ['${{ node_rank }}-data:/d']\n",
         "the names of the ranks may differ only in a number at their end",
-        "write `name-${{ node_rank }}`",
+        "write `data-${{ node_rank }}`",
         "task/train",
         (4, 11),
     ),
     "rank-name: no dash": (
         TASK + "volumes: ['data${{ node_rank }}:/d']\n",
         "the names of the ranks may differ only in a number at their end",
-        "write `name-${{ node_rank }}`",
+        "write `data-${{ node_rank }}`",
         "task/train",
         (4, 11),
     ),
@@ -444,7 +457,7 @@ def test_codes(tmp_path, case):
     (found,) = errors(write(tmp_path, a=text))
     assert found.code == case.partition(":")[0]
     assert found.summary.startswith(summary)
-    assert (found.hint or "").startswith(hint) if hint else found.hint is None
+    assert (found.hint or "").startswith(hint or CODES[found.code].fix)
     assert found.address == address
     assert found.span is not None
     assert found.span.file == "a.yaml"
@@ -540,8 +553,8 @@ def test_the_precedence_of_variables(tmp_path):
             "--var qq: no such variable is declared",
             "declare it in the `project`",
         ),
-        ({"n": "x"}, "bad-variable", "--var n: expected a number, found `x`", None),
-        ({"n": "3"}, "bad-variable", "--var n: expected one of `1`, `2`, found `3`", None),
+        ({"n": "x"}, "bad-variable", "--var n: expected a number, found `x`", "write a number"),
+        ({"n": "3"}, "bad-variable", "--var n: expected one of `1`, `2`, found `3`", "write one of these"),
         ({"size": "x" * 70_000}, "bad-variable", "--var size: a value has at most 65536 characters", None),
         ({"size": "\0"}, "bad-variable", "--var size: the value holds U+0000 or is not UTF-8", None),
     ],
@@ -550,7 +563,7 @@ def test_wrong_variables(tmp_path, given, code, summary, hint):
     (found,) = errors(write(tmp_path, a=SIZES + "---\n" + SIZED), variables=given)
     assert (found.code, found.span) == (code, None)
     assert found.summary.startswith(summary)
-    assert (found.hint or "").startswith(hint) if hint else found.hint is None
+    assert (found.hint or "").startswith(hint or CODES[code].fix)
 
 
 def test_variable_files_are_checked(tmp_path):

@@ -1,21 +1,29 @@
 """Making it so: look, settle what happened, walk the plan, follow the tasks. All writes are below here."""
 
 from declarative.apply.backends import Backends
+from declarative.apply.execute import Tools
 from declarative.apply.inventory import Seen, look, node_of_rank
-from declarative.apply.run import Listener, apply
-from declarative.apply.settle import refresh, settle
-from declarative.apply.walk import ActionResult, Outcome
-from declarative.apply.watch import follow, ranks_of, state_of, stop_task
+from declarative.apply.launch import missing_env
+from declarative.apply.run import apply
+from declarative.apply.settle import VanishedError, check_vanished, refresh, settle
+from declarative.apply.walk import ActionResult, Listener, Outcome
+from declarative.apply.watch import FOLLOWING, cause_of, follow, ranks_of, state_of, stop_task
 
 __all__ = [
+    "FOLLOWING",
     "ActionResult",
     "Backends",
     "Listener",
     "Outcome",
     "Seen",
+    "Tools",
+    "VanishedError",
     "apply",
+    "cause_of",
+    "check_vanished",
     "follow",
     "look",
+    "missing_env",
     "node_of_rank",
     "ranks_of",
     "refresh",

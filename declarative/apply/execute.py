@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from declarative.apply.backends import Backends
 from declarative.apply.launch import launch_of, seconds
+from declarative.apply.walk import InterruptedApplyError, Listener
 from declarative.plan import Action, Op
-from declarative.provider import PermanentError, PermanentKind, TransientError
+from declarative.provider import PermanentError, PermanentKind
 from declarative.retry import Policy, call
 from declarative.state import Address, NodeState, RankState, RankStatus, Readiness, Record, attempt_id
 from declarative.store import Writer
@@ -26,10 +27,6 @@ class NotReadyError(Exception):
     """A node did not become ready in time."""
 
 
-class InterruptedApplyError(Exception):
-    """The user asked to stop while this action waited."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
     """What carrying out actions needs from outside."""
@@ -39,7 +36,7 @@ class Tools:
     environ: Mapping[str, str]
     now: Callable[[], float]
     stopping: threading.Event
-    on_retry: Callable[[str, TransientError, float], None]
+    listener: Listener
     policy: Policy = Policy()
 
 
@@ -59,7 +56,7 @@ def _retrying(action: Action, tools: Tools) -> Callable[[Callable[[], object]], 
         return call(
             function,
             policy=tools.policy,
-            on_retry=lambda error, wait: tools.on_retry(action.id, error, wait),
+            on_retry=lambda error, wait: tools.listener.retry(action.id, error.summary, wait),
             stopping=tools.stopping.is_set,
         )
 
@@ -124,8 +121,7 @@ def wait_ready(address: Address, tools: Tools) -> Readiness:
         record = tools.writer.state().records.get(address)
         if record is None:
             raise NotReadyError(f"{address} is not recorded")
-        provider = tools.backends.get(record.backend)
-        seen = call(lambda: provider.readiness([record]), policy=tools.policy)[address.name]
+        seen = _readiness(record, tools)
         tools.writer.observe_nodes({address.name: seen})
         if seen.state is NodeState.READY:
             return seen
@@ -135,6 +131,11 @@ def wait_ready(address: Address, tools: Tools) -> Readiness:
         if tools.stopping.wait(pause):
             raise InterruptedApplyError
         pause = min(5.0, pause * 2)
+
+
+def _readiness(record: Record, tools: Tools) -> Readiness:
+    provider = tools.backends.get(record.backend)
+    return call(lambda: provider.readiness([record]), policy=tools.policy)[record.address.name]
 
 
 def _start(action: Action, tools: Tools) -> None:

@@ -34,14 +34,14 @@ MADE = ("node", "volume", "attachment")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
-    """What came of an intent whose result was not recorded."""
+    """What came of an intent whose result was not recorded. Those whose backend could not be asked have none:
+    they stay open.
+    """
 
     intent: Intent
     record: Record | None = None
     status: RankStatus | None = None
     gone: bool = False
-    unknown: bool = False
-    """Its backend could not be asked: it stays open."""
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ def _unreadable(backend: str, error: ProviderError) -> Diagnostic:
     return Diagnostic(
         code="backend-unreadable",
         summary=f"backend {backend} cannot be read: {error.summary}",
-        hint=error.hint or "its nodes count as unknown: they take no work",
+        hint=error.hint or "nodes of it that do not answer count as unknown: they take no work",
         address=f"backend/{backend}",
         severity=Severity.WARNING,
     )
@@ -119,20 +119,25 @@ def _look_at(state: State, name: str, backends: Backends, found: _Look) -> None:
     """One backend: its listing, its nodes' readiness, its ranks, and its open intents."""
     mine = [r for r in state.records.values() if (r.backend or LOCAL) == name]
     nodes = [r for r in mine if r.address.kind == "node"]
+    provider = None
     try:
         provider = backends.get(name)
         things = call(provider.inventory, policy=_PATIENCE)
         _compare(state, mine, things, provider, found)
         _resolve(state, name, provider, found)
-        nodes = [r for r in nodes if r.address not in found.gone]
-        nodes += [r for a, r in found.recovered.items() if a.kind == "node" and r.backend == name]
-        found.readiness.update(call(lambda: provider.readiness(nodes), policy=_PATIENCE))
-        found.ranks.update(poll(state, provider, nodes))
     except ProviderError as error:
         found.diagnostics.append(_unreadable(name, error))
         unknown = Readiness(state=NodeState.UNKNOWN, reason=error.summary)
-        for node in nodes:
-            found.readiness.setdefault(node.address.name, unknown)
+        found.readiness.update({n.address.name: unknown for n in nodes})
+    nodes = [r for r in nodes if r.address not in found.gone]
+    nodes += [r for a, r in found.recovered.items() if a.kind == "node" and r.backend == name]
+    if provider is not None and nodes:
+        # Asked of each node itself: these answers hold, listing or not.
+        try:
+            found.readiness.update(call(lambda: provider.readiness(nodes), policy=_PATIENCE))
+        except ProviderError as error:
+            found.diagnostics.append(_unreadable(name, error))
+        found.ranks.update(poll(state, provider, nodes))
 
 
 def _compare(
@@ -236,7 +241,10 @@ def node_of_rank(state: State, rank: str) -> Record | None:
 
 
 def poll(state: State, provider: Provider, nodes: Iterable[Record]) -> dict[str, RankStatus]:
-    """How every rank that has not ended is doing on `nodes`: one call a node, side by side."""
+    """How every rank that has not ended is doing on `nodes`: one call a node, side by side.
+
+    Ranks of a node that cannot be asked are left out.
+    """
     by_node: dict[str, list[Record]] = {}
     for reservation in state.of("reservation"):
         rank = state.get("rank", reservation.address.name)
@@ -246,7 +254,10 @@ def poll(state: State, provider: Provider, nodes: Iterable[Record]) -> dict[str,
 
     def ask(node: Record) -> dict[str, RankStatus]:
         ranks = {attempt_id(r): r.address.name for r in by_node[node.address.name]}
-        answers = call(lambda: provider.poll(node, sorted(ranks)), policy=_PATIENCE)
+        try:
+            answers = call(lambda: provider.poll(node, sorted(ranks)), policy=_PATIENCE)
+        except ProviderError:
+            return {}
         never = RankStatus(state=RankState.LOST, cause=f"{node.address} knows nothing of it")
         return {ranks[attempt]: status or never for attempt, status in answers.items()}
 

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from declarative.blocks import cpus_of, gpus_of
+from declarative.plan import Action, Op, Plan
 from declarative.provider import Launch
 from declarative.resource import shape_of
 from declarative.spec.values import Duration
-from declarative.state import Record, State, attempt_id, rank_name
-from declarative.template import resolve_env
+from declarative.state import Address, Record, State, attempt_id, rank_name
+from declarative.template import env_names, resolve_env
 
 PREFIXES = ("FLEETFORM_", "DSTACK_")
 VOLUME = "FLEETFORM_VOLUME_"
@@ -53,12 +54,43 @@ def launch_of(state: State, rank: Record, environ: Mapping[str, str]) -> Launch:
     )
 
 
+def missing_env(plan: Plan, state: State, environ: Mapping[str, str]) -> dict[str, list[str]]:
+    """Variables that are not set → the tasks of `plan` whose ranks would be started with them."""
+    planned = {a.address: a.after for a in plan.actions if a.after is not None}
+    out: dict[str, list[str]] = {}
+    for action in plan.actions:
+        if action.op is not Op.CREATE or action.address.kind != "rank" or action.after is None:
+            continue
+        task = str(action.after["task"])
+        env = {**_node_env(action, planned, state), **action.after.get("env", {})}
+        for name in sorted({n for text in env.values() for n in env_names(str(text))} - environ.keys()):
+            tasks = out.setdefault(name, [])
+            if task not in tasks:
+                tasks.append(task)
+    return dict(sorted(out.items()))
+
+
+def _node_env(
+    action: Action, planned: Mapping[Address, Mapping[str, Any]], state: State
+) -> Mapping[str, Any]:
+    """The environment of the node that a rank will be on."""
+
+    def inputs(address: Address) -> Mapping[str, Any]:
+        record = state.records.get(address)
+        return planned.get(address) or (record.inputs if record else {})
+
+    reservation = next((a for a in action.holds if a.kind == "reservation"), None)
+    node = inputs(reservation).get("node") if reservation else None
+    env: Mapping[str, Any] = inputs(Address("node", str(node))).get("env", {})
+    return env
+
+
 def _volume(attachment: Record) -> Any:
     return next(a for a in attachment.needs if a.kind == "volume")
 
 
 def tells_others(inputs: Mapping[str, Any]) -> bool:
-    """Whether a rank is told about other nodes: not with `placement: any`, where they need not be reachable."""
+    """Whether a rank is told about other nodes: with `placement: any` they need not be reachable."""
     placement = inputs.get("placement") or ("cluster" if inputs.get("nodes", 1) > 1 else "any")
     return placement == "cluster" or inputs.get("nodes", 1) == 1
 

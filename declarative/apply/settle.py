@@ -7,7 +7,8 @@ user asked for, and what is released here counts as released since it was observ
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from declarative.apply.backends import Backends
 from declarative.apply.inventory import Seen, look, node_of_rank, poll
@@ -24,6 +25,33 @@ Note = Callable[[str, RankStatus], None]
 """Told of each rank whose state changed."""
 
 DEFAULT_GRACE = 300
+MOST_STOPS = 64
+"""Ranks that are stopped at the same time: each may take its whole `stop_duration`."""
+
+
+class VanishedError(Exception):
+    """Several things of one backend are gone at once: the user decides whether to believe it (DESIGN §8)."""
+
+    def __init__(self, addresses: Sequence[Address]) -> None:
+        names = [str(a) for a in addresses]
+        shown = ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
+        self.code = "vanished"
+        self.summary = f"{len(names)} things are gone at once: {shown}"
+        self.hint = "nothing was changed; if they really are gone: `fleetform apply --accept-vanished`"
+        super().__init__(self.summary)
+
+
+def check_vanished(state: State, seen: Seen) -> None:
+    """`VanishedError` if several nodes and volumes of one backend are gone that nobody was deleting."""
+    deleting = {i.address for i in state.intents if i.op == "delete"}
+    by_backend: dict[str, list[Address]] = {}
+    for address in sorted(seen.inventory.gone - deleting):
+        record = state.records.get(address)
+        if record and address.kind in ("node", "volume"):
+            by_backend.setdefault(record.backend or LOCAL, []).append(address)
+    several = [a for found in by_backend.values() if len(found) > 1 for a in found]
+    if several:
+        raise VanishedError(several)
 
 
 def settle(
@@ -41,14 +69,11 @@ def settle(
         if status.state is RankState.LOST and not seen.inventory.ranks.get(name, status).state.ended:
             with contextlib.suppress(ProviderError):
                 stop_rank(before, backends, name, status.cause)
-    _observe(writer, statuses, note)
+    _observe(writer, before, statuses, note)
     _forget(writer, seen, before, now)
     state = writer.state()
-    for rank, status in gang_stops(state).items():
-        # It is stopped first and told of then: a status that is written is true.
-        ended = stop_rank(state, backends, rank, status.cause)
-        if ended:
-            _observe(writer, {rank: ended}, note)
+    causes = {rank: status.cause for rank, status in gang_stops(state).items()}
+    stop_ranks(state, backends, causes, lambda rank, ended: _observe(writer, state, {rank: ended}, note))
     release_ended(writer, backends, now)
     return writer.state()
 
@@ -56,8 +81,6 @@ def settle(
 def recover(writer: Writer, seen: Seen) -> None:
     """End every open intent with what was read back."""
     for resolution in seen.resolutions:
-        if resolution.unknown:
-            continue
         if resolution.record:
             writer.adopt(resolution.record, resolution.intent)
             if resolution.status:
@@ -68,11 +91,12 @@ def recover(writer: Writer, seen: Seen) -> None:
             writer.close_intent(resolution.intent, "not-done")
 
 
-def _observe(writer: Writer, statuses: dict[str, RankStatus], note: Note | None) -> None:
+def _observe(writer: Writer, before: State, statuses: dict[str, RankStatus], note: Note | None) -> None:
     if statuses:
         writer.observe_ranks(statuses)
-    if note:
-        for name, status in statuses.items():
+    for name, status in statuses.items():
+        old = before.ranks.get(name)
+        if note and (old is None or old.state is not status.state):
             note(name, status)
 
 
@@ -165,6 +189,22 @@ def stop_rank(state: State, backends: Backends, rank: str, cause: str | None) ->
     return status
 
 
+def stop_ranks(state: State, backends: Backends, causes: Mapping[str, str | None], note: Note) -> None:
+    """Stop ranks side by side; `note` hears of each once it has ended: a status that is told is true.
+
+    Those whose backend could not be asked are left as they are.
+    """
+
+    def stop(rank: str) -> None:
+        ended = stop_rank(state, backends, rank, causes[rank])
+        if ended:
+            note(rank, ended)
+
+    if causes:
+        with ThreadPoolExecutor(min(MOST_STOPS, len(causes)), thread_name_prefix="stop") as pool:
+            list(pool.map(stop, causes))
+
+
 def release_ended(writer: Writer, backends: Backends, now: Callable[[], float]) -> None:
     """Detach the volumes of ended ranks and give their blocks back; the serial stays."""
     state = writer.state()
@@ -195,8 +235,10 @@ def detach(writer: Writer, backends: Backends, record: Record) -> bool:
 
 
 def refresh(writer: Writer, backends: Backends, now: Callable[[], float], note: Note | None = None) -> State:
-    """Look at the backends, and settle what was found."""
-    seen = look(writer.state(), backends, offers=False)
+    """Look at the backends, and settle what was found; `VanishedError` where that needs the user's word."""
+    state = writer.state()
+    seen = look(state, backends, offers=False)
+    check_vanished(state, seen)
     return settle(writer, backends, seen, now, note)
 
 

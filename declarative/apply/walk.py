@@ -11,8 +11,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 from declarative.plan import Action
+
+INTERRUPTED = "interrupted"
+
+
+class InterruptedApplyError(Exception):
+    """The user asked to stop while an action waited: it is not done, and did not fail."""
 
 
 class Outcome(StrEnum):
@@ -35,20 +42,35 @@ class ActionResult:
     hint: str | None = None
 
 
+class Listener(Protocol):
+    """Hears how an apply goes on; called from many threads."""
+
+    def begin(self, id: str) -> None:
+        """An action begins."""
+
+    def retry(self, id: str, error: str, wait: float) -> None:
+        """A call of the action is tried again after `wait` seconds."""
+
+    def end(self, result: ActionResult) -> None:
+        """An action has ended."""
+
+    def rank(self, address: str, state: str, cause: str | None) -> None:
+        """A rank's state changed."""
+
+
 def walk(
     actions: Sequence[Action],
     perform: Callable[[Action], None],
     *,
     parallelism: int,
     stopping: threading.Event,
-    began: Callable[[Action], None],
-    ended: Callable[[ActionResult], None],
+    listener: Listener,
 ) -> tuple[ActionResult, ...]:
     """Perform all actions in the order of their needs; the results in the order of `actions`.
 
     Once `stopping` is set no further action is started; those that run are waited for.
     """
-    run = _Walk(actions, stopping, began, ended)
+    run = _Walk(actions, listener)
     with ThreadPoolExecutor(max_workers=parallelism, thread_name_prefix="apply") as pool:
         running: dict[Future[None], Action] = {}
         while run.ready or running:
@@ -65,13 +87,7 @@ def walk(
 
 
 class _Walk:
-    def __init__(
-        self,
-        actions: Sequence[Action],
-        stopping: threading.Event,
-        began: Callable[[Action], None],
-        ended: Callable[[ActionResult], None],
-    ) -> None:
+    def __init__(self, actions: Sequence[Action], listener: Listener) -> None:
         self.actions = {a.id: a for a in actions}
         self.order = {a.id: i for i, a in enumerate(actions)}
         self.waiting = {a.id: {n for n in a.needs if n in self.actions} for a in actions}
@@ -81,12 +97,12 @@ class _Walk:
                 self.follow[need].append(key)
         self.ready = [a.id for a in actions if not self.waiting[a.id]]
         self.found: dict[str, ActionResult] = {}
-        self.stopping, self.began, self.ended = stopping, began, ended
+        self.listener = listener
 
     def next(self) -> Action:
         """The first action that is ready, told as begun."""
         action = self.actions[self.ready.pop(0)]
-        self.began(action)
+        self.listener.begin(action.id)
         return action
 
     def finish(self, action: Action, error: BaseException | None) -> None:
@@ -98,6 +114,9 @@ class _Walk:
                 if not self.waiting[key] and key not in self.found:
                     self.ready.append(key)
             self.ready.sort(key=lambda key: self.order[key])
+            return
+        if isinstance(error, InterruptedApplyError):
+            self._note(action, Outcome.SKIPPED, INTERRUPTED)
             return
         hint = getattr(error, "hint", None)
         summary = getattr(error, "summary", None) or str(error) or type(error).__name__
@@ -125,11 +144,11 @@ class _Walk:
             hint=hint,
         )
         self.found[action.id] = result
-        self.ended(result)
+        self.listener.end(result)
 
     def results(self) -> tuple[ActionResult, ...]:
         """One result for each action; those that were not reached were interrupted."""
         for action in self.actions.values():
             if action.id not in self.found:
-                self._note(action, Outcome.SKIPPED, "interrupted")
+                self._note(action, Outcome.SKIPPED, INTERRUPTED)
         return tuple(self.found[key] for key in self.actions)

@@ -6,16 +6,30 @@ The lock is held only while something is written, so that `stop` in another term
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from declarative.apply.backends import Backends
-from declarative.apply.settle import Note, gang_stops, poll_running, refresh, release_ended, stop_rank
+from declarative.apply.settle import (
+    Note,
+    first_failure,
+    gang_stops,
+    poll_running,
+    refresh,
+    release_ended,
+    stop_ranks,
+)
 from declarative.spec import StopCriteria
-from declarative.state import RankState, State, task_state
-from declarative.store import Store, Writer
+from declarative.state import RankState, RankStatus, State, task_state
+from declarative.store import StateError, Store, Writer
 
 PERIOD = 0.5
 """Seconds between two looks."""
+
+SELDOM = 32
+"""Looks after which something that could not be settled is tried again at the latest."""
+
+FOLLOWING = "apply --wait"
+"""What the lock says while a watcher writes: it is given back within moments."""
 
 
 def ranks_of(state: State, task: str) -> list[str]:
@@ -31,6 +45,16 @@ def state_of(state: State, task: str) -> RankState:
     return task_state({int(r.inputs["rank"]): state.ranks.get(r.address.name) for r in records}, done)
 
 
+def cause_of(state: State, task: str) -> str | None:
+    """Why a task ended as it did: its first failure, else why a rank of it was stopped."""
+    statuses = {name: state.ranks.get(name) for name in ranks_of(state, task)}
+    first = first_failure(statuses) or next((n for n, s in statuses.items() if s and s.cause), None)
+    status = statuses.get(first) if first else None
+    if not statuses:
+        return "it was removed meanwhile"
+    return f"rank/{first} {status.state.value}: {status.cause}" if status else None
+
+
 def follow(
     store: Store,
     backends: Backends,
@@ -38,48 +62,63 @@ def follow(
     *,
     stopping: threading.Event,
     now: Callable[[], float],
-    lock_timeout: float,
     note: Note,
 ) -> dict[str, RankState]:
-    """Watch until every rank of `tasks` has ended, or `stopping` is set; the states of the tasks."""
+    """Watch until every rank of `tasks` has ended, or `stopping` is set; the states of the tasks.
+
+    `VanishedError` where what is gone needs the user's word.
+    """
     names = tuple(tasks)
+    turn = due = fruitless = 0
     while True:
         state = store.read()
-        seen = poll_running(state, backends)
-        changed = {n: s for n, s in seen.items() if state.ranks.get(n) != s}
-        unreleased = any(
-            (s := state.ranks.get(r.address.name)) and s.state.ended and state.get("rank", r.address.name)
-            for r in state.of("reservation")
-        )
-        if changed or unreleased or gang_stops(state):
-            with store.lock("apply --wait", lock_timeout) as writer:
-                state = refresh(writer, backends, now, note)
-        open_ranks = [
-            name
-            for task in names
-            for name in ranks_of(state, task)
-            if not ((s := state.ranks.get(name)) and s.state.ended)
-        ]
-        if not open_ranks or stopping.wait(PERIOD):
+        if turn >= due and _to_settle(state, poll_running(state, backends)):
+            before, state = state, _settled(store, backends, now, note) or state
+            # What cannot be settled now, since a node does not answer or another command writes, is tried
+            # again less and less often.
+            fruitless = fruitless + 1 if (before.ranks, before.records) == (state.ranks, state.records) else 0
+            due = turn + min(1 << fruitless, SELDOM)
+        if not _running(state, names) or stopping.wait(PERIOD):
             return {task: state_of(state, task) for task in names}
+        turn += 1
+
+
+def _running(state: State, tasks: Iterable[str]) -> list[str]:
+    names = (name for task in tasks for name in ranks_of(state, task))
+    return [n for n in names if not ((s := state.ranks.get(n)) and s.state.ended)]
+
+
+def _to_settle(state: State, seen: Mapping[str, RankStatus]) -> bool:
+    """Whether there is something to record or to do: a change, an end, or a rank that nobody answers for."""
+    every = {str(r.inputs["task"]) for r in state.of("rank")}
+    held = [r.address.name for r in state.of("reservation") if state.get("rank", r.address.name)]
+    return (
+        any(state.ranks.get(name) != status for name, status in seen.items())
+        or any((s := state.ranks.get(name)) and s.state.ended for name in held)
+        or bool(set(_running(state, every)) - seen.keys())
+        or bool(gang_stops(state))
+    )
+
+
+def _settled(store: Store, backends: Backends, now: Callable[[], float], note: Note) -> State | None:
+    """Settle under the lock; None while another command holds it, which has done or will do the same."""
+    try:
+        with store.lock(FOLLOWING) as writer:
+            return refresh(writer, backends, now, note)
+    except StateError as error:
+        if error.code != "locked":
+            raise
+        return None
 
 
 def stop_task(writer: Writer, backends: Backends, task: str, now: Callable[[], float], note: Note) -> None:
     """Stop every rank of a task side by side, and give back what it held."""
     state = writer.state()
     names = [n for n in ranks_of(state, task) if not ((s := state.ranks.get(n)) and s.state.ended)]
-    threads = []
-    for name in names:
 
-        def stop_one(rank: str = name) -> None:
-            status = stop_rank(state, backends, rank, "stopped by the user")
-            if status:
-                writer.observe_rank(rank, status)
-                note(rank, status)
+    def ended(rank: str, status: RankStatus) -> None:
+        writer.observe_rank(rank, status)
+        note(rank, status)
 
-        threads.append(threading.Thread(target=stop_one, name=f"stop-{name}"))
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    stop_ranks(state, backends, dict.fromkeys(names, "stopped by the user"), ended)
     release_ended(writer, backends, now)

@@ -1,10 +1,15 @@
 """The command line. Each command lives in a module of its own, imported when it is run: `--help` and
-completion pay for none of them."""
+completion pay for none of them.
+"""
 
 from __future__ import annotations
 
 import importlib
+import io
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import click
@@ -14,6 +19,7 @@ from declarative import __version__
 COMMANDS: dict[str, str] = {
     "init": "write a first project that plans at once",
     "validate": "check the project's files",
+    "fmt": "put the files into their normal form",
     "plan": "show what apply would do",
     "apply": "do it",
     "destroy": "delete everything but what is protected",
@@ -34,18 +40,38 @@ Examples:
 """
 
 
+class _ReaderGoneError(Exception):
+    """Nobody reads stdout any more."""
+
+
+@contextmanager
+def _reader() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:  # which click would end with exit code 1
+        raise _ReaderGoneError from None
+
+
 class Commands(click.Group):
     """A group whose commands are imported when they are asked for."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"declarative.cli.{cmd_name}")
         command: click.Command = module.command
         return command
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with _reader():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _reader():
+            return super().invoke(ctx)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -58,7 +84,7 @@ class Commands(click.Group):
             ctx.fail(f"no command `{name}`" + (f"; {near}" if near else ""))
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
@@ -80,22 +106,36 @@ def cli(ctx: click.Context, directory: str) -> None:
     ctx.obj = {"directory": directory}
 
 
+def _mend_streams() -> None:
+    """Streams that are closed (`>&-`) take anything; others show as `?` what their encoding lacks."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115  # to the end
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 def main() -> NoReturn:
     """Run the command; exit codes are those of DESIGN §5 (usage errors are 1, not click's 2)."""
+    code: Any = 0
+    _mend_streams()
     try:
-        code: Any = cli.main(standalone_mode=False)
+        code = cli.main(prog_name="fleetform", standalone_mode=False)
+        sys.stdout.flush()
     except click.exceptions.Exit as error:
         code = error.exit_code
-    except click.Abort:
-        click.echo("interrupted", err=True)
-        code = 130
     except click.ClickException as error:
         error.show()
         code = 1
-    except KeyboardInterrupt:
+    except (click.Abort, KeyboardInterrupt):
+        sys.stderr.write("interrupted\n")
         code = 130
-    except BrokenPipeError:
-        # The reader (`| head`) has what it wanted; nothing more can be printed, not even at exit.
-        sys.stderr.close()
-        code = 0
+    except (_ReaderGoneError, BrokenPipeError):
+        # `| head` has what it wanted, which is no fault. Nothing more can be printed, not even what is
+        # still buffered when Python exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except OSError as error:
+        sys.stderr.write(f"error: {error.filename or 'fleetform'}: {error.strerror or error}\n")
+        code = 1
     sys.exit(code if isinstance(code, int) else 0)

@@ -13,6 +13,7 @@ from declarative.cli.session import Session, failed, project_command, state_erro
 
 if TYPE_CHECKING:
     from declarative.apply import Backends
+    from declarative.resource import Desired
     from declarative.state import Record, State
 
 PERIOD = 0.3
@@ -42,10 +43,11 @@ def parse_target(text: str, rank: int | None) -> tuple[str, int | None]:
 def command(session: Session, target: str, follow: bool, rank: int | None) -> int:
     """Print the output of a task's ranks. With several ranks, each line begins with its rank."""
     loaded = session.load(required=False)
+    session.warn()
     desired = loaded.desired if loaded else None
     task, wanted = parse_target(target, rank)
     store = session.store(desired)
-    state = store.read()
+    state = known_state(session, desired, store.read())
     records = ranks_of(state, task)
     if not records:
         raise failed("not-run", f"task/{task} has not run", _known(state, task))
@@ -59,27 +61,34 @@ def command(session: Session, target: str, follow: bool, rank: int | None) -> in
         for reader in readers:
             reader.drain()
             reader.close()
+        sys.stdout.flush()
         return 0
-    _follow(readers, session, store.read)
+    _follow(readers, store.read)
     return 0
 
 
-def _follow(readers: list[Reader], session: Session, read: Callable[[], State]) -> None:
-    """Until every rank has ended and all of its output was printed."""
+def known_state(session: Session, desired: Desired | None, state: State) -> State:
+    """What is recorded and, where a command was cut short, what can be seen to have come of it."""
     from declarative.apply import look
+    from declarative.plan import effective
 
+    if not state.intents:
+        return state
+    return effective(state, look(state, session.backends(desired, state), offers=False).inventory)
+
+
+def _follow(readers: list[Reader], read: Callable[[], State]) -> None:
+    """Until every rank has ended and all of its output was printed."""
     while True:
         state = read()
-        backends = readers[0].backends
-        seen = look(state, backends, offers=False).inventory
-        statuses = {**state.ranks, **seen.ranks}
-        ended = all((s := statuses.get(r.record.address.name)) is None or s.state.ended for r in readers)
+        ended = all(reader.has_ended(state) for reader in readers)
         printed = [reader.drain() for reader in readers]
         sys.stdout.flush()
         if ended:
-            for reader in readers:
+            for reader in readers:  # what came between the last look and its end
                 reader.drain()
                 reader.close()
+            sys.stdout.flush()
             return
         if not any(printed):
             time.sleep(PERIOD)
@@ -119,6 +128,21 @@ class Reader:
     def _node_of(self, state: State) -> str | None:
         reservation = state.get("reservation", self.record.address.name)
         return str(reservation.inputs["node"]) if reservation else None
+
+    def has_ended(self, state: State) -> bool:
+        """Whether this attempt has ended; asked of its host, unless that is recorded."""
+        from declarative.provider import ProviderError
+
+        record = state.get("rank", self.record.address.name)
+        recorded = state.ranks.get(self.record.address.name)
+        if record and record.generation == self.record.generation and recorded and recorded.state.ended:
+            return True
+        assert self.node is not None
+        try:
+            status = self.backends.get(self.node.backend).poll(self.node, [self.attempt])[self.attempt]
+        except ProviderError as error:
+            raise failed("backend", error.summary, error.hint) from None
+        return status is None or status.state.ended
 
     def drain(self) -> bool:
         """Print all that is there by now; whether there was anything."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +12,7 @@ from declarative.cli.session import (
     Session,
     emit,
     emit_text,
+    failed,
     json_option,
     now,
     out_style,
@@ -39,9 +41,9 @@ replace_option = click.option(
 @click.option("--summary", "summary_only", is_flag=True, help="Print the last lines only.")
 @replace_option
 @project_command
-@state_errors
 def command(
     session: Session,
+    *,
     as_json: bool,
     detailed_exitcode: bool,
     offline: bool,
@@ -71,6 +73,7 @@ def command(
     return 2 if detailed_exitcode and plan.result == "changes" else EXIT[plan.result]
 
 
+@state_errors
 def compute(session: Session, *, offline: bool, requested: tuple[str, ...]) -> Plan:
     """The plan of the project as it is now."""
     from dataclasses import replace
@@ -89,12 +92,11 @@ def compute(session: Session, *, offline: bool, requested: tuple[str, ...]) -> P
     return replace(plan, diagnostics=in_order((*session.warnings, *plan.diagnostics)))
 
 
-def check_requested(requested: tuple[str, ...], tasks: object) -> None:
+def check_requested(requested: tuple[str, ...], tasks: Iterable[str]) -> None:
     """`--replace` names declared tasks."""
-    from declarative.cli.session import failed
     from declarative.diagnostic import suggest
 
-    known = [f"task/{name}" for name in tasks]  # type: ignore[attr-defined]
+    known = [f"task/{name}" for name in tasks]
     for address in requested:
         if address not in known:
             hint = suggest(address, known) or "write `task/<name>` of a declared task"

@@ -12,7 +12,8 @@ from declarative.cli.session import emit_text, failed
 
 
 def schemas() -> dict[str, dict[str, Any]]:
-    """File name → schema: one for each document type, and `document` for any of them."""
+    """File name → schema: of each document type, `document` for any of them, and of each JSON output."""
+    from declarative.render.contract import plan_schema, state_schema, status_schema
     from declarative.schema import DIALECT, document_schema
     from declarative.spec import DOCUMENTS
 
@@ -30,6 +31,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         "properties": {"type": {"enum": list(DOCUMENTS)}},
         "allOf": branches,
     }
+    out |= {"plan": plan_schema(), "status": status_schema(), "state": state_schema()}
     return {f"{kind}.schema.json": schema for kind, schema in out.items()}
 
 
@@ -45,6 +47,7 @@ def _text(schema: dict[str, Any]) -> str:
 def command(kind: str | None, write: bool, check: bool, directory: str) -> int:
     """Print the schema of document type KIND (`fleet`, `task`, …; default: of any document).
 
+    `plan`, `status` and `state` are those of what `plan --json`, `status --json` and `state pull` print.
     With --write or --check it is about a directory of schemas, for editors and third parties.
     """
     every = {name: _text(schema) for name, schema in schemas().items()}

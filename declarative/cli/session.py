@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import click
 
@@ -19,11 +21,18 @@ if TYPE_CHECKING:
     from declarative.loader import Loaded
     from declarative.resource import Desired
     from declarative.state import State
-    from declarative.store import Store
+    from declarative.store import LockInfo, Store, Writer
+
+PATIENCE = 30.0
+"""Seconds to wait for a lock that is held for moments only."""
 
 DEFAULT_STATE = "sqlite:///.fleetform/state.db"
 
 F = TypeVar("F", bound=Callable[..., Any])
+Form = Literal["text", "object", "event"]
+
+STREAMING = ("apply", "destroy")
+"""Commands whose `--json` is a line for each event."""
 
 
 class Failed(click.ClickException):
@@ -34,10 +43,18 @@ class Failed(click.ClickException):
     def __init__(self, diagnostics: tuple[Diagnostic, ...]) -> None:
         super().__init__("; ".join(d.summary for d in diagnostics))
         self.diagnostics = diagnostics
+        self.form: Form = "text"
 
     def show(self, file: Any = None) -> None:
-        from declarative.render import diagnostics_text, use_color
+        from declarative.render import diagnostics_json, diagnostics_text, to_json, to_line, use_color
 
+        found = diagnostics_json(self.diagnostics)
+        if self.form == "object":
+            sys.stdout.write(to_json({"diagnostics": found}))
+            return
+        if self.form == "event":
+            sys.stdout.write(to_line({"event": "error", "diagnostics": found}) + "\n")
+            return
         stream = file or sys.stderr
         stream.write(diagnostics_text(self.diagnostics, color=use_color(stream, os.environ)))
 
@@ -82,18 +99,43 @@ def project_command(command: F) -> F:
             options.pop("var_files", ()),
         )
         ctx.call_on_close(session.close)
-        return ctx.invoke(command, session, **options)
+        try:
+            return ctx.invoke(command, session, **options)
+        except Failed as error:
+            if options.get("as_json"):
+                error.form = "event" if ctx.info_name in STREAMING else "object"
+            raise
 
     return _project_options(_state_options(cast("F", run)))
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout, and nothing else.")
+
+
+class _Seconds(click.ParamType[float]):
+    """`90`, `2.5` or `10m`, in seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        from declarative.schema import BadValueError
+        from declarative.spec.values import Duration
+
+        if re.fullmatch(r"\d{1,9}(\.\d+)?", str(value)):
+            return float(value)
+        found = None
+        with contextlib.suppress(BadValueError):
+            found = Duration.parse(value).seconds
+        if found is None:
+            self.fail(f"`{value}` is not a duration; write seconds, or `30s`, `10m`", param, ctx)
+        return float(found)
+
+
 lock_option = click.option(
     "--lock-timeout",
-    metavar="SECONDS",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    help="How long to wait for another command that writes; default 0.",
+    metavar="DURATION",
+    type=_Seconds(),
+    help="How long to wait for another command that writes (`90`, `10m`); default 0.",
 )
 approve_option = click.option("--auto-approve", is_flag=True, help="Do not ask.")
 
@@ -117,7 +159,7 @@ class Session:
             self._store.close()
 
     def load(self, *, required: bool = True) -> Loaded | None:
-        """The project, or `Failed` with every error of it; None if it may be missing or broken."""
+        """The project, or `Failed` with every error of it; None if it need not be there, nor be right."""
         from declarative.loader import load
 
         try:
@@ -128,9 +170,25 @@ class Session:
             if required:
                 raise Failed(error.diagnostics) from None
             self.warnings = tuple(d for d in error.diagnostics if d.code != "no-documents")
+            self._check_where(error)
             return None
         self.warnings = loaded.diagnostics
         return loaded
+
+    def load_if_any(self) -> Loaded | None:
+        """The project, or `Failed` with every error of it; None where there are no documents."""
+        try:
+            return self.load()
+        except Failed as error:
+            if any(d.code != "no-documents" for d in error.diagnostics):
+                raise
+            return None
+
+    def _check_where(self, error: InvalidError) -> None:
+        """`Failed` unless it is known where the state is: this project may keep it elsewhere."""
+        default = self.directory / DEFAULT_STATE.removeprefix("sqlite:///")
+        if self.warnings and not self._state_url and not default.exists():
+            raise Failed(error.diagnostics) from None
 
     def _assigned(self) -> Mapping[str, str]:
         out: dict[str, str] = {}
@@ -160,6 +218,28 @@ class Session:
             except StateError as error:
                 raise failed(error.code, error.summary, error.hint) from None
         return self._store
+
+    @contextlib.contextmanager
+    def lock(self, store: Store, doing: str, timeout: float | None) -> Iterator[Writer]:
+        """The state's lock; says on stderr whom it waits for.
+
+        Someone who follows tasks holds it for moments only, so that even without a timeout it is waited for.
+        """
+        from declarative.apply import FOLLOWING
+        from declarative.store import StateError
+
+        def told(info: LockInfo) -> None:
+            if info.doing != FOLLOWING:
+                sys.stderr.write(f"waiting for {info}\n")
+
+        with contextlib.ExitStack() as stack:
+            try:
+                writer = stack.enter_context(store.lock(doing, timeout or 0.0, on_wait=told))
+            except StateError as error:
+                if timeout is not None or error.lock is None or error.lock.doing != FOLLOWING:
+                    raise
+                writer = stack.enter_context(store.lock(doing, PATIENCE, on_wait=told))
+            yield writer
 
     def backends(self, desired: Desired | None, state: State) -> Backends:
         """The providers of this run."""
@@ -192,6 +272,14 @@ def emit(data: Any) -> None:
     sys.stdout.write(to_json(data))
 
 
+def emit_line(data: Any) -> None:
+    """One event as a line of JSON on stdout, at once."""
+    from declarative.render import to_line
+
+    sys.stdout.write(to_line(data) + "\n")
+    sys.stdout.flush()
+
+
 def emit_text(text: str) -> None:
     """Text on stdout, as it is."""
     sys.stdout.write(text)
@@ -214,11 +302,12 @@ def state_errors(function: F) -> F:
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
+        from declarative.apply import VanishedError
         from declarative.store import StateError
 
         try:
             return function(*args, **kwargs)
-        except StateError as error:
+        except (StateError, VanishedError) as error:
             raise failed(error.code, error.summary, error.hint) from None
 
     return cast("F", run)

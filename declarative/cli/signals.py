@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -11,20 +12,25 @@ from contextlib import contextmanager
 from types import FrameType
 
 INTERRUPTED = 130
+SHOW_CURSOR = "\x1b[?25h"
+"""The live display hides it."""
 
 
 @contextmanager
 def stopping(text: str) -> Iterator[threading.Event]:
-    """An event that the first SIGINT or SIGTERM sets, after printing `text`; the second ends the process."""
+    """An event that the first SIGINT or SIGTERM sets, after printing `text`; the second ends the process.
+
+    Only while something is done that must not be cut short: elsewhere Ctrl-C ends the command at once.
+    """
     event = threading.Event()
 
-    def handle(number: int, frame: FrameType | None) -> None:
+    def handle(_number: int, _frame: FrameType | None) -> None:
         if event.is_set():
+            _say(SHOW_CURSOR if sys.stderr.isatty() else "")
             # Nothing may run any more, not even exit handlers that wait for threads.
             os._exit(INTERRUPTED)
         event.set()
-        sys.stderr.write(f"\n{text}\n")
-        sys.stderr.flush()
+        _say(f"\n{text}\n")
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -32,3 +38,9 @@ def stopping(text: str) -> Iterator[threading.Event]:
     finally:
         for number, old in before.items():
             signal.signal(number, old)
+
+
+def _say(text: str) -> None:
+    # Past Python's buffers: the signal may have come in the middle of a write to them.
+    with contextlib.suppress(OSError):
+        os.write(2, text.encode())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from declarative.cli.session import (
@@ -14,13 +16,16 @@ from declarative.cli.session import (
     state_errors,
 )
 
+if TYPE_CHECKING:
+    from declarative.store import Store
+
 
 @click.group("state", short_help="look into what is recorded")
 def command() -> None:
     """Look into what is recorded: nodes, volumes, reservations, attachments and ranks."""
 
 
-def _store(session: Session, *, write: bool = False):  # type: ignore[no-untyped-def]
+def _store(session: Session, *, write: bool = False) -> Store:
     loaded = session.load(required=False)
     return session.store(loaded.desired if loaded else None, write=write)
 
@@ -83,13 +88,15 @@ def check(session: Session) -> int:
 
     loaded = session.load(required=False)
     desired = loaded.desired if loaded else None
+    session.warn()
     store = session.store(desired)
     found = list(store.check())
     if not found:
         state = store.read()
         seen = look(state, session.backends(desired, state), offers=False).inventory
-        session.say(seen.diagnostics)
         found = [f"{d.address}: {d.change}: {d.detail}" for d in seen.drift]
+        # What could not be read is not proved.
+        found += [d.summary for d in seen.diagnostics]
     for line in found:
         emit_text(f"{line}\n")
     if found:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 import click
 
-from declarative.cli.logs import parse_target, ranks_of
+from declarative.cli.logs import parse_target
 from declarative.cli.session import (
     Session,
     emit_text,
@@ -23,31 +24,39 @@ from declarative.cli.session import (
 @lock_option
 @project_command
 @state_errors
-def command(session: Session, target: str, lock_timeout: float) -> int:
+def command(session: Session, target: str, lock_timeout: float | None) -> int:
     """Stop every rank of a task: TERM, then KILL after its `stop_duration`, and give its blocks back.
 
-    It stays stopped until its declaration changes or `apply --replace task/NAME` asks for it.
+    It stays stopped until its declaration changes or `apply --replace task/NAME` asks for it. Exits 4 if a
+    rank could not be stopped.
     """
-    from declarative.apply import refresh, state_of, stop_task
+    from declarative.apply import VanishedError, ranks_of, refresh, state_of, stop_task
     from declarative.render import Progress
+    from declarative.state import RankStatus
 
     loaded = session.load(required=False)
+    session.warn()
     desired = loaded.desired if loaded else None
     task, rank = parse_target(target, None)
     if rank is not None:
         raise failed("usage", "a rank cannot be stopped alone", f"write `fleetform stop {task}`")
     store = session.store(desired, write=True)
-    records = ranks_of(store.read(), task)
-    if not records:
-        raise failed("not-run", f"task/{task} has not run", "`fleetform status` lists the tasks")
-    with store.lock("stop", lock_timeout) as writer, Progress(sys.stderr, "plain", 0) as progress:
+    with session.lock(store, "stop", lock_timeout) as writer, Progress(sys.stderr, "plain", 0) as progress:
         backends = session.backends(desired, writer.state())
 
-        def note(name: str, status: object) -> None:
-            progress.rank(f"rank/{name}", status.state.value, status.cause)  # type: ignore[attr-defined]
+        def note(name: str, status: RankStatus) -> None:
+            progress.rank(f"rank/{name}", status.state.value, status.cause)
 
-        refresh(writer, backends, now)
+        with contextlib.suppress(VanishedError):  # what is there can be stopped; `apply` asks about the rest
+            refresh(writer, backends, now)
+        state = writer.state()
+        if not ranks_of(state, task):
+            raise failed("not-run", f"task/{task} has not run", "`fleetform status` lists the tasks")
         stop_task(writer, backends, task, now, note)
-        state = state_of(writer.state(), task)
-    emit_text(f"task/{task} is {state.value}.\n")
-    return 0
+        state = writer.state()
+    left = [n for n in ranks_of(state, task) if not ((s := state.ranks.get(n)) and s.state.ended)]
+    if left:
+        names = ", ".join(f"rank/{n}" for n in left)
+        sys.stderr.write(f"could not be stopped: {names}: the node cannot be asked (`fleetform status`)\n")
+    emit_text(f"task/{task} is {state_of(state, task).value}.\n")
+    return 4 if left else 0

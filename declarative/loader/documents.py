@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from declarative.diagnostic import Span
 from declarative.loader.findings import Findings
-from declarative.schema import Problem, decode, validate
+from declarative.schema import Problem, decode, fields_of, validate
 from declarative.schema.decode import describe
 from declarative.source import Document, Path
 from declarative.spec import DOCUMENTS
 from declarative.template import Place, Scope, TemplateError, interpolate
+
+SECRET = ("credentials", "creds", "registry_auth", "state")
+"""Fields whose values may hold a secret that does not belong there: their lines are never shown."""
 
 _FOREIGN = {
     "dev-environment": "write a `task` with the commands to run",
@@ -20,6 +23,9 @@ _FOREIGN = {
     "gateway": "remove it; fleetform has no services",
     "profile": "write its fields where they are used",
 }
+
+MAX_FIELDS = 100
+"""A document that has more is not guessed at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,17 @@ class Entry:
         return self.document.span(("name",))
 
 
+def shown_span(document: Document, path: Path, *, key: bool = False) -> Span:
+    """The span of a path, without its text where that may hold a secret."""
+    span = document.span(path, key=key)
+    for field in SECRET:
+        if field in document.data:
+            first, last = document.span((field,), key=True), document.span((field,))
+            if first.line <= span.line <= last.end_line:
+                return replace(span, text="")
+    return span
+
+
 def shown_place(span: Span) -> str:
     """`fleet.yaml:4`."""
     return f"{span.file}:{span.line}"
@@ -66,14 +83,27 @@ def classify(documents: Sequence[Document], findings: Findings) -> list[Raw]:
         findings.lost = True
         if "type" not in document.data:
             if document.whole:
-                hint = f"add `type:` with one of {listing}"
-                findings.add("missing-type", "the document has no `type`", hint, span=document.span())
+                path, hint = _type_hint(document, findings) or ((), f"add `type:` with one of {listing}")
+                span = shown_span(document, path, key=True)
+                findings.add("missing-type", "the document has no `type`", hint, span=span)
             continue
         known = findings.near(kind, DOCUMENTS) if isinstance(kind, str) else None
         hint = (_FOREIGN.get(kind) if isinstance(kind, str) else None) or known or f"known types: {listing}"
-        span = document.span(("type",))
+        span = shown_span(document, ("type",))
         findings.add("unknown-type", f"{describe(kind)} is not a type of document", hint, span=span)
     return out
+
+
+def _type_hint(document: Document, findings: Findings) -> tuple[Path, str] | None:
+    """The key that was mistyped, or the only type that has the fields that are there."""
+    keys = [key for key in document.data if len(key) <= MAX_FIELDS][:MAX_FIELDS]
+    near = next((key for key in keys if findings.near(key, ("type",))), None)
+    if near:
+        return (near,), f"write `type:` for `{near}:`"
+    fitting = [
+        k for k, cls in DOCUMENTS.items() if keys and {f.name for f in fields_of(cls)}.issuperset(keys)
+    ]
+    return ((), f"add `type: {fitting[0]}`") if len(fitting) == 1 else None
 
 
 def decode_all(raw: Sequence[Raw], scope: Scope, findings: Findings) -> list[Entry]:
@@ -103,7 +133,9 @@ def _decode(kind: str, document: Document, scope: Scope, findings: Findings) -> 
             break
         for error in errors:
             if error.code != "unset":
-                findings.add(error.code, str(error), error.hint, span=document.span(path), address=address)
+                hint = _rank_hint(kind, path) if error.code == "node-rank-here" else error.hint
+                span = shown_span(document, path)
+                findings.add(error.code, str(error), hint or error.hint, span=span, address=address)
     problems: list[Problem] = []
     spec = None
     if document.whole:
@@ -115,6 +147,15 @@ def _decode(kind: str, document: Document, scope: Scope, findings: Findings) -> 
             problems += validate(DOCUMENTS[kind], kind, data)
     report(problems, document, address, findings)
     return Entry(kind, str(name), document, data, spec if not problems else None) if usable else None
+
+
+def _rank_hint(kind: str, path: Path) -> str | None:
+    """What to write instead of `node_rank` here, where it is not what a command would need."""
+    if kind == "volume":
+        return "write `count: 4` for `<name>-0` to `<name>-3`; a task mounts `<name>-${{ node_rank }}`"
+    if path[0] == "volumes":
+        return "write the same path for all ranks: each has its own volume there"
+    return None
 
 
 def _decoded(kind: str, body: Mapping[str, Any], problems: list[Problem]) -> Any:
@@ -129,7 +170,7 @@ def report(problems: Sequence[Problem], document: Document, address: str | None,
             break
         # What is missing has no place of its own: the key of what it is missing in is shown.
         key = problem.at_key or problem.code == "missing-field"
-        span = document.span(problem.path, key=key)
+        span = shown_span(document, problem.path, key=key)
         findings.add(problem.code, problem.summary, problem.hint, span=span, address=address)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
+from declarative.codes import CODES
 from declarative.diagnostic import Diagnostic, InvalidError, Severity, Span, in_order, suggest
 
 MAX_FINDINGS = 10_000
@@ -40,10 +42,11 @@ class Findings:
         )
 
     def extend(self, items: Iterable[Diagnostic]) -> None:
-        """Findings of the layers below."""
+        """Findings of the layers below; what has no hint of its own gets its code's."""
         for item in items:
             if not self.full:
-                self.items.append(item)
+                known = CODES.get(item.code) if item.hint is None else None
+                self.items.append(replace(item, hint=known.fix) if known else item)
 
     def near(self, word: str, known: Collection[str]) -> str | None:
         """`did you mean …?`, as long as the comparisons with all names do not take too long."""

@@ -20,6 +20,8 @@ from declarative.template import Scope, TemplateError, for_ranks
 MAX_MOUNTS = 1_000_000
 """Mounts of all ranks together, alternatives counted one by one."""
 _NUMBERED = re.compile(r"(.+)-[0-9]+")
+_TEMPLATE = re.compile(r"\$\{\{[^}]*\}\}|\$\{DSTACK_NODE_RANK\}")
+_BASE = re.compile(r"[a-z][a-z0-9-]*")
 _OWN = "${{ node_rank }}"
 
 RankMounts = tuple[tuple[RankMount, ...], ...]
@@ -126,7 +128,7 @@ class _Task:
             if bad.code != "unset":
                 self.say(path, bad.code, str(bad), bad.hint)
         except BadValueError as bad:
-            self.say(path, bad.code, bad.summary, f"write `name-{_OWN}`" if "${" in text else bad.hint)
+            self.say(path, bad.code, bad.summary, _ranked_hint(text) if "${" in text else bad.hint)
         return None
 
     def declare(self) -> None:
@@ -217,6 +219,8 @@ class _Task:
                 continue
             for rank in range(self.task.nodes):
                 name = item.of(rank)[0]
+                if name not in self.volumes.wants:
+                    break  # said already
                 other = seen.setdefault(name, (rank, item.mount.path))
                 if other != (rank, item.mount.path):
                     self._twice(item, name, other[0], rank)
@@ -235,6 +239,12 @@ class _Task:
         base = match[1] if match else name
         hint = f"write `{base}-{_OWN}`, with `count: {self.task.nodes}` in the volume `{base}`"
         self.say(path, "volume-of-two-ranks", summary, hint)
+
+
+def _ranked_hint(text: str) -> str:
+    """The nearest name that every rank can have its own of."""
+    base = _TEMPLATE.sub("", text).strip("-") if len(text) <= 100 else ""
+    return f"write `{base if _BASE.fullmatch(base) else 'name'}-{_OWN}`"
 
 
 def _numbered(names: Sequence[str]) -> tuple[tuple[str, ...], str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from declarative.loader.documents import Raw, report, shown_place
+from declarative.loader.documents import Raw, report, shown_place, shown_span
 from declarative.loader.findings import Findings
 from declarative.schema import Problem, decode, validate
 from declarative.source import Document
@@ -32,7 +32,9 @@ def read_project(raw: Sequence[Raw], findings: Findings, known: ProjectFile | No
             first = item.document
             continue
         summary = f"a project has one `project` document; the first is at {shown_place(first.span())}"
-        findings.add("second-project", summary, "move its fields there", span=item.document.span())
+        findings.add(
+            "second-project", summary, "move its fields into the first one", span=item.document.span()
+        )
     if known:
         return known
     return _read(first, findings) if first else ProjectFile(Project(), readable=not findings.lost)
@@ -64,8 +66,8 @@ def _part(document: Document, field: str) -> Project | None:
 
 
 def _check_state(url: str | None, document: Document, findings: Findings) -> None:
-    """The URL is never shown: it might hold a password."""
-    span = document.span(("state",))
+    """The URL is never shown, nor its line: it might hold a password."""
+    span = shown_span(document, ("state",))
     hint = "write `state: sqlite:///path`, or leave it out for `.fleetform/state.db`"
     scheme = (url or "").partition(":")[0].lower()
     if url is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from declarative.diagnostic import Span
-from declarative.loader.documents import Entry, shown_place
+from declarative.loader.documents import Entry, shown_place, shown_span
 from declarative.loader.findings import Findings
 from declarative.loader.mounts import Volumes, mounted
 from declarative.loader.project import ProjectFile
@@ -13,7 +13,7 @@ from declarative.resource import LOCAL, Desired, TaskWant, VolumeWant, volume_in
 from declarative.schema import BadValueError
 from declarative.source import Path
 from declarative.spec import Backend, Name, Task, Volume
-from declarative.spec.text import check_name
+from declarative.spec.text import MAX_NAME, check_name
 from declarative.state import natural
 from declarative.template import Scope
 
@@ -45,7 +45,7 @@ class _Assembly:
         self.backends = {e.name: e.spec for e in self._good("backend")}
 
     def _say(self, entry: Entry, path: Path, code: str, summary: str, hint: str | None = None) -> None:
-        self.findings.add(code, summary, hint, span=entry.document.span(path), address=entry.address)
+        self.findings.add(code, summary, hint, span=shown_span(entry.document, path), address=entry.address)
 
     def _good(self, kind: str) -> list[Entry]:
         """The documents of a kind that could be decoded, by name."""
@@ -134,7 +134,9 @@ class _Assembly:
             try:
                 check_name(names[-1])
             except BadValueError as bad:
-                self._say(entry, ("name",), bad.code, f"with its number, {bad.summary}", "shorten it")
+                summary = f"with its number, `{names[-1][-20:]}`, the name has {len(names[-1])} characters"
+                hint = f"shorten it by {len(names[-1]) - MAX_NAME}"
+                self._say(entry, ("name",), bad.code, summary, hint)
                 continue
             self._declare(entry, names, volumes)
         return volumes

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from declarative.placement.filters import of_offer, pick_volumes
+from declarative.blocks import split
+from declarative.placement.filters import fleet_rejection, of_offer, pick_volumes
 from declarative.placement.trial import Domain, Trial, World
 from declarative.placement.types import Ask, RankVerdict, Refusal, Rejection, Verdict
-from declarative.blocks import split
 from declarative.state import rank_name
 
 STRUCTURAL = (
@@ -41,6 +41,7 @@ WORDS = {
     "volume-missing": "without the volume",
     "volume-elsewhere": "away from the volume",
     "reuse-only": "not launched (`creation_policy: reuse`)",
+    "no-offer": "without an offer",
     "not-ready": "not ready",
     "closed": "about to be replaced or deleted",
     "not-idle": "not wholly idle",
@@ -110,7 +111,8 @@ def _rejections(trial: Trial, rank: int) -> tuple[Rejection, ...]:
                 out.append(off)
         if not rule.offers:
             detail = "no backend offers a node that its limits allow"
-            out.append(Rejection(target=f"fleet/{rule.fleet.name}", code="no-offer", detail=detail))
+            none = Rejection(target=f"fleet/{rule.fleet.name}", code="no-offer", detail=detail)
+            out.append(fleet_rejection(trial.task, rule.fleet) or none)
     return tuple(sorted(out, key=lambda r: (r.code not in STRUCTURAL, r.target)))
 
 

@@ -12,7 +12,9 @@ from dataclasses import replace
 
 from declarative.placement.explain import refusal
 from declarative.placement.trial import Domain, Trial, World
-from declarative.placement.types import Ask, Choice, FleetRule, Node, Outcome, Refusal, VolumeAt
+from declarative.placement.types import Ask, Choice, FleetRule, Node, Outcome, VolumeAt
+from declarative.resource import Offer
+from declarative.spec.fleet import Placement
 from declarative.state import NodeState, Readiness, natural
 
 
@@ -26,22 +28,15 @@ def place(
     world = World(
         sorted(nodes, key=lambda n: natural(n.name)), dict(sorted(fleets.items())), volumes, dict[str, str]()
     )
-    choices: list[Choice] = []
-    refusals: list[Refusal] = []
-    for ask in sorted(asks, key=_order):
-        trial = best_trial(world, ask)
-        if trial is None or trial.choices is None:
-            never = best_trial(_ideal(world), ask) is None
-            refusals.append(refusal(world, ask, never=never))
-            continue
-        placed = trial.choices
-        if sorted(placed) != list(range(ask.want.spec.nodes)):
-            raise AssertionError(
-                f"{ask.want.spec.name}: placed {sorted(placed)} of {ask.want.spec.nodes} ranks"
-            )
-        trial.commit()
-        choices += [placed[rank] for rank in sorted(placed)]
+    choices, left = _pass(world, sorted(asks, key=_order))
     short = _fill_baselines(world)
+    while left and any(n.new for n in world.nodes):
+        # What was launched since may hold those that launch nothing themselves.
+        more, left = _pass(world, left)
+        if not more:
+            break
+        choices += more
+    refusals = [refusal(world, ask, never=best_trial(_ideal(world), ask) is None) for ask in left]
     return Outcome(
         choices=tuple(sorted(choices, key=lambda c: (natural(c.task), c.rank))),
         refusals=tuple(sorted(refusals, key=lambda r: natural(r.task))),
@@ -50,9 +45,30 @@ def place(
     )
 
 
+def _pass(world: World, asks: Sequence[Ask]) -> tuple[list[Choice], list[Ask]]:
+    """Place what can be placed, one task after the other; the choices, and the tasks that are left."""
+    choices: list[Choice] = []
+    left: list[Ask] = []
+    for ask in asks:
+        trial = best_trial(world, ask)
+        if trial is None or trial.choices is None:
+            left.append(ask)
+            continue
+        placed = trial.choices
+        if sorted(placed) != list(range(ask.want.spec.nodes)):
+            raise AssertionError(
+                f"{ask.want.spec.name}: placed {sorted(placed)} of {ask.want.spec.nodes} ranks"
+            )
+        trial.commit()
+        choices += [placed[rank] for rank in sorted(placed)]
+    return choices, left
+
+
 def _order(ask: Ask) -> tuple[object, ...]:
-    """Priority first; then those that already have a place, so that a re-plan moves nothing; then the
-    hardest ones: whole nodes, many ranks, large requests."""
+    """Priority first; then those that have a place already; then the hardest ones.
+
+    A re-plan so moves nothing; hard are whole nodes, many ranks, large requests.
+    """
     task = ask.want.spec
     gpu = task.resources.gpu.count.min if task.resources.gpu else 0
     cpu = task.resources.cpu.min if task.resources.cpu else 0
@@ -103,12 +119,31 @@ def _ideal(world: World) -> World:
 def _fill_baselines(world: World) -> list[tuple[str, int]]:
     """Launch what the fleets want for themselves and no task has launched yet, at the lowest price."""
     short: list[tuple[str, int]] = []
-    for name in list(world.fleets):
-        rule = world.fleets[name]
-        while world.fleets[name].baseline > 0:
-            offer = next((o for o in rule.offers if world.can_launch(rule, o)), None)
-            if offer is None:
-                short.append((name, world.fleets[name].baseline))
-                break
-            world.add(world.new_node(world.fleets[name], offer, world.free_name(world.fleets[name])))
+    for name, rule in list(world.fleets.items()):
+        tries: list[World] = []
+        for start in [o for o in rule.offers if _may_launch(world, rule, o)]:
+            tries.append(_filled(world, name, start))
+            if not tries[-1].fleets[name].baseline or rule.fleet.placement is not Placement.CLUSTER:
+                break  # only a cluster has to stay where its first node is
+        best = min(tries, key=lambda w: w.fleets[name].baseline, default=world)
+        world.nodes[:], world.fleets = list(best.nodes), best.fleets
+        if world.fleets[name].baseline:
+            short.append((name, world.fleets[name].baseline))
     return short
+
+
+def _filled(world: World, name: str, start: Offer) -> World:
+    """A copy in which the fleet has as many of its nodes as can be had, the first one from `start`."""
+    work = world.copy()
+    while work.fleets[name].baseline > 0:
+        rule = work.fleets[name]
+        offers = (start, *rule.offers) if rule == world.fleets[name] else rule.offers
+        offer = next((o for o in offers if _may_launch(work, rule, o)), None)
+        if offer is None:
+            break
+        work.add(work.new_node(rule, offer, work.free_name(rule)))
+    return work
+
+
+def _may_launch(world: World, rule: FleetRule, offer: Offer) -> bool:
+    return world.can_launch(offer) and not world.astray(rule, offer)

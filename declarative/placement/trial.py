@@ -22,6 +22,7 @@ from declarative.placement.filters import (
 from declarative.placement.types import Ask, Choice, FleetRule, Node, Rejection, VolumeAt
 from declarative.resource import Offer
 from declarative.spec import CreationPolicy
+from declarative.spec.fleet import Placement
 from declarative.state import NodeState, Readiness, natural, rank_name
 
 
@@ -57,7 +58,15 @@ class World:
         """A copy to try something on; the values in it are immutable and shared."""
         return World(list(self.nodes), dict(self.fleets), self.volumes, dict(self.claims))
 
-    def can_launch(self, rule: FleetRule, offer: Offer) -> bool:
+    def astray(self, rule: FleetRule, offer: Offer) -> str | None:
+        """Where a cluster fleet's nodes lie, if the offer lies elsewhere: they share one network."""
+        if rule.fleet.placement is not Placement.CLUSTER:
+            return None
+        own = (n for n in self.nodes if n.fleet == rule.fleet.name and not n.closed)
+        other = next((n for n in own if (n.backend, n.region) != (offer.backend, offer.region)), None)
+        return f"{other.backend}/{other.region}" if other else None
+
+    def can_launch(self, offer: Offer) -> bool:
         """Whether the offer's own quantity limit has room."""
         if offer.limit is None:
             return True
@@ -192,6 +201,10 @@ class Trial:
         off = place_rejection(self.task, spot) or shape_rejection(self.task, spot)
         if off:
             return off
+        where = self.work.astray(rule, offer)
+        if where:
+            detail = f"fleet/{rule.fleet.name} has its nodes in {where}, and a cluster stays together"
+            return Rejection(target=spot.target, code="region", detail=detail)
         most = rule.fleet.nodes.max if rule.fleet.nodes else 0
         if most is not None and rule.existing >= most:
             detail = f"fleet/{rule.fleet.name} is at its maximum of {most} nodes"
@@ -200,7 +213,7 @@ class Trial:
             return Rejection(
                 target=spot.target, code="reuse-only", detail="`creation_policy: reuse` launches nothing"
             )
-        if not self.work.can_launch(rule, offer):
+        if not self.work.can_launch(offer):
             return Rejection(
                 target=spot.target, code="limit", detail=f"its limit of {offer.limit} is reached"
             )
@@ -215,13 +228,17 @@ class Trial:
     # Choosing
 
     def _rank_order(self) -> list[int]:
-        """Ranks that have a place first, then the ones with the fewest nodes to go to."""
+        """Ranks that can stay where they are first, then the ones with the fewest nodes to go to."""
         ranks = range(self.task.nodes)
+        if not self.ask.prior and not any(self.ask.want.mounts):
+            return list(ranks)
+        there = {n.name for n in self.work.nodes if self._fits_domain(n) and not self.node_rejection(n)}
+        stays = {r for r, (name, _) in self.ask.prior.items() if name in there}
         if not any(self.ask.want.mounts):
-            return sorted(ranks, key=lambda r: (r not in self.ask.prior, r))
-        nodes = [n for n in self.work.nodes if self._fits_domain(n) and not self.node_rejection(n)]
+            return sorted(ranks, key=lambda r: (r not in stays, r))
+        nodes = [n for n in self.work.nodes if n.name in there]
         room = {r: sum(not isinstance(self._volumes(r, of_node(n)), Rejection) for n in nodes) for r in ranks}
-        return sorted(ranks, key=lambda r: (r not in self.ask.prior, room[r], r))
+        return sorted(ranks, key=lambda r: (r not in stays, room[r], r))
 
     def _fits_domain(self, node: Node) -> bool:
         return self.domain.holds(node.fleet, node.backend, node.region)
@@ -299,8 +316,10 @@ class Trial:
 
 
 def stretch(node: Node, wanted: int, prior: tuple[int, ...] = ()) -> tuple[int, ...]:
-    """Which idle blocks to take: the prior ones, else the shortest idle stretch that holds them all,
-    so that long ones stay whole; scattered ones only where there is no such stretch."""
+    """Which idle blocks to take: the prior ones, else the shortest idle stretch that holds them all.
+
+    So long ones stay whole; scattered ones are taken only where there is no such stretch.
+    """
     idle = [b for b in range(node.total) if b not in node.held]
     if len(prior) == wanted and all(b in idle for b in prior):
         return prior

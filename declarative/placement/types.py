@@ -36,8 +36,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRule:
-    """A fleet as placement sees it: what it may launch, how many nodes it has, and how many it will have
-    whatever is placed (`baseline`: launched for the fleet itself, so even `reuse` may use them)."""
+    """A fleet as placement sees it: what it may launch, and how many nodes it has.
+
+    `baseline` is how many it launches for itself, whatever is placed: even `reuse` may use them.
+    """
 
     fleet: Fleet
     offers: tuple[Offer, ...]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
-from declarative.placement import Choice, Outcome
+from declarative.placement import Choice, Node, Outcome
+from declarative.plan.fates import Fates
 from declarative.plan.fleets import Fleets
 from declarative.plan.steps import Steps
-from declarative.plan.tasks import Fate, TaskFate, changed_fields, records_of
+from declarative.plan.tasks import Fate, TaskFate, changed_fields
 from declarative.plan.types import Action, Op, Reason
 from declarative.plan.volumes import VolumeFate
 from declarative.resource import node_inputs
@@ -16,31 +18,25 @@ from declarative.spec import StartupOrder
 from declarative.state import Address, Record, State, rank_name
 
 
-def build(
-    recorded: State,
-    state: State,
-    fleets: Fleets,
-    volumes: Mapping[str, VolumeFate],
-    fates: Mapping[str, TaskFate],
-    outcome: Outcome,
-) -> tuple[Action, ...]:
+def build(recorded: State, state: State, found: Fates, *, destroy: bool) -> tuple[Action, ...]:
     """All actions, joined by their needs and in order."""
     steps = Steps(state)
+    fleets, outcome = found.fleets, found.outcome
     choices: dict[str, list[Choice]] = {}
     for choice in outcome.choices:
         choices.setdefault(choice.task, []).append(choice)
-    _volume_actions(steps, volumes, recorded, state)
+    _volume_actions(steps, found.volumes, recorded)
     _node_actions(steps, fleets, outcome, recorded)
     backends = {n.name: n.backend for n in outcome.launches}
-    backends |= {f.node.name: f.node.backend for f in fleets.fates.values()}
-    for fate in fates.values():
+    backends |= {f.node.name: f.node.backend for f in fleets.fates.values() if f.node.name not in backends}
+    for fate in found.tasks.values():
         _task_actions(steps, state, fate, choices.get(fate.name, []), backends)
     totals = {n.name: n.total for n in outcome.launches}
     totals |= {f.node.name: int(f.after["blocks"]) for f in fleets.fates.values() if not f.goes}
-    for found in choices.values():
-        for choice in found:
-            _reserve(steps, state, choice, totals[choice.node], backends[choice.node], fates[choice.task])
-    _released(steps, state, fates)
+    for choice in outcome.choices:
+        total, backend = totals[choice.node], backends[choice.node]
+        _reserve(steps, state, choice, found.tasks[choice.task], total=total, backend=backend)
+    _released(steps, state, found.tasks, Reason.DESTROY if destroy else Reason.REMOVED)
     return steps.join()
 
 
@@ -57,7 +53,7 @@ def _delete(steps: Steps, record: Record, reason: Reason, because: tuple[str, ..
     )
 
 
-def _volume_actions(steps: Steps, volumes: Mapping[str, VolumeFate], recorded: State, state: State) -> None:
+def _volume_actions(steps: Steps, volumes: Mapping[str, VolumeFate], recorded: State) -> None:
     for fate in volumes.values():
         address = Address("volume", fate.name)
         if fate.record and (fate.after is None or fate.replaced) and not fate.kept_back:
@@ -125,36 +121,46 @@ def _node_actions(steps: Steps, fleets: Fleets, outcome: Outcome, recorded: Stat
                 backend=node.backend,
             )
         )
+    _make_room(steps, fleets, outcome)
+
+
+def _make_room(steps: Steps, fleets: Fleets, outcome: Outcome) -> None:
+    """A new node waits for one that goes: no fleet's maximum and no offer's limit is ever exceeded."""
+    fresh = {n.name for n in outcome.launches}
+    going = [f.node for f in fleets.fates.values() if f.goes]
+    gone: dict[object, list[Node]] = defaultdict(list)
+    for node in going:
+        gone[_kind_of(node)].append(node)
+        if node.name not in fresh:
+            gone[node.fleet].append(node)
+    old_names = {n.name for n in going}
+    for node in outcome.launches:
+        limited = node.offer is not None and node.offer.limit is not None
+        keys: list[object] = [_kind_of(node)] if limited else []
+        if node.name not in old_names:
+            keys.append(node.fleet)
+        for key in keys:
+            if gone[key]:
+                steps.after(f"create:node/{node.name}", (f"delete:node/{gone[key].pop(0).name}",))
+
+
+def _kind_of(node: Node) -> tuple[object, ...]:
+    """What a backend's quantity limit counts."""
+    return (node.backend, node.region, node.instance_type, node.spot)
 
 
 def _task_actions(
     steps: Steps, state: State, fate: TaskFate, choices: list[Choice], backends: Mapping[str, str]
 ) -> None:
     """Ranks: start, stop and start again, or change in place."""
-    have = records_of(state, fate.name)
+    have = fate.have
     if fate.fate is Fate.RUN:
-        if not choices:
-            return
-        for record in have.values():
-            _delete(steps, record, fate.reason, fate.because)
-        _starts(steps, fate, {c.rank: (c.volumes, c.node) for c in choices}, set(have), backends)
+        _stops(steps, state, fate, placed=bool(choices))
+        if choices:
+            _starts(steps, fate, {c.rank: (c.volumes, c.node) for c in choices}, set(have), backends)
         return
     for rank, record in have.items():
-        after = fate.want.rank_inputs(rank) if rank < fate.want.spec.nodes else dict(record.inputs)
-        restart, in_place = changed_fields(record.inputs, after)
-        if in_place and not restart:
-            steps.add(
-                Action(
-                    op=Op.UPDATE,
-                    address=record.address,
-                    reason=Reason.CHANGED,
-                    because=in_place,
-                    before=record.inputs,
-                    after=after,
-                    backend=record.backend,
-                    holds=tuple(sorted(record.needs)),
-                )
-            )
+        _in_place(steps, fate, rank, record)
     if fate.fate is Fate.COMPLETED:
         places: dict[int, tuple[Mapping[str, str], str]] = {}
         for rank in range(fate.want.spec.nodes):
@@ -162,6 +168,36 @@ def _task_actions(
             if rank not in have and reservation:
                 places[rank] = (_attached(state, rank_name(fate.name, rank)), str(reservation.inputs["node"]))
         _starts(steps, fate, places, set(), backends)
+
+
+def _stops(steps: Steps, state: State, fate: TaskFate, *, placed: bool) -> None:
+    """The old gang ends where a new one starts; without a place for it, what is left of one stops too."""
+    for record in fate.have.values():
+        status = state.ranks.get(record.address.name)
+        if placed:
+            _delete(steps, record, fate.reason, fate.because)
+        elif fate.incomplete and not (status and status.state.ended):
+            _delete(steps, record, Reason.INCOMPLETE)
+
+
+def _in_place(steps: Steps, fate: TaskFate, rank: int, record: Record) -> None:
+    """Fields that change while the rank runs on. One that has to restart and cannot is left as it is."""
+    after = fate.want.rank_inputs(rank) if rank < fate.want.spec.nodes else dict(record.inputs)
+    restart, in_place = changed_fields(record.inputs, after)
+    if not in_place or restart:
+        return
+    steps.add(
+        Action(
+            op=Op.UPDATE,
+            address=record.address,
+            reason=Reason.CHANGED,
+            because=in_place,
+            before=record.inputs,
+            after=after,
+            backend=record.backend,
+            holds=tuple(sorted(record.needs)),
+        )
+    )
 
 
 def _attached(state: State, rank: str) -> dict[str, str]:
@@ -176,8 +212,10 @@ def _starts(
     replaced: set[int],
     backends: Mapping[str, str],
 ) -> None:
-    """Start actions of a gang. The first rank to start waits for every place of the gang, the others wait
-    for it: no rank runs before all have their places, with edges that grow with the ranks, not their square."""
+    """Start actions of a gang. The first rank to start waits for every place of the gang, the others for it.
+
+    So no rank runs before all have their places, with edges that grow with the ranks, not their square.
+    """
     ranks = sorted(places)
     workers_first = fate.want.spec.startup_order is StartupOrder.WORKERS_FIRST and len(ranks) > 1
     first = next((r for r in ranks if r != 0 or not workers_first), ranks[0])
@@ -210,76 +248,68 @@ def _starts(
             steps.after(key, (f"create:rank/{rank_name(fate.name, r)}" for r in ranks if r != 0))
 
 
-def _reserve(steps: Steps, state: State, choice: Choice, total: int, backend: str, fate: TaskFate) -> None:
+def _reserve(steps: Steps, state: State, choice: Choice, fate: TaskFate, *, total: int, backend: str) -> None:
     """The blocks and the volumes of one rank: kept as they are where nothing about them changed."""
     name = rank_name(choice.task, choice.rank)
     node = Address("node", choice.node)
-    reservation = Address("reservation", name)
-    after = {
-        "task": choice.task,
-        "rank": choice.rank,
-        "node": choice.node,
-        "blocks": list(choice.blocks),
-        "total_blocks": total,
-    }
-    renewed = _put(steps, state, reservation, after, (node,), None, fate)
+    reservation = Action(
+        op=Op.CREATE,
+        address=Address("reservation", name),
+        reason=fate.reason,
+        after={
+            "task": choice.task,
+            "rank": choice.rank,
+            "node": choice.node,
+            "blocks": list(choice.blocks),
+            "total_blocks": total,
+        },
+        holds=(node,),
+    )
+    _put(steps, state, reservation)
     variables = {m.path: m.variable for m in fate.want.mounts[choice.rank]} if fate.want.mounts else {}
     for path, volume in choice.volumes.items():
-        address = Address("attachment", f"{name}.{volume}")
-        holds = (Address("volume", volume), node, reservation)
         inputs = {"task": choice.task, "rank": name, "node": choice.node, "volume": volume, "path": path}
-        inputs["variable"] = variables[path]
-        _put(steps, state, address, inputs, holds, backend, fate, force=renewed)
-        steps.after(f"create:{node}", (f"create:volume/{volume}",))
-        steps.after(f"create:{node}", (f"update:volume/{volume}",))
-
-
-def _put(
-    steps: Steps,
-    state: State,
-    address: Address,
-    after: dict[str, Any],
-    holds: tuple[Address, ...],
-    backend: str | None,
-    fate: TaskFate,
-    *,
-    force: bool = False,
-) -> bool:
-    """Create it, or replace it if it differs or what it needs is made anew; True unless it is kept."""
-    record = state.records.get(address)
-    renewed = [h for h in holds if f"create:{h}" in steps.actions]
-    if record and not renewed and not force and record.inputs == after:
-        return False
-    because = tuple(str(h) for h in renewed) if record else ()
-    reason = (Reason.CASCADE if renewed or force else Reason.CHANGED) if record else fate.reason
-    if record:
-        _delete(steps, record, reason, because)
-    steps.add(
-        Action(
+        attachment = Action(
             op=Op.CREATE,
-            address=address,
-            reason=reason,
-            because=because,
-            after=after,
-            holds=holds,
+            address=Address("attachment", f"{name}.{volume}"),
+            reason=fate.reason,
+            after={**inputs, "variable": variables[path]},
+            holds=(Address("volume", volume), node, reservation.address),
             backend=backend,
         )
-    )
-    return True
+        _put(steps, state, attachment)
+        steps.after(f"create:{node}", (f"create:volume/{volume}", f"update:volume/{volume}"))
 
 
-def _released(steps: Steps, state: State, fates: Mapping[str, TaskFate]) -> None:
-    """What belongs to tasks that are not declared any more, and what a replaced task does not hold again."""
+def _put(steps: Steps, state: State, wanted: Action) -> None:
+    """Create it, or replace it if it differs or what it holds on to is made anew; else it is kept."""
+    record = state.records.get(wanted.address)
+    if record is None:
+        steps.add(wanted)
+        return
+    assert wanted.after is not None
+    renewed = tuple(str(h) for h in wanted.holds if f"create:{h}" in steps.actions)
+    keys = sorted(set(record.inputs) | set(wanted.after))
+    changed = tuple(k for k in keys if record.inputs.get(k) != wanted.after.get(k))
+    if not renewed and not changed:
+        return
+    reason, because = (Reason.CASCADE, renewed) if renewed else (Reason.CHANGED, changed)
+    _delete(steps, record, reason, because)
+    steps.add(replace(wanted, reason=reason, because=because))
+
+
+def _released(steps: Steps, state: State, fates: Mapping[str, TaskFate], removed: Reason) -> None:
+    """What tasks that are not declared any more hold, and what one that runs anew does not hold again."""
     for kind in ("rank", "attachment", "reservation"):
         for record in state.of(kind):
             fate = fates.get(str(record.inputs["task"]))
             if f"delete:{record.address}" in steps.actions:
                 continue
             if fate is None:
-                _delete(steps, record, Reason.REMOVED)
-            elif fate.fate is Fate.RUN and kind != "rank" and f"delete:rank/{_rank(record)}" in steps.actions:
-                if not _kept(steps, record):
-                    _delete(steps, record, fate.reason, fate.because)
+                _delete(steps, record, removed)
+            elif fate.fate is Fate.RUN and kind != "rank" and not _kept(steps, record):
+                reason = Reason.INCOMPLETE if fate.reason is Reason.NEW else fate.reason
+                _delete(steps, record, reason, fate.because)
 
 
 def _rank(record: Record) -> str:

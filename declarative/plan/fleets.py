@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from declarative.blocks import divisors, misfits, split
-from declarative.diagnostic import Diagnostic
+from declarative.diagnostic import Diagnostic, Severity
 from declarative.placement import FleetRule, Node
 from declarative.placement.filters import of_offer, price_rejection
 from declarative.plan.types import Inventory, Reason
 from declarative.resource import LOCAL, Desired, Offer, fleet_marks, shape_of, shaped
 from declarative.spec import Fleet, SpotPolicy
-from declarative.state import NodeState, Readiness, Record, State, natural
+from declarative.state import Address, NodeState, Readiness, Record, State, natural
 
 
 @dataclass(slots=True)
@@ -28,6 +28,11 @@ class NodeFate:
     """It goes and a node of the same name takes its place."""
     because: tuple[str, ...] = ()
     after: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs on it once this plan is done; `unknown` is not empty."""
+        return not self.node.held and self.node.readiness.state is not NodeState.UNKNOWN
 
     @property
     def changed(self) -> tuple[str, ...]:
@@ -74,7 +79,8 @@ def fleet_offers(
         out.append(
             Diagnostic(
                 code="blocks-do-not-divide",
-                summary=f"{shape.cpu} CPUs and {shape.gpus} GPUs cannot be split into {fleet.blocks.number} blocks",
+                summary=f"{shape.cpu} CPUs and {shape.gpus} GPUs cannot be split into "
+                f"{fleet.blocks.number} blocks",
                 hint=f"write `blocks: auto` or one of {listing}",
                 span=span,
                 address=address,
@@ -133,10 +139,21 @@ def held_blocks(state: State) -> dict[str, dict[int, str]]:
 class Fleets:
     """The fates of all recorded nodes, and the rules by which placement may launch more."""
 
-    def __init__(self, desired: Desired, state: State, inventory: Inventory, now: float) -> None:
+    def __init__(
+        self,
+        desired: Desired,
+        state: State,
+        inventory: Inventory,
+        now: float,
+        *,
+        freed: frozenset[str] = frozenset(),
+        pinned: frozenset[Address] = frozenset(),
+    ) -> None:
+        """`freed` are ranks whose blocks are given back; `pinned` nodes have to stay for those on them."""
         self.desired = desired
         self.now = now
         self.state = state
+        self.pinned = pinned
         self.diagnostics: list[Diagnostic] = []
         self.fates: dict[str, NodeFate] = {}
         self.offers: dict[str, tuple[Offer, ...]] = {}
@@ -144,7 +161,8 @@ class Fleets:
         unknown = Readiness(state=NodeState.UNKNOWN, reason="not observed")
         for record in state.of("node"):
             name = record.address.name
-            node = node_of(record, inventory.readiness.get(name, unknown), held.get(name, {}))
+            staying = {b: h for b, h in held.get(name, {}).items() if h.removeprefix("rank/") not in freed}
+            node = node_of(record, inventory.readiness.get(name, unknown), staying)
             self.fates[name] = NodeFate(record=record, node=node, after=dict(record.inputs))
         for fleet in desired.fleets.values():
             self.offers[str(fleet.name)], found = fleet_offers(desired, fleet, inventory)
@@ -161,30 +179,38 @@ class Fleets:
     def _judge(self, fate: NodeFate) -> None:
         """Keep it, change it in place, make it anew, or let it go."""
         fleet = self.desired.fleets.get(fate.node.fleet)
+        pinned = fate.record.address in self.pinned
         if fleet is None:
-            fate.goes = Reason.REMOVED
+            if pinned:
+                self._stays(fate, "its fleet is not declared any more", "deleted")
+            else:
+                fate.goes = Reason.REMOVED
             return
         marks = fleet_marks(fleet)
         changed = tuple(k for k in ("placement", "env") if fate.record.inputs.get(k) != marks[k])
         if changed:
-            fate.goes, fate.again, fate.because = Reason.CHANGED, True, changed
+            if pinned:
+                self._stays(fate, f"its fleet's `{changed[0]}` changed", "replaced")
+            else:
+                fate.goes, fate.again, fate.because = Reason.CHANGED, True, changed
             return
         off = limits(fleet, allowed_backends(self.desired, fleet), offer_of(fate.record))
-        if off and not fate.node.held:
+        if off and fate.idle:
             fate.goes, fate.again, fate.because = Reason.MISMATCH, True, (off,)
             return
         if off:
-            self._note(
-                fate,
-                "node-mismatch",
-                f"does not keep the fleet's `{off}` any more",
-                "it is replaced once idle",
-            )
+            self._stays(fate, f"it does not keep the fleet's `{off}` any more", "replaced")
         for key, value in marks.items():
             fate.after.pop(key, None)
             if value is not None:
                 fate.after[key] = value
         self._resplit(fate, fleet)
+
+    def _stays(self, fate: NodeFate, why: str, then: str) -> None:
+        """It has to go, but ranks run on it: it takes no new work, and goes once it is idle."""
+        fate.node = replace(fate.node, closed=f"{why}; it is {then} once idle")
+        hint = f"it takes no new work, and is {then} once idle"
+        self._note(fate, "node-mismatch", f"stays for now, although {why}", hint)
 
     def _resplit(self, fate: NodeFate, fleet: Fleet) -> None:
         """A change of `blocks` happens in place, when the node is idle."""
@@ -208,7 +234,7 @@ class Fleets:
         if most is None or len(staying) <= most:
             return
         surplus = sorted(
-            (f for f in staying if not f.node.held),
+            (f for f in staying if f.idle),
             key=lambda f: (f.again, natural(f.node.name)),
             reverse=True,
         )
@@ -232,22 +258,23 @@ class Fleets:
             )
         return out
 
-    def retire(self, used: frozenset[str], launched: Mapping[str, int]) -> None:
-        """Let nodes above the target go that this plan does not use and that were idle for long enough."""
+    def retire(self, used: frozenset[str], launched: Mapping[str, int]) -> bool:
+        """Let unused nodes above the target go that were idle for long enough; whether there were any."""
+        retired = False
         for name, fleet in self.desired.fleets.items():
             wait = fleet.idle_duration.seconds
             staying = [f for f in self.of(name) if not f.goes]
             target = fleet.nodes.target if fleet.nodes else 0
             spare = len(staying) + launched.get(name, 0) - target
-            idle = [f for f in staying if not f.node.held and f.node.name not in used]
+            idle = [f for f in staying if f.idle and f.node.name not in used]
             for fate in sorted(idle, key=lambda f: natural(f.node.name), reverse=True):
-                since = self.state.idle_since.get(fate.node.name, self.now)
+                since = self.state.idle_since.get(fate.node.name, self.now)  # a busy one has none yet
                 if spare > 0 and wait is not None and self.now - since >= wait:
                     fate.goes, fate.because, spare = Reason.IDLE, ("idle_duration",), spare - 1
+                    retired = True
+        return retired
 
     def _note(self, fate: NodeFate, code: str, what: str, hint: str) -> None:
-        from declarative.diagnostic import Severity
-
         address = str(fate.record.address)
         summary = f"{address} {what}"
         self.diagnostics.append(

@@ -41,6 +41,7 @@ def effective(state: State, inventory: Inventory) -> State:
         if rank is not None and record.needs & inventory.gone:
             continue
         if address.kind == "rank" and address.name in ended:
-            record = replace(record, needs=frozenset())
-        kept[address] = record
+            kept[address] = replace(record, needs=frozenset())
+        else:
+            kept[address] = record
     return replace(state, records=kept, ranks=ranks, readiness={**state.readiness, **inventory.readiness})

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from declarative.placement import Node, Outcome
 from declarative.plan.fleets import Fleets, node_of
 from declarative.plan.tasks import Fate, TaskFate
 from declarative.plan.types import Cost, NodePreview, Reservation, ReservationStatus
-from declarative.state import NodeState, Readiness, Record, State, natural, rank_name
+from declarative.state import NodeState, Readiness, State, natural, rank_name
 
 
-def _price(node: Node, blocks: tuple[int, ...], total: int) -> float | None:
-    return None if node.price is None else round(node.price * len(blocks) / total, 6)
-
-
-def _reservation(
-    node: Node,
-    task: str,
-    rank: int,
-    blocks: tuple[int, ...],
-    volumes: Mapping[str, str],
-    status: ReservationStatus,
-) -> Reservation:
+def _reservation(entry: tuple[str, int], node: Node, blocks: tuple[int, ...], **more: Any) -> Reservation:
+    task, rank = entry
     return Reservation(
         task=task,
         rank=rank,
@@ -31,13 +23,12 @@ def _reservation(
         new_node=node.new,
         blocks=blocks,
         total_blocks=node.total,
-        volumes=dict(sorted(volumes.items())),
         backend=node.backend,
         region=node.region,
         zone=node.zone,
         instance_type=node.instance_type,
-        price=_price(node, blocks, node.total),
-        status=status,
+        price=None if node.price is None else round(node.price * len(blocks) / node.total, 6),
+        **more,
     )
 
 
@@ -54,21 +45,22 @@ def reservations(
     recorded: State, state: State, fleets: Fleets, fates: Mapping[str, TaskFate], outcome: Outcome
 ) -> tuple[Reservation, ...]:
     """Every rank that holds or will hold blocks, and those whose blocks are given back; by task and rank."""
-    nodes = {f.node.name: f.node for f in fleets.fates.values()}
     gone = Readiness(state=NodeState.UNKNOWN)
-    nodes = {r.address.name: node_of(r, gone, {}) for r in recorded.of("node")} | nodes
-    totals = {f.node.name: int(f.after["blocks"]) for f in fleets.fates.values() if f.after}
-    nodes |= {n.name: n for n in outcome.launches}
+    before = {r.address.name: node_of(r, gone, {}) for r in recorded.of("node")}
+    after = before | {
+        f.node.name: replace(f.node, total=int(f.after["blocks"])) for f in fleets.fates.values()
+    }
+    after |= {n.name: n for n in outcome.launches}
     found: dict[str, Reservation] = {}
     for choice in outcome.choices:
         name = rank_name(choice.task, choice.rank)
         held = state.get("reservation", name)
-        node = nodes[choice.node]
+        node = after[choice.node]
         same = held and held.inputs["node"] == choice.node and tuple(held.inputs["blocks"]) == choice.blocks
         status = ReservationStatus.KEPT if same and not node.new else ReservationStatus.NEW
-        entry = _reservation(node, choice.task, choice.rank, choice.blocks, choice.volumes, status)
-        total = entry.total_blocks if node.new else totals.get(choice.node, entry.total_blocks)
-        found[name] = _resplit(entry, node, total)
+        volumes = dict(sorted(choice.volumes.items()))
+        entry = (choice.task, choice.rank)
+        found[name] = _reservation(entry, node, choice.blocks, volumes=volumes, status=status)
     attached = _attached(recorded)
     for record in recorded.of("reservation"):
         name = record.address.name
@@ -77,23 +69,12 @@ def reservations(
         fate = fates.get(str(record.inputs["task"]))
         kept = fate is not None and fate.fate is not Fate.RUN and record.address in state.records
         status = ReservationStatus.KEPT if kept else ReservationStatus.RELEASED
-        node = nodes[str(record.inputs["node"])]
+        entry = (str(record.inputs["task"]), int(record.inputs["rank"]))
         blocks = tuple(int(b) for b in record.inputs["blocks"])
-        found[name] = _reservation(
-            node,
-            str(record.inputs["task"]),
-            int(record.inputs["rank"]),
-            blocks,
-            attached.get(name, {}),
-            status,
-        )
+        volumes = dict(sorted(attached.get(name, {}).items()))
+        node = before[str(record.inputs["node"])]
+        found[name] = _reservation(entry, node, blocks, volumes=volumes, status=status)
     return tuple(found[name] for name in sorted(found, key=lambda n: (natural(found[n].task), found[n].rank)))
-
-
-def _resplit(entry: Reservation, node: Node, total: int) -> Reservation:
-    from dataclasses import replace
-
-    return replace(entry, total_blocks=total, price=_price(node, entry.blocks, total))
 
 
 def _sum(prices: Iterable[float | None]) -> float | None:
@@ -106,7 +87,7 @@ def _sum(prices: Iterable[float | None]) -> float | None:
     return round(total, 6)
 
 
-def cost(state: State, fleets: Fleets, outcome: Outcome) -> Cost:
+def cost(fleets: Fleets, outcome: Outcome) -> Cost:
     """Whole nodes, before and after."""
     before = _sum(f.node.price for f in fleets.fates.values())
     staying = [f.node.price for f in fleets.fates.values() if not f.goes]

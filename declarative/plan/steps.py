@@ -6,6 +6,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from declarative.plan.types import Action, Op
 from declarative.state import KINDS, Address, State, natural
@@ -55,26 +56,21 @@ class Steps:
 
     def _pass_on(self) -> None:
         """A delete waits for everything recorded as needing it; a create waits for what it takes over."""
-        deleted = [a.address for a in self.actions.values() if a.op is Op.DELETE]
         freed: dict[object, list[str]] = defaultdict(list)
-        for address in deleted:
-            record = self.state.records.get(address)
-            if record is None:
+        for action in list(self.actions.values()):
+            record = self.state.records.get(action.address)
+            if action.op is not Op.DELETE or record is None:
                 continue
             for held in record.needs:
-                self.extra[f"delete:{held}"].add(f"delete:{address}")
-            if address.kind == "reservation":
-                for block in record.inputs["blocks"]:
-                    freed[record.inputs["node"], block].append(f"delete:{address}")
-                self.extra[f"update:node/{record.inputs['node']}"].add(f"delete:{address}")
-            elif address.kind == "attachment":
-                freed[record.inputs["volume"]].append(f"delete:{address}")
+                self.extra[f"delete:{held}"].add(action.id)
+            for key in _places(action.address, record.inputs):
+                freed[key].append(action.id)
+            if action.address.kind == "reservation":
+                self.extra[f"update:node/{record.inputs['node']}"].add(action.id)
         for action in list(self.actions.values()):
-            if action.op is Op.CREATE and action.after and action.address.kind == "reservation":
-                for block in action.after["blocks"]:
-                    self.extra[action.id].update(freed[action.after["node"], block])
-            elif action.op is Op.CREATE and action.after and action.address.kind == "attachment":
-                self.extra[action.id].update(freed[action.after["volume"]])
+            if action.op is Op.CREATE and action.after:
+                for key in _places(action.address, action.after):
+                    self.extra[action.id].update(freed[key])
 
     def _ordered(self, needs: Mapping[str, set[str]]) -> list[str]:
         """Topological, always the first by (deletions first, kind, name) of those that could run."""
@@ -102,3 +98,10 @@ class Steps:
         kind = KINDS.index(action.address.kind)
         deletion = action.op is Op.DELETE
         return (not deletion, -kind if deletion else kind, natural(action.address.name))
+
+
+def _places(address: Address, inputs: Mapping[str, Any]) -> list[object]:
+    """What only one can hold at a time: blocks, and volumes."""
+    if address.kind == "reservation":
+        return [(inputs["node"], block) for block in inputs["blocks"]]
+    return [inputs["volume"]] if address.kind == "attachment" else []

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from declarative.plan.types import Reason
 from declarative.resource import RANK_IN_PLACE, Desired, TaskWant
-from declarative.state import Address, Record, State, rank_name
+from declarative.state import Address, NodeState, Record, State, rank_name
 
 
 class Fate(StrEnum):
@@ -29,16 +29,15 @@ class TaskFate:
     fate: Fate
     reason: Reason = Reason.NEW
     because: tuple[str, ...] = ()
+    have: Mapping[int, Record] = field(default_factory=dict)
+    """The recorded ranks, by rank."""
+    incomplete: bool = False
+    """Of the gang that is recorded some ranks are missing."""
 
     @property
     def name(self) -> str:
         """The task's name."""
         return str(self.want.spec.name)
-
-
-def records_of(state: State, task: str) -> dict[int, Record]:
-    """The recorded ranks of a task, by rank."""
-    return {int(r.inputs["rank"]): r for r in state.of("rank") if r.inputs["task"] == task}
 
 
 def changed_fields(
@@ -49,38 +48,42 @@ def changed_fields(
     return tuple(k for k in keys if k not in RANK_IN_PLACE), tuple(k for k in keys if k in RANK_IN_PLACE)
 
 
-def judge(
-    want: TaskWant,
-    state: State,
-    by_task: Mapping[str, dict[int, Record]],
-    requested: frozenset[str],
-) -> TaskFate:
-    """What becomes of a declared task, given what is recorded of its ranks."""
-    name, nodes = str(want.spec.name), want.spec.nodes
-    have = by_task.get(name, {})
+def judge(want: TaskWant, state: State, have: Mapping[int, Record], requested: frozenset[str]) -> TaskFate:
+    """What becomes of a declared task of which these ranks are recorded."""
+    nodes = want.spec.nodes
     if not have:
         return TaskFate(want, Fate.RUN)
-    if f"task/{name}" in requested:
-        return TaskFate(want, Fate.RUN, Reason.REQUESTED)
-    changed: set[str] = set()
+    fate = TaskFate(want, Fate.RUN, have=have)
+    fate.incomplete = len(have) < max(int(r.inputs.get("nodes", 1)) for r in have.values())
+    changed = {"nodes"} if any(rank >= nodes for rank in have) else set[str]()
     for rank, record in have.items():
         if rank < nodes:
             changed.update(changed_fields(record.inputs, want.rank_inputs(rank))[0])
-    if changed or any(rank >= nodes for rank in have):
-        return TaskFate(
-            want,
-            Fate.RUN,
-            Reason.CHANGED,
-            tuple(sorted(changed | ({"nodes"} if len(have) > nodes else set()))),
-        )
     missing = [rank for rank in range(nodes) if rank not in have]
-    if not missing:
-        return TaskFate(want, Fate.KEPT)
-    ended = any((s := state.ranks.get(r.address.name)) and s.state.ended for r in have.values())
-    placed = all(state.get("reservation", rank_name(name, rank)) for rank in missing)
-    if placed and not ended:
-        return TaskFate(want, Fate.COMPLETED, Reason.INCOMPLETE)
-    return TaskFate(want, Fate.RUN, Reason.INCOMPLETE)
+    if f"task/{want.spec.name}" in requested:
+        fate.reason = Reason.REQUESTED
+    elif changed:
+        fate.reason, fate.because = Reason.CHANGED, tuple(sorted(changed))
+    elif not missing:
+        fate.fate = Fate.KEPT
+    else:
+        fate.reason, fate.incomplete = Reason.INCOMPLETE, True
+        ended = any((s := state.ranks.get(r.address.name)) and s.state.ended for r in have.values())
+        if not ended and all(_has_place(want, rank, state) for rank in missing):
+            fate.fate = Fate.COMPLETED
+    return fate
+
+
+def _has_place(want: TaskWant, rank: int, state: State) -> bool:
+    """Whether a rank that was not started has its blocks, on a node that is ready, and all its volumes."""
+    name = rank_name(str(want.spec.name), rank)
+    reservation = state.get("reservation", name)
+    if reservation is None:
+        return False
+    readiness = state.readiness.get(str(reservation.inputs["node"]))
+    attached = {str(r.inputs["path"]) for r in state.of("attachment") if r.inputs["rank"] == name}
+    paths = {m.path for m in want.mounts[rank]} if want.mounts else set()
+    return attached == paths and readiness is not None and readiness.state is NodeState.READY
 
 
 def judge_all(desired: Desired, state: State, requested: frozenset[str]) -> dict[str, TaskFate]:
@@ -88,12 +91,17 @@ def judge_all(desired: Desired, state: State, requested: frozenset[str]) -> dict
     by_task: dict[str, dict[int, Record]] = {}
     for record in state.of("rank"):
         by_task.setdefault(str(record.inputs["task"]), {})[int(record.inputs["rank"])] = record
-    return {name: judge(want, state, by_task, requested) for name, want in sorted(desired.tasks.items())}
+    return {
+        name: judge(want, state, by_task.get(name, {}), requested)
+        for name, want in sorted(desired.tasks.items())
+    }
 
 
 def cascade(fates: Mapping[str, TaskFate], state: State, replaced: frozenset[Address]) -> None:
-    """Make a task run anew when something that its running ranks hold is replaced: the whole gang, since
-    its ranks know each other's addresses, and no other task."""
+    """Make a task run anew when something that its running ranks hold is replaced.
+
+    The whole gang, since its ranks know each other's addresses, and no other task.
+    """
     if not replaced:
         return
     holds: dict[str, set[Address]] = {}

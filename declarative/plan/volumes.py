@@ -10,7 +10,7 @@ from declarative.diagnostic import Diagnostic
 from declarative.plan.types import Reason
 from declarative.resource import Desired
 from declarative.spec.values import Size
-from declarative.state import Record, State
+from declarative.state import Address, Record, State
 
 IN_PLACE = ("size", "tags", "prevent_destroy")
 
@@ -30,9 +30,12 @@ class VolumeFate:
 
 
 def judge_all(
-    desired: Desired, state: State, *, destroy: bool
+    desired: Desired, state: State, *, destroy: bool, pinned: frozenset[Address] = frozenset()
 ) -> tuple[dict[str, VolumeFate], list[Diagnostic]]:
-    """The fates of all volumes, and an error for each that is protected and would be lost."""
+    """The fates of all volumes, and an error for each that is protected and would be lost.
+
+    `pinned` ones are held by ranks that have no other place: they stay as they are.
+    """
     fates: dict[str, VolumeFate] = {}
     errors: list[Diagnostic] = []
     for name, want in sorted(desired.volumes.items()):
@@ -67,6 +70,10 @@ def judge_all(
         fates[name] = VolumeFate(
             name=name, record=record, after=None, reason=reason, kept_back=protected and destroy
         )
+    for address in pinned & state.records.keys():
+        fate = fates.get(address.name) if address.kind == "volume" else None
+        if fate and fate.record and (fate.replaced or fate.after is None):
+            fates[fate.name] = VolumeFate(name=fate.name, record=fate.record, after=fate.record.inputs)
     return fates, errors
 
 

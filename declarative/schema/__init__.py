@@ -4,9 +4,20 @@
 problem with its path, `check` runs jsonschema over the same data. Pure: no files, no clock.
 """
 
-from declarative.schema.decode import Problem, decode, encode
+from declarative.schema.decode import Problem, decode, decode_part, encode
 from declarative.schema.generate import DIALECT, document_schema, object_schema
-from declarative.schema.marks import BadValueError, Doc, Field, InPlace, Is, Json, NotYet, Syntax, fields_of
+from declarative.schema.marks import (
+    BadValueError,
+    Doc,
+    Field,
+    InPlace,
+    Is,
+    Json,
+    NotYet,
+    Syntax,
+    fields_of,
+    raise_all,
+)
 from declarative.schema.validate import validate
 
 __all__ = [
@@ -21,9 +32,11 @@ __all__ = [
     "Problem",
     "Syntax",
     "decode",
+    "decode_part",
     "document_schema",
     "encode",
     "fields_of",
     "object_schema",
+    "raise_all",
     "validate",
 ]

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from declarative.diagnostic import suggest
-from declarative.schema.marks import BadValueError, Field, Is, Json, Syntax, fields_of
+from declarative.schema.marks import BadValueError, Field, Is, Json, Syntax, fields_of, raise_all
 
 T = TypeVar("T")
 Path = tuple[str | int, ...]
@@ -28,17 +28,31 @@ class Problem:
     at_key: bool = False
 
 
+MAX_SHOWN = 40
 MAX_WORD = 100
 """Longer text is no mistyped word: comparing it would only take time."""
 
 _WORDS = {str: "a string", int: "a whole number", bool: "true or false", float: "a number"}
 
 
+_TYPE_HINTS = {
+    "a string": "write text; in quotes where it holds `: ` or begins with a bracket",
+    "a whole number": "write digits, without quotes",
+    "a number": "write digits, without quotes",
+    "true or false": "write `true` or `false`, without quotes",
+    "a list": "write `- …` lines, or `[…, …]`",
+    "a mapping": "write `key: value` lines, or `{key: value}`",
+}
+
+
 def _wrong_type(path: Path, wanted: str, value: object) -> Problem:
-    hint = None
+    hint = _TYPE_HINTS[wanted]
     if wanted == "a string" and isinstance(value, bool | int | float):
         text = str(value).lower() if isinstance(value, bool) else value
         hint = f'write it in quotes: "{text}"'
+    elif wanted == "a list" and isinstance(value, bool | int | float | str) and value != "":
+        shown = describe(value).strip("`")
+        hint = f"write a list: `[{shown}]`" if len(shown) <= MAX_SHOWN else hint
     return Problem(path, "wrong-type", f"expected {wanted}, found {describe(value)}", hint)
 
 
@@ -53,7 +67,7 @@ def describe(value: object) -> str:
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     text = str(value)
-    return f"`{text[:40]}{'…' if len(text) > 40 else ''}`"
+    return f"`{text[:MAX_SHOWN]}{'…' if len(text) > MAX_SHOWN else ''}`"
 
 
 def _plain(hint: type, value: Json, path: Path, bounds: Is, out: list[Problem]) -> Any:
@@ -64,14 +78,26 @@ def _plain(hint: type, value: Json, path: Path, bounds: Is, out: list[Problem]) 
         out.append(_wrong_type(path, _WORDS[hint], value))
         return None
     if isinstance(value, int | float):
-        if not math.isfinite(value):
-            out.append(Problem(path, "out-of-range", "must be a finite number"))
-            return None
-        if bounds.minimum is not None and value < bounds.minimum:
-            out.append(Problem(path, "out-of-range", f"must be at least {bounds.minimum:g}, found {value}"))
-        if bounds.above is not None and value <= bounds.above:
-            out.append(Problem(path, "out-of-range", f"must be more than {bounds.above:g}, found {value}"))
+        fault = _out_of_range(value, bounds)
+        if fault is not None:
+            field = f"`{path[-1]}` " if path and isinstance(path[-1], str) else ""
+            out.append(Problem(path, "out-of-range", field + fault[0], fault[1]))
     return value
+
+
+def _out_of_range(value: float, bounds: Is) -> tuple[str, str] | None:
+    """What is wrong with a number, and what to write."""
+    if not math.isfinite(value):
+        return "must be a finite number", "write digits"
+    least, most, above = bounds.minimum, bounds.maximum, bounds.above
+    found = f"found {str(value).removesuffix('.0')}"
+    if least is not None and value < least:
+        return f"must be at least {least:.15g}, {found}", f"write {least:.15g} or more"
+    if most is not None and value > most:
+        return f"must be at most {most:.15g}, {found}", f"write {most:.15g} or less"
+    if above is not None and value <= above:
+        return f"must be more than {above:.15g}, {found}", f"write a number above {above:.15g}"
+    return None
 
 
 def _enum(hint: type[Enum], value: Json, path: Path, out: list[Problem]) -> Any:
@@ -113,8 +139,22 @@ def _syntax(hint: type[Syntax], value: Json, path: Path, out: list[Problem]) -> 
     try:
         return hint.parse(value)
     except BadValueError as bad:
-        out.append(Problem((*path, *bad.path), bad.code, bad.summary, bad.hint, bad.at_key))
+        out += _problems(bad, path)
         return None
+
+
+def _problems(bad: BadValueError, path: Path) -> list[Problem]:
+    """The faults of a value at `path`."""
+    return [Problem((*path, *b.path), b.code, b.summary, b.hint, b.at_key) for b in bad.each()]
+
+
+def decode_part(cls: type[T], value: Json) -> T:
+    """`decode` within a notation: every problem as one `BadValueError`."""
+    problems: list[Problem] = []
+    found = decode(cls, value, (), problems)
+    raise_all([BadValueError(p.code, p.summary, p.hint, p.path, at_key=p.at_key) for p in problems])
+    assert found is not None
+    return found
 
 
 def _items(hint: Any, value: Json, path: Path, bounds: Is, out: list[Problem]) -> Any:
@@ -122,7 +162,9 @@ def _items(hint: Any, value: Json, path: Path, bounds: Is, out: list[Problem]) -
         out.append(_wrong_type(path, "a list", value))
         return None
     if bounds.at_least_items is not None and len(value) < bounds.at_least_items:
-        out.append(Problem(path, "out-of-range", f"must have at least {bounds.at_least_items} item"))
+        summary = f"`{path[-1]}` must have at least {bounds.at_least_items} item"
+        hint = "add one: a line that begins with `- `"
+        out.append(Problem(path, "out-of-range", summary, hint))
     return tuple(_value(hint, item, (*path, i), Is(), out) for i, item in enumerate(value))
 
 
@@ -159,14 +201,23 @@ def decode(cls: type[T], value: Json, path: Path, out: list[Problem]) -> T | Non
     for field in fields.values():
         if field.required and field.name not in value:
             summary = f"`{field.name}` is missing"
-            out.append(Problem(path, "missing-field", summary, f"add `{field.name}:`; {field.doc}"))
-    if len(out) > before:
+            out.append(
+                Problem(path, "missing-field", summary, f"add `{field.name}: …`; {_clause(field.doc)}")
+            )
+    # What is only not supported yet was read: it can be held against the other fields all the same.
+    if any(problem.code != "not-supported-yet" for problem in out[before:]):
         return None
+    found = None
     try:
-        return cls(**given)
+        found = cls(**given)
     except BadValueError as bad:
-        out.append(Problem((*path, *bad.path), bad.code, bad.summary, bad.hint, bad.at_key))
-        return None
+        out += _problems(bad, path)
+    return found if len(out) == before else None
+
+
+def _clause(sentence: str) -> str:
+    """A sentence as the end of another one."""
+    return (sentence[:1].lower() + sentence[1:]).rstrip(",. …")
 
 
 def _not_yet(field: Field, value: Any, path: Path, out: list[Problem]) -> None:

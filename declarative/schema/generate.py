@@ -17,6 +17,8 @@ _PLAIN = {str: "string", int: "integer", bool: "boolean", float: "number"}
 def _bounded(schema: dict[str, Any], bounds: Is) -> dict[str, Any]:
     if bounds.minimum is not None:
         schema["minimum"] = bounds.minimum
+    if bounds.maximum is not None:
+        schema["maximum"] = bounds.maximum
     if bounds.above is not None:
         schema["exclusiveMinimum"] = bounds.above
     if bounds.at_least_items is not None:

@@ -25,6 +25,7 @@ class Is:
     """Bounds of a plain value."""
 
     minimum: float | None = None
+    maximum: float | None = None
     above: float | None = None
     at_least_items: int | None = None
 
@@ -42,7 +43,10 @@ class NotYet:
 
 
 class BadValueError(ValueError):
-    """A value that its syntax does not allow. `path` leads from the value to the part that is wrong."""
+    """A value that its syntax does not allow. `path` leads from the value to the part that is wrong.
+
+    A value of many parts may have many faults: `others` are those after the first.
+    """
 
     def __init__(
         self,
@@ -59,6 +63,26 @@ class BadValueError(ValueError):
         self.hint = hint
         self.path = path
         self.at_key = at_key
+        self.others: tuple[BadValueError, ...] = ()
+
+    def each(self) -> tuple[BadValueError, ...]:
+        """This fault and the others."""
+        return (self, *self.others)
+
+    def below(self, *above: str | int) -> tuple[BadValueError, ...]:
+        """Each fault, as one of the value that holds this one at `above`."""
+        return tuple(
+            BadValueError(bad.code, bad.summary, bad.hint, (*above, *bad.path), at_key=bad.at_key)
+            for bad in self.each()
+        )
+
+
+def raise_all(faults: Sequence[BadValueError]) -> None:
+    """Raise the first with the others in it; nothing where there is none."""
+    if faults:
+        first = faults[0]
+        first.others += tuple(other for bad in faults[1:] for other in bad.each())
+        raise first
 
 
 @runtime_checkable

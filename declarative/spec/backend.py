@@ -43,21 +43,25 @@ class Backend:
     options: Annotated[Mapping[str, Any], Doc("The driver's own options.")] = field(default_factory=dict)
     credentials: Annotated[
         Credentials | None,
-        NotYet("it comes with the cloud backends"),
+        NotYet("remove it; it comes with the cloud backends"),
         Doc("Names of environment variables, never values."),
     ] = None
     endpoint: Annotated[
         str | None,
-        NotYet("it comes with the cloud backends"),
+        NotYet("remove it; it comes with the cloud backends"),
         Doc("A URL, for private clouds and test servers."),
     ] = None
     image: Annotated[
-        Any, NotYet("it comes with the cloud backends"), Doc("The image that nodes start from.")
+        Any, NotYet("remove it; it comes with the cloud backends"), Doc("The image that nodes start from.")
     ] = None
     ssh_user: Annotated[
-        str | None, NotYet("it comes with the ssh and cloud backends"), Doc("Who logs in on the nodes.")
+        str | None,
+        NotYet("remove it; it comes with the ssh and cloud backends"),
+        Doc("Who logs in on the nodes."),
     ] = None
-    network: Annotated[Any, NotYet("it comes with the cloud backends"), Doc("Network settings.")] = None
+    network: Annotated[
+        Any, NotYet("remove it; it comes with the cloud backends"), Doc("Network settings.")
+    ] = None
 
     FOREIGN: ClassVar[Mapping[str, str]] = {
         "creds": "use `credentials:` with the names of environment variables, never values",

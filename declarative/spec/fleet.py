@@ -10,8 +10,9 @@ from typing import Annotated, Any, ClassVar, Self
 from declarative.schema import BadValueError, Doc, InPlace, Is, Json, NotYet
 from declarative.schema.decode import describe
 from declarative.spec.hosts import SshConfig
+from declarative.spec.split import Blocks
 from declarative.spec.text import Env, Name, Tags
-from declarative.spec.values import MAX_COUNT, Blocks, Count, Duration, Resources
+from declarative.spec.values import MAX_COUNT, Count, Duration, Resources
 
 
 class Placement(StrEnum):
@@ -44,7 +45,7 @@ class Nodes:
         if isinstance(value, Mapping):
             return cls._parse_mapping(value)
         count = Count.parse(value)
-        return cls._checked(count.min, count.min, count.max, value)
+        return cls._checked(count.min, count.min, count.max)
 
     @classmethod
     def _parse_mapping(cls, value: Mapping[str, Json]) -> Self:
@@ -59,13 +60,14 @@ class Nodes:
         low: Any = value.get("min") or 0
         target: Any = value.get("target")
         high: Any = value.get("max")
-        return cls._checked(low, low if target is None else target, high, "nodes")
+        return cls._checked(low, low if target is None else target, high)
 
     @classmethod
-    def _checked(cls, low: int, target: int, high: int | None, value: Json) -> Self:
+    def _checked(cls, low: int, target: int, high: int | None) -> Self:
         if low < 0 or target < low or (high is not None and target > high):
-            shown = "`nodes`" if value == "nodes" else f"`{value}`"
-            raise BadValueError("bad-range", f"{shown} must satisfy 0 <= min <= target <= max", cls.HINT)
+            found = f"min {low}, target {target}, max {'unlimited' if high is None else high}"
+            summary = f"`nodes` needs 0 <= min <= target <= max, found {found}"
+            raise BadValueError("bad-range", summary, cls.HINT)
         if max(low, target, high or 0) > MAX_COUNT:
             raise BadValueError("out-of-range", f"at most {MAX_COUNT} nodes can be declared", cls.HINT)
         return cls(low, target, high)
@@ -121,11 +123,13 @@ class Fleet:
     env: Annotated[Env, Doc("Environment of every rank on these nodes.")] = Env()
     prevent_destroy: Annotated[bool, InPlace(), Doc("A plan that would delete a node is an error.")] = False
     reservation: Annotated[
-        str | None, NotYet("it comes with the cloud backends"), Doc("A cloud's capacity reservation.")
+        str | None,
+        NotYet("remove it; it comes with the cloud backends"),
+        Doc("A cloud's capacity reservation."),
     ] = None
     ssh_config: Annotated[
         SshConfig | None,
-        NotYet("on-prem hosts come with the ssh backend"),
+        NotYet("declare `nodes` on `local` meanwhile; on-prem hosts come with the ssh backend"),
         Doc("Hosts of your own, reached over SSH."),
     ] = None
 

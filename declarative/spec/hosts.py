@@ -6,15 +6,10 @@ import ipaddress
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
-from declarative.schema import BadValueError, Doc, Is, Json, decode, encode, object_schema
-from declarative.schema.decode import Problem, describe
-from declarative.spec.values import Blocks, Resources
-
-
-def _first(problems: list[Problem], *above: str | int) -> BadValueError:
-    """The first problem of a part, as one of the whole."""
-    first = problems[0]
-    return BadValueError(first.code, first.summary, first.hint, (*above, *first.path), at_key=first.at_key)
+from declarative.schema import BadValueError, Doc, Is, Json, decode_part, encode, object_schema, raise_all
+from declarative.schema.decode import describe
+from declarative.spec.split import Blocks
+from declarative.spec.values import Resources
 
 
 def _address(value: str | None, field: str) -> None:
@@ -24,7 +19,10 @@ def _address(value: str | None, field: str) -> None:
     try:
         ipaddress.ip_address(value)
     except ValueError:
-        raise BadValueError("bad-address", f"`{value}` is not an IP address", None, (field,)) from None
+        hint = "write an address, such as `10.0.0.4`"
+        raise BadValueError(
+            "bad-address", f"{describe(value)} is not an IP address", hint, (field,)
+        ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +30,7 @@ class ProxyJump:
     """A host to go through."""
 
     hostname: Annotated[str, Doc("Its name or address.")]
-    port: Annotated[int, Is(minimum=1), Doc("Its SSH port.")] = 22
+    port: Annotated[int, Is(minimum=1, maximum=65535), Doc("Its SSH port.")] = 22
     user: Annotated[str | None, Doc("Who logs in there.")] = None
     identity_file: Annotated[str | None, Doc("The private key to log in with.")] = None
 
@@ -42,7 +40,7 @@ class HostFields:
     """One host in its long form; what is left out is the fleet's."""
 
     hostname: Annotated[str, Doc("Its name or address.")]
-    port: Annotated[int | None, Is(minimum=1), Doc("Its SSH port.")] = None
+    port: Annotated[int | None, Is(minimum=1, maximum=65535), Doc("Its SSH port.")] = None
     user: Annotated[str | None, Doc("Who logs in.")] = None
     identity_file: Annotated[str | None, Doc("The private key to log in with.")] = None
     proxy_jump: Annotated[ProxyJump | None, Doc("A host to go through.")] = None
@@ -52,7 +50,8 @@ class HostFields:
 
     def __post_init__(self) -> None:
         if not self.hostname.strip():
-            raise BadValueError("bad-value", "`hostname` is empty", None, ("hostname",))
+            hint = "write the host's name or address"
+            raise BadValueError("bad-value", "`hostname` is empty", hint, ("hostname",))
         _address(self.internal_ip, "internal_ip")
 
 
@@ -68,15 +67,20 @@ class Hosts(tuple[HostFields, ...]):
         if not isinstance(value, list | tuple) or not value:
             raise BadValueError("wrong-type", f"expected a list of hosts, found {describe(value)}", cls.HINT)
         out: list[HostFields] = []
+        faults: list[BadValueError] = []
+        seen: set[tuple[str, int | None]] = set()
         for i, item in enumerate(value):
-            body = {"hostname": item} if isinstance(item, str) else item
-            problems: list[Problem] = []
-            host = decode(HostFields, body, (), problems)
-            if host is None:
-                raise _first(problems, i)
-            if any((h.hostname, h.port) == (host.hostname, host.port) for h in out):
-                raise BadValueError("duplicate-host", f"`{host.hostname}` is named twice", "remove one", (i,))
+            try:
+                host = decode_part(HostFields, {"hostname": item} if isinstance(item, str) else item)
+            except BadValueError as bad:
+                faults += bad.below(i)
+                continue
+            if (host.hostname, host.port) in seen:
+                summary = f"{describe(host.hostname)} is named twice"
+                faults.append(BadValueError("duplicate-host", summary, "remove one", (i,)))
+            seen.add((host.hostname, host.port))
             out.append(host)
+        raise_all(faults)
         given = [h.internal_ip is not None for h in out]
         if any(given) and not all(given):
             hint = "give every host one, or none"
@@ -106,7 +110,7 @@ class SshConfig:
 
     hosts: Annotated[Hosts, Doc("The hosts: names, or mappings with more.")]
     user: Annotated[str | None, Doc("Who logs in.")] = None
-    port: Annotated[int | None, Is(minimum=1), Doc("The SSH port.")] = None
+    port: Annotated[int | None, Is(minimum=1, maximum=65535), Doc("The SSH port.")] = None
     identity_file: Annotated[str | None, Doc("The private key to log in with.")] = None
     known_hosts: Annotated[str | None, Doc("A file with the hosts' keys; default: the user's own.")] = None
     proxy_jump: Annotated[ProxyJump | None, Doc("A host to go through.")] = None

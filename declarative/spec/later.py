@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Self
 
-from declarative.schema import BadValueError, Json
-from declarative.schema.decode import describe
+from declarative.diagnostic import suggest
+from declarative.schema import BadValueError, Json, raise_all
+from declarative.schema.decode import MAX_WORD, describe
 from declarative.spec.values import Duration
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -54,7 +55,8 @@ class Retry:
                     raise BadValueError(bad.code, bad.summary, bad.hint, ("duration",)) from None
             else:
                 summary = f"`{key}` is not a field of retry"
-                raise BadValueError("unknown-field", summary, cls.HINT, (key,), at_key=True)
+                hint = suggest(key, ("on_events", "duration")) if len(key) <= MAX_WORD else None
+                raise BadValueError("unknown-field", summary, hint or cls.HINT, (key,), at_key=True)
         return cls(events, duration)
 
     @classmethod
@@ -106,22 +108,30 @@ class Files(tuple[File, ...]):
         """`bad-path` for paths that are absolute or lead out of the project."""
         if not isinstance(value, list | tuple):
             raise BadValueError("wrong-type", f"expected a list, found {describe(value)}", cls.HINT)
-        return cls(cls._file(i, item) for i, item in enumerate(value))
+        out: list[File] = []
+        faults: list[BadValueError] = []
+        for i, item in enumerate(value):
+            try:
+                out.append(cls._file(item))
+            except BadValueError as bad:
+                faults += bad.below(i)
+        raise_all(faults)
+        return cls(out)
 
     @classmethod
-    def _file(cls, i: int, item: Json) -> File:
+    def _file(cls, item: Json) -> File:
         if isinstance(item, str):
             local, colon, where = item.partition(":")
             pair: tuple[Json, Json] = (local, where if colon else local)
         elif isinstance(item, Mapping) and set(item) <= {"local_path", "path"} and "local_path" in item:
             pair = (item["local_path"], item.get("path", item["local_path"]))
         else:
-            raise BadValueError("wrong-type", f"expected a path, found {describe(item)}", cls.HINT, (i,))
+            raise BadValueError("wrong-type", f"expected a path, found {describe(item)}", cls.HINT)
         for text in pair:
             if not isinstance(text, str) or not text or "\0" in text:
-                raise BadValueError("bad-path", f"{describe(text)} is not a path", cls.HINT, (i,))
+                raise BadValueError("bad-path", f"{describe(text)} is not a path", cls.HINT)
             if text.startswith(("/", "~")) or ".." in text.split("/"):
-                raise BadValueError("bad-path", f"`{text}` leads out of the project", cls.HINT, (i,))
+                raise BadValueError("bad-path", f"`{text}` leads out of the project", cls.HINT)
         return File(str(pair[0]), str(pair[1]))
 
     @classmethod
@@ -145,7 +155,9 @@ class Credentials(dict[str, str]):
     """What the driver calls a credential → the environment variable that holds it; never its value."""
 
     __slots__ = ()
-    HINT: ClassVar[str] = "write the name of an environment variable, such as `key: AWS_ACCESS_KEY_ID`"
+    HINT: ClassVar[str] = (
+        "write the name of an environment variable, such as `key: AWS_ACCESS_KEY_ID`; the secret goes there"
+    )
 
     @classmethod
     def parse(cls, value: Json) -> Self:
@@ -154,10 +166,12 @@ class Credentials(dict[str, str]):
         """
         if not isinstance(value, Mapping):
             raise BadValueError("wrong-type", "expected a mapping", cls.HINT)
+        faults: list[BadValueError] = []
         for key, item in value.items():
             if not isinstance(item, str) or not _VARIABLE.fullmatch(item):
-                summary = f"`{key}` is not the name of an environment variable"
-                raise BadValueError("bad-credential", summary, cls.HINT, (key,), at_key=True)
+                summary = f"the value of `{key}` is not the name of an environment variable"
+                faults.append(BadValueError("bad-credential", summary, cls.HINT, (key,), at_key=True))
+        raise_all(faults)
         return cls({str(k): str(v) for k, v in value.items()})
 
     @classmethod

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from declarative.schema import BadValueError, Json, decode, encode
-from declarative.schema.decode import Problem, describe
+from declarative.diagnostic import suggest
+from declarative.schema import BadValueError, Json, decode_part, encode, raise_all
+from declarative.schema.decode import MAX_WORD, describe
 from declarative.spec.values import Size
 
 _INLINE = ("size", "backend", "region", "availability_zone", "prevent_destroy")
@@ -52,8 +53,12 @@ class Mount:
         close = text.rfind("}}") + 2 if "}}" in text else 0
         head, colon, path = text[close:].partition(":")
         name = text[:close] + head
+        if colon and name and path.rpartition(":")[2] in ("ro", "rw"):
+            hint = f"write `{name}:{path.rpartition(':')[0]}`; volumes are attached for reading and writing"
+            raise BadValueError("bad-mount", f"`:{path.rpartition(':')[2]}` cannot be asked for", hint)
         if not colon or not name or ":" in path:
-            raise BadValueError("bad-mount", f"`{text}` is not a mount", cls.HINT)
+            hint = f"write `{name}:/{name}`" if name and not colon and len(name) <= MAX_WORD else cls.HINT
+            raise BadValueError("bad-mount", f"{describe(text)} is not a mount", hint)
         return name, path
 
     @classmethod
@@ -65,12 +70,21 @@ class Mount:
     def _parse_mapping(cls, value: Mapping[str, Json]) -> Self:
         if "instance_path" in value:
             raise cls._instance_path(("instance_path",))
+        known = ("name", "path", *_INLINE)
+        faults: list[BadValueError] = []
         for key in value:
-            if key not in ("name", "path", *_INLINE):
-                hint = f"known fields: name, path, {', '.join(_INLINE)}"
-                raise BadValueError(
-                    "unknown-field", f"`{key}` is not a field of a mount", hint, (key,), at_key=True
+            if key == "optional":
+                summary, hint = (
+                    "`optional` goes with `instance_path` alone",
+                    "remove it: a volume is always there",
                 )
+                faults.append(BadValueError("bad-mount", summary, hint, (key,), at_key=True))
+            elif key not in known:
+                near = suggest(key, known) if len(key) <= MAX_WORD else None
+                hint = near or f"known fields: {', '.join(known)}"
+                summary = f"`{key}` is not a field of a mount"
+                faults.append(BadValueError("unknown-field", summary, hint, (key,), at_key=True))
+        raise_all(faults)
         raw = value.get("name")
         names = [raw] if isinstance(raw, str) else raw
         if (
@@ -98,12 +112,7 @@ class Mount:
             raise BadValueError(
                 "bad-mount", "a volume to create has one name, not alternatives", cls.HINT, ("name",)
             )
-        problems: list[Problem] = []
-        inline = decode(Inline, given, (), problems)
-        if inline is None:
-            first = problems[0]
-            raise BadValueError(first.code, first.summary, first.hint, first.path, at_key=first.at_key)
-        return inline
+        return decode_part(Inline, given)
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
@@ -136,13 +145,16 @@ def _check_path(path: Json, where: tuple[str | int, ...]) -> str:
     hint = "write an absolute path such as `/data`"
     if not isinstance(path, str):
         raise BadValueError("wrong-type", f"expected a path, found {describe(path)}", hint, where)
-    if not path.startswith("/"):
-        raise BadValueError("bad-path", f"`{path}` is not an absolute path", hint, where)
+    shown, normal = describe(path), posixpath.normpath("/" + path.lstrip("/"))
     if ".." in path.split("/"):
-        raise BadValueError("bad-path", f"`{path}` leads through `..`", hint, where)
-    normal = posixpath.normpath("/" + path.lstrip("/"))
+        hint = "write the path that you mean, without `..`, such as `/data`"
+        raise BadValueError("bad-path", f"{shown} leads through `..`", hint, where)
+    if path and not path.startswith("/"):
+        hint = hint if "\0" in path or len(path) > MAX_WORD else f"write an absolute path: `{normal}`"
+        raise BadValueError("bad-path", f"{shown} is not an absolute path", hint, where)
     if normal == "/" or "\0" in path:
-        raise BadValueError("bad-path", f"nothing can be mounted at `{path}`", hint, where)
+        hint = "write a path below `/`, such as `/data`"
+        raise BadValueError("bad-path", f"nothing can be mounted at {shown}", hint, where)
     return normal
 
 
@@ -157,20 +169,21 @@ class Mounts(tuple[Mount, ...]):
         if not isinstance(value, list | tuple):
             raise BadValueError("wrong-type", f"expected a list, found {describe(value)}", Mount.HINT)
         out: list[Mount] = []
+        faults: list[BadValueError] = []
         paths: set[str] = set()
         for i, item in enumerate(value):
             try:
                 mount = Mount.parse(item)
             except BadValueError as bad:
-                raise BadValueError(
-                    bad.code, bad.summary, bad.hint, (i, *bad.path), at_key=bad.at_key
-                ) from None
+                faults += bad.below(i)
+                continue
             if mount.path in paths:
-                raise BadValueError(
-                    "duplicate-mount", f"two volumes are mounted at `{mount.path}`", "change one path", (i,)
-                )
+                summary = f"two volumes are mounted at {describe(mount.path)}"
+                hint = "change one of the paths; `name: [a, b]` mounts whichever of the two is there"
+                faults.append(BadValueError("duplicate-mount", summary, hint, (i,)))
             paths.add(mount.path)
             out.append(mount)
+        raise_all(faults)
         return cls(out)
 
     @classmethod

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 
-from declarative.schema import BadValueError, Doc, Json
+from declarative.schema import BadValueError, Doc, Json, decode_part, encode, object_schema, raise_all
 from declarative.schema.decode import describe
 from declarative.spec.text import Name
 
@@ -58,10 +59,12 @@ class Variable:
             VariableType.BOOL: isinstance(value, bool),
         }[kind]
         if not ok:
-            raise BadValueError("bad-variable", f"expected a {kind.value}, found {describe(given)}")
+            hint = f"write a {kind.value}" + (", `true` or `false`" if kind is VariableType.BOOL else "")
+            raise BadValueError("bad-variable", f"expected a {kind.value}, found {describe(given)}", hint)
         if self.allowed is not None and value not in self.allowed:
             listing = ", ".join(f"`{a}`" for a in self.allowed)
-            raise BadValueError("bad-variable", f"expected one of {listing}, found {describe(given)}")
+            summary = f"expected one of {listing}, found {describe(given)}"
+            raise BadValueError("bad-variable", summary, "write one of these, or add it to `allowed`")
         return value
 
 
@@ -74,44 +77,42 @@ class Variables(dict[str, Variable]):
     @classmethod
     def parse(cls, value: Json) -> Variables:
         """`wrong-type`, `bad-variable`, and what `Variable`'s own fields may have wrong."""
-        from declarative.schema import decode
-
         if not isinstance(value, Mapping):
             raise BadValueError("wrong-type", f"expected a mapping, found {describe(value)}", cls.HINT)
         out = cls()
+        faults: list[BadValueError] = []
         for name, item in value.items():
-            if not str(name).isidentifier():
-                raise BadValueError(
-                    "bad-name", f"`{name}` cannot be a variable's name", "use letters, digits, `_`", (name,)
-                )
-            body = item if isinstance(item, Mapping) else {"default": item}
-            problems: list[Any] = []
-            variable = decode(Variable, body, (), problems)
-            if variable is None:
-                first = problems[0]
-                raise BadValueError(
-                    first.code, first.summary, first.hint, (name, *first.path), at_key=first.at_key
-                )
-            if variable.default is not None:
-                try:
-                    variable.accept(variable.default)
-                except BadValueError as bad:
-                    raise BadValueError(bad.code, bad.summary, bad.hint, (name,)) from None
-            out[str(name)] = variable
+            try:
+                out[str(name)] = cls._variable(str(name), item)
+            except BadValueError as bad:
+                faults += bad.below(name)
+        raise_all(faults)
         return out
+
+    @classmethod
+    def _variable(cls, name: str, item: Json) -> Variable:
+        if not name.isidentifier():
+            near = re.sub(r"\W", "_", name)
+            fix = f"write `{near}`: " if near.isidentifier() and len(near) <= 40 else "use "
+            summary = f"{describe(name)} cannot be a variable's name"
+            raise BadValueError("bad-name", summary, f"{fix}letters, digits and `_`", at_key=True)
+        variable = decode_part(Variable, item if isinstance(item, Mapping) else {"default": item})
+        if variable.default is not None:
+            try:
+                variable.accept(variable.default)
+            except BadValueError as bad:
+                path = ("default",) if isinstance(item, Mapping) else ()
+                raise BadValueError(bad.code, f"its default: {bad.summary}", bad.hint, path) from None
+        return variable
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
         """A mapping of defaults or variables."""
-        from declarative.schema import object_schema
-
         plain = {"type": ["string", "number", "boolean", "null"]}
         return {"type": "object", "additionalProperties": {"anyOf": [plain, object_schema(Variable)]}}
 
     def plain(self) -> Json:
         """As declared."""
-        from declarative.schema import encode
-
         return {name: encode(variable) for name, variable in self.items()}
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from declarative.schema import BadValueError, Doc, InPlace, Is, NotYet
+from declarative.schema import Doc, InPlace, Is, NotYet
 from declarative.spec.fleet import Placement, SpotPolicy
 from declarative.spec.later import Files, Retry
 from declarative.spec.mounts import Mounts
-from declarative.spec.text import Env, Name, Tags
+from declarative.spec.text import Env, FleetName, Name, NodeName, Tags
 from declarative.spec.values import MAX_COUNT, Duration, Resources
 
 
@@ -44,7 +44,7 @@ class Isolation(StrEnum):
     HARD = "hard"
 
 
-_LATER_HOSTS = "it comes with the ssh backend"
+_LATER_HOSTS = "come with the ssh backend"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Task:
     commands: Annotated[
         tuple[str, ...], Is(at_least_items=1), Doc("Run one after the other, until one fails.")
     ]
-    nodes: Annotated[int, Is(minimum=1), Doc("On how many nodes at once.")] = 1
+    nodes: Annotated[int, Is(minimum=1, maximum=MAX_COUNT), Doc("On how many nodes at once.")] = 1
     placement: Annotated[Placement | None, Doc("`cluster` (default for more than one node) or `any`.")] = None
     exclusive: Annotated[
         bool | None, Doc("Each rank takes a whole idle node; default for more than one node with `cluster`.")
@@ -66,8 +66,8 @@ class Task:
     ] = None
     resources: Annotated[Resources, Doc("What each rank asks for.")] = Resources()
     volumes: Annotated[Mounts, Doc("`name:/path`; names may hold `${{ node_rank }}`.")] = Mounts()
-    fleets: Annotated[tuple[Name, ...], Doc("Fleets that may be used; default: all.")] = ()
-    instances: Annotated[tuple[Name, ...], Doc("Nodes that may be used, by name.")] = ()
+    fleets: Annotated[tuple[FleetName, ...], Doc("Fleets that may be used; default: all.")] = ()
+    instances: Annotated[tuple[NodeName, ...], Doc("Nodes that may be used, by name.")] = ()
     creation_policy: Annotated[
         CreationPolicy, Doc("`reuse`: only nodes that the fleets have; default `reuse-or-create`.")
     ] = CreationPolicy.REUSE_OR_CREATE
@@ -89,20 +89,28 @@ class Task:
     stop_criteria: Annotated[StopCriteria, Doc("`all-done` (default) or `master-done`.")] = (
         StopCriteria.ALL_DONE
     )
-    priority: Annotated[int, InPlace(), Is(minimum=0), Doc("0 to 100; higher is placed first.")] = 0
+    priority: Annotated[
+        int, InPlace(), Is(minimum=0, maximum=100), Doc("0 to 100; higher is placed first.")
+    ] = 0
     tags: Annotated[Tags, InPlace(), Doc("Tags of the task.")] = field(default_factory=Tags)
-    isolation: Annotated[Isolation, NotYet("`hard` " + _LATER_HOSTS), Doc("`best` (default) or `hard`.")] = (
-        Isolation.BEST
-    )
+    isolation: Annotated[
+        Isolation,
+        NotYet("remove it, or write `best`; `hard` limits " + _LATER_HOSTS),
+        Doc("`best` (default) or `hard`."),
+    ] = Isolation.BEST
     image: Annotated[
-        str | None, NotYet("ranks run as processes of the node; " + _LATER_HOSTS), Doc("A container image.")
+        str | None,
+        NotYet("remove it: ranks run as processes of the node; images " + _LATER_HOSTS),
+        Doc("A container image."),
     ] = None
     files: Annotated[
-        Files | None, NotYet(_LATER_HOSTS), Doc("Files of the project that every rank gets.")
+        Files | None,
+        NotYet("remove it, and fetch them in `commands`; files " + _LATER_HOSTS),
+        Doc("Files of the project that every rank gets."),
     ] = None
     retry: Annotated[
         Retry,
-        NotYet("a failed task is run again by `apply --replace task/<name>`"),
+        NotYet("remove it; `fleetform apply --replace task/<name>` runs a failed task again"),
         Doc("When to run again."),
     ] = Retry(())
 
@@ -129,16 +137,6 @@ class Task:
         "backend_options": "use `options:` of the `backend` document",
         "dstack": "remove it",
     }
-
-    def __post_init__(self) -> None:
-        if self.nodes > MAX_COUNT:
-            raise BadValueError(
-                "out-of-range", f"at most {MAX_COUNT} nodes can be asked for", None, ("nodes",)
-            )
-        if self.priority > 100:
-            raise BadValueError(
-                "out-of-range", f"must be at most 100, found {self.priority}", None, ("priority",)
-            )
 
     @property
     def cluster(self) -> bool:

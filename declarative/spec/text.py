@@ -6,9 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from declarative.schema import BadValueError, Json
+from declarative.schema import BadValueError, Json, raise_all
 from declarative.schema.decode import describe
 
+MAX_NAME = 41
+MAX_FLEET = 2 * MAX_NAME + 1
 _NAME = re.compile(r"[a-z][a-z0-9-]{1,40}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TAG_KEY = re.compile(r"[_\-a-zA-Z0-9]{1,60}")
@@ -18,13 +20,21 @@ _TAG_VALUE = re.compile(r"[a-zA-Z0-9 .:/=_\-+@]{0,256}")
 def check_name(text: Json) -> str:
     """A name of a fleet, volume, task or backend, matched whole."""
     if not isinstance(text, str) or not _NAME.fullmatch(text):
-        shown = repr(text) if isinstance(text, str) and text != text.strip() else describe(text)
-        raise BadValueError(
-            "bad-name",
-            f"{shown} is not a name",
-            "write 2 to 41 characters: a lower-case letter, then lower-case letters, digits and `-`",
-        )
+        shown = f"`{text[:40]!r}`" if isinstance(text, str) and text != text.strip() else describe(text)
+        raise BadValueError("bad-name", f"{shown} is not a name", _name_hint(text))
     return text
+
+
+def _name_hint(text: Json) -> str:
+    """What to write: the rule, or the name that was most likely meant."""
+    rule = "2 to 41 characters: a lower-case letter, then lower-case letters, digits and `-`"
+    if not isinstance(text, str) or len(text) > 100:
+        return f"write {rule}"
+    if _NAME.fullmatch(text.strip()):
+        what = "line break" if text.rstrip(" ") != text.rstrip() else "space"
+        return f"remove the {what} round it: write `{text.strip()}`"
+    near = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    return f"write `{near}`: {rule}" if _NAME.fullmatch(near) else f"write {rule}"
 
 
 class Name(str):
@@ -47,6 +57,48 @@ class Name(str):
         return str(self)
 
 
+class FleetName(Name):
+    """A fleet's name; dstack's `project/fleet` names one of another project."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-name`; `dstack-field` for a fleet of another project."""
+        if isinstance(value, str) and "/" in value and value.count("/") == 1 and len(value) <= MAX_FLEET:
+            hint = f"declare the fleet in this project, and write `{value.partition('/')[2]}`"
+            summary = f"`{value}` is a fleet of another project, which fleetform cannot use"
+            raise BadValueError("dstack-field", summary, hint)
+        return super().parse(value)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """As `Name`."""
+        return super().json_schema()
+
+
+class NodeName(Name):
+    """A node's name; dstack's `{fleet: gpu, instance: 0}` is `gpu-0`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-name`; `dstack-field` for a host's address."""
+        if isinstance(value, Mapping) and set(value) == {"fleet", "instance"}:
+            return super().parse(f"{value['fleet']}-{value['instance']}")
+        if isinstance(value, Mapping) and set(value) == {"hostname"}:
+            hint = "write the node's name, such as `gpu-0`: nodes are named in the order of the fleet's hosts"
+            summary = "`hostname` is a field of dstack that fleetform does not have"
+            raise BadValueError("dstack-field", summary, hint, ("hostname",), at_key=True)
+        return super().parse(value)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """As `Name`, or the long form."""
+        return {"anyOf": [super().json_schema(), {"type": "object"}]}
+
+
 class Env(tuple[tuple[str, str], ...]):
     """Environment variables, as a list of `NAME=value` or a map. A bare `NAME` is taken from the caller."""
 
@@ -60,26 +112,38 @@ class Env(tuple[tuple[str, str], ...]):
         if isinstance(value, Mapping):
             items: list[tuple[str | int, Any, Any]] = [(k, k, v) for k, v in value.items()]
         elif isinstance(value, list | tuple):
-            items = [(i, *cls._split(i, item)) for i, item in enumerate(value)]
+            items = [(i, *cls._split(item)) for i, item in enumerate(value)]
         else:
             raise BadValueError(
                 "wrong-type", f"expected a list or a mapping, found {describe(value)}", cls.HINT
             )
         seen: set[str] = set()
+        faults: list[BadValueError] = []
         for place, name, item in items:
-            if not isinstance(name, str) or not _ENV_NAME.fullmatch(name):
-                raise BadValueError(
-                    "bad-env", f"{describe(name)} is not a variable's name", cls.HINT, (place,)
-                )
-            if name in seen:
-                raise BadValueError("duplicate-key", f"`{name}` is set twice", "remove one of them", (place,))
-            seen.add(name)
-            if isinstance(item, Mapping | list | tuple):
-                raise BadValueError(
-                    "wrong-type", f"expected a string, found {describe(item)}", None, (place,)
-                )
-            pairs.append((name, cls._text(name, item)))
+            fault = cls._fault(name, item, seen)
+            if fault is not None:
+                fault.at_key = isinstance(place, str) and fault.code == "bad-env"
+                faults += fault.below(place)
+            else:
+                seen.add(name)
+                pairs.append((name, cls._text(name, item)))
+        raise_all(faults)
         return cls(pairs)
+
+    @classmethod
+    def _fault(cls, name: Any, item: Any, seen: set[str]) -> BadValueError | None:
+        """What is wrong with one variable."""
+        if name is None:
+            return BadValueError("wrong-type", f"expected `NAME=value`, found {describe(item)}", cls.HINT)
+        if not isinstance(name, str) or not _ENV_NAME.fullmatch(name):
+            hint = f"{cls.HINT}; names have letters, digits and `_`"
+            return BadValueError("bad-env", f"{describe(name)} is not a variable's name", hint)
+        if name in seen:
+            return BadValueError("duplicate-key", f"`{name}` is set twice", "remove one of them")
+        if isinstance(item, Mapping | list | tuple):
+            found = f"expected a string, found {describe(item)}"
+            return BadValueError("wrong-type", found, "put the value in quotes")
+        return None
 
     @staticmethod
     def _text(name: str, item: Any) -> str:
@@ -89,11 +153,10 @@ class Env(tuple[tuple[str, str], ...]):
         return str(item).lower() if isinstance(item, bool) else str(item)
 
     @classmethod
-    def _split(cls, place: int, item: Json) -> tuple[str, str | None]:
+    def _split(cls, item: Json) -> tuple[str | None, Json]:
+        """Name and value; no name where the item is no text."""
         if not isinstance(item, str):
-            raise BadValueError(
-                "wrong-type", f"expected `NAME=value`, found {describe(item)}", cls.HINT, (place,)
-            )
+            return None, item
         name, equals, text = item.partition("=")
         return name, text if equals else None
 
@@ -121,18 +184,24 @@ class Tags(dict[str, str]):
     def parse(cls, value: Json) -> Self:
         """`bad-tag`."""
         if not isinstance(value, Mapping):
-            raise BadValueError("wrong-type", f"expected a mapping, found {describe(value)}")
+            hint = "write a mapping: `{team: research}`"
+            raise BadValueError("wrong-type", f"expected a mapping, found {describe(value)}", hint)
         out = cls()
+        faults: list[BadValueError] = []
         for key, item in value.items():
             text = str(item).lower() if isinstance(item, bool) else str(item)
             if not _TAG_KEY.fullmatch(str(key)):
-                raise BadValueError(
-                    "bad-tag", f"`{key}` cannot be a tag's key", "use letters, digits, `_`, `-`", (key,)
+                summary, hint = (
+                    f"{describe(key)} cannot be a tag's key",
+                    "use up to 60 letters, digits, `_`, `-`",
                 )
+                faults.append(BadValueError("bad-tag", summary, hint, (key,), at_key=True))
             if isinstance(item, Mapping | list | tuple) or item is None or not _TAG_VALUE.fullmatch(text):
-                hint = "use letters, digits, spaces and `.:/=_-+@`"
-                raise BadValueError("bad-tag", f"{describe(item)} cannot be a tag's value", hint, (key,))
+                hint = "use up to 256 letters, digits, spaces and `.:/=_-+@`"
+                summary = f"{describe(item)} cannot be a tag's value"
+                faults.append(BadValueError("bad-tag", summary, hint, (key,)))
             out[str(key)] = text
+        raise_all(faults)
         return out
 
     @classmethod

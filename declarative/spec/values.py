@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
-from declarative.schema import BadValueError, Doc, Json
-from declarative.schema.decode import describe
+from declarative.schema import BadValueError, Doc, Json, raise_all
+from declarative.schema.decode import MAX_SHOWN, describe
 
 _UNITS = {"MB": 1, "GB": 1024, "TB": 1024 * 1024}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_SIZE_END = r"\d{1,9}\s*[A-Za-z]{0,2}"
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _DURATION = re.compile(r"(\d+)\s*([smhdw]?)")
 MAX_COUNT = 100_000
@@ -23,7 +24,14 @@ MAX_COUNT = 100_000
 
 
 def _parts(value: Json, what: str, hint: str) -> tuple[str, str]:
-    """`a..b` as its two ends, `a` as (a, a); either end of `a..b` may be empty, not both."""
+    """`a..b` as its two ends, `a` as (a, a); either end of `a..b` may be empty, not both. `{min, max}` is the
+    same in dstack's long form.
+    """
+    if isinstance(value, Mapping) and value and set(value) <= {"min", "max"}:
+        ends = [value.get("min"), value.get("max")]
+        if all(e is None or (isinstance(e, str | int | float) and not isinstance(e, bool)) for e in ends):
+            low, high = ("" if end is None else str(end).strip() for end in ends)
+            return _parts(f"{low}..{high}", what, hint)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise BadValueError("wrong-type", f"expected {what}, found {describe(value)}", hint)
     text = str(value).strip()
@@ -35,10 +43,17 @@ def _parts(value: Json, what: str, hint: str) -> tuple[str, str]:
     return low.strip(), high.strip()
 
 
+def _meant(value: Json, end: str) -> str | None:
+    """`4..` for `4+`, and `2..4` for `2-4`: how others write ranges."""
+    text = str(value).strip()
+    match = re.fullmatch(rf"({end})\s*(?:\+|-\s*({end}))", text) if len(text) <= MAX_SHOWN else None
+    return f"write `{match[1]}..{match[2] or ''}`" if match else None
+
+
 def _ordered(low: int, high: int | None, value: Json, hint: str) -> None:
     if high is not None and low > high:
         raise BadValueError(
-            "bad-range", f"`{value}` is empty: its lower bound is above its upper bound", hint
+            "bad-range", f"{describe(value)} is empty: its lower bound is above its upper bound", hint
         )
 
 
@@ -57,15 +72,16 @@ class Count:
         ends: list[int | None] = []
         for end in (low, high):
             if end and not re.fullmatch(r"\d{1,9}", end):
-                raise BadValueError("bad-range", f"`{value}` is not a whole number or a range", cls.HINT)
+                found = f"{describe(value)} is not a whole number or a range"
+                raise BadValueError("bad-range", found, _meant(value, r"\d{1,9}") or cls.HINT)
             ends.append(int(end) if end else None)
         _ordered(ends[0] or 0, ends[1], value, cls.HINT)
         return cls(ends[0] or 0, ends[1])
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A number or a string with a range."""
-        return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}
+        """A number, a string with a range, or `{min, max}`."""
+        return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}, {"type": "object"}]}
 
     def plain(self) -> Json:
         """`4` or `2..4`."""
@@ -84,7 +100,7 @@ def parse_mib(text: str, value: Json, hint: str) -> int:
     if match is None:
         if re.match(r"-\s*\d", text):
             raise BadValueError("bad-size", f"`{value}` is below zero", hint)
-        raise BadValueError("bad-size", f"`{value}` is not a size", hint)
+        raise BadValueError("bad-size", f"{describe(value)} is not a size", _meant(value, _SIZE_END) or hint)
     number, unit = match.group(1), match.group(2).upper() or "GB"
     if unit not in _UNITS:
         near = {"GIB": "GB", "MIB": "MB", "TIB": "TB", "G": "GB", "M": "MB", "T": "TB"}.get(unit)
@@ -123,8 +139,8 @@ class Memory:
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A number (GB) or a string."""
-        return {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}]}
+        """A number (GB), a string, or `{min, max}`."""
+        return {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}, {"type": "object"}]}
 
     def plain(self) -> Json:
         """`16GB..64GB`."""
@@ -170,7 +186,7 @@ class Duration:
     """Seconds: `90`, `30m`, `2h`, `1d`, `1w`; `off` is None."""
 
     seconds: int | None
-    HINT: ClassVar[str] = "write seconds or a number with s, m, h, d or w: `90`, `30m`, `2h`, `off`"
+    HINT: ClassVar[str] = "write seconds or a number with s, m, h, d or w: `90`, `30m`, `2h`; or `off`"
 
     @classmethod
     def parse(cls, value: Json) -> Self:
@@ -181,8 +197,19 @@ class Duration:
             raise BadValueError("wrong-type", f"expected a duration, found {describe(value)}", cls.HINT)
         match = _DURATION.fullmatch(str(value).strip())
         if match is None or len(match.group(1)) > 9:
-            raise BadValueError("bad-duration", f"{describe(value)} is not a duration", cls.HINT)
+            raise BadValueError("bad-duration", f"{describe(value)} is not a duration", cls._meant(value))
         return cls(int(match.group(1)) * _SECONDS[match.group(2) or "s"])
+
+    @classmethod
+    def _meant(cls, value: Json) -> str:
+        """`90m` for `1h30m`, and `2h` for `2 hours`."""
+        text = str(value).strip().lower()
+        part = r"(\d{1,6})\s*([smhdw])[a-z]*\s*"
+        if len(text) > MAX_SHOWN or not re.fullmatch(rf"(?:{part})+", text):
+            return cls.HINT
+        parts = re.findall(part, text)
+        seconds = sum(int(number) * _SECONDS[unit] for number, unit in parts)
+        return f"write `{cls(seconds).plain()}`: one number and one of s, m, h, d, w"
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
@@ -197,34 +224,6 @@ class Duration:
             if self.seconds and self.seconds % _SECONDS[unit] == 0:
                 return f"{self.seconds // _SECONDS[unit]}{unit}"
         return f"{self.seconds}s"
-
-
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """Into how many equal blocks a node is split: a number, or `auto` (None)."""
-
-    number: int | None = 1
-    HINT: ClassVar[str] = "write a whole number of at least 1, or `auto`"
-
-    @classmethod
-    def parse(cls, value: Json) -> Self:
-        """`bad-blocks`."""
-        if value == "auto":
-            return cls(None)
-        if isinstance(value, str) and re.fullmatch(r"\d{1,6}", value):
-            value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_COUNT:
-            raise BadValueError("bad-blocks", f"{describe(value)} is not a number of blocks", cls.HINT)
-        return cls(value)
-
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """A number, or `auto`."""
-        return {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^(auto|\d+)$"}]}
-
-    def plain(self) -> Json:
-        """The number, or `auto`."""
-        return "auto" if self.number is None else self.number
 
 
 VENDORS = ("nvidia", "amd", "intel", "google", "tenstorrent")
@@ -245,6 +244,10 @@ class Gpu:
     HINT: ClassVar[str] = (
         "write a count, a model, or both: `1`, `H100:8`, `A100:80GB:1..4`, `nvidia:A100,H100:2`"
     )
+    FOREIGN: ClassVar[Mapping[str, str]] = {
+        "total_memory": "write `memory:` of each GPU, and a `count:`",
+        "compute_capability": "name the models instead: `name: [A100, H100]`",
+    }
 
     @classmethod
     def parse(cls, value: Json) -> Self:
@@ -285,22 +288,35 @@ class Gpu:
     @classmethod
     def _parse_mapping(cls, value: Mapping[str, Json]) -> Self:
         found: dict[str, Any] = {}
+        faults: list[BadValueError] = []
         for key, item in value.items():
-            if key == "vendor" and isinstance(item, str) and item.lower() in VENDORS:
-                found["vendor"] = item.lower()
-            elif key == "name":
-                names = [item] if isinstance(item, str) else item
-                if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
-                    raise BadValueError("bad-gpu", "`name` is a model or a list of models", cls.HINT, (key,))
-                found["model"] = names
-            elif key == "memory":
-                found["memory"] = Memory.parse(item)
-            elif key == "count":
-                found["count"] = Count.parse(item)
-            else:
-                hint = f"known: vendor ({', '.join(VENDORS)}), name, memory, count"
-                raise BadValueError("bad-gpu", f"`{key}` cannot be used here", hint, (key,), at_key=True)
+            try:
+                found |= cls._field(key, item)
+            except BadValueError as bad:
+                faults += bad.below(key)
+        raise_all(faults)
         return cls._make(found)
+
+    @classmethod
+    def _field(cls, key: str, item: Json) -> dict[str, Any]:
+        """One field of the long form, as `_make` takes it."""
+        if key == "vendor" and isinstance(item, str) and item.lower() in VENDORS:
+            return {"vendor": item.lower()}
+        if key == "vendor":
+            hint = f"write one of {', '.join(VENDORS)}"
+            raise BadValueError("bad-gpu", f"{describe(item)} is not a vendor", hint)
+        if key == "name":
+            names = [item] if isinstance(item, str) else item
+            if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
+                raise BadValueError("bad-gpu", "`name` is a model or a list of models", cls.HINT)
+            return {"model": names}
+        if key in ("memory", "count"):
+            return {key: Memory.parse(item) if key == "memory" else Count.parse(item)}
+        if key in cls.FOREIGN:
+            summary = f"`{key}` is a field of dstack that fleetform does not have"
+            raise BadValueError("dstack-field", summary, cls.FOREIGN[key], at_key=True)
+        hint = "known fields: vendor, name, memory, count"
+        raise BadValueError("unknown-field", f"`{key}` is not a field of gpu", hint, at_key=True)
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
@@ -313,13 +329,43 @@ class Gpu:
         return ":".join([p for p in (*parts, str(self.count.plain())) if p])
 
 
+class Cpu(Count):
+    """A count of CPUs; dstack's long form `{count: 4..}` is the same."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-range`; `not-supported-yet` for an architecture, as in `arm:4..`."""
+        if isinstance(value, Mapping) and set(value) == {"count"}:
+            return super().parse(value["count"])
+        named = isinstance(value, str) and ":" in value
+        if named or (isinstance(value, Mapping) and "arch" in value):
+            hint = "write the number alone; an architecture is chosen by the fleet's `instance_types`"
+            raise BadValueError("not-supported-yet", "a CPU architecture cannot be asked for yet", hint)
+        return super().parse(value)
+
+
+class Disk(Memory):
+    """A range of sizes; dstack's long form `{size: 100GB..}` is the same."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """As `Memory`."""
+        return super().parse(
+            value["size"] if isinstance(value, Mapping) and set(value) == {"size"} else value
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
     """What a rank asks for, or what a node has to have; what is left out is unconstrained."""
 
-    cpu: Annotated[Count | None, Doc("CPUs: `4`, `4..`, `2..8`.")] = None
+    cpu: Annotated[Cpu | None, Doc("CPUs: `4`, `4..`, `2..8`.")] = None
     memory: Annotated[Memory | None, Doc("Memory: `16GB..64GB`; MB, GB, TB in powers of 1024.")] = None
-    disk: Annotated[Memory | None, Doc("Disk of the node, shared by its blocks: `100GB..`.")] = None
+    disk: Annotated[Disk | None, Doc("Disk of the node, shared by its blocks: `100GB..`.")] = None
     gpu: Annotated[Gpu | None, Doc("GPUs: `1`, `H100:8`, `A100:80GB:1..4`.")] = None
 
     FOREIGN: ClassVar[Mapping[str, str]] = {

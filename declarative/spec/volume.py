@@ -20,21 +20,23 @@ class Volume:
     region: Annotated[str | None, Doc("The backend's region.")] = None
     availability_zone: Annotated[str | None, Doc("The region's zone.")] = None
     size: Annotated[Size | None, InPlace(), Doc("`500GB`; may grow in place, never shrink.")] = None
-    count: Annotated[int | None, Is(minimum=1), Doc("How many of it: `<name>-0`, `<name>-1`, ….")] = None
+    count: Annotated[
+        int | None, Is(minimum=1, maximum=MAX_COUNT), Doc("How many of it: `<name>-0`, `<name>-1`, ….")
+    ] = None
     tags: Annotated[Tags, InPlace(), Doc("Tags on the volume.")] = field(default_factory=Tags)
     prevent_destroy: Annotated[
         bool, InPlace(), Doc("A plan that would destroy or replace it is an error; true unless set to false.")
     ] = True
     volume_id: Annotated[
         str | None,
-        NotYet("adopting a volume comes with the cloud backends"),
+        NotYet("remove it, and write `size:`; adopting a volume comes with the cloud backends"),
         Doc("An existing volume to adopt."),
     ] = None
     volume_type: Annotated[
-        str | None, NotYet("it comes with the cloud backends"), Doc("The backend's kind of disk.")
+        str | None, NotYet("remove it; it comes with the cloud backends"), Doc("The backend's kind of disk.")
     ] = None
     host: Annotated[
-        str | None, NotYet("it comes with the ssh backend"), Doc("The host whose disk it is.")
+        str | None, NotYet("remove it; it comes with the ssh backend"), Doc("The host whose disk it is.")
     ] = None
     auto_cleanup_duration: Annotated[
         Duration | None,
@@ -53,8 +55,3 @@ class Volume:
     def __post_init__(self) -> None:
         if self.size is None and self.volume_id is None:
             raise BadValueError("missing-field", "`size` is missing", "add `size: 100GB`")
-        if self.count is not None and self.count > MAX_COUNT:
-            hint = "declare fewer"
-            raise BadValueError(
-                "out-of-range", f"at most {MAX_COUNT} volumes can be declared", hint, ("count",)
-            )

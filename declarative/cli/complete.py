@@ -1,0 +1,102 @@
+"""What a shell may complete: addresses, tasks and their ranks.
+
+It runs at every press of a key: nothing but `sqlite3` and the YAML reader is imported, files are read as far
+as they can be, and whatever goes wrong gives no suggestions instead of an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+MOST_BYTES = 1 << 20
+"""A larger file is left out: completing must not make anyone wait."""
+
+
+def _directory(ctx: click.Context) -> Path:
+    root = ctx.find_root()
+    return Path(root.params.get("directory") or ".")
+
+
+def _state_file(ctx: click.Context) -> Path | None:
+    url = ctx.params.get("state_url") or os.environ.get("FLEETFORM_STATE") or "sqlite:///.fleetform/state.db"
+    if not url.startswith("sqlite:///"):
+        return None
+    path = _directory(ctx) / url.removeprefix("sqlite:///")
+    return path if path.is_file() else None
+
+
+def _recorded(ctx: click.Context) -> list[str]:
+    """The addresses in the state; none if it cannot be read."""
+    import sqlite3
+
+    path = _state_file(ctx)
+    if path is None:
+        return []
+    with contextlib.suppress(sqlite3.Error, ValueError):
+        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=0.2)
+        with contextlib.closing(connection):
+            return [str(row[0]) for row in connection.execute("SELECT address FROM resources")]
+    return []
+
+
+def _declared(ctx: click.Context) -> Iterator[tuple[str, int]]:
+    """The tasks in the project's own files, with how many nodes they ask for."""
+    from declarative.source import parse
+
+    folder = _directory(ctx)
+    for path in sorted((*folder.glob("*.yaml"), *folder.glob("*.yml"))):
+        with contextlib.suppress(OSError, ValueError):
+            if path.is_symlink() or path.stat().st_size > MOST_BYTES:
+                continue
+            for document in parse(path.read_bytes(), path.name).documents:
+                name, nodes = document.data.get("name"), document.data.get("nodes", 1)
+                if document.data.get("type") == "task" and isinstance(name, str):
+                    yield name, nodes if isinstance(nodes, int) else 1
+
+
+def _tasks(ctx: click.Context) -> dict[str, int]:
+    """Every task that is declared or has run, with the number of its ranks."""
+    found = dict(_declared(ctx))
+    for address in _recorded(ctx):
+        if address.startswith("rank/"):
+            task, _, rank = address.removeprefix("rank/").rpartition("-")
+            if rank.isdigit():
+                found[task] = max(found.get(task, 0), int(rank) + 1)
+    return found
+
+
+def addresses(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
+    """Recorded addresses: a kind first, then the names of that kind."""
+    known = sorted(_recorded(ctx))
+    if "/" not in incomplete:
+        return sorted({a.partition("/")[0] + "/" for a in known if a.startswith(incomplete)})
+    return [a for a in known if a.startswith(incomplete)]
+
+
+def tasks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
+    """Task names."""
+    return sorted(name for name in _tasks(ctx) if name.startswith(incomplete))
+
+
+def task_addresses(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
+    """`task/<name>`."""
+    return sorted(a for a in (f"task/{name}" for name in _tasks(ctx)) if a.startswith(incomplete))
+
+
+def ranks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
+    """Task names, and after a `/` the numbers of the task's ranks."""
+    known = _tasks(ctx)
+    task, slash, _ = incomplete.partition("/")
+    if slash:
+        return [
+            text
+            for r in range(min(known.get(task, 0), 1000))
+            if (text := f"{task}/{r}").startswith(incomplete)
+        ]
+    return sorted(name for name in known if name.startswith(incomplete))

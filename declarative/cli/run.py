@@ -1,0 +1,257 @@
+"""What `apply` and `destroy` have in common: from looking to the last line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+import click
+
+from declarative.cli.output import Unbroken
+from declarative.cli.session import Session, failed, now, out_style
+from declarative.cli.signals import INTERRUPTED, stopping
+
+if TYPE_CHECKING:
+    from declarative.apply import ActionResult
+    from declarative.plan import Plan
+    from declarative.render import Mode, Progress
+    from declarative.resource import Desired
+    from declarative.state import RankState, RankStatus, State
+    from declarative.store import Store, Writer
+
+parallelism_option = click.option(
+    "--parallelism",
+    type=click.IntRange(1, 256),
+    default=8,
+    show_default=True,
+    help="How many actions at once.",
+)
+vanished_option = click.option(
+    "--accept-vanished", is_flag=True, help="Go on although several things of one backend are gone at once."
+)
+NOTHING_DONE = "nothing was done: a task cannot be placed (`--allow-unplaced` does the rest)"
+STOPPING = "stopping: no new actions, the running ones end (again to stop now)"
+
+
+class Run:
+    """One apply or destroy. `desired` is what shall be there: for `destroy`, nothing."""
+
+    def __init__(self, session: Session, desired: Desired, doing: str, options: Mapping[str, Any]) -> None:
+        self.session = session
+        self.desired = desired
+        self.doing = doing
+        self.options = options
+        self.as_json: bool = options["as_json"]
+        self.store: Store = session.store(desired, write=True)
+        self.out = Unbroken(sys.stdout)
+        self.plan: Plan | None = None
+        self.done = False
+        """Whether the plan was carried out, as far as it could be."""
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress:
+            self._progress.__exit__(None, None, None)
+
+    # -------------------------------------------------------------------------------------- the steps
+
+    def converge(self, *, destroy: bool) -> int:
+        """Look, settle, plan, ask and do, under the lock; the exit code."""
+        with self.session.lock(self.store, self.doing, self.options["lock_timeout"]) as writer:
+            plan = self.plan = self._make_plan(writer, destroy=destroy)
+            self._show(plan)
+            if plan.result == "error":
+                return 1
+            if plan.unplaced and not self.options.get("allow_unplaced"):
+                sys.stderr.write(
+                    "nothing was done: a task cannot be placed (`--allow-unplaced` does the rest)\n"
+                )
+                return 3
+            self._check_env(plan, writer.state())
+            if plan.actions:
+                self._ask()
+            return self._carry_out(plan, writer)
+
+    def _make_plan(self, writer: Writer, *, destroy: bool) -> Plan:
+        """Look at what is there, record what happened by itself, and plan on that."""
+        from declarative.apply import check_vanished, look, settle
+        from declarative.plan import make
+
+        state = writer.state()
+        backends = self.session.backends(self.desired, state)
+        seen = look(state, backends)
+        if not self.options["accept_vanished"]:
+            check_vanished(state, seen)
+        requested = frozenset(self.options.get("requested", ()))
+        settled = settle(writer, backends, seen, now, self.note)
+        # What is gone is forgotten by now. The plan is told of it all the same: it says why it is made anew.
+        gone = {a: r for a, r in state.records.items() if a in seen.inventory.gone}
+        recorded = replace(settled, records={**settled.records, **gone})
+        inventory = replace(seen.inventory, ranks={}, recovered={})
+        return make(self.desired, recorded, inventory, now(), requested=requested, destroy=destroy)
+
+    def _check_env(self, plan: Plan, state: State) -> None:
+        """Variables that ranks need are there before anything is made for them."""
+        from declarative.apply import missing_env
+        from declarative.cli.session import Failed
+        from declarative.diagnostic import Diagnostic
+
+        missing = missing_env(plan, state, os.environ)
+        if missing:
+            raise Failed(
+                tuple(
+                    Diagnostic(
+                        code="missing-env",
+                        summary=f"the environment variable `{name}` is not set; {_tasks(tasks)} needs it",
+                        hint=f"`export {name}=…`, then run this again; nothing was done",
+                        address=f"task/{tasks[0]}",
+                    )
+                    for name, tasks in missing.items()
+                )
+            )
+
+    def _ask(self) -> None:
+        """Consent: by `--auto-approve`, or at the prompt of a terminal."""
+        if self.options["auto_approve"]:
+            return
+        if self.as_json or not _is_terminal(sys.stdin) or not _is_terminal(sys.stderr):
+            raise failed(
+                "not-approved",
+                "nobody can be asked: "
+                + ("`--json` is for programs" if self.as_json else "this is no terminal"),
+                "look at the plan, then add `--auto-approve`",
+            )
+        self.out.flush()
+        sys.stderr.write(f"\n{self.doing.capitalize()} this plan? Only `yes` is accepted: ")
+        sys.stderr.flush()
+        answer = sys.stdin.readline()
+        if not answer.endswith("\n"):
+            sys.stderr.write("\n")
+        if answer.strip() != "yes":
+            raise failed("declined", f"{self.doing} was declined: nothing was done")
+
+    def _carry_out(self, plan: Plan, writer: Writer) -> int:
+        from declarative.apply import Tools, apply
+
+        results: tuple[ActionResult, ...] = ()
+        interrupted = False
+        if plan.actions:
+            backends = self.session.backends(self.desired, _with_lineage(writer))
+            with stopping(STOPPING) as stop:
+                tools = Tools(
+                    writer=writer,
+                    backends=backends,
+                    environ=os.environ,
+                    now=now,
+                    stopping=stop,
+                    listener=self._listener(len(plan.actions)),
+                )
+                results = apply(plan, tools, parallelism=self.options["parallelism"])
+                interrupted = stop.is_set()
+        self._report(results)
+        if interrupted:
+            return INTERRUPTED
+        self.done = True
+        return 4 if any(r.outcome != "done" for r in results) else 0
+
+    def tasks(self) -> tuple[str, ...]:
+        """Declared tasks that this plan started, and those that run."""
+        state = self.store.read()
+        actions = self.plan.actions if self.plan else ()
+        started = {str(a.after["task"]) for a in actions if a.address.kind == "rank" and a.after}
+        going = {
+            str(r.inputs["task"])
+            for r in state.of("rank")
+            if not ((s := state.ranks.get(r.address.name)) and s.state.ended)
+        }
+        return tuple(sorted(t for t in started | going if t in self.desired.tasks))
+
+    # ---------------------------------------------------------------------------------- what is said
+
+    def _show(self, plan: Plan) -> None:
+        from declarative.render import plan_json, plan_text
+
+        if self.as_json:
+            self.event({"event": "plan", "plan": plan_json(plan)})
+            return
+        self.session.say(plan.diagnostics)
+        if plan.result == "error":
+            return
+        if self.doing == "destroy" and not plan.actions:
+            self.out.write("Nothing to destroy.\n")
+        else:
+            self.out.write(plan_text(plan, **out_style()))
+
+    def event(self, data: Mapping[str, Any]) -> None:
+        """One event as a line of JSON."""
+        from declarative.render import to_line
+
+        self.out.write(to_line(data) + "\n")
+        self.out.flush()
+
+    def _listener(self, total: int = 0) -> Progress:
+        from declarative.render import Progress
+
+        if self._progress is None:
+            mode: Mode = "json" if self.as_json else "live" if _is_terminal(sys.stderr) else "plain"
+            stream = sys.stderr if mode == "live" else Unbroken(sys.stdout if self.as_json else sys.stderr)
+            self._progress = Progress(stream, mode, total)  # type: ignore[arg-type]
+            self._progress.__enter__()
+        if total:
+            self._progress.total = total
+        return self._progress
+
+    def note(self, rank: str, status: RankStatus) -> None:
+        """A rank changed its state."""
+        self._listener().rank(f"rank/{rank}", status.state.value, status.cause)
+
+    def _report(self, results: tuple[ActionResult, ...]) -> None:
+        from declarative.render import report_text
+
+        if self.as_json:
+            counts = {o: sum(r.outcome == o for r in results) for o in ("done", "failed", "skipped")}
+            self.event({"event": "summary", **counts})
+        elif results:
+            title = self.doing.capitalize()
+            self.out.write(report_text(results, color=out_style()["color"], title=title))
+            self.out.flush()
+
+    def say_running(self) -> None:
+        """What goes on after the command, and how to follow it."""
+        tasks = self.tasks()
+        if tasks and not self.as_json:
+            shown = ", ".join(f"task/{t}" for t in tasks)
+            sys.stderr.write(f"running: {shown} (follow with `fleetform logs {tasks[0]} -f`)\n")
+
+    def say_ended(self, states: Mapping[str, RankState]) -> None:
+        """How each task ended."""
+        from declarative.apply import cause_of
+
+        state = self.store.read()
+        for task, found in states.items():
+            cause = None if found == "succeeded" else cause_of(state, task)
+            if self.as_json:
+                self.event({"event": "task", "address": f"task/{task}", "state": found.value, "cause": cause})
+            else:
+                self.out.write(f"task/{task}: {found.value}" + (f": {cause}" if cause else "") + "\n")
+
+
+def _tasks(names: Iterable[str]) -> str:
+    return ", ".join(f"task/{name}" for name in names)
+
+
+def _is_terminal(stream: Any) -> bool:
+    """A closed stream (`<&-`) is None."""
+    return stream is not None and stream.isatty()
+
+
+def _with_lineage(writer: Writer) -> State:
+    """The state, which has a lineage from now on: what is made carries it."""
+    writer.ensure_lineage()
+    return writer.state()

@@ -1,0 +1,203 @@
+"""Codes of the planner, and of placement in particular."""
+
+from __future__ import annotations
+
+from declarative.codes.entry import Code, Group
+
+PLANNING: dict[str, Code] = {
+    "blocks-do-not-divide": Code(
+        Group.PLANNING,
+        "the number of blocks does not divide both the CPUs and the GPUs of the fleet's nodes",
+        "blocks: 3  # on nodes with 8 CPUs",
+        "write one of the numbers in the hint, or `blocks: auto`, the largest of them",
+    ),
+    "no-offer": Code(
+        Group.PLANNING,
+        "nothing that the backends offer is within the fleet's limits, so it cannot be brought to its size",
+        "max_price: 0.01",
+        "widen the fleet's `resources`, `max_price`, `backends` or `regions`, or lower its `nodes`",
+    ),
+    "protected": Code(
+        Group.PLANNING,
+        "a volume or node with `prevent_destroy` would be deleted or replaced; volumes have it unless they "
+        "say otherwise",
+        "removing a volume's document while the volume exists",
+        "undo the change; or set `prevent_destroy: false`, apply, and make the change then",
+    ),
+    "node-mismatch": Code(
+        Group.PLANNING,
+        "a node does not keep its fleet's limits any more but is in use; a warning",
+        "lowering `max_price` while a task runs",
+        "nothing: it takes no new work, and is replaced once it is idle",
+    ),
+    "blocks-wait": Code(
+        Group.PLANNING,
+        "`blocks` changed, but ranks run on the node; a warning",
+        "blocks: 4  # it was 2",
+        "nothing: the node is split anew once it is idle",
+    ),
+    "backend-unreadable": Code(
+        Group.PLANNING,
+        "a backend did not answer, so what it has is unknown: neither there nor gone",
+        "a cloud that is down, or credentials that have expired",
+        "mend what the message names, and run the command again",
+    ),
+    "missing-env": Code(
+        Group.PLANNING,
+        "an environment variable that a rank needs is not set; found before anything is made",
+        "env: [HF_TOKEN]",
+        "`export HF_TOKEN=…`, then run the command again",
+    ),
+    "vanished": Code(
+        Group.PLANNING,
+        "several things of one backend are gone at once, which is more likely a fault than the truth",
+        "deleting nodes behind fleetform's back",
+        "see whether they are gone; if they are: `fleetform apply --accept-vanished`",
+    ),
+    "never-fits": Code(
+        Group.PLACEMENT,
+        "the task could not be placed even if all nodes were idle and ready and no offer ran out: no waiting "
+        "mends it",
+        "resources: {gpu: 16}  # and no node has more than 8",
+        "change the task or the fleets, by the structural codes among the rejections",
+    ),
+    "no-capacity": Code(
+        Group.PLACEMENT,
+        "the task would fit, but not now, beside what runs",
+        "nodes: 4  # and three nodes are idle",
+        "wait until tasks have ended and run `fleetform apply` again, or let the fleet grow",
+    ),
+}
+
+STRUCTURAL: dict[str, Code] = {
+    "fleet": Code(
+        Group.STRUCTURAL,
+        "the task's `fleets` does not name the fleet",
+        "fleets: [gpu]",
+        "add the fleet to the task's `fleets`, or leave the field out",
+    ),
+    "not-cluster": Code(
+        Group.STRUCTURAL,
+        "a task whose ranks talk to each other needs a fleet whose nodes are in one network",
+        "nodes: 2  # and the fleet has no `placement: cluster`",
+        "set `placement: cluster` on the fleet, or `placement: any` on the task",
+    ),
+    "instance": Code(
+        Group.STRUCTURAL,
+        "the task's `instances` does not name the node",
+        "instances: [gpu-0]",
+        "add the node to the task's `instances`, or leave the field out",
+    ),
+    "backend": Code(
+        Group.STRUCTURAL,
+        "it is in a backend that the task does not allow",
+        "backends: [lab]",
+        "widen the task's `backends`",
+    ),
+    "region": Code(
+        Group.STRUCTURAL,
+        "it is in a region that the task does not allow, or not where the task's other ranks are",
+        "regions: [us-east-1]",
+        "widen the task's `regions`; ranks of a cluster task stay in one fleet, backend and region",
+    ),
+    "spot": Code(
+        Group.STRUCTURAL,
+        "it is spot and the task asks for on-demand, or the other way round",
+        "spot_policy: spot",
+        "set the task's `spot_policy: auto`",
+    ),
+    "price": Code(
+        Group.STRUCTURAL,
+        "a node of it costs more than `max_price`",
+        "max_price: 2",
+        "raise `max_price`",
+    ),
+    "price-unknown": Code(
+        Group.STRUCTURAL,
+        "its price is unknown, so it cannot be shown to keep `max_price`",
+        "max_price: 2  # and the backend reports no prices",
+        "declare the price in the backend's `catalog`, or leave `max_price` out",
+    ),
+    "too-small": Code(
+        Group.STRUCTURAL,
+        "even the whole node has less than a rank asks for",
+        'resources: {gpu: "H100:8"}  # and the node has 4',
+        "ask for less, or widen the fleet's `resources`; `short` says by how much",
+    ),
+    "too-large": Code(
+        Group.STRUCTURAL,
+        "every share of the node has more than a rank's upper bounds allow",
+        "resources: {cpu: 2}  # exactly 2, and a block has 4",
+        "widen the range (`cpu: 2..`); a rank that takes a whole node is held to the whole of it, unless "
+        "`exclusive: false`",
+    ),
+    "volume-missing": Code(
+        Group.STRUCTURAL,
+        "a volume that the rank mounts does not exist",
+        "volumes: ['data-0:/data']  # and data-0 could not be made",
+        "declare it; `--replace` and removals elsewhere in the plan may be why",
+    ),
+    "volume-elsewhere": Code(
+        Group.STRUCTURAL,
+        "a volume that the rank mounts is in another backend, region or zone",
+        "a volume in us-east-1 and a node in us-west-2",
+        "let the task and its volumes be in one place, or name alternatives: `name: [data-a, data-b]`",
+    ),
+    "reuse-only": Code(
+        Group.STRUCTURAL,
+        "it would have to be launched, and the task only uses nodes that are there",
+        "creation_policy: reuse",
+        "set `creation_policy: reuse-or-create`, or raise the fleet's `nodes`",
+    ),
+    "no-offer": Code(
+        Group.STRUCTURAL,
+        "no backend offers a node that the fleet's own limits allow",
+        "regions: [eu-west-9]",
+        "widen the fleet's `resources`, `max_price`, `backends` or `regions`",
+    ),
+}
+
+CAPACITY: dict[str, Code] = {
+    "not-ready": Code(
+        Group.CAPACITY,
+        "the node is not ready, or its readiness is unknown, which is not the same as idle",
+        "a node that is still starting, or cannot be reached",
+        "`fleetform status` says why; wait, or mend the node",
+    ),
+    "closed": Code(
+        Group.CAPACITY,
+        "the node takes no new work: it is about to be replaced or deleted",
+        "a node of a fleet whose limits have changed",
+        "wait until it was replaced",
+    ),
+    "not-idle": Code(
+        Group.CAPACITY,
+        "a rank takes the whole node here, and something runs on it",
+        "nodes: 2  # exclusive by default",
+        "wait, or set `exclusive: false` on the task",
+    ),
+    "busy": Code(
+        Group.CAPACITY,
+        "too few of the node's blocks are idle",
+        "a rank of two blocks, and one is idle",
+        "wait, or let the fleet grow; `short` says how many blocks are missing",
+    ),
+    "volume-busy": Code(
+        Group.CAPACITY,
+        "a volume that the rank mounts is attached for another rank",
+        "two tasks that mount `data-0`",
+        "wait until the other task has ended, or give each its own volume",
+    ),
+    "fleet-max": Code(
+        Group.CAPACITY,
+        "the fleet has as many nodes as its `nodes` allows",
+        "nodes: 0..2  # and both are taken",
+        "raise the fleet's `nodes`, or wait",
+    ),
+    "limit": Code(
+        Group.CAPACITY,
+        "the `limit` of the catalog's offer is reached",
+        "limit: 2",
+        "raise the `limit`, or wait",
+    ),
+}

@@ -1,0 +1,83 @@
+"""Codes of templates, variables, and documents held against each other."""
+
+from __future__ import annotations
+
+from declarative.codes.entry import Code, Group
+
+TEMPLATES: dict[str, Code] = {
+    "template-error": Code(
+        Group.TEMPLATES,
+        "not an expression, or one that fails or gives too much",
+        "size: ${{ var.size",
+        "write an expression of names, constants and operators, such as `${{ var.size }}`",
+    ),
+    "undefined-variable": Code(
+        Group.TEMPLATES,
+        "a name that has no value anywhere",
+        "size: ${{ var.sise }}",
+        "declare it in the `project` document: `variables: {size: 500GB}`; or mend the name",
+    ),
+    "env-here": Code(
+        Group.TEMPLATES,
+        "`env.X` outside of `env`: it would be written to the state and to plans",
+        'commands: ["login ${{ env.TOKEN }}"]',
+        "write `env: [TOKEN]` in the task, and `$TOKEN` in its commands",
+    ),
+    "node-rank-here": Code(
+        Group.TEMPLATES,
+        "`node_rank` where there is no rank: only the names of a task's volumes may use it",
+        'commands: ["train --rank ${{ node_rank }}"]',
+        "in commands the rank is `$FLEETFORM_NODE_RANK`",
+    ),
+    "missing-variable": Code(
+        Group.TEMPLATES,
+        "a declared variable has no value",
+        "variables: {region: {type: string}}",
+        "pass `--var region=…`, set `FLEETFORM_VAR_region`, or give it a default",
+    ),
+    "undeclared-variable": Code(
+        Group.TEMPLATES,
+        "a value is given for a variable that is not declared; a warning for those of a `--var-file`",
+        "`fleetform plan --var regin=x`",
+        "mend the name, or declare it in the `project` document",
+    ),
+    "bad-variable": Code(
+        Group.TEMPLATES,
+        "a variable's value is not of its type, or not one of those allowed",
+        "`fleetform plan --var nodes=many`, where `nodes` is a number",
+        "give a value as the message says",
+    ),
+}
+
+REFERENCES: dict[str, Code] = {
+    "duplicate-name": Code(
+        Group.REFERENCES,
+        "two documents of a type have one name, or two volumes come out with the same one",
+        "type: fleet\nname: gpu\nnodes: 1\n---\ntype: fleet\nname: gpu\nnodes: 2",
+        "give one of them another name; the message says where the other one is",
+    ),
+    "dangling-reference": Code(
+        Group.REFERENCES,
+        "a name that nothing declares",
+        "fleets: [gpus]  # the fleet is named gpu",
+        "mend the name, or declare it; volumes with a `count` are named `data-0`, `data-1`, …",
+    ),
+    "second-project": Code(
+        Group.REFERENCES,
+        "a project has more than one `project` document",
+        "type: project\n---\ntype: project",
+        "move the fields into the first one",
+    ),
+    "volume-of-two-ranks": Code(
+        Group.REFERENCES,
+        "one volume is mounted by two ranks, or twice by one; it is attached to one node at a time",
+        'nodes: 2\nvolumes: ["data:/data"]',
+        "give each rank its own: `data-${{ node_rank }}:/data`, and `count:` in the volume",
+    ),
+    "rank-name": Code(
+        Group.REFERENCES,
+        "the names of the ranks' volumes differ in more than the number at their end",
+        'volumes: ["${{ node_rank }}-data:/data"]',
+        "write `data-${{ node_rank }}`",
+    ),
+}

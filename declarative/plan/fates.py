@@ -1,0 +1,160 @@
+"""What becomes of everything: nodes, volumes and tasks decide on one another, so they are judged together.
+
+A task that has to run anew frees what it holds, so its nodes count as idle; a node that goes makes the tasks
+on it run anew. And a task that runs and has no other place goes on as it is, with all that it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from declarative.diagnostic import Diagnostic
+from declarative.placement import Ask, Node, Outcome, Refusal, VolumeAt, place
+from declarative.plan import tasks as task_fates
+from declarative.plan import volumes as volume_fates
+from declarative.plan.fleets import Fleets
+from declarative.plan.tasks import Fate, TaskFate
+from declarative.plan.types import Inventory, Reason
+from declarative.plan.volumes import VolumeFate
+from declarative.resource import Desired
+from declarative.state import Address, State, natural, rank_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What `make` was asked, with the recorded and the observed put together in `state`."""
+
+    desired: Desired
+    state: State
+    inventory: Inventory
+    now: float
+    requested: frozenset[str]
+    destroy: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fates:
+    """What becomes of everything, and where what has to run goes."""
+
+    fleets: Fleets
+    volumes: Mapping[str, VolumeFate]
+    tasks: Mapping[str, TaskFate]
+    outcome: Outcome
+    errors: tuple[Diagnostic, ...]
+
+
+def decide(asked: Question) -> Fates:
+    """The fates. A task that runs and cannot be placed anew goes on as it is: then all is judged again."""
+    stuck: dict[str, Refusal] = {}
+    while True:
+        found = _judge(asked, frozenset(stuck))
+        refused = {r.task: r for r in found.outcome.refusals}
+        more = {n: r for n, r in refused.items() if _goes_on(asked.state, found.tasks[n])}
+        if not more:
+            refusals = sorted((*refused.values(), *stuck.values()), key=lambda r: natural(r.task))
+            return replace(found, outcome=replace(found.outcome, refusals=tuple(refusals)))
+        stuck |= more
+
+
+def _goes_on(state: State, fate: TaskFate) -> bool:
+    """Whether it runs, and with all of its ranks: what is left of a gang is no task."""
+    ranks = fate.have.values()
+    runs = any((s := state.ranks.get(r.address.name)) is None or not s.state.ended for r in ranks)
+    return runs and not fate.incomplete
+
+
+def _judge(asked: Question, stuck: frozenset[str]) -> Fates:
+    desired, state = asked.desired, asked.state
+    fates = task_fates.judge_all(desired, state, asked.requested)
+    for name in stuck:
+        fates[name].fate = Fate.KEPT
+    pinned = _held(state, stuck)
+    volumes, errors = volume_fates.judge_all(desired, state, destroy=asked.destroy, pinned=pinned)
+    freed = _freed(state, fates)
+    while True:
+        fleets = Fleets(desired, state, asked.inventory, asked.now, freed=freed, pinned=pinned)
+        if asked.destroy:
+            _spare_protected(fleets)
+        task_fates.cascade(fates, state, _replaced(fleets, volumes))
+        more = _freed(state, fates)
+        if more == freed:
+            break
+        freed = more
+    while True:
+        outcome = place(
+            [Ask(want=f.want, prior=_prior(state, f)) for f in fates.values() if f.fate is Fate.RUN],
+            _nodes(fleets),
+            fleets.rules(),
+            _volumes(state, volumes, freed),
+        )
+        retired = fleets.retire(frozenset(c.node for c in outcome.choices), _launched(outcome))
+        if not (retired and outcome.refusals):
+            break  # else what goes may make room below a fleet's maximum
+    return Fates(fleets=fleets, volumes=volumes, tasks=fates, outcome=outcome, errors=tuple(errors))
+
+
+def _held(state: State, tasks: frozenset[str]) -> frozenset[Address]:
+    """The nodes and volumes that the ranks of `tasks` hold."""
+    found = (r for r in (*state.of("reservation"), *state.of("attachment")) if r.inputs["task"] in tasks)
+    return frozenset(a for r in found for a in r.needs)
+
+
+def _freed(state: State, fates: Mapping[str, TaskFate]) -> frozenset[str]:
+    """The ranks whose blocks and volumes are given back: of tasks that run anew, or are not declared."""
+    kept = {f.name for f in fates.values() if f.fate is not Fate.RUN}
+    return frozenset(r.address.name for r in state.of("reservation") if r.inputs["task"] not in kept)
+
+
+def _spare_protected(fleets: Fleets) -> None:
+    """`destroy` leaves protected nodes alone."""
+    for fate in fleets.fates.values():
+        fate.goes = None if fate.record.inputs.get("prevent_destroy") else Reason.DESTROY
+
+
+def _replaced(fleets: Fleets, volumes: Mapping[str, VolumeFate]) -> frozenset[Address]:
+    """Nodes and volumes that will not be what they are now."""
+    nodes = {f.record.address for f in fleets.fates.values() if f.goes}
+    going = {v.name for v in volumes.values() if v.replaced or (v.after is None and not v.kept_back)}
+    return frozenset(nodes | {Address("volume", name) for name in going})
+
+
+def _prior(state: State, fate: TaskFate) -> dict[int, tuple[str, tuple[int, ...]]]:
+    """Where the task's ranks are now, or were promised to be."""
+    out: dict[int, tuple[str, tuple[int, ...]]] = {}
+    for rank in range(fate.want.spec.nodes):
+        record = state.get("reservation", rank_name(fate.name, rank))
+        if record:
+            out[rank] = (str(record.inputs["node"]), tuple(record.inputs["blocks"]))
+    return out
+
+
+def _nodes(fleets: Fleets) -> list[Node]:
+    """The nodes that stay, split as they will be."""
+    staying = (f for f in fleets.fates.values() if not f.goes)
+    return [replace(f.node, total=int(f.after["blocks"])) for f in staying]
+
+
+def _volumes(state: State, volumes: Mapping[str, VolumeFate], freed: frozenset[str]) -> dict[str, VolumeAt]:
+    holders = {
+        str(r.inputs["volume"]): f"rank/{r.inputs['rank']}"
+        for r in state.of("attachment")
+        if r.inputs["rank"] not in freed
+    }
+    return {
+        v.name: VolumeAt(
+            backend=str(v.after["backend"]),
+            region=str(v.after["region"]),
+            zone=v.after.get("zone"),
+            holder=holders.get(v.name),
+        )
+        for v in volumes.values()
+        if v.after is not None
+    }
+
+
+def _launched(outcome: Outcome) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for node in outcome.launches:
+        counts[node.fleet] = counts.get(node.fleet, 0) + 1
+    return counts

@@ -1,0 +1,238 @@
+"""What was written: values as stretches of the text, and to which of them each comment belongs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+_REST = re.compile(r"([ \t]*)(#[^\n]*)?(?=\n|\Z)")
+_LINE = re.compile(r"\n([ \t]*)(#[^\n]*)?(?=\n|\Z)")
+_COLON = re.compile(r"[ \t]*:(?=\s|\Z)")
+_DASH = re.compile(r"\s*-(?=\s|\Z)")
+_PROPERTIES = re.compile(r"(?:[&!]\S*[ \t]*)+")
+_HEADER = re.compile(r"((?:[&!]\S*\s+|#[^\n]*\s+)*[|>])([-+]?)([1-9]?)([-+]?)")
+
+Line: TypeAlias = tuple[int, str]
+"""A comment with its column; a blank line is `(0, "")`."""
+Note: TypeAlias = tuple[int, str, int]
+"""A comment at the end of a line: its column, its text, the space before it."""
+
+
+@dataclass(slots=True)
+class Node:
+    """A value as a stretch of the text; `items` of a mapping are key, value, key, value, ….
+
+    `block` is a block collection, or a block scalar. `marks` are the anchors and aliases in it, in order:
+    name, whether it is an alias, position. `odd` is a block that is only moved as a whole.
+    """
+
+    kind: str
+    start: int
+    end: int
+    block: bool = False
+    properties: bool = False
+    value: str = ""
+    items: list[Node] = field(default_factory=list)
+    marks: list[tuple[str, bool, int]] = field(default_factory=list)
+    odd: bool = False
+    column: int = 0
+    entries: list[Entry] = field(default_factory=list)
+    tail: list[Line] = field(default_factory=list)
+    after: int = 0
+    """Where the text goes on after it and the comments that belong to it."""
+
+    @property
+    def laid_out(self) -> bool:
+        """Whether it is written entry by entry."""
+        return self.block and self.kind != "scalar" and not self.odd
+
+
+@dataclass(slots=True)
+class Entry:
+    """One item of a block collection, and the comments around it."""
+
+    value: Node
+    key: Node | None = None
+    lead: list[Line] = field(default_factory=list)
+    begin: int = 0
+    """Where the text goes on after `:` or `-`."""
+    properties: str = ""
+    head: Note | None = None
+    below: bool = False
+    between: list[Line] = field(default_factory=list)
+    eol: Note | None = None
+    behind: list[Line] = field(default_factory=list)
+
+
+def events(text: str) -> Iterator[Any]:
+    """The parser's events."""
+    from ruamel.yaml import YAML
+
+    yield from YAML(typ="safe").parse(text)
+
+
+def roots(text: str) -> Iterator[Node]:
+    """The documents' values, in order. The text was read before: it is within all limits."""
+    found = events(text)
+    for event in found:
+        if type(event).__name__ == "DocumentStartEvent":
+            yield _node(next(found), found)
+
+
+def _node(event: Any, rest: Iterator[Any]) -> Node:
+    kind = {"Sc": "scalar", "Al": "alias", "Ma": "map", "Se": "seq"}[type(event).__name__[:2]]
+    node = Node(kind, event.start_mark.index, event.end_mark.index)
+    if event.anchor is not None:
+        node.marks.append((event.anchor, kind == "alias", node.start))
+    if kind == "scalar":
+        node.value, node.block = event.value, event.style in {"|", ">"}
+    if kind in {"scalar", "alias"}:
+        node.properties = kind == "scalar" and (event.anchor is not None or event.tag is not None)
+        return node
+    node.properties = event.anchor is not None or event.tag is not None
+    node.block = not event.flow_style
+    for inner in rest:
+        if type(inner).__name__ in {"MappingEndEvent", "SequenceEndEvent"}:
+            node.end = inner.end_mark.index if event.flow_style else node.items[-1].end
+            break
+        node.items.append(_node(inner, rest))
+    node.marks += [mark for item in node.items for mark in item.marks]
+    return node
+
+
+class Layout:
+    """Gives every comment and blank line of the text to the entry that it belongs to."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.position = text, 0
+
+    def column(self, position: int) -> int:
+        return position - self.text.rfind("\n", 0, position) - 1
+
+    def root(self, node: Node) -> None:
+        """A document's own mapping; `position` is before the lines above it."""
+        node.column = self.column(node.start)
+        node.odd = node.block and (node.properties or self._is_odd(node))
+        entry = Entry(node)
+        self._settle(entry, -1)
+        node.entries = node.entries or [entry]
+
+    def _is_odd(self, node: Node) -> bool:
+        """Keys with `?`, of several lines, or with an anchor: nothing is to be gained from touching them."""
+        if node.kind == "seq":
+            return False
+        return any(
+            key.kind != "scalar"
+            or key.properties
+            or "\n" in self.text[key.start : key.end]
+            or not _COLON.match(self.text, key.end)
+            for key in node.items[::2]
+        )
+
+    def _settle(self, entry: Entry, column: int) -> None:
+        """The value of an entry, from `:` or `-` on; `column` is that of the collection around."""
+        node, text = entry.value, self.text
+        if node.laid_out:
+            node.odd = self._is_odd(node)
+        entry.begin = self.position
+        entry.below = "\n" in text[self.position : node.start]
+        if column >= 0:
+            entry.head = self._rest()
+        if node.block and node.kind != "scalar" and node.properties and not node.odd:
+            found = _PROPERTIES.match(text, node.start)
+            node.odd = entry.below or found is None or text[found.end()] not in "#\n"
+            if found and not node.odd:
+                self.position = found.end()
+                entry.properties = found[0].strip()
+                entry.head = self._rest()
+        if node.laid_out:
+            self._entries(node, column)
+            return
+        entry.between = self.lines() if entry.below else []
+        node.column = self.column(node.start)
+        node.end = node.after = self._end(node, column)
+        self.position = node.end
+        entry.eol = self._rest()
+
+    def _entries(self, node: Node, outer: int) -> None:
+        keys = node.items[::2] if node.kind == "map" else [None] * len(node.items)
+        values = node.items[1::2] if node.kind == "map" else node.items
+        for key, value in zip(keys, values, strict=True):
+            entry = Entry(value, key, self.lines())
+            found = _COLON.match(self.text, key.end) if key else _DASH.match(self.text, self.position)
+            assert found is not None
+            if not node.entries:
+                node.column = self.column(key.start if key else found.end() - 1)
+            node.entries.append(entry)
+            self.position = found.end()
+            self._settle(entry, node.column)
+        node.end = values[-1].end
+        node.tail = self.lines(outer)
+        node.after = self.position
+
+    def _end(self, node: Node, column: int) -> int:
+        """The end of a value that is kept as written, without blank lines that are none of its content."""
+        if node.kind == "scalar" and node.block:
+            lines = self.text[node.start : node.end].split("\n")
+            indent, keep = block_indent(lines, column)
+            if not lines[-1].strip(" ") and len(lines[-1]) <= indent:
+                lines.pop()
+            while not keep and len(lines) > 1 and not lines[-1].strip(" ") and len(lines[-1]) <= indent:
+                lines.pop()
+            return node.start + len("\n".join(lines))
+        if node.odd:
+            last = self._end(node.items[-1], column)
+            # A value that was left out stands where the next thing begins.
+            return len(self.text[:last].rstrip()) if node.items[-1].start == last else last
+        return node.end
+
+    def _rest(self) -> Note | None:
+        """The comment at the end of the line: its column, its text, the space before it."""
+        found = _REST.match(self.text, self.position)
+        if found is None:
+            return None
+        self.position = found.end()
+        return (self.column(found.start(2)), found[2].rstrip(), len(found[1])) if found[2] else None
+
+    def lines(self, outer: int | None = None) -> list[Line]:
+        """The comments and blank lines that follow; with `outer`, those that are indented more."""
+        out: list[Line] = []
+        position, taken, end = self.position, 0, self.position
+        while found := _LINE.match(self.text, position):
+            comment = (found[2] or "").rstrip()
+            if comment and outer is not None and len(found[1]) <= outer:
+                break
+            out.append((len(found[1]), comment) if comment else (0, ""))
+            position = found.end()
+            if comment or outer is None:
+                taken, end = len(out), position
+        self.position = end
+        return out[:taken]
+
+
+def block_indent(lines: Sequence[str], column: int) -> tuple[int, bool]:
+    """How far the content of a block scalar is indented, and whether the blank lines after it are content."""
+    raw = "\n".join(lines)
+    header = _HEADER.match(raw)
+    assert header is not None
+    keep = "+" in header[2] + header[4]
+    if header[3]:
+        return max(column, 0) + int(header[3]), keep
+    body = lines[raw.count("\n", 0, header.end()) + 1 :]
+    content = next((line for line in body if line.strip(" ")), None)
+    return (len(content) - len(content.lstrip(" ")) if content else 1 << 30), keep
+
+
+def ended(text: str) -> str:
+    """The text with a line break at its end, which must not become part of a block scalar."""
+    if text.endswith("\n"):
+        return text
+    last = next((e for e in reversed(list(events(text))) if type(e).__name__ == "ScalarEvent"), None)
+    if last is not None and last.style in {"|", ">"} and not text[last.end_mark.index :].strip(" "):
+        if last.value.endswith("\n"):
+            return text.rstrip(" ")
+        start = last.start_mark.index
+        text = text[:start] + _HEADER.sub(r"\1-\3", text[start:], count=1)
+    return f"{text}\n"

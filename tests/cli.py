@@ -1,0 +1,249 @@
+"""The installed command, run as its users run it: a process in a project's directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+COMMAND = str(Path(sys.executable).with_name("fleetform"))
+PATIENCE = 120.0
+"""Seconds until something that has to happen counts as not happening."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Its stdout, all of which has to be one JSON value."""
+        return json.loads(self.out)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """Its stdout, each line of which has to be an event."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+def clean_env(**more: str) -> dict[str, str]:
+    """Nothing of the tester's own settings."""
+    keep = ("PATH", "HOME", "TMPDIR", "COVERAGE_PROCESS_START")
+    env = {name: os.environ[name] for name in keep if name in os.environ}
+    return {**env, "LANG": "C.UTF-8", **more}
+
+
+class Project:
+    """A project's directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def local(self) -> Path:
+        """Where the local backend keeps its nodes and volumes."""
+        return self.path / ".fleetform" / "local"
+
+    def declare(self, *documents: Mapping[str, Any], file: str = "main.yaml") -> None:
+        """Write documents, over what that file held before."""
+        self.write(file, "---\n".join(json.dumps(d, indent=1) + "\n" for d in documents))
+
+    def write(self, file: str, text: str) -> Path:
+        """Write one file of the project."""
+        path = self.path / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def start(self, *args: str, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen:
+        """Start `fleetform ARGS`; it reads nothing."""
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
+        return subprocess.Popen(
+            [COMMAND, *args],
+            cwd=self.path,
+            env=clean_env(**(env or {})),
+            stdin=options.pop("stdin", subprocess.DEVNULL),
+            **options,
+        )
+
+    def run(self, *args: str, code: int | None = 0, env: Mapping[str, str] | None = None) -> Done:
+        """Run `fleetform ARGS` to its end, which has to be this exit code."""
+        return ended(self.start(*args, env=env), code)
+
+    def apply(self, *args: str, code: int | None = 0, env: Mapping[str, str] | None = None) -> Done:
+        """Run `fleetform apply --auto-approve ARGS`."""
+        return self.run("apply", "--auto-approve", *args, code=code, env=env)
+
+    def plan(self, *args: str, code: int = 0) -> Any:
+        """The plan, as data."""
+        return self.run("plan", "--json", *args, code=code).json
+
+    def ids(self, *args: str, code: int = 0) -> list[str]:
+        """The ids of the plan's actions."""
+        return [a["id"] for a in self.plan(*args, code=code)["actions"]]
+
+    def status(self) -> Any:
+        """The status, as data."""
+        return self.run("status", "--json").json
+
+    def ranks(self, task: str) -> dict[int, dict[str, Any]]:
+        """The ranks of a task, from the status."""
+        found = next(t for t in self.status()["tasks"] if t["name"] == task)
+        return {r["rank"]: r for r in found["ranks"]}
+
+    def busy(self) -> dict[str, int]:
+        """Node → blocks that are busy."""
+        return {n["name"]: n["blocks"]["busy"] for n in self.status()["nodes"]}
+
+    def logs(self, *args: str) -> str:
+        """What ranks have printed."""
+        return self.run("logs", *args).out
+
+    def node(self, name: str) -> Path:
+        """The folder of a node."""
+        return self.local / "nodes" / name
+
+    def data(self, volume: str) -> Path:
+        """The folder of a volume's data."""
+        return self.local / "volumes" / volume / "data"
+
+    def no_changes(self) -> None:
+        """Hold that everything is as declared, and that the state is sound."""
+        plan = self.run("plan", "--json", "--detailed-exitcode").json
+        assert (plan["result"], plan["actions"]) == ("none", [])
+        self.run("state", "check")
+
+
+def ended(process: subprocess.Popen, code: int | None = 0) -> Done:
+    """Wait for a command's end, and hold it to its exit code."""
+    try:
+        out, err = process.communicate(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        raise AssertionError(f"{process.args!r} did not end\n{out}\n{err}") from None
+    done = Done(process.returncode, out, err)
+    assert code is None or done.code == code, f"{process.args!r} gave {done.code}\n{out}\n{err}"
+    assert "Traceback" not in done.err, done.err
+    return done
+
+
+def until(found: Callable[[], T], what: str = "") -> T:
+    """The first true value of `found`."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        value = found()
+        if value:
+            return value
+        assert time.monotonic() < end, f"it never came true: {what or found}"
+        time.sleep(0.02)
+
+
+def lines(path: Path) -> list[str]:
+    """The lines of a file; none where there is no file."""
+    with suppress(FileNotFoundError):
+        return path.read_text().splitlines()
+    return []
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def processes(marked: Path) -> dict[int, str]:
+    """Processes whose environment names a path below `marked`: ranks and their supervisors."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and f"{marked}/".encode() in (entry / "environ").read_bytes():
+                found[int(entry.name)] = (entry / "comm").read_text().strip()
+    return {pid: name for pid, name in found.items() if pid != os.getpid()}
+
+
+def kill_ranks(path: Path) -> None:
+    """End everything that was started in a project."""
+    for pid in processes(path):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def on_terminal(
+    project: Project, *args: str, answer: str | bytes = "", env: Mapping[str, str] | None = None
+) -> tuple[int, str]:
+    """Run the command on a terminal of its own; when it asks, type `answer`. Its exit code and the screen."""
+    master, slave = pty.openpty()
+    typed = answer.encode() if isinstance(answer, str) else answer
+    process = subprocess.Popen(
+        ["setsid", "--ctty", "--wait", COMMAND, *args],  # its own, so that Ctrl-C on it is a signal
+        cwd=project.path,
+        env=clean_env(**{"TERM": "xterm-256color", **(env or {})}),
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+    )
+    os.close(slave)
+    screen = b""
+    with suppress(OSError):  # how the end of the last writer reads
+        while data := os.read(master, 65536):
+            screen += data
+            if typed and b"Only `yes` is accepted: " in screen:
+                os.write(master, typed)
+                typed = b""
+    os.close(master)
+    return process.wait(PATIENCE), screen.decode()
+
+
+# ------------------------------------------------------------------------------------------- documents
+
+
+def fleet(name: str = "gpu", nodes: Any = 1, **fields: Any) -> dict[str, Any]:
+    """A fleet of nodes with two CPUs, in as many blocks."""
+    resources = {"cpu": 2, "memory": "1GB"}
+    base = {"nodes": nodes, "blocks": "auto", "placement": "cluster", "resources": resources}
+    return {"type": "fleet", "name": name, **base, **fields}
+
+
+def task(name: str, *commands: str, **fields: Any) -> dict[str, Any]:
+    """A task; its ranks are given a second to end when they are asked to."""
+    return {"type": "task", "name": name, "commands": list(commands), "stop_duration": 1, **fields}
+
+
+def volume(name: str = "data", **fields: Any) -> dict[str, Any]:
+    """A volume that may be destroyed."""
+    return {"type": "volume", "name": name, "size": "1GB", "prevent_destroy": False, **fields}
+
+
+def hold(file: Path, *more: str) -> str:
+    """A command that tells that it runs by making `file`, and then runs until it is stopped."""
+    return "\n".join([f"echo $$ >> {file}", *more, "while :; do sleep 0.1; done"])
+
+
+def release(file: Path, *more: str) -> str:
+    """A command that waits until `file` is there."""
+    return "\n".join([*more, f"while [ ! -e {file} ]; do sleep 0.05; done"])
+
+
+def every_text(path: Path) -> Iterable[tuple[Path, bytes]]:
+    """All files below `path`, with what is in them."""
+    for file in sorted(path.rglob("*")):
+        if file.is_file():
+            yield file, file.read_bytes()

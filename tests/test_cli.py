@@ -1,0 +1,378 @@
+"""The command line: exit codes to the letter, what goes to stdout and what to stderr, terminals and pipes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+
+import pytest
+
+from tests.cli import COMMAND, clean_env, ended, fleet, hold, on_terminal, task, until, volume
+
+ESCAPE = "\x1b"
+
+
+@pytest.fixture
+def small(project):
+    """A fleet of one node, a volume, and a task that ends."""
+    project.declare(fleet(), volume(), task("job", "echo done", volumes=["data:/data"]))
+    return project
+
+
+# ----------------------------------------------------------------------------------------- exit codes
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("plan --jsn", "No such option '--jsn'"),
+        ("aply", "no command `aply`; did you mean `apply`?"),
+        ("xyzzy", "no command `xyzzy`"),
+        ("apply --parallelism 0", "0 is not in the range 1<=x<=256"),
+        ("apply --parallelism many", "'many' is not a valid integer"),
+        ("apply --lock-timeout soon", "`soon` is not a duration; write seconds, or `30s`, `10m`"),
+        ("logs", "Missing argument 'TASK[/RANK]'"),
+        ("stop", "Missing argument 'TASK'"),
+        ("stop job/0", "a rank cannot be stopped alone"),
+        ("logs job/x", "`x` is not a rank"),
+        ("plan extra", "unexpected extra argument"),
+        ("plan --var port", "`--var port` has no value"),
+        ("plan --var-file nowhere.yaml", "nowhere.yaml"),
+        ("-C nowhere plan", "nowhere"),
+        ("state", "Commands:"),
+        ("state lst", "No such command 'lst'"),
+        ("state list nodes", "no kind `nodes`"),
+        ("state show node/gpu-9", "`node/gpu-9` is not recorded"),
+        ("schema flet", "no document type `flet`"),
+        ("logs job", "task/job has not run"),
+        ("stop job", "task/job has not run"),
+        ("plan --replace task/jop", "did you mean `task/job`?"),
+        ("apply --replace job", "`job` is not a task of this project"),
+        ("plan --state mysql://host/db", "states cannot be kept in `mysql`"),
+        ("plan --state sqlite:///x?mode=rw", "takes no options"),
+    ],
+)
+def test_mistakes(small, line, said):
+    """Exit code 1, a helpful message on stderr, nothing on stdout."""
+    done = small.run(*line.split(), code=1)
+    assert said in done.err
+    assert done.out == ""
+    assert ESCAPE not in done.err
+
+
+def test_exit_codes_of_plan(small):
+    """0 and the plan; 2 only when asked for; 0 again when there is nothing to do; 1 for errors."""
+    small.plan()
+    assert small.plan("--detailed-exitcode", code=2)["result"] == "changes"
+    small.apply("--wait")
+    assert small.plan("--detailed-exitcode")["result"] == "none"
+    small.declare(fleet(), volume(), task("job", "echo done", volums=["data:/data"]))
+    done = small.run("plan", code=1)
+    assert "did you mean `volumes`?" in done.err
+    assert "main.yaml:" in done.err
+    assert done.out == ""
+
+
+def test_help():
+    """`--help` and `--version` are results: they go to stdout."""
+    for words in (["--help"], ["-h"], ["plan", "--help"], ["state", "--help"], ["state", "pull", "--help"]):
+        done = ended(subprocess.Popen([COMMAND, *words], stdout=-1, stderr=-1, text=True, env=clean_env()))
+        assert "Usage: fleetform" in done.out
+        assert done.err == ""
+    done = ended(subprocess.Popen([COMMAND, "--version"], stdout=-1, stderr=-1, text=True, env=clean_env()))
+    assert re.fullmatch(r"fleetform \d+\.\d+\S*\n", done.out)
+
+
+def test_every_command_is_in_the_help():
+    """And each says what it does."""
+    from declarative.cli import COMMANDS
+
+    done = ended(subprocess.Popen([COMMAND, "-h"], stdout=-1, stderr=-1, text=True, env=clean_env()))
+    for name, text in COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(text)}$", done.out, re.MULTILINE)
+
+
+# ------------------------------------------------------------------------------------------- consent
+
+
+def test_nobody_to_ask(small):
+    """Without a terminal the plan is shown, nothing is done, and the way out is named."""
+    done = small.run("apply", code=1)
+    assert "Plan: 5 to create" in done.out
+    assert "error[not-approved]: nobody can be asked: this is no terminal" in done.err
+    assert "add `--auto-approve`" in done.err
+    assert {".fleetform", "main.yaml"} == {p.name for p in small.path.iterdir()}
+    assert all(p.name.startswith("state.db") for p in (small.path / ".fleetform").iterdir())
+    closed = subprocess.Popen(
+        ["sh", "-c", f"{shlex.quote(COMMAND)} apply <&-"],
+        cwd=small.path,
+        env=clean_env(),
+        stdout=-1,
+        stderr=-1,
+        text=True,
+    )
+    assert "error[not-approved]" in ended(closed, 1).err
+
+
+def test_terminal(small):
+    """In colour, and only `yes` is consent; declined, nothing is done."""
+    for answer in ("no\n", "y\n", "\n", b"\x04"):
+        code, screen = on_terminal(small, "apply", answer=answer)
+        assert (code, "apply was declined: nothing was done" in screen) == (1, True), screen
+    assert ESCAPE + "[" in screen
+    assert not small.local.exists()
+    code, screen = on_terminal(small, "apply", answer=b"\x03")
+    assert (code, "interrupted" in screen) == (130, True)
+    code, screen = on_terminal(small, "apply", "--wait", answer="yes\n")
+    assert code == 0
+    assert "Apply complete: 5 done." in screen
+    assert "task/job: succeeded" in screen
+    code, screen = on_terminal(small, "destroy", answer="yes\n")
+    assert "Destroy complete: " in screen
+    assert code == 0
+
+
+@pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_terminal_without_colours(small, env):
+    """`NO_COLOR` and a terminal that can do nothing are heeded, also by the live display."""
+    _, screen = on_terminal(small, "plan", env=env)
+    assert ESCAPE not in screen
+    assert "+ node/gpu-0" in screen
+    _, screen = on_terminal(small, "apply", "--auto-approve", "--wait", env=env)
+    assert not re.search(r"\x1b\[[0-9;]*m", screen), "colours"
+    assert "rank/job-0: succeeded" in screen
+    if "TERM" in env:
+        assert ESCAPE not in screen
+
+
+def test_pipes_get_no_escapes(small):
+    """Neither on stdout nor on stderr, whatever TERM says."""
+    env = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "CLICOLOR_FORCE": ""}
+    for args in (
+        ["plan"],
+        ["apply", "--auto-approve", "--wait"],
+        ["status"],
+        ["logs", "job"],
+        ["plan", "-x"],
+    ):
+        done = small.run(*args, code=None, env=env)
+        assert ESCAPE not in done.out + done.err
+
+
+def piped(project, line, reader):
+    """`fleetform LINE | READER`: the command's own exit code, and its stderr."""
+    shell = f"{shlex.quote(COMMAND)} {line} 2>err; echo $? >code"
+    subprocess.run(f"{{ {shell}; }} | {reader}", shell=True, cwd=project.path, env=clean_env(), check=True)
+    return int((project.path / "code").read_text()), (project.path / "err").read_text()
+
+
+def test_reader_goes_away(small):
+    """`fleetform plan | head -1` is no fault, and cuts no apply short."""
+    assert piped(small, "plan", "head -1 >/dev/null") == (0, "")
+    assert piped(small, "plan --json", "true") == (0, "")
+    assert piped(small, "--help", "true") == (0, "")
+    code, err = piped(small, "apply --auto-approve --wait --json", "true")
+    assert (code, err) == (0, "")
+    small.no_changes()
+    assert piped(small, "logs job", "true") == (0, "")
+    assert piped(small, "status", "true") == (0, "")
+    small.declare(fleet(), volume(), task("job", "exit 3", volumes=["data:/data"]))
+    assert piped(small, "apply --auto-approve --wait", "head -1 >/dev/null")[0] == 4
+
+
+def test_streams_that_take_not_everything(small):
+    """A terminal of another encoding, and streams that are closed, are no reason to end with a traceback."""
+    env = {"LC_ALL": "en_US.ISO-8859-1", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    small.declare(fleet(), volume(), task("job", "echo " + "x" * 300 + "…"))
+    done = small.run("plan", env=env)
+    assert "Plan: 4 to create" in done.out
+    assert done.out.isascii()
+    assert "creating" in small.apply("--wait", env=env).err
+    for closed in (">&-", "2>&-", ">&- 2>&-"):
+        line = f"{shlex.quote(COMMAND)} plan {closed}"
+        process = subprocess.run(
+            line, shell=True, cwd=small.path, env=clean_env(), capture_output=True, check=False
+        )
+        assert (process.returncode, process.stderr) == (0, b"")
+
+
+# ---------------------------------------------------------------------------------------- the project
+
+
+def test_init(project):
+    """A project that plans at once; nothing that is there is overwritten; .fleetform/ is kept out of git."""
+    project.write(".gitignore", "*.pyc")
+    project.run("init")
+    assert (project.path / ".gitignore").read_text() == "*.pyc\n.fleetform/\n"
+    assert project.plan()["result"] == "changes"
+    assert "Valid: 1 fleet, 2 volumes, 1 task." in project.run("validate").out
+    project.write("task.yaml", "# mine\n")
+    done = project.run("init", code=1)
+    assert "error[not-empty]: there are YAML files already: fleet.yaml, task.yaml" in done.err
+    assert (project.path / "task.yaml").read_text() == "# mine\n"
+    empty = project.path / "empty"
+    empty.mkdir()
+    project.run("-C", "empty", "init")
+    project.run("-C", "empty", "apply", "--auto-approve", "--wait")
+    assert (empty / ".fleetform" / "state.db").exists()
+    assert not (project.path / ".fleetform").exists()
+
+
+def test_no_project(project):
+    """An empty directory: what to do is said."""
+    done = project.run("plan", code=1)
+    assert "error[no-documents]" in done.err
+    assert "fleetform init" in done.err
+    assert "Nothing is recorded yet" in project.run("status").out
+    assert not (project.path / ".fleetform").exists()
+
+
+def test_variables(project):
+    """`--var` before `--var-file` before `FLEETFORM_VAR_x` before the default."""
+    project.declare({"type": "project", "variables": {"size": 1}}, fleet(nodes="${{ var.size }}"))
+    project.write("two.yml.txt", "size: 2\n")
+
+    def nodes(*args, **env):
+        return project.run("plan", "--json", *args, env=env).json["summary"]["create"]
+
+    assert nodes() == 1
+    assert nodes(FLEETFORM_VAR_size="4") == 4
+    assert nodes("--var-file", "two.yml.txt", FLEETFORM_VAR_size="4") == 2
+    assert nodes("--var-file", "two.yml.txt", "--var", "size=3", FLEETFORM_VAR_size="4") == 3
+    assert "error[" in project.run("plan", "--var", "siez=3", code=1).err
+
+
+def test_broken_project(small):
+    """What runs can still be looked at and stopped; what is to be destroyed has to be known."""
+    up = small.path / "up"
+    small.declare(fleet(), task("job", hold(up)))
+    small.apply()
+    until(up.exists)
+    small.write("broken.yaml", "type: task\nnaem: x\n")
+    done = small.run("status", "--json")
+    assert done.json["tasks"][0]["state"] == "running"
+    assert "unknown-field" in done.err
+    assert small.run("destroy", "--auto-approve", code=1).out == ""
+    assert small.run("stop", "job").out == "task/job is stopped.\n"
+
+
+def test_broken_project_with_a_state_elsewhere(small):
+    """Nobody is told that nothing is recorded when it is not known where that would be."""
+    small.declare({"type": "project", "state": "sqlite:///elsewhere.db"}, fleet())
+    small.apply()
+    small.write("broken.yaml", "type: task\nnaem: x\n")
+    for line in ("status", "state list", "stop job", "logs job"):
+        assert "unknown-field" in small.run(*line.split(), code=1).err
+    assert "gpu-0" in small.run("status", "--state", "sqlite:///elsewhere.db").out
+
+
+# --------------------------------------------------------------------------------------------- offline
+
+
+def test_plan_makes_nothing(small):
+    """Neither a state nor a folder."""
+    small.run("plan")
+    small.run("plan", "--offline")
+    small.run("plan", "--json")
+    small.run("status")
+    small.run("validate")
+    small.run("state", "list")
+    small.run("state", "check")
+    assert [p.name for p in small.path.iterdir()] == ["main.yaml"]
+
+
+def test_plan_offline(small):
+    """It looks at the files and the recorded inventory alone, and at no state that the project names."""
+    small.apply("--wait")
+    shutil.rmtree(small.node("gpu-0"))
+    assert (small.plan("--offline")["result"], small.plan("--offline")["drift"]) == ("none", [])
+    assert small.plan()["result"] == "changes"
+    assert small.run("status", "--json", "--offline").json["nodes"][0]["state"] == "ready"
+
+    small.declare(
+        {"type": "project", "state": "sqlite:///elsewhere.db"},
+        fleet(),
+        volume(),
+        task("job", "echo done", volumes=["data:/data"]),
+    )
+    assert small.plan("--offline")["result"] == "none"
+    assert None is small.plan()["lineage"]
+    shutil.copy(small.path / ".fleetform" / "state.db", small.path / "copy.db")
+    (small.path / ".fleetform" / "state.db").unlink()
+    assert None is small.plan("--offline")["lineage"]
+    url = "sqlite:///copy.db"
+    assert small.plan("--offline", "--state", url)["result"] == "none"
+    assert small.run("plan", "--offline", "--json", env={"FLEETFORM_STATE": url}).json["result"] == "none"
+
+
+# ------------------------------------------------------------------------------------- state and schema
+
+
+def test_state(small):
+    """What is recorded, listed, shown and proved."""
+    small.apply("--wait")
+    everything = "volume/data\nnode/gpu-0\nrank/job-0\n"
+    assert everything == small.run("state", "list").out
+    assert small.run("state", "list", "node").out == "node/gpu-0\n"
+    shown = small.run("state", "show", "node/gpu-0").out
+    assert shown.startswith("node/gpu-0\n  backend: local\n")
+    assert small.run("state", "show", "node/gpu-0", "--json").json["address"] == "node/gpu-0"
+    assert "did you mean `node/gpu-0`?" in small.run("state", "show", "node/gpu0", code=1).err
+    assert small.run("state", "check").out == "The state is sound.\n"
+    assert small.run("state", "unlock").out == "Nobody holds the lock.\n"
+    pulled = small.run("state", "pull").json
+    assert {"format_version", "lineage", "serial", "records"} < set(pulled)
+    assert small.plan()["lineage"] == pulled["lineage"]
+
+
+def test_state_check_finds_damage(small):
+    """Exit code 1, and a sentence for each thing that is wrong."""
+    import sqlite3
+
+    small.apply("--wait")
+    database = small.path / ".fleetform" / "state.db"
+    with sqlite3.connect(database) as connection:
+        connection.execute("PRAGMA foreign_keys=OFF")
+        connection.execute("DELETE FROM resources WHERE address = 'volume/data'")
+    connection.close()
+    done = small.run("state", "check", code=1)
+    assert done.out == "volume/data: orphan: made by this state, but not recorded\n"
+    database.write_bytes(b"no database" * 100)
+    for line in ("state check", "status", "plan", "apply --auto-approve"):
+        done = small.run(*line.split(), code=1)
+        assert "error[" in done.err
+        assert done.out == ""
+
+
+def test_schema(project):
+    """Written, checked, printed."""
+    assert "Wrote" in project.run("schema", "--write").out
+    project.run("schema", "--check")
+    file = project.path / "schemas" / "task.schema.json"
+    assert file.read_text() == project.run("schema", "task").out
+    file.write_text("{}")
+    done = project.run("schema", "--check", code=1)
+    assert "error[stale-schema]: task.schema.json in schemas/ differ" in done.err
+    project.run("schema", "--write")
+    project.run("schema", "--check")
+
+
+def test_interrupted_while_it_waits_for_the_lock(small):
+    """Ctrl-C ends at once what has not begun."""
+    up = small.path / "up"
+    small.declare(fleet(), task("job", "trap '' TERM", hold(up), stop_duration=10))
+    small.apply()
+    until(up.exists)
+    small.declare(fleet())
+    first = small.start("apply", "--auto-approve", start_new_session=True)
+    until(lambda: "stopping" in first.stderr.readline())
+    second = small.start("apply", "--auto-approve", "--lock-timeout", "1h")
+    until(lambda: "waiting for" in second.stderr.readline())
+    second.send_signal(signal.SIGINT)
+    assert "interrupted" in ended(second, 130).err
+    os.killpg(first.pid, signal.SIGKILL)
+    ended(first, -signal.SIGKILL)

@@ -1,0 +1,217 @@
+"""The catalogue of codes is what the source raises, no more and no less, and docs/errors.md is made of it."""
+
+import ast
+import os
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from declarative.codes import CODES, REJECTIONS, Code, Group
+from declarative.placement import explain
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "declarative"
+PAGE = ROOT / "docs" / "errors.md"
+INTERNAL = {"unset": "a variable without a value: reported once, where it is declared"}
+"""Codes that never reach anybody."""
+
+
+class Carriers(ast.NodeVisitor):
+    """What takes a `code: str`: functions by the position of that parameter, classes by that of the field."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, int] = {}
+        self.classes: list[str] = []
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        fields = [
+            n.target.id for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)
+        ]
+        if "code" in fields:
+            self.found[node.name] = fields.index("code")
+        self.classes.append(node.name)
+        self.generic_visit(node)
+        self.classes.pop()
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        names = [a.arg for a in node.args.args if a.arg not in ("self", "cls")]
+        for argument in (*node.args.args, *node.args.kwonlyargs):
+            if argument.arg == "code" and ast.unparse(argument.annotation or ast.Constant("")) == "str":
+                name = self.classes[-1] if node.name == "__init__" else node.name
+                self.found[name] = names.index("code") if "code" in names else 99
+        self.generic_visit(node)
+
+
+def trees() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
+
+
+def called(node: ast.Call) -> tuple[str, str]:
+    """`findings` and `add` of `self.findings.add(…)`."""
+    function = node.func
+    if isinstance(function, ast.Attribute):
+        return ast.unparse(function.value).rpartition(".")[2], function.attr
+    return "", function.id if isinstance(function, ast.Name) else ""
+
+
+def given(node: ast.Call, position: int) -> ast.expr | None:
+    """The argument for `code`."""
+    for keyword in node.keywords:
+        if keyword.arg == "code":
+            return keyword.value
+    return node.args[position] if position < len(node.args) else None
+
+
+def literals(value: ast.expr) -> Iterator[str]:
+    for node in ast.walk(value):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def assigned(tree: ast.Module) -> Iterator[tuple[str, bool]]:
+    """What is assigned to `self.code`, or to a variable `code` that is passed on by name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            names = [ast.unparse(target) for target in node.targets]
+            if "code" in names or "self.code" in names:
+                yield from ((code, "code" in names) for code in literals(node.value))
+
+
+def calls(tree: ast.Module, known: dict[str, int]) -> Iterator[tuple[str, ast.expr, int]]:
+    """Every call that is given a code: what is called, the code's expression, the line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            receiver, name = called(node)
+            if name in known and (name != "add" or receiver == "findings"):
+                value = given(node, known[name])
+                if value is not None:
+                    yield name, value, node.lineno
+
+
+def raised() -> dict[str, dict[str, str]]:
+    """What takes codes → code → where it is written; fails for a code that cannot be read from the source."""
+    everywhere: dict[str, int] = {}
+    own: dict[Path, dict[str, int]] = {}
+    for path, tree in trees().items():
+        carriers = Carriers()
+        carriers.visit(tree)
+        own[path] = carriers.found
+        everywhere |= {name: at for name, at in carriers.found.items() if name[0] != "_"}
+    out: dict[str, dict[str, str]] = {}
+    for path, tree in trees().items():
+        forwarders: set[str] = set()
+        for name, value, line in calls(tree, {**everywhere, **own[path]}):
+            place = f"{path.relative_to(ROOT)}:{line}"
+            found = list(literals(value)) if isinstance(value, ast.Constant | ast.IfExp) else []
+            forwarded = ast.unparse(value).rpartition(".")[2] == "code"
+            assert found or forwarded, f"{place}: write the code as a literal, or call the variable `code`"
+            if isinstance(value, ast.Name):
+                forwarders.add(name)
+            out.setdefault(name, {}).update(dict.fromkeys(found, place))
+        for code, passed_on in assigned(tree):
+            for name in forwarders if passed_on else ("assigned",):
+                out.setdefault(name, {})[code] = str(path.relative_to(ROOT))
+    return out
+
+
+RAISED = raised()
+USED_REJECTIONS = RAISED["Rejection"]
+USED = {code for name, codes in RAISED.items() if name != "Rejection" for code in codes} - set(INTERNAL)
+
+
+def test_the_scan_sees_the_constructors():
+    """So that it does not pass for want of anything to look at."""
+    named = {"BadValueError", "Problem", "Diagnostic", "StateError", "TemplateError", "Rejection", "Refusal"}
+    assert named | {"add", "failed"} <= set(RAISED)
+    assert {"_say", "say", "_refuse", "_note", "_error"} <= set(RAISED)  # found by their `code` parameter
+
+
+def test_every_code_is_in_the_catalogue():
+    places = {
+        code: place for name, codes in RAISED.items() if name != "Rejection" for code, place in codes.items()
+    }
+    assert {c: places[c] for c in sorted(USED - set(CODES))} == {}, "add them to declarative/codes"
+    missing = {c: p for c, p in USED_REJECTIONS.items() if c not in REJECTIONS}
+    assert missing == {}, "add them to declarative/codes/planning.py"
+
+
+def test_every_entry_of_the_catalogue_is_raised():
+    assert sorted(set(CODES) - USED) == []
+    assert sorted(set(REJECTIONS) - set(USED_REJECTIONS)) == []
+
+
+def test_structural_codes_are_those_of_placement():
+    structural = {name for name, code in REJECTIONS.items() if code.group is Group.STRUCTURAL}
+    assert structural == {*explain.STRUCTURAL, "no-offer"}
+    assert set(explain.WORDS) <= set(REJECTIONS)
+
+
+@pytest.mark.parametrize("name", [*CODES, *REJECTIONS])
+def test_an_entry_says_all_three_things(name):
+    code = CODES.get(name) or REJECTIONS[name]
+    assert re.fullmatch(r"[a-z]+(-[a-z]+)*", name)
+    for text in (code.meaning, code.example, code.fix):
+        assert text.strip()
+        assert text == text.strip()
+        assert not text.endswith(".")
+
+
+HEAD = """\
+# Errors, by code
+
+<!-- Generated from declarative/codes: FLEETFORM_ACCEPT=1 ./dev test tests/test_codes.py -->
+
+Every finding carries a code in brackets, the place, and what to type instead:
+
+```
+error[unknown-field]: `nods` is not a field of fleet
+  --> fleet.yaml:4:1
+   |
+ 4 | nods: 2
+   | ^^^^
+   |
+   = hint: did you mean `nodes`?
+```
+
+With `--json` the same findings come as data. Codes are stable: scripts may key on them; the text around them
+may change.
+"""
+
+
+def page() -> str:
+    out = [HEAD, *(f"- [{group.value}](#{anchor(group.value)})" for group in Group), ""]
+    for group in Group:
+        table = REJECTIONS if group in (Group.STRUCTURAL, Group.CAPACITY) else CODES
+        out += [f"## {group.value}", "", textwrap.fill(group.about, 118), ""]
+        for name in sorted(n for n, c in table.items() if c.group is group):
+            out += entry(name, table[name])
+    return "\n".join(out).rstrip() + "\n"
+
+
+def anchor(title: str) -> str:
+    return re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-")
+
+
+def entry(name: str, code: Code) -> list[str]:
+    """An example is YAML, or says in words what happened."""
+    is_yaml = "`" not in code.example and (
+        "\n" in code.example or ": " in code.example or code.example[0] == "-"
+    )
+    example = (
+        ["For example:", "", "```yaml", code.example, "```"] if is_yaml else [f"For example: {code.example}."]
+    )
+    meaning = code.meaning[0].upper() + code.meaning[1:] if code.meaning[0].isalpha() else code.meaning
+    what, fix = (textwrap.fill(text, 118) for text in (f"{meaning}.", f"What to do: {code.fix}."))
+    return [f"### `{name}`", "", what, "", *example, "", fix, ""]
+
+
+def test_the_page_is_current():
+    if os.environ.get("FLEETFORM_ACCEPT"):
+        PAGE.parent.mkdir(exist_ok=True)
+        PAGE.write_text(page(), encoding="utf-8")
+    assert PAGE.read_text(encoding="utf-8") == page(), (
+        "run: FLEETFORM_ACCEPT=1 ./dev test tests/test_codes.py"
+    )

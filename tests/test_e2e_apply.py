@@ -1,0 +1,62 @@
+"""From YAML to real ranks and back to nothing, by the installed command."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tests.cli import fleet, free_port, lines, task, volume
+
+QUICKSTART = Path(__file__).parents[1] / "examples" / "quickstart"
+
+
+def test_quickstart(project):
+    """The whole life of the example: planned, run, idle, nothing to do, destroyed but for its volumes."""
+    for file in QUICKSTART.glob("*.yaml"):
+        shutil.copy(file, project.path)
+    port = ("--var", f"port={free_port()}")
+    planned = project.run("plan", *port).out
+    assert "[bandwidth-0 bandwidth-0]" in planned
+    assert "Plan: 10 to create, 0 to update, 0 to delete, 0 to replace." in planned
+    assert not (project.path / ".fleetform").exists()
+
+    applied = project.apply("--wait", *port)
+    assert "Apply complete: 10 done." in applied.out
+    assert applied.out.endswith("task/bandwidth: succeeded\n")
+    assert "0 | rank 0 received" in project.logs("bandwidth")
+    assert "rank 1 sent" in project.logs("bandwidth/1")
+    for rank in (0, 1):
+        assert lines(project.data(f"data-{rank}") / "bandwidth.txt")[0].startswith(f"rank {rank} ")
+
+    assert project.busy() == {"pair-0": 0, "pair-1": 0}
+    plan = project.run("plan", "--detailed-exitcode", *port)
+    assert plan.out == "No changes. Everything is as declared.\n"
+
+    destroyed = project.run("destroy", "--auto-approve", *port)
+    assert "Destroy complete: 4 done." in destroyed.out
+    assert "Kept, because of `prevent_destroy`: volume/data-0, volume/data-1.\n" in destroyed.out
+    assert list((project.local / "nodes").iterdir()) == []
+    assert project.run("state", "list").out == "volume/data-0\nvolume/data-1\n"
+
+    # Destroy, then plan: as the first plan was, but for the protected volumes.
+    again = project.plan(*port)
+    assert again["summary"] == {"create": 8, "update": 0, "delete": 0, "replace": 0}
+
+
+def test_unprotected_volumes_go(project):
+    """With `prevent_destroy: false` applied, nothing is left."""
+    docs = [fleet(), task("job", "echo kept > $FLEETFORM_VOLUME_DATA/x", volumes=["data:/data"])]
+    project.declare(*docs, {**volume(), "prevent_destroy": True})
+    project.apply("--wait")
+    kept = project.run("destroy", "--auto-approve")
+    assert "Kept, because of `prevent_destroy`: volume/data.\n" in kept.out
+    assert lines(project.data("data") / "x") == ["kept"]
+
+    project.declare(*docs, volume())
+    assert "update:volume/data" in project.ids()
+    project.apply("--wait")
+    gone = project.run("destroy", "--auto-approve")
+    assert "Kept" not in gone.out
+    assert [p for p in project.local.rglob("*") if p.is_file()] == []
+    assert project.run("state", "list").out == ""
+    assert project.run("destroy", "--auto-approve").out == "Nothing to destroy.\n"

@@ -1,0 +1,336 @@
+"""Nothing is lost and nothing is there twice, whatever is cut short, killed, removed or in the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli import ended, fleet, hold, lines, processes, release, task, until, volume
+
+CRASH = Path(__file__).with_name("crash.py")
+
+
+def gang(project, nodes=2):
+    """A gang that tells when it runs, ends when `go` is there, and notes each rank that has ended."""
+    go, runs = project.path / "go", project.path / "runs"
+    command = release(go, f"touch {project.path}/up-$FLEETFORM_NODE_RANK")
+    return task("job", command, f"echo $FLEETFORM_NODE_RANK >> {runs}", nodes=nodes)
+
+
+# ---------------------------------------------------------------------------------------- cut short
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["write", "begin"])
+@pytest.mark.parametrize("command", ["apply", "destroy"])
+def test_killed_at_every_step(tmp_path, command, when):
+    """SIGKILL at each write, and between each intent and its call: the next run completes it."""
+    env = {**os.environ, "PYTHONPATH": str(CRASH.parents[1])}
+    process = subprocess.run(
+        [sys.executable, CRASH, tmp_path, command, when],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (process.returncode, process.stderr) == (0, "")
+    steps = [json.loads(line) for line in process.stdout.splitlines()]
+    assert len(steps) >= 5
+    expected: dict[str, dict] = {
+        "apply": {"looked": [0, True], "plan": 0, "runs": ["0", "1"]},
+        "destroy": {"left": []},
+    }
+    wanted = expected[command]
+    for found in steps:
+        output = found.pop("output")
+        step = found.pop("step")
+        assert {"killed": -signal.SIGKILL, "again": 0, "check": 0, **wanted} == found, (
+            f"step {step}\n{output}"
+        )
+
+
+def test_killed_at_any_time(project):
+    """Killed again and again at chance instants, apply still comes to its end, with everything there once."""
+    project.declare(
+        fleet(nodes=2), volume("data", count=2), {**gang(project), "volumes": ["data-${{ node_rank }}:/d"]}
+    )
+    chance = random.Random(7)
+    for _ in range(6):
+        process = project.start("apply", "--auto-approve", start_new_session=True)
+        time.sleep(chance.uniform(0.3, 0.9))  # not to wait for something: an instant like any other
+        process.kill()
+        ended(process, None)
+    project.apply()
+    until(lambda: len(list(project.path.glob("up-*"))) == 2)
+    (project.path / "go").touch()
+    project.apply("--wait")
+    assert sorted(lines(project.path / "runs")) == ["0", "1"]
+    project.no_changes()
+
+
+def test_ranks_outlive_their_apply(project):
+    """A rank goes on when apply is killed; the next command finds it, and its output."""
+    up, go = project.path / "up", project.path / "go"
+    project.declare(fleet(), task("job", "echo here", release(go, f"touch {up}"), "echo done"))
+    watcher = project.start("apply", "--auto-approve", "--wait", start_new_session=True)
+    until(up.exists)
+    os.killpg(watcher.pid, signal.SIGKILL)
+    ended(watcher, -signal.SIGKILL)
+    assert project.ranks("job")[0]["state"] == "running"
+    assert project.logs("job") == "here\n"
+    go.touch()
+    assert (
+        project.apply("--wait").out.endswith("task/job: succeeded\n")
+        or project.ranks("job")[0]["exit_code"] == 0
+    )
+    assert project.logs("job") == "here\ndone\n"
+    assert project.ranks("job")[0]["attempt"] == 1
+
+
+@pytest.fixture
+def slow(project):
+    """A project in which an action takes its time: its old rank does not heed TERM, and is replaced.
+
+    `slow()` starts the apply that replaces it, and returns while that stops the rank.
+    """
+    up, asked = project.path / "up", project.path / "asked"
+    project.declare(fleet(), task("job", f"trap 'touch {asked}' TERM", hold(up), stop_duration=3))
+    project.apply()
+    until(up.exists)
+    project.declare(fleet(), gang(project, nodes=1))
+
+    def begin(*args, **options):
+        process = project.start("apply", "--auto-approve", *args, start_new_session=True, **options)
+        until(asked.exists, "the rank is asked to stop")
+        return process
+
+    return begin
+
+
+def test_one_interrupt(project, slow):
+    """No new actions, the running one ends, exit 130; the next apply does the rest, and nothing twice."""
+    process = slow()
+    process.send_signal(signal.SIGINT)
+    done = ended(process, 130)
+    assert "stopping: no new actions" in done.err
+    assert "rank/job-0: stopped" in done.err
+    assert "1 done, 0 failed, 1 skipped" in done.out
+    assert processes(project.path) == {}
+    project.run("state", "check")
+    assert [i for i in project.ids() if "rank" in i] == ["create:rank/job-0"]
+    (project.path / "go").touch()
+    project.apply("--wait")
+    assert lines(project.path / "runs") == ["0"]
+    project.no_changes()
+
+
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_two_interrupts(project, slow, second):
+    """The second one ends it at once; the journal covers the rest."""
+    process = slow()
+    process.send_signal(signal.SIGINT)
+    until(lambda: "stopping:" in process.stderr.readline())
+    process.send_signal(second)
+    ended(process, 130)
+    (project.path / "go").touch()
+    project.apply("--wait")
+    assert lines(project.path / "runs") == ["0"]
+    project.no_changes()
+
+
+def test_interrupt_of_the_watcher(project):
+    """Ctrl-C while `--wait` watches leaves the tasks alone."""
+    project.declare(fleet(nodes=2), gang(project))
+    watcher = project.start("apply", "--auto-approve", "--wait")
+    until(lambda: len(list(project.path.glob("up-*"))) == 2)
+    until(lambda: "Apply complete" in watcher.stdout.readline())
+    watcher.send_signal(signal.SIGINT)
+    assert "leaving: the tasks go on" in ended(watcher, 130).err
+    assert [r["state"] for r in project.ranks("job").values()] == ["running"] * 2
+
+
+# ------------------------------------------------------------------------------------------ the lock
+
+
+def test_lock(project, slow):
+    """A second apply says who holds the lock, or waits as long as it is told to; reading needs none."""
+    first = slow()
+    refused = project.apply(code=1)
+    assert "error[locked]: the state is locked by `apply` on " in refused.err
+    assert f"pid {first.pid}" in refused.err
+    assert "--lock-timeout 10m" in refused.err
+    assert refused.out == ""
+    project.plan()
+    waited = project.apply("--lock-timeout", "1m")
+    assert f"pid {first.pid}" in waited.err
+    assert waited.err.startswith("waiting for `apply` on ")
+    assert "No changes" in waited.out
+    ended(first)
+
+
+def test_lock_of_a_dead_holder(project, slow):
+    """It lapses at once where the holder can be seen to be dead."""
+    first = slow()
+    first.kill()
+    ended(first, -signal.SIGKILL)
+    (project.path / "go").touch()
+    assert "waiting" not in project.apply("--wait").err
+    assert project.run("state", "unlock").out == "Nobody holds the lock.\n"
+
+
+def test_unlock(project, slow):
+    """Who loses the lock writes nothing more, and says so; the next run takes up what it had begun."""
+    first = slow()
+    assert f"pid {first.pid}" in project.run("state", "unlock").out
+    done = ended(first, 4)
+    assert "has lost the state's lock" in done.out
+    (project.path / "go").touch()
+    project.apply("--wait")
+    assert lines(project.path / "runs") == ["0"]
+
+
+# ------------------------------------------------------------------------------------ things that go
+
+
+def test_node_is_gone(project):
+    """A folder that was removed by hand is drift; its rank is lost, and apply makes both anew."""
+    project.declare(fleet(nodes=2), gang(project))
+    project.apply()
+    until(lambda: len(list(project.path.glob("up-*"))) == 2)
+    shutil.rmtree(project.node("gpu-1"))
+    plan = project.plan()
+    assert plan["drift"] == [{"address": "node/gpu-1", "change": "gone", "detail": "not there any more"}]
+    assert [(a["reason"], a["id"]) for a in plan["actions"] if a["address"] == "node/gpu-1"] == [
+        ("gone", "create:node/gpu-1")
+    ]
+    check = project.run("state", "check", code=1)
+    assert check.out == "node/gpu-1: gone: not there any more\n"
+    assert project.ranks("job")[1]["state"] == "lost"
+    done = project.apply()
+    assert "rank/job-1: lost: node/gpu-1 is gone" in done.err
+    assert "rank/job-0: stopped: rank/job-1 lost: node/gpu-1 is gone" in done.err
+    assert "+ node/gpu-1  # recorded, but not there any more" in done.out
+    project.no_changes()  # a lost task stays lost until it is asked for
+    for up in project.path.glob("up-*"):
+        up.unlink()
+    (project.path / "go").touch()
+    project.apply("--wait", "--replace", "task/job")
+    assert [r["exit_code"] for r in project.ranks("job").values()] == [0, 0]
+
+
+def test_node_goes_while_apply_waits(project):
+    """The watcher notices by itself, stops the rest of the gang, and exits 4."""
+    project.declare(fleet(nodes=2), gang(project))
+    watcher = project.start("apply", "--auto-approve", "--wait")
+    until(lambda: len(list(project.path.glob("up-*"))) == 2)
+    shutil.rmtree(project.node("gpu-0"))
+    done = ended(watcher, 4)
+    assert done.out.endswith("task/job: lost: rank/job-0 lost: node/gpu-0 is gone\n")
+
+
+def test_several_things_are_gone(project):
+    """That is more likely a fault than the truth: apply stops and asks, `--accept-vanished` goes on."""
+    project.declare(fleet(nodes=3), gang(project))
+    project.apply()
+    until(lambda: len(list(project.path.glob("up-*"))) == 2)
+    for name in ("gpu-0", "gpu-2"):
+        shutil.rmtree(project.node(name))
+    before = project.run("state", "pull").out
+    refused = project.apply(code=1)
+    assert "error[vanished]: 2 things are gone at once: node/gpu-0, node/gpu-2" in refused.err
+    assert "--accept-vanished" in refused.err
+    assert json.loads(before)["records"] == project.run("state", "pull").json["records"]
+    assert "--accept-vanished" in project.run("destroy", "--auto-approve", code=1).err
+    project.apply("--accept-vanished")
+    assert {"gpu-0", "gpu-1", "gpu-2"} == {p.name for p in (project.local / "nodes").iterdir()}
+    project.no_changes()
+
+
+def test_several_things_go_while_apply_waits(project):
+    """The watcher believes it no more than apply does: it leaves, and says what to do."""
+    project.declare(fleet(nodes=2), gang(project))
+    watcher = project.start("apply", "--auto-approve", "--wait")
+    until(lambda: len(list(project.path.glob("up-*"))) == 2)
+    (project.local / "nodes").rename(project.local / "hidden")
+    assert "error[vanished]: 2 things are gone at once" in ended(watcher, 1).err
+    assert "could not be stopped" in project.run("stop", "job", code=4).err
+    (project.local / "hidden").rename(project.local / "nodes")
+    (project.path / "go").touch()
+    project.apply("--wait")
+    assert sorted(lines(project.path / "runs")) == ["0", "1"]
+
+
+def test_damaged_node(project):
+    """A node whose `fleetform.json` cannot be read takes no work, and is neither gone nor forgotten."""
+    project.declare(fleet(nodes=2))
+    project.apply()
+    (project.node("gpu-0") / "fleetform.json").write_text("{")
+    states = {n["name"]: n["state"] for n in project.status()["nodes"]}
+    assert states == {"gpu-0": "not_ready", "gpu-1": "ready"}
+    project.declare(fleet(nodes=2), gang(project))
+    done = project.apply(code=3)
+    assert "node/gpu-0" in done.out
+    assert "not_ready" in done.out
+    assert "gpu-0" in project.run("state", "check", code=1).out
+    project.declare(fleet(nodes=2), gang(project, nodes=1))
+    project.apply()
+    assert project.ranks("job")[0]["node"] == "gpu-1"
+
+
+def test_conflict(project):
+    """What belongs to another state is left alone: an action fails, with a hint; what needs it is skipped."""
+    other = project.data("data-0").parent
+    other.mkdir(parents=True)
+    mark = {
+        "format": 1,
+        "owner": "someone",
+        "address": "volume/data-0",
+        "token": "x",
+        "inputs": {},
+        "created": 1.0,
+    }
+    (other / "fleetform.json").write_text(json.dumps(mark))
+    project.declare(
+        fleet(nodes=2),
+        volume("data", count=2),
+        task("bad", "true", volumes=["data-0:/data"], exclusive=True),
+        task("good", "true", volumes=["data-1:/data"], exclusive=True),
+    )
+    done = project.apply("--wait", code=4)
+    assert "failed: create volume/data-0: " in done.out
+    assert "= hint: " in done.out
+    assert "skipped: needs create:volume/data-0, which failed" in done.out
+    assert project.ranks("good")[0]["state"] == "succeeded"
+    assert project.ranks("bad")[0]["state"] == "pending"
+    events = project.apply("--json", code=4).events
+    assert events[-1]["failed"] == 1
+    shutil.rmtree(other)
+    project.apply("--wait")
+    project.no_changes()
+
+
+def test_nothing_can_be_written(project):
+    """No folder for the state, none for the nodes: said in a sentence."""
+    project.declare(fleet())
+    blocked = project.path / ".fleetform"
+    blocked.write_text("")
+    assert "error[" in project.apply(code=1).err
+    project.run("plan", code=0)
+    blocked.unlink()
+    project.apply()
+    project.run("destroy", "--auto-approve")
+    shutil.rmtree(project.local)
+    project.local.write_text("")
+    done = project.apply(code=4)
+    assert "failed: create node/gpu-0: " in done.out
+    assert str(project.local) in done.out

@@ -1,0 +1,802 @@
+"""What a change does (DESIGN §2), line by line, and the shape of a plan (DESIGN §5).
+
+Whole plans stand in golden/plan: `FLEETFORM_ACCEPT=1` rewrites them.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from declarative.plan import Inventory, Op, Reason, make
+from declarative.render import plan_json, plan_text, to_json
+from declarative.state import Address, NodeState, RankState, RankStatus
+from tests.model import World, local_offer, project
+
+GOLDEN = Path(__file__).parent / "golden" / "plan"
+
+FLEET = {"name": "pair", "nodes": 2, "blocks": 2, "resources": {"cpu": 2}, "placement": "cluster"}
+DATA = {"name": "data", "count": 2}
+TRAIN = {"name": "train", "nodes": 2, "mounts": {"/data": "data-#"}}
+SMALL = {"name": "small", "resources": {"cpu": "1.."}}
+FREE = {**DATA, "prevent_destroy": False}
+
+
+def wanted(fleet=FLEET, volumes=(DATA,), tasks=(TRAIN,), **more):
+    fleets = [fleet] if isinstance(fleet, dict) else list(fleet)
+    return project(fleets=fleets, volumes=volumes, tasks=tasks, **more)
+
+
+def brought(*args, **kwargs):
+    """A world that is as the project wants it."""
+    world = World()
+    desired = wanted(*args, **kwargs)
+    plan = world.plan(desired)
+    assert plan.result == "changes", plan.diagnostics
+    world.apply(plan)
+    assert world.plan(desired).result == "none"
+    return world
+
+
+def end(world, state=RankState.SUCCEEDED, *names):
+    for name in names or world.running():
+        world.end(name, state)
+    world.settle()
+
+
+def ids(plan, *kinds):
+    return [a.id for a in plan.actions if not kinds or a.address.kind in kinds]
+
+
+def action(plan, key):
+    return next(a for a in plan.actions if a.id == key)
+
+
+def codes(plan):
+    return {d.code for d in plan.diagnostics}
+
+
+def gang(op, task="train", ranks=2):
+    return [f"{op}:rank/{task}-{i}" for i in range(ranks)]
+
+
+# ------------------------------------------------------------------------------------- fleets, in place
+
+
+@pytest.mark.parametrize(
+    ("words", "fields"),
+    [
+        ({"tags": {"team": "a"}}, ("tags",)),
+        ({"prevent_destroy": True}, ("prevent_destroy",)),
+        ({"tags": {"team": "a"}, "prevent_destroy": True}, ("prevent_destroy", "tags")),
+    ],
+)
+def test_marks_of_a_fleet_change_in_place(words, fields):
+    """Tags and protection are updates of the nodes, and of nothing else, while ranks run."""
+    plan = brought().plan(wanted({**FLEET, **words}))
+    assert ids(plan) == ["update:node/pair-0", "update:node/pair-1"]
+    assert action(plan, "update:node/pair-0").because == fields
+    assert plan.summary() == {"create": 0, "update": 2, "delete": 0, "replace": 0}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"idle_duration": "1h"},
+        {"nodes": "0..9"},
+        {"nodes": "2..9"},
+        {"max_price": 9},
+        {"regions": ["local"]},
+        {"backends": ["local"]},
+        {"instance_types": ["local"]},
+        {"spot_policy": "auto"},
+        {"resources": {"cpu": "1.."}},
+    ],
+)
+def test_limits_that_nodes_keep_change_nothing(words):
+    """Limits bind new nodes; those that keep them are let be."""
+    assert ids(brought().plan(wanted({**FLEET, **words}))) == []
+
+
+def test_a_fleet_that_grows_gets_nodes():
+    """`nodes: 3` adds pair-2 and touches nothing else."""
+    assert ids(brought().plan(wanted({**FLEET, "nodes": 3}))) == ["create:node/pair-2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        ({"resources": {"cpu": "4.."}}, "resources"),
+        ({"max_price": 0.5}, "max_price"),
+        ({"regions": ["west"]}, "regions"),
+        ({"spot_policy": "spot"}, "spot_policy"),
+        ({"instance_types": ["big"]}, "instance_types"),
+    ],
+)
+def test_nodes_that_keep_the_limits_no_more_are_replaced_once_idle(words, field):
+    """While ranks run a node stays, is shown, and takes no new work; once idle it is replaced."""
+    catalog = [
+        {"instance_type": "small", "cpu": 2, "memory": "4GB", "price": 1.0, "spot_price": 0.4},
+        {"instance_type": "big", "cpu": 4, "memory": "4GB", "price": 0.5 if field == "max_price" else 2.0},
+    ]
+    sky = {"name": "sky", "driver": "local", "regions": ["east", "west"], "catalog": catalog}
+    before = {**FLEET, "resources": {}, "instance_types": ["small"]}
+    after = {**before, **words}
+    if field in ("resources", "max_price"):
+        after["instance_types"] = ["small", "big"]
+    world = brought(before, (), ({"name": "train", "nodes": 2},), backends=[sky])
+    desired = wanted(after, (), ({"name": "train", "nodes": 2},), backends=[sky])
+    plan = world.plan(desired)
+    assert ids(plan) == []
+    noted = [d for d in plan.diagnostics if d.code == "node-mismatch"]
+    assert [d.address for d in noted] == ["node/pair-0", "node/pair-1"]
+    assert all(f"`{field}`" in d.summary for d in noted)
+    assert plan.result == "none"
+    end(world)
+    plan = world.plan(desired)
+    assert ids(plan) == [f"{op}:node/pair-{i}" for op in ("delete", "create") for i in (0, 1)]
+    replaced = action(plan, "delete:node/pair-0")
+    assert (replaced.reason, replaced.because) == (Reason.MISMATCH, (field,))
+    assert plan.summary()["replace"] == 2
+
+
+def test_a_node_that_waits_for_its_replacement_takes_no_new_work():
+    """Else it might never be idle."""
+    world = brought({**FLEET, "nodes": "0..1"}, (), (SMALL,))
+    desired = wanted(
+        {**FLEET, "nodes": "0..1", "resources": {"cpu": "4.."}}, (), (SMALL, {**SMALL, "name": "more"})
+    )
+    plan = world.plan(desired)
+    assert ids(plan) == []
+    codes_ = {r.target: r.code for v in plan.unplaced[0].ranks for r in v.rejections}
+    assert codes_["node/pair-0"] == "closed"
+
+
+def test_a_task_that_restarts_leaves_a_node_that_is_to_be_replaced():
+    """Between its two runs the node is idle: it is replaced by the same plan, and the next is empty."""
+    world = brought()
+    desired = wanted({**FLEET, "resources": {"cpu": "4.."}}, tasks=({**TRAIN, "commands": ["false"]},))
+    plan = world.plan(desired)
+    assert plan.summary()["replace"] == 8  # 2 nodes, reservations, attachments, ranks
+    world.apply(plan)
+    assert ids(world.plan(desired)) == []
+
+
+def test_idle_nodes_are_split_in_place():
+    """`blocks` is an update of the node when it is idle."""
+    world = brought(tasks=())
+    plan = world.plan(wanted({**FLEET, "blocks": 1}, tasks=()))
+    assert ids(plan) == ["update:node/pair-0", "update:node/pair-1"]
+    assert action(plan, "update:node/pair-0").because == ("blocks",)
+
+
+def test_busy_nodes_are_split_once_idle():
+    """Until then the plan says that they wait."""
+    world = brought()
+    desired = wanted({**FLEET, "blocks": 1})
+    plan = world.plan(desired)
+    assert ids(plan) == []
+    assert codes(plan) == {"blocks-wait"}
+    end(world)
+    assert ids(world.plan(desired)) == ["update:node/pair-0", "update:node/pair-1"]
+
+
+def test_a_number_of_blocks_that_does_not_divide_is_an_error():
+    """It names those that do."""
+    plan = brought(tasks=()).plan(wanted({**FLEET, "blocks": 3}, tasks=()))
+    assert plan.result == "error"
+    assert codes(plan) == {"blocks-do-not-divide"}
+    assert all("`blocks: auto` or one of 1, 2" in str(d.hint) for d in plan.diagnostics)
+
+
+def test_surplus_nodes_above_the_maximum_go_when_idle():
+    """The highest numbers first; a node that holds ranks stays until they end."""
+    world = brought({**FLEET, "nodes": 4}, tasks=({**TRAIN, "instances": ["pair-0", "pair-3"]},))
+    smaller = wanted({**FLEET, "nodes": 1}, tasks=({**TRAIN, "instances": ["pair-0", "pair-3"]},))
+    plan = world.plan(smaller)
+    assert ids(plan) == ["delete:node/pair-1", "delete:node/pair-2"]
+    assert {(a.reason, a.because) for a in plan.actions} == {(Reason.SURPLUS, ("nodes",))}
+    world.apply(plan)
+    end(world)
+    assert ids(world.plan(smaller)) == ["delete:node/pair-3"]
+
+
+@pytest.mark.parametrize(
+    ("idle", "wait", "deleted"),
+    [
+        ("30m", 1799, []),
+        ("30m", 1800, ["node/pair-1", "node/pair-2"]),
+        ("off", 10**9, []),
+        ("0s", 0, ["node/pair-1", "node/pair-2"]),
+    ],
+)
+def test_idle_nodes_above_the_target_go_after_idle_duration(idle, wait, deleted):
+    """The time counts from when they became idle; `off` keeps them; the target is kept in any case."""
+    world = brought({**FLEET, "nodes": 3}, tasks=())
+    world.now += wait
+    plan = world.plan(wanted({**FLEET, "nodes": "1..4", "idle_duration": idle}, tasks=()))
+    assert [str(a.address) for a in plan.actions] == deleted
+    assert {a.reason for a in plan.actions} <= {Reason.IDLE}
+
+
+def test_a_node_is_idle_from_the_moment_that_its_last_rank_ended():
+    """Not from when it was made."""
+    fleet = {**FLEET, "nodes": "0..4", "idle_duration": "30m"}
+    world = brought(fleet)
+    world.now += 10_000
+    end(world)
+    assert ids(world.plan(wanted(fleet))) == []
+    world.now += 1800
+    assert ids(world.plan(wanted(fleet))) == ["delete:node/pair-0", "delete:node/pair-1"]
+
+
+def test_an_unknown_node_is_not_empty():
+    """What cannot be read is not deleted for being idle, unsuitable or too many."""
+    world = brought({**FLEET, "nodes": 1}, tasks=())
+    world.sick["pair-0"] = NodeState.UNKNOWN
+    world.now += 10**9
+    for words in ({"nodes": "0..4"}, {"nodes": 0}, {"resources": {"cpu": 4}}):
+        assert ids(world.plan(wanted({**FLEET, "nodes": 1, **words}, tasks=())), "node") == []
+
+
+# --------------------------------------------------------------------------------- fleets, replacement
+
+
+@pytest.mark.parametrize("words", [{"env": {"A": "1"}}, {"placement": "cluster"}])
+def test_env_and_placement_replace_the_nodes_and_their_gangs_only(words):
+    """The nodes of the fleet and every rank of the gangs on them; no other task, no volume."""
+    aa = {"name": "aa", "nodes": 2, "resources": {"cpu": 2}}
+    bb = {**aa, "name": "bb", "nodes": 1}
+    tasks = ({**TRAIN, "placement": "any", "exclusive": True, "fleets": ["aa"]}, {**SMALL, "fleets": ["bb"]})
+    world = brought((aa, bb), tasks=tasks)
+    plan = world.plan(wanted(({**aa, **words}, bb), tasks=tasks))
+    field = next(iter(words))
+    assert ids(plan, "node") == [f"{op}:node/aa-{i}" for op in ("delete", "create") for i in (0, 1)]
+    assert action(plan, "delete:node/aa-0").because == (field,)
+    assert ids(plan, "rank") == [*gang("delete"), *gang("create")]
+    rank = action(plan, "delete:rank/train-0")
+    assert (rank.reason, rank.because) == (Reason.CASCADE, ("node/aa-0", "node/aa-1"))
+    assert ids(plan, "volume") == []
+    assert plan.summary() == {"create": 0, "update": 0, "delete": 0, "replace": 8}
+
+
+def test_one_replaced_node_restarts_the_whole_gang():
+    """A gang over two fleets: its ranks know each other, so all of them start again."""
+    aa = {"name": "aa", "nodes": 1, "resources": {"cpu": 2}}
+    bb = {**aa, "name": "bb"}
+    task = {"name": "wide", "nodes": 2, "placement": "any", "exclusive": True}
+    world = brought((aa, bb), (), (task,))
+    plan = world.plan(wanted(({**aa, "env": {"A": "1"}}, bb), (), (task,)))
+    assert ids(plan, "node") == ["delete:node/aa-0", "create:node/aa-0"]
+    assert ids(plan, "rank") == [*gang("delete", "wide"), *gang("create", "wide")]
+    assert ids(plan, "reservation") == ["delete:reservation/wide-0", "create:reservation/wide-0"]
+
+
+def test_a_fleet_that_is_removed_goes_with_its_nodes():
+    """And the task on it moves to where it fits."""
+    aa = {"name": "aa", "nodes": 1, "resources": {"cpu": 2}}
+    world = brought((aa,), (), (SMALL,))
+    plan = world.plan(wanted(({**aa, "name": "bb"},), (), (SMALL,)))
+    assert ids(plan) == [
+        "delete:rank/small-0",
+        "delete:reservation/small-0",
+        "delete:node/aa-0",
+        "create:node/bb-0",
+        "create:reservation/small-0",
+        "create:rank/small-0",
+    ]
+
+
+@pytest.mark.parametrize("words", [None, {"env": {"A": "1"}}])
+def test_a_task_that_has_no_other_place_goes_on_where_it_is(words):
+    """Its node stays although its fleet is gone, or changed so that no offer is left: the plan says so and
+    refuses the task; once it has ended the node goes.
+    """
+    aa = {"name": "aa", "nodes": 1, "resources": {"cpu": 2}}
+    world = brought((aa,), (), (SMALL,))
+    desired = wanted(({**aa, **words, "max_price": 0.001, "regions": ["x"]},) if words else (), (), (SMALL,))
+    plan = world.plan(desired)
+    assert ids(plan) == []
+    assert [r.task for r in plan.unplaced] == ["small"]
+    assert "node-mismatch" in codes(plan)
+    end(world)
+    assert ids(world.plan(desired), "node", "rank") == ["delete:node/aa-0"]
+
+
+def test_a_protected_fleet_is_an_error_that_names_the_field():
+    """Removing it, and what would replace its nodes; `destroy` leaves them."""
+    world = brought({**FLEET, "prevent_destroy": True}, tasks=())
+    for desired in (
+        wanted((), tasks=()),
+        wanted({**FLEET, "prevent_destroy": True, "env": {"A": "1"}}, tasks=()),
+    ):
+        plan = world.plan(desired)
+        assert plan.result == "error"
+        assert all("prevent_destroy" in d.summary for d in plan.diagnostics)
+        assert {d.address for d in plan.diagnostics} == {"node/pair-0", "node/pair-1"}
+    assert ids(world.plan(project(), destroy=True)) == []
+
+
+# ----------------------------------------------------------------------------------------------- volumes
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        ({"size": "2GB"}, "size"),
+        ({"tags": {"a": "b"}}, "tags"),
+        ({"prevent_destroy": False}, "prevent_destroy"),
+    ],
+)
+def test_volumes_grow_in_place(words, field):
+    """Size upward, tags and protection are updates, and no rank is touched."""
+    plan = brought().plan(wanted(volumes=({**DATA, **words},)))
+    assert ids(plan) == ["update:volume/data-0", "update:volume/data-1"]
+    assert action(plan, "update:volume/data-0").because == (field,)
+
+
+MOVES = [({"size": "1GB"}, "size"), ({"region": "far"}, "region"), ({"availability_zone": "z"}, "zone")]
+
+
+@pytest.mark.parametrize(("words", "field"), MOVES)
+def test_a_protected_volume_is_not_replaced(words, field):
+    """Shrinking or moving it is an error that names both fields; nothing else is an error."""
+    volume = {**DATA, "size": "2GB"}
+    plan = brought(volumes=(volume,)).plan(wanted(volumes=({**volume, **words},)))
+    assert plan.result == "error"
+    assert {d.code for d in plan.diagnostics} == {"protected"}
+    assert f"`{field}` changed" in plan.diagnostics[0].summary
+    assert "`prevent_destroy` is true" in plan.diagnostics[0].summary
+
+
+def test_an_unprotected_volume_is_replaced_with_the_gang_that_holds_it():
+    """Delete and create, the gang around it; because is the field, then the address."""
+    volume = {**FREE, "size": "2GB"}
+    plan = brought(volumes=(volume,)).plan(wanted(volumes=({**volume, "size": "1GB"},)))
+    assert plan.result == "changes"
+    assert action(plan, "delete:volume/data-0").because == ("size",)
+    assert action(plan, "delete:attachment/train-0.data-0").because == ("volume/data-0",)
+    assert action(plan, "delete:rank/train-0").because == ("volume/data-0", "volume/data-1")
+    assert ids(plan, "reservation", "node") == []
+    order = ids(plan)
+    assert order.index("delete:rank/train-0") < order.index("delete:attachment/train-0.data-0")
+    assert order.index("delete:attachment/train-0.data-0") < order.index("delete:volume/data-0")
+
+
+def test_one_replaced_volume_leaves_others_alone():
+    """Only the task that holds it runs again."""
+    one, two = ({"name": n, "prevent_destroy": False, "size": "2GB"} for n in ("one", "two"))
+    tasks = tuple({**SMALL, "name": n, "mounts": {"/d": n}} for n in ("one", "two"))
+    plan = brought(volumes=(one, two), tasks=tasks).plan(
+        wanted(volumes=({**one, "size": "1GB"}, two), tasks=tasks)
+    )
+    assert ids(plan, "rank") == ["delete:rank/one-0", "create:rank/one-0"]
+    assert not [a for a in plan.actions if "two" in str(a.address)]
+
+
+def test_removing_a_protected_volume_is_an_error():
+    """It names the field and what to do; an unprotected one is deleted."""
+    plan = brought(tasks=()).plan(wanted(volumes=(), tasks=()))
+    assert plan.result == "error"
+    assert plan.diagnostics[0].address == "volume/data-0"
+    assert "`prevent_destroy`" in plan.diagnostics[0].summary
+    plan = brought(volumes=(FREE,), tasks=()).plan(wanted(volumes=(), tasks=()))
+    assert ids(plan) == ["delete:volume/data-0", "delete:volume/data-1"]
+    assert {a.reason for a in plan.actions} == {Reason.REMOVED}
+
+
+def test_destroy_leaves_protected_volumes():
+    """Everything else goes, in the reverse of the order in which it was made."""
+    plan = brought(volumes=(DATA, {"name": "spare", "prevent_destroy": False})).plan(project(), destroy=True)
+    assert plan.result == "changes"
+    assert ids(plan) == [
+        *gang("delete"),
+        "delete:attachment/train-0.data-0",
+        "delete:attachment/train-1.data-1",
+        "delete:reservation/train-0",
+        "delete:reservation/train-1",
+        "delete:node/pair-0",
+        "delete:node/pair-1",
+        "delete:volume/spare",
+    ]
+    assert {a.reason for a in plan.actions} == {Reason.DESTROY}
+
+
+# ------------------------------------------------------------------------------------------------- tasks
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        ({"priority": 9}, "priority"),
+        ({"tags": {"a": "b"}}, "tags"),
+        ({"max_duration": "1h"}, "max_duration"),
+        ({"stop_duration": "1m"}, "stop_duration"),
+    ],
+)
+def test_fields_of_a_task_that_change_in_place(words, field):
+    """The ranks run on."""
+    plan = brought().plan(wanted(tasks=({**TRAIN, **words},)))
+    assert ids(plan) == gang("update")
+    assert action(plan, "update:rank/train-0").because == (field,)
+
+
+CHANGES = [
+    ({"commands": ["false"]}, "commands"),
+    ({"env": {"A": "1"}}, "env"),
+    ({"working_dir": "/x"}, "working_dir"),
+    ({"resources": {"cpu": "1.."}}, "resources"),
+    ({"startup_order": "workers-first"}, "startup_order"),
+    ({"creation_policy": "reuse"}, "creation_policy"),
+]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize(("words", "field"), CHANGES)
+def test_other_changes_of_a_task_run_it_again(words, field, ended):
+    """Whether it runs or has ended; its places are kept where they still do."""
+    world = brought()
+    if ended:
+        end(world)
+    plan = world.plan(wanted(tasks=({**TRAIN, **words},)))
+    assert sorted(ids(plan, "rank")) == sorted([*gang("delete"), *gang("create")])
+    assert action(plan, "delete:rank/train-0").because == (field,)
+    assert bool(ids(plan, "reservation", "attachment")) == ended
+    assert ids(plan, "node", "volume") == []
+
+
+@pytest.mark.parametrize("state", [RankState.SUCCEEDED, RankState.FAILED, RankState.STOPPED, RankState.LOST])
+def test_a_task_that_ended_stays_ended(state):
+    """Until it changes or is asked for by `--replace`; its blocks are idle, its nodes stay."""
+    world = brought()
+    end(world, state)
+    plan = world.plan(wanted())
+    assert ids(plan) == []
+    assert [n.holders for n in plan.nodes] == [{}, {}]
+    plan = world.plan(wanted(), requested=frozenset({"task/train"}))
+    assert ids(plan, "rank") == [*gang("delete"), *gang("create")]
+    assert action(plan, "create:rank/train-0").reason is Reason.REQUESTED
+
+
+def test_replace_asks_for_one_task_only():
+    """`--replace task/x` touches no other task."""
+    tasks = ({**SMALL, "name": "one"}, {**SMALL, "name": "two"})
+    plan = brought(tasks=tasks).plan(wanted(tasks=tasks), requested=frozenset({"task/one"}))
+    assert ids(plan) == ["delete:rank/one-0", "create:rank/one-0"]
+
+
+@pytest.mark.parametrize(("count", "kept"), [(1, 1), (3, 2)])
+def test_another_number_of_ranks_runs_the_whole_gang_again(count, kept):
+    """Ranks know how many they are; those that stay keep their places."""
+    task = {"name": "train", "nodes": 2}
+    world = brought({**FLEET, "nodes": 3}, (), (task,))
+    plan = world.plan(wanted({**FLEET, "nodes": 3}, (), ({**task, "nodes": count, "exclusive": True},)))
+    assert ids(plan, "rank") == [*gang("delete"), *gang("create", ranks=count)]
+    if count == 1:
+        assert ids(plan, "reservation") == ["delete:reservation/train-1"]
+    else:
+        assert ids(plan, "reservation") == ["create:reservation/train-2"]
+    assert sum(r.status.value == "kept" for r in plan.reservations) == kept
+
+
+def test_a_task_that_is_removed_gives_back_what_it_holds():
+    """Ranks, attachments, reservations; the nodes and volumes stay."""
+    plan = brought().plan(wanted(tasks=()))
+    assert {a.op for a in plan.actions} == {Op.DELETE}
+    assert {a.address.kind for a in plan.actions} == {"rank", "attachment", "reservation"}
+    assert {r.status.value for r in plan.reservations} == {"released"}
+
+
+def test_a_changed_task_without_a_place_goes_on_as_it_was():
+    """It is refused, and nothing of it is touched, its volumes neither."""
+    world = brought(volumes=({**FREE, "size": "2GB"},))
+    desired = wanted(volumes=(FREE,), tasks=({**TRAIN, "resources": {"cpu": "9.."}},))
+    plan = world.plan(desired)
+    assert ids(plan) == []
+    assert plan.result == "unplaced"
+    assert plan.unplaced[0].code == "never-fits"
+
+
+# ------------------------------------------------------------------------------------ what was observed
+
+
+def test_a_lost_node_loses_its_ranks_and_is_made_again():
+    """The rank is lost and stays ended, its siblings are stopped; the node comes back because it is gone."""
+    world = brought()
+    world.gone.add(Address("node", "pair-1"))
+    plan = world.plan(wanted())
+    assert ids(plan) == ["create:node/pair-1"]
+    assert action(plan, "create:node/pair-1").reason is Reason.GONE
+    world.settle()
+    assert {n: s.state for n, s in world.ranks.items()} == {
+        "train-0": RankState.STOPPED,
+        "train-1": RankState.LOST,
+    }
+    assert ids(world.plan(wanted())) == ["create:node/pair-1"]
+    assert "create:node/pair-1" in ids(world.plan(wanted(), requested=frozenset({"task/train"})))
+
+
+def test_several_things_gone_at_once_are_named():
+    """Two nodes of one backend are more likely a fault than the truth: apply asks."""
+    world = brought()
+    world.gone |= {Address("node", "pair-0"), Address("node", "pair-1")}
+    assert world.plan(wanted()).vanished == ("node/pair-0", "node/pair-1")
+    world.gone = {Address("node", "pair-0")}
+    assert world.plan(wanted()).vanished == ()
+
+
+def test_a_node_without_an_observation_is_unknown():
+    """Neither ready nor empty: no work goes there."""
+    world = brought(tasks=())
+    seen = Inventory(offers={"local": (local_offer(),)})
+    plan = make(wanted({**FLEET, "nodes": 2}), world.state(), seen, world.now)
+    assert plan.unplaced[0].code == "no-capacity"
+    assert ids(plan) == []
+
+
+def partial(*left_out):
+    """A world in which a first apply stopped before some actions."""
+    world = World()
+    for one in world.plan(wanted()).actions:
+        if not any(text in one.id for text in left_out):
+            world.perform(one)
+    return world
+
+
+def test_a_gang_of_which_a_part_started_is_completed():
+    """Ranks that have their places are started; those that run are let be."""
+    world = partial("rank/train-1")
+    assert ids(world.plan(wanted())) == ["create:rank/train-1"]
+
+
+def test_a_rank_is_not_completed_without_its_volume():
+    """If the volume of the rank that is missing vanished, the gang starts anew as a whole."""
+    world = partial("rank/train-1")
+    world.gone.add(Address("volume", "data-1"))
+    world.settle()
+    plan = world.plan(wanted())
+    assert ids(plan, "rank") == ["delete:rank/train-0", *gang("create")]
+    assert "create:attachment/train-1.data-1" in ids(plan)
+    world.apply(plan)
+    assert ids(world.plan(wanted())) == []
+
+
+def test_a_rank_is_not_completed_on_a_sick_node():
+    """Only ready nodes take work; a half gang without a place is given up, all or none."""
+    world = partial("rank/train-1")
+    world.sick["pair-1"] = NodeState.UNREACHABLE
+    plan = world.plan(wanted())
+    assert [r.task for r in plan.unplaced] == ["train"]
+    assert {a.op for a in plan.actions} == {Op.DELETE}
+    world.apply(plan)
+    assert world.of("reservation") == []
+
+
+def test_places_of_a_gang_that_never_started_are_given_back():
+    """What was reserved for ranks that are not declared any more is not kept."""
+    world = partial("rank/")
+    desired = wanted(tasks=({"name": "train", "nodes": 1, "exclusive": True},))
+    plan = world.plan(desired)
+    assert "delete:reservation/train-1" in ids(plan)
+    world.apply(plan)
+    assert ids(world.plan(desired)) == []
+
+
+# -------------------------------------------------------------------------------------- order and shape
+
+
+def test_needs_join_single_objects():
+    """A volume holds back its own rank's node alone; the first rank waits for all places, the others for it;
+    only direct needs are stored.
+    """
+    plan = World().plan(wanted())
+    needs = {a.id: set(a.needs) for a in plan.actions}
+    assert needs == {
+        "create:volume/data-0": set(),
+        "create:volume/data-1": set(),
+        "create:node/pair-0": {"create:volume/data-0"},
+        "create:node/pair-1": {"create:volume/data-1"},
+        "create:reservation/train-0": {"create:node/pair-0"},
+        "create:reservation/train-1": {"create:node/pair-1"},
+        "create:attachment/train-0.data-0": {
+            "create:node/pair-0",
+            "create:reservation/train-0",
+            "create:volume/data-0",
+        },
+        "create:attachment/train-1.data-1": {
+            "create:node/pair-1",
+            "create:reservation/train-1",
+            "create:volume/data-1",
+        },
+        "create:rank/train-0": {
+            "create:attachment/train-0.data-0",
+            "create:attachment/train-1.data-1",
+            "create:reservation/train-0",
+            "create:reservation/train-1",
+        },
+        "create:rank/train-1": {
+            "create:attachment/train-1.data-1",
+            "create:rank/train-0",
+            "create:reservation/train-1",
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("order", "needs"),
+    [
+        ("any", {"1": {"0"}, "2": {"0"}, "0": set()}),
+        ("master-first", {"1": {"0"}, "2": {"0"}, "0": set()}),
+        ("workers-first", {"1": set(), "2": {"1"}, "0": {"1", "2"}}),
+    ],
+)
+def test_startup_order(order, needs):
+    """Who starts after whom."""
+    task = {"name": "train", "nodes": 3, "startup_order": order}
+    plan = World().plan(wanted({**FLEET, "nodes": 3}, (), (task,)))
+    for rank, wait in needs.items():
+        found = action(plan, f"create:rank/train-{rank}").needs
+        assert {n.rpartition("-")[2] for n in found if ":rank/" in n} == wait
+
+
+def test_blocks_that_are_passed_on_are_waited_for():
+    """A task that takes over the blocks and the volume of another starts after that one let go."""
+    old = {**SMALL, "name": "old", "exclusive": True, "mounts": {"/d": "data"}}
+    world = brought({**FLEET, "nodes": 1}, ({"name": "data"},), (old,))
+    plan = world.plan(wanted({**FLEET, "nodes": 1}, ({"name": "data"},), ({**old, "name": "new"},)))
+    assert "delete:reservation/old-0" in action(plan, "create:reservation/new-0").needs
+    assert "delete:attachment/old-0.data" in action(plan, "create:attachment/new-0.data").needs
+
+
+def test_a_node_is_split_after_its_blocks_are_given_back():
+    """A task that goes frees its node for another split: the update waits for it, in the same plan."""
+    plan = brought().plan(wanted({**FLEET, "blocks": 1}, tasks=()))
+    assert action(plan, "update:node/pair-0").needs == ("delete:reservation/train-0",)
+    again = brought().plan(wanted({**FLEET, "blocks": 1}, tasks=({**TRAIN, "commands": ["false"]},)))
+    assert "update:node/pair-0" in action(again, "create:reservation/train-0").needs
+    assert action(again, "create:reservation/train-0").after["blocks"] == [0]
+
+
+def test_a_node_that_was_idle_for_long_makes_room_for_another():
+    """At its maximum a fleet gives up an idle node that does not do, and launches one that does."""
+    catalog = [{"instance_type": n, "cpu": c, "memory": "4GB", "price": c} for n, c in (("s", 2), ("l", 4))]
+    sky = {"name": "sky", "driver": "local", "regions": ["east"], "catalog": catalog}
+    fleet = {"name": "aa", "nodes": "0..1", "idle_duration": "30m"}
+    world = brought(fleet, (), (SMALL,), backends=[sky])
+    end(world)
+    desired = wanted(fleet, (), (SMALL, {"name": "large", "resources": {"cpu": "4.."}}), backends=[sky])
+    assert [r.task for r in world.plan(desired).unplaced] == ["large"]
+    world.now += 1800
+    plan = world.plan(desired)
+    assert plan.unplaced == ()
+    assert ids(plan, "node") == ["delete:node/aa-0", "create:node/aa-1"]
+    assert action(plan, "create:node/aa-1").needs == ("delete:node/aa-0",)
+
+
+def test_a_new_node_waits_for_room():
+    """Where a fleet's maximum or an offer's limit is reached, the old node goes first."""
+    catalog = [{"instance_type": "one", "cpu": 2, "memory": "4GB", "price": 1.0, "limit": 1}]
+    sky = {"name": "sky", "driver": "local", "regions": ["east"], "catalog": catalog}
+    aa, bb = ({"name": n, "nodes": 1} for n in ("aa", "bb"))
+    world = brought((aa,), (), (), backends=[sky])
+    plan = world.plan(wanted((bb,), (), (), backends=[sky]))
+    assert action(plan, "create:node/bb-0").needs == ("delete:node/aa-0",)
+
+
+def test_a_node_that_comes_back_elsewhere_is_of_its_new_backend():
+    """A rank and its attachments go to the backend of the new node, not to that of the old one."""
+    catalog = [{"instance_type": "one", "cpu": 2, "memory": "4GB", "price": 1.0}]
+    sky, lab = (
+        {"name": n, "driver": "local", "regions": ["east"], "catalog": catalog} for n in ("sky", "lab")
+    )
+    fleet = {"name": "aa", "nodes": 1, "backends": ["sky"]}
+    world = brought(fleet, (), (SMALL,), backends=[sky, lab])
+    moved = wanted({**fleet, "backends": ["lab"], "env": {"A": "1"}}, (), (SMALL,), backends=[sky, lab])
+    plan = world.plan(moved)
+    assert {a.backend for a in plan.actions if a.op is Op.CREATE and a.address.kind != "reservation"} == {
+        "lab"
+    }
+
+
+def test_the_shape_of_actions():
+    """The keys of DESIGN §5, and their values: ids, before and after, because."""
+    plan = brought().plan(wanted(volumes=({**DATA, "size": "2GB"},)))
+    data = plan_json(plan)
+    assert list(data) == [
+        "format_version",
+        "lineage",
+        "serial",
+        "result",
+        "actions",
+        "reservations",
+        "unplaced",
+        "drift",
+        "cost",
+        "summary",
+        "diagnostics",
+    ]
+    first = data["actions"][0]
+    assert list(first) == ["id", "op", "address", "reason", "because", "before", "after", "needs"]
+    inputs = {"backend": "local", "prevent_destroy": True, "region": "local", "size": "1GB"}
+    assert first == {
+        "id": "update:volume/data-0",
+        "op": "update",
+        "address": "volume/data-0",
+        "reason": "changed",
+        "because": ["size"],
+        "before": inputs,
+        "after": {**inputs, "size": "2GB"},
+        "needs": [],
+    }
+
+
+def test_before_the_first_apply():
+    """`lineage` is null and `serial` 0."""
+    plan = make(wanted(), World().state().__class__(), Inventory(offers={"local": (local_offer(),)}), 0)
+    assert (plan.lineage, plan.serial, plan.result) == (None, 0, "changes")
+
+
+# --------------------------------------------------------------------------------------- golden files
+
+
+def golden_first():
+    """The quickstart: a first plan."""
+    return World().plan(wanted())
+
+
+def golden_changes():
+    """Every kind of change at once, in a world of several fleets."""
+    gpu = {"name": "gpu", "nodes": "0..3", "resources": {"cpu": 4, "gpu": "H100:4"}, "blocks": "auto"}
+    old = {"name": "old", "nodes": 1, "resources": {"cpu": 1}}
+    tasks = (
+        TRAIN,
+        {"name": "probe", "resources": {"gpu": 1}},
+        {"name": "gone", "fleets": ["old"]},
+        {"name": "eval", "resources": {"gpu": "2.."}, "tags": {"team": "a"}},
+    )
+    offers = {"local": (local_offer(),)}
+    world = World()
+    before = wanted((FLEET, gpu, old), (DATA, {"name": "spare", "prevent_destroy": False}), tasks)
+    world.apply(make(before, world.state(), Inventory(offers=offers), world.now))
+    world.end("probe-0", RankState.SUCCEEDED)
+    world.settle()
+    after = wanted(
+        ({**FLEET, "env": {"NCCL_DEBUG": "INFO"}}, {**gpu, "tags": {"team": "b"}}),
+        ({**DATA, "size": "2GB"},),
+        (
+            TRAIN,
+            {"name": "probe", "resources": {"gpu": 1}, "commands": ["false"]},
+            {"name": "eval", "resources": {"gpu": "2.."}, "tags": {"team": "b"}},
+            {"name": "huge", "nodes": 4, "resources": {"gpu": "H100:4"}},
+        ),
+    )
+    nodes = {r.address.name: world.readiness(r.address.name) for r in world.of("node")}
+    return make(after, world.state(), Inventory(readiness=nodes, offers=offers), world.now)
+
+
+def golden_faults():
+    """A node vanished, another cannot be read, a rank failed."""
+    world = brought({**FLEET, "nodes": 4}, ({**DATA, "count": 3},), ({**TRAIN, "nodes": 3},))
+    world.gone.add(Address("node", "pair-1"))
+    world.sick["pair-3"] = NodeState.UNKNOWN
+    world.ranks["train-0"] = RankStatus(state=RankState.FAILED, exit_code=1, cause="exit code 1")
+    tasks = ({**TRAIN, "nodes": 3}, {"name": "next", "nodes": 2, "creation_policy": "reuse"})
+    return world.plan(wanted({**FLEET, "nodes": 4}, ({**DATA, "count": 3},), tasks))
+
+
+@pytest.mark.parametrize("case", [golden_first, golden_changes, golden_faults])
+def test_golden(case):
+    """Whole plans, as JSON and as text."""
+    plan = case()
+    folder = GOLDEN / case.__name__.removeprefix("golden_")
+    for name, text in (
+        ("plan.json", to_json(plan_json(plan))),
+        ("plan.txt", plan_text(plan, color=False, width=100)),
+    ):
+        path = folder / name
+        if os.environ.get("FLEETFORM_ACCEPT"):
+            folder.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert text == path.read_text(encoding="utf-8"), (
+            f"if it is meant: FLEETFORM_ACCEPT=1 pytest {__file__}"
+        )
