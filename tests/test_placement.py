@@ -422,6 +422,13 @@ def test_a_task_keeps_the_place_it_had():
     assert places(out) == {"train-0": ("gpu-1", (2,)), "aa-0": ("gpu-0", (3,))}
 
 
+def test_a_place_is_not_taken_by_a_task_that_has_none():
+    """Those that have a place are placed before others of their priority, whatever the names and sizes."""
+    nodes = [node("gpu-0"), node("gpu-1", held=[0, 1, 3])]
+    out = run([ask(prior={0: ("gpu-1", (2,))}), ask("aa", resources={"cpu": "1.."})], nodes)
+    assert places(out) == {"train-0": ("gpu-1", (2,)), "aa-0": ("gpu-0", (0,))}
+
+
 def test_all_ranks_or_none():
     """What was found for a part of the ranks is given to the next task."""
     asks = [ask("aa", nodes=3, creation_policy="reuse"), ask("bb", nodes=2, creation_policy="reuse")]

@@ -655,6 +655,7 @@ def test_a_node_is_split_after_its_blocks_are_given_back():
     again = brought().plan(wanted({**FLEET, "blocks": 1}, tasks=({**TRAIN, "commands": ["false"]},)))
     assert "update:node/pair-0" in action(again, "create:reservation/train-0").needs
     assert action(again, "create:reservation/train-0").after["blocks"] == [0]
+    assert {(r.blocks, r.total_blocks) for r in again.reservations} == {((0,), 1)}
 
 
 def test_a_node_that_was_idle_for_long_makes_room_for_another():

@@ -30,11 +30,9 @@ def place(
     )
     choices, left = _pass(world, sorted(asks, key=_order))
     short = _fill_baselines(world)
-    while left and any(n.new for n in world.nodes):
+    if left and any(n.new for n in world.nodes):
         # What was launched since may hold those that launch nothing themselves.
         more, left = _pass(world, left)
-        if not more:
-            break
         choices += more
     refusals = [refusal(world, ask, never=best_trial(_ideal(world), ask) is None) for ask in left]
     return Outcome(

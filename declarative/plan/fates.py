@@ -50,7 +50,7 @@ def decide(asked: Question) -> Fates:
     while True:
         found = _judge(asked, frozenset(stuck))
         refused = {r.task: r for r in found.outcome.refusals}
-        more = {n: r for n, r in refused.items() if _goes_on(asked.state, found.tasks[n])}
+        more = {n: r for n, r in refused.items() if n not in stuck and _goes_on(asked.state, found.tasks[n])}
         if not more:
             refusals = sorted((*refused.values(), *stuck.values()), key=lambda r: natural(r.task))
             return replace(found, outcome=replace(found.outcome, refusals=tuple(refusals)))
