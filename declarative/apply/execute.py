@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from declarative.apply.backends import Backends
 from declarative.apply.launch import launch_of, seconds
@@ -15,7 +16,16 @@ from declarative.apply.walk import InterruptedApplyError, Listener
 from declarative.plan import Action, Op
 from declarative.provider import PermanentError, PermanentKind
 from declarative.retry import Policy, call
-from declarative.state import Address, NodeState, RankState, RankStatus, Readiness, Record, attempt_id
+from declarative.state import (
+    Address,
+    NodeState,
+    RankState,
+    RankStatus,
+    Readiness,
+    Record,
+    attempt_id,
+    rank_name,
+)
 from declarative.store import Writer
 from declarative.template import MissingEnvError
 
@@ -69,7 +79,7 @@ def _inputs(action: Action) -> Mapping[str, object]:
 
 def _thing(action: Action, tools: Tools) -> None:
     """A node, a volume or an attachment."""
-    state = tools.writer.state()
+    state = tools.writer.part((action.address, *action.holds))
     have = state.records.get(action.address)
     if action.op is Op.DELETE and have is None:
         return
@@ -118,7 +128,7 @@ def wait_ready(address: Address, tools: Tools) -> Readiness:
     start = tools.now()
     pause = 0.1
     while True:
-        record = tools.writer.state().records.get(address)
+        record = tools.writer.part((address,)).records.get(address)
         if record is None:
             raise NotReadyError(f"{address} is not recorded")
         seen = _readiness(record, tools)
@@ -138,14 +148,23 @@ def _readiness(record: Record, tools: Tools) -> Readiness:
     return call(lambda: provider.readiness([record]), policy=tools.policy)[record.address.name]
 
 
+def _places(inputs: Mapping[str, Any]) -> list[Address]:
+    """The reservations of the whole gang: a rank is told where its siblings are."""
+    task, nodes = str(inputs["task"]), int(inputs.get("nodes", 1))
+    return [Address("reservation", rank_name(task, rank)) for rank in range(nodes)]
+
+
 def _start(action: Action, tools: Tools) -> None:
-    state = tools.writer.state()
+    assert action.after is not None
+    state = tools.writer.part((*action.holds, *_places(action.after)))
     missing = [str(a) for a in action.holds if a not in state.records]
     if missing:
         raise NotReadyError(f"{missing[0]} is not there")
-    assert action.after is not None
     reservation = next(a for a in action.holds if a.kind == "reservation")
     node = state.records[next(a for a in state.records[reservation].needs if a.kind == "node")]
+    if f"create:{reservation}" not in action.needs:
+        # The place is from an earlier apply: its node was not looked at in this one.
+        wait_ready(node.address, tools)
     intent = tools.writer.begin("create", action.address, node.backend, action.after, action.holds)
     record = Record(
         address=action.address,
@@ -169,7 +188,7 @@ def _start(action: Action, tools: Tools) -> None:
 
 def _stop(action: Action, tools: Tools) -> None:
     """Stop it if it runs, and forget it."""
-    state = tools.writer.state()
+    state = tools.writer.part((action.address, Address("reservation", action.address.name)))
     record = state.records.get(action.address)
     if record is None:
         return
@@ -188,7 +207,7 @@ def _stop(action: Action, tools: Tools) -> None:
 
 def _change(action: Action, tools: Tools) -> None:
     """Fields of a running rank that change in place: only `max_duration` concerns its host."""
-    state = tools.writer.state()
+    state = tools.writer.part((action.address, Address("reservation", action.address.name)))
     record = state.records[action.address]
     assert action.after is not None
     intent = tools.writer.begin("update", action.address, record.backend, action.after, record.needs)

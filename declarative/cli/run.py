@@ -32,7 +32,13 @@ parallelism_option = click.option(
 vanished_option = click.option(
     "--accept-vanished", is_flag=True, help="Go on although several things of one backend are gone at once."
 )
+MOST_NAMED = 5
+"""Of many tasks the first few are named."""
+
 NOTHING_DONE = "nothing was done: a task cannot be placed (`--allow-unplaced` does the rest)"
+MOST_NAMED = 5
+"""Tasks that are named where there may be thousands."""
+
 STOPPING = "stopping: no new actions, the running ones end (again to stop now)"
 
 
@@ -226,7 +232,8 @@ class Run:
         """What goes on after the command, and how to follow it."""
         tasks = self.tasks()
         if tasks and not self.as_json:
-            shown = ", ".join(f"task/{t}" for t in tasks)
+            more = f" and {len(tasks) - MOST_NAMED} more" if len(tasks) > MOST_NAMED else ""
+            shown = ", ".join(f"task/{t}" for t in tasks[:MOST_NAMED]) + more
             sys.stderr.write(f"running: {shown} (follow with `fleetform logs {tasks[0]} -f`)\n")
 
     def say_ended(self, states: Mapping[str, RankState]) -> None:
