@@ -28,6 +28,7 @@ COMMANDS: dict[str, str] = {
     "stop": "stop a task",
     "state": "look into what is recorded",
     "schema": "the JSON Schema of each document type",
+    "completion": "completion for your shell",
 }
 """Name → one line, so that `--help` need not import the commands."""
 

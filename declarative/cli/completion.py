@@ -11,16 +11,17 @@ INSTALL = {
 }
 
 
-@click.command("completion", short_help="completion for your shell")
-@click.argument("shell", type=click.Choice(sorted(INSTALL)))
-def command(shell: str) -> int:  # noqa: D301 - click wants the character itself
-    """Print the completion script of SHELL: commands, options, addresses, tasks and ranks.
+HOW = """\b
+bash:  eval "$(fleetform completion bash)"
+zsh:   eval "$(fleetform completion zsh)"
+fish:  fleetform completion fish > ~/.config/fish/completions/fleetform.fish
+"""
 
-    \b
-    bash:  eval "$(fleetform completion bash)"
-    zsh:   eval "$(fleetform completion zsh)"
-    fish:  fleetform completion fish > ~/.config/fish/completions/fleetform.fish
-    """
+
+@click.command("completion", short_help="completion for your shell", epilog=HOW)
+@click.argument("shell", type=click.Choice(sorted(INSTALL)))
+def command(shell: str) -> int:
+    """Print the completion script of SHELL: commands, options, addresses, tasks and ranks."""
     from click.shell_completion import get_completion_class
 
     from declarative.cli import cli

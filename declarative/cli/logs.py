@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from declarative.cli import complete
 from declarative.cli.session import Session, failed, project_command, state_errors
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def parse_target(text: str, rank: int | None) -> tuple[str, int | None]:
 
 
 @click.command("logs", short_help="what a task's ranks have printed")
-@click.argument("target", metavar="TASK[/RANK]")
+@click.argument("target", metavar="TASK[/RANK]", shell_complete=complete.ranks)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the ranks have ended.")
 @click.option("--rank", type=click.IntRange(min=0), help="The same as TASK/RANK.")
 @project_command

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from declarative.cli import complete, pager
 from declarative.cli.session import (
     Failed,
     Session,
     emit,
-    emit_text,
     failed,
     json_option,
     now,
@@ -30,6 +30,7 @@ replace_option = click.option(
     "requested",
     metavar="task/NAME",
     multiple=True,
+    shell_complete=complete.task_addresses,
     help="Run the task again although nothing about it changed.",
 )
 
@@ -39,6 +40,7 @@ replace_option = click.option(
 @click.option("--detailed-exitcode", is_flag=True, help="Exit 2 when there are changes.")
 @click.option("--offline", is_flag=True, help="Contact nothing: safe on a stranger's YAML.")
 @click.option("--summary", "summary_only", is_flag=True, help="Print the last lines only.")
+@click.option("--no-pager", is_flag=True, help="Print a long plan as it is, also on a terminal.")
 @replace_option
 @project_command
 def command(
@@ -48,6 +50,7 @@ def command(
     detailed_exitcode: bool,
     offline: bool,
     summary_only: bool,
+    no_pager: bool,
     requested: tuple[str, ...],
 ) -> int:
     """Show every node to launch, every volume to create and every block to reserve.
@@ -69,7 +72,7 @@ def command(
     else:
         session.say(plan.diagnostics)
         if plan.result != "error":
-            emit_text(plan_text(plan, summary_only=summary_only, **out_style()))
+            pager.show(plan_text(plan, summary_only=summary_only, **out_style()), paged=not no_pager)
     return 2 if detailed_exitcode and plan.result == "changes" else EXIT[plan.result]
 
 

@@ -75,9 +75,7 @@ class Run:
             if plan.result == "error":
                 return 1
             if plan.unplaced and not self.options.get("allow_unplaced"):
-                sys.stderr.write(
-                    "nothing was done: a task cannot be placed (`--allow-unplaced` does the rest)\n"
-                )
+                sys.stderr.write(f"{NOTHING_DONE}\n")
                 return 3
             self._check_env(plan, writer.state())
             if plan.actions:

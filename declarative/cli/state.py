@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from declarative.cli import complete
 from declarative.cli.session import (
     Session,
     emit,
@@ -47,7 +48,7 @@ def list_(session: Session, kind: str | None) -> int:
 
 
 @command.command("show")
-@click.argument("address")
+@click.argument("address", shell_complete=complete.addresses)
 @json_option
 @project_command
 @state_errors

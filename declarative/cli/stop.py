@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from declarative.cli import complete
 from declarative.cli.logs import parse_target
 from declarative.cli.session import (
     Session,
@@ -20,7 +21,7 @@ from declarative.cli.session import (
 
 
 @click.command("stop", short_help="stop a task")
-@click.argument("target", metavar="TASK")
+@click.argument("target", metavar="TASK", shell_complete=complete.tasks)
 @lock_option
 @project_command
 @state_errors

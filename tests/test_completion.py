@@ -1,0 +1,107 @@
+"""Shell completion and the pager: what they offer, and that they cost next to nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from declarative.state import Address, Record
+from declarative.store import open_store
+
+COSTLY = ("libcloud", "jinja2", "sqlalchemy", "jsonschema", "asyncssh")
+PROJECT = """\
+type: task
+name: train
+nodes: 3
+commands: ["true"]
+---
+type: task
+name: other
+commands: ["true"]
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "tasks.yaml").write_text(PROJECT)
+    with open_store("sqlite:///.fleetform/state.db", root=tmp_path) as store, store.lock("test") as writer:
+        for kind, name in (("volume", "data-0"), ("node", "gpu-0")):
+            writer.adopt(Record(address=Address(kind, name), backend="local", inputs={"blocks": 1}))
+    return tmp_path
+
+
+def complete(folder: Path, *words: str) -> list[str]:
+    """What bash is offered for the last of `words`."""
+    env = {
+        **os.environ,
+        "_FLEETFORM_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(("fleetform", *words)),
+        "COMP_CWORD": str(len(words)),
+    }
+    argv = [sys.executable, "-m", "declarative"]
+    result = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert result.stderr == ""
+    return [line.partition(",")[2] for line in result.stdout.splitlines() if line]
+
+
+def test_commands_are_offered(project):
+    assert complete(project, "pl") == ["plan"]
+
+
+def test_tasks_and_ranks_are_offered(project):
+    """Declared tasks, also before they ran; after a slash the task's ranks."""
+    assert complete(project, "logs", "t") == ["train"]
+    assert complete(project, "logs", "train/") == ["train/0", "train/1", "train/2"]
+    assert complete(project, "stop", "o") == ["other"]
+    assert complete(project, "apply", "--replace", "task/o") == ["task/other"]
+
+
+def test_addresses_are_offered(project):
+    """A kind first, then its names."""
+    assert complete(project, "state", "show", "") == ["node/", "volume/"]
+    assert complete(project, "state", "show", "volume/") == ["volume/data-0"]
+
+
+def test_a_broken_project_offers_nothing(tmp_path):
+    """A press of a key never ends in an error."""
+    (tmp_path / "broken.yaml").write_text("type: [task\n\0")
+    (tmp_path / ".fleetform").mkdir()
+    (tmp_path / ".fleetform/state.db").write_text("no database")
+    assert complete(tmp_path, "logs", "") == []
+    assert complete(tmp_path, "state", "show", "") == []
+
+
+@pytest.mark.parametrize(
+    "words", [("--help",), ("--version",), ("plan", "--help"), ("completion", "bash")], ids=" ".join
+)
+def test_help_imports_nothing_costly(tmp_path, words):
+    result = imported(tmp_path, words, {})
+    assert [name for name in COSTLY if name in result] == []
+
+
+def test_completion_imports_nothing_costly(project):
+    """It runs at every press of a key."""
+    env = {"_FLEETFORM_COMPLETE": "bash_complete", "COMP_WORDS": "fleetform logs t", "COMP_CWORD": "2"}
+    assert [name for name in COSTLY if name in imported(project, (), env)] == []
+
+
+def imported(folder: Path, words: tuple[str, ...], env: dict[str, str]) -> set[str]:
+    """The top-level packages that a command imports."""
+    argv = [sys.executable, "-X", "importtime", "-m", "declarative", *words]
+    result = subprocess.run(
+        argv, cwd=folder, env={**os.environ, **env}, capture_output=True, text=True, check=False
+    )
+    lines = [line for line in result.stderr.splitlines() if line.startswith("import time:")]
+    assert len(lines) > 50
+    return {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_scripts_name_the_command(tmp_path, shell):
+    argv = [sys.executable, "-m", "declarative", "completion", shell]
+    result = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "_FLEETFORM_COMPLETE" in result.stdout
