@@ -54,6 +54,19 @@ class Project:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.started: list[subprocess.Popen] = []
+
+    def clean_up(self) -> None:
+        """End everything that was started in it, commands and ranks."""
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+        kill_ranks(self.path)
+        for process in self.started:
+            for stream in (process.stdout, process.stderr):
+                if stream:
+                    stream.close()
+            process.wait()
 
     @property
     def local(self) -> Path:
@@ -74,13 +87,10 @@ class Project:
     def start(self, *args: str, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen:
         """Start `fleetform ARGS`; it reads nothing."""
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
-        return subprocess.Popen(
-            [COMMAND, *args],
-            cwd=self.path,
-            env=clean_env(**(env or {})),
-            stdin=options.pop("stdin", subprocess.DEVNULL),
-            **options,
-        )
+        options = {"stdin": subprocess.DEVNULL, **options}
+        process = subprocess.Popen([COMMAND, *args], cwd=self.path, env=clean_env(**(env or {})), **options)
+        self.started.append(process)
+        return process
 
     def run(self, *args: str, code: int | None = 0, env: Mapping[str, str] | None = None) -> Done:
         """Run `fleetform ARGS` to its end, which has to be this exit code."""

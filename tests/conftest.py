@@ -7,7 +7,7 @@ import os
 import pytest
 from hypothesis import settings
 
-from tests.cli import Project, kill_ranks
+from tests.cli import Project
 
 # No deadline: how long an example takes says more about the machine than about the code. In CI, the same
 # examples each time (./dev test --hypothesis-profile=NAME picks another one).
@@ -21,5 +21,6 @@ def project(tmp_path):
     """An empty project; what runs in it is killed at the end."""
     path = tmp_path / "project"
     path.mkdir()
-    yield Project(path)
-    kill_ranks(path)
+    made = Project(path)
+    yield made
+    made.clean_up()

@@ -364,7 +364,7 @@ def test_schema(project):
 def test_interrupted_while_it_waits_for_the_lock(small):
     """Ctrl-C ends at once what has not begun."""
     up = small.path / "up"
-    small.declare(fleet(), task("job", "trap '' TERM", hold(up), stop_duration=10))
+    small.declare(fleet(), task("job", "trap '' TERM", hold(up), stop_duration="10m"))
     small.apply()
     until(up.exists)
     small.declare(fleet())

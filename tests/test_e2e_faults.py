@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli import ended, fleet, hold, lines, processes, release, task, until, volume
+from tests.cli import ended, fleet, lines, processes, release, task, until, volume
 
 CRASH = Path(__file__).with_name("crash.py")
 
@@ -97,55 +97,62 @@ def test_ranks_outlive_their_apply(project):
     assert project.ranks("job")[0]["attempt"] == 1
 
 
+class Slow:
+    """An apply that is in the middle of something: it replaces a rank that takes its time to end."""
+
+    def __init__(self, project):
+        self.project = project
+        up, asked, self.leave = (project.path / n for n in ("up", "asked", "leave"))
+        old = release(self.leave, f"trap 'touch {asked}' TERM", f"touch {up}")
+        project.declare(fleet(), task("job", old, stop_duration="10m"))
+        project.apply()
+        until(up.exists)
+        project.declare(fleet(), gang(project, nodes=1))
+        self.process = project.start("apply", "--auto-approve", start_new_session=True)
+        until(asked.exists, "the rank is asked to stop")
+
+    def end(self, code=0):
+        """Let the rank end, and the apply with it."""
+        self.leave.touch()
+        return ended(self.process, code)
+
+    def complete(self):
+        """Apply again: what was cut short is done, once."""
+        self.leave.touch()
+        (self.project.path / "go").touch()
+        done = self.project.apply("--wait")
+        assert lines(self.project.path / "runs") == ["0"]
+        self.project.no_changes()
+        return done
+
+
 @pytest.fixture
 def slow(project):
-    """A project in which an action takes its time: its old rank does not heed TERM, and is replaced.
-
-    `slow()` starts the apply that replaces it, and returns while that stops the rank.
-    """
-    up, asked = project.path / "up", project.path / "asked"
-    project.declare(fleet(), task("job", f"trap 'touch {asked}' TERM", hold(up), stop_duration=3))
-    project.apply()
-    until(up.exists)
-    project.declare(fleet(), gang(project, nodes=1))
-
-    def begin(*args, **options):
-        process = project.start("apply", "--auto-approve", *args, start_new_session=True, **options)
-        until(asked.exists, "the rank is asked to stop")
-        return process
-
-    return begin
+    """An apply in the middle of something."""
+    return Slow(project)
 
 
 def test_one_interrupt(project, slow):
     """No new actions, the running one ends, exit 130; the next apply does the rest, and nothing twice."""
-    process = slow()
-    process.send_signal(signal.SIGINT)
-    done = ended(process, 130)
-    assert "stopping: no new actions" in done.err
+    slow.process.send_signal(signal.SIGINT)
+    until(lambda: "stopping: no new actions" in slow.process.stderr.readline())
+    done = slow.end(130)
     assert "rank/job-0: stopped" in done.err
     assert "1 done, 0 failed, 1 skipped" in done.out
     assert processes(project.path) == {}
     project.run("state", "check")
     assert [i for i in project.ids() if "rank" in i] == ["create:rank/job-0"]
-    (project.path / "go").touch()
-    project.apply("--wait")
-    assert lines(project.path / "runs") == ["0"]
-    project.no_changes()
+    slow.complete()
 
 
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
-def test_two_interrupts(project, slow, second):
+def test_two_interrupts(slow, second):
     """The second one ends it at once; the journal covers the rest."""
-    process = slow()
-    process.send_signal(signal.SIGINT)
-    until(lambda: "stopping:" in process.stderr.readline())
-    process.send_signal(second)
-    ended(process, 130)
-    (project.path / "go").touch()
-    project.apply("--wait")
-    assert lines(project.path / "runs") == ["0"]
-    project.no_changes()
+    slow.process.send_signal(signal.SIGINT)
+    until(lambda: "stopping:" in slow.process.stderr.readline())
+    slow.process.send_signal(second)
+    ended(slow.process, 130)
+    slow.complete()
 
 
 def test_interrupt_of_the_watcher(project):
@@ -164,39 +171,31 @@ def test_interrupt_of_the_watcher(project):
 
 def test_lock(project, slow):
     """A second apply says who holds the lock, or waits as long as it is told to; reading needs none."""
-    first = slow()
     refused = project.apply(code=1)
     assert "error[locked]: the state is locked by `apply` on " in refused.err
-    assert f"pid {first.pid}" in refused.err
+    assert f"pid {slow.process.pid}" in refused.err
     assert "--lock-timeout 10m" in refused.err
     assert refused.out == ""
     project.plan()
-    waited = project.apply("--lock-timeout", "1m")
-    assert f"pid {first.pid}" in waited.err
-    assert waited.err.startswith("waiting for `apply` on ")
-    assert "No changes" in waited.out
-    ended(first)
+    waiting = project.start("apply", "--auto-approve", "--lock-timeout", "10m")
+    assert waiting.stderr.readline().startswith("waiting for `apply` on ")
+    slow.end()
+    assert "No changes" in ended(waiting).out
 
 
 def test_lock_of_a_dead_holder(project, slow):
     """It lapses at once where the holder can be seen to be dead."""
-    first = slow()
-    first.kill()
-    ended(first, -signal.SIGKILL)
-    (project.path / "go").touch()
-    assert "waiting" not in project.apply("--wait").err
+    slow.process.kill()
+    ended(slow.process, -signal.SIGKILL)
+    assert "waiting" not in slow.complete().err
     assert project.run("state", "unlock").out == "Nobody holds the lock.\n"
 
 
 def test_unlock(project, slow):
     """Who loses the lock writes nothing more, and says so; the next run takes up what it had begun."""
-    first = slow()
-    assert f"pid {first.pid}" in project.run("state", "unlock").out
-    done = ended(first, 4)
-    assert "has lost the state's lock" in done.out
-    (project.path / "go").touch()
-    project.apply("--wait")
-    assert lines(project.path / "runs") == ["0"]
+    assert f"pid {slow.process.pid}" in project.run("state", "unlock").out
+    assert "has lost the state's lock" in slow.end(4).out
+    slow.complete()
 
 
 # ------------------------------------------------------------------------------------ things that go

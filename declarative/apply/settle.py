@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from declarative.apply.backends import Backends
 from declarative.apply.inventory import Seen, look, node_of_rank, poll
-from declarative.plan import effective
+from declarative.plan import effective, vanished
 from declarative.provider import PermanentError, PermanentKind, ProviderError
 from declarative.resource import LOCAL
 from declarative.retry import call
@@ -43,13 +43,7 @@ class VanishedError(Exception):
 
 def check_vanished(state: State, seen: Seen) -> None:
     """`VanishedError` if several nodes and volumes of one backend are gone that nobody was deleting."""
-    deleting = {i.address for i in state.intents if i.op == "delete"}
-    by_backend: dict[str, list[Address]] = {}
-    for address in sorted(seen.inventory.gone - deleting):
-        record = state.records.get(address)
-        if record and address.kind in ("node", "volume"):
-            by_backend.setdefault(record.backend or LOCAL, []).append(address)
-    several = [a for found in by_backend.values() if len(found) > 1 for a in found]
+    several = vanished(state, seen.inventory.gone)
     if several:
         raise VanishedError(several)
 

@@ -1,7 +1,7 @@
 """The planner: desired, recorded, observed and now → what to do, in which order, and why. Pure."""
 
 from declarative.plan.make import make
-from declarative.plan.observe import effective
+from declarative.plan.observe import effective, vanished
 from declarative.plan.types import (
     FORMAT_VERSION,
     Action,
@@ -30,4 +30,5 @@ __all__ = [
     "ReservationStatus",
     "effective",
     "make",
+    "vanished",
 ]

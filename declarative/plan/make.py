@@ -7,7 +7,7 @@ from declarative.placement import Outcome
 from declarative.plan.actions import build
 from declarative.plan.fates import Question, decide
 from declarative.plan.fleets import Fleets
-from declarative.plan.observe import effective
+from declarative.plan.observe import effective, vanished
 from declarative.plan.preview import cost, node_previews, reservations
 from declarative.plan.types import Inventory, Plan
 from declarative.resource import Desired
@@ -51,7 +51,7 @@ def make(
         cost=cost(fleets, outcome),
         nodes=node_previews(state, fleets, found.tasks, outcome),
         diagnostics=in_order(diagnostics),
-        vanished=_vanished(recorded, inventory),
+        vanished=tuple(map(str, vanished(recorded, inventory.gone))),
     )
 
 
@@ -88,13 +88,3 @@ def _node_errors(fleets: Fleets, *, destroy: bool) -> list[Diagnostic]:
             )
         )
     return out
-
-
-def _vanished(recorded: State, inventory: Inventory) -> tuple[str, ...]:
-    """Several things of one backend that are gone at once: more likely a fault than the truth (DESIGN §8)."""
-    by_backend: dict[str, list[str]] = {}
-    for address in inventory.gone:
-        record = recorded.records.get(address)
-        if record and address.kind in ("node", "volume"):
-            by_backend.setdefault(str(record.backend), []).append(str(address))
-    return tuple(sorted(a for found in by_backend.values() if len(found) > 1 for a in found))

@@ -6,9 +6,11 @@ whoever records it later (DESIGN §5).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from declarative.plan.types import Inventory
+from declarative.resource import LOCAL
 from declarative.state import Address, RankState, RankStatus, Record, State
 
 
@@ -45,3 +47,17 @@ def effective(state: State, inventory: Inventory) -> State:
         else:
             kept[address] = record
     return replace(state, records=kept, ranks=ranks, readiness={**state.readiness, **inventory.readiness})
+
+
+def vanished(recorded: State, gone: Iterable[Address]) -> tuple[Address, ...]:
+    """Nodes and volumes of one backend of which several are gone at once, and which nobody was deleting.
+
+    That is more likely a fault than the truth: the user decides whether to believe it (DESIGN §8).
+    """
+    deleting = {intent.address for intent in recorded.intents if intent.op == "delete"}
+    by_backend: dict[str, list[Address]] = {}
+    for address in sorted(set(gone) - deleting):
+        record = recorded.records.get(address)
+        if record and address.kind in {"node", "volume"}:
+            by_backend.setdefault(record.backend or LOCAL, []).append(address)
+    return tuple(a for found in by_backend.values() if len(found) > 1 for a in found)
