@@ -7,6 +7,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
@@ -320,6 +321,18 @@ def test_an_anchor_that_is_set_twice():
         ("{k:  1,\n l: 2}\n", "{k:  1,\n l: 2}\n"),
         ("é: 'ü😀'   # ñ\n", "é: ü😀     # ñ\n"),
         ("# only\n\n\n# comments\n", "# only\n\n# comments\n"),
+        # What generated documents have found.
+        ("#", "#\n"),
+        ("k:  'c d'#e\n", "k: c d #e\n"),
+        ("k: |\n  x\n     ", "k: |-\n  x\n     \n"),
+        ("k: |+\n  x\n\n ", "k: |+\n  x\n\n"),
+        ("k: # c\n  &a # d\n   - >\n     x\n", "k: # c\n  &a # d\n   - >\n     x\n"),
+        ("k: &a # c\n |\n  x\n", "k: &a # c\n |\n  x\n"),
+        ("k: &a # c\n !!map # d\n b: 1\n", "k: &a # c\n !!map # d\n b: 1\n"),
+        ("? k\n---\nl:  1\n", "? k\n---\nl: 1\n"),
+        ("k:\n   ? a\n# c\nl:  1\n", "k:\n  ? a\n# c\nl: 1\n"),
+        ("!!str k:\n- |+\n  x\n...\n---\nl:  1\n", "!!str k:\n- |+\n  x\n...\n---\nl: 1\n"),
+        ('k: "a\\ \n b"\n', 'k: "a\\ \n b"\n'),
         ("", ""),
         ("\n\n", ""),
     ],
@@ -373,6 +386,27 @@ def test_what_cannot_be_read_is_left_alone(text):
     result = format_text(text, "f.yaml")
     assert result.text is None
     assert result.diagnostics == parse(text, "f.yaml").diagnostics != ()
+
+
+def test_many_values_take_no_longer_each():
+    start = time.process_time()
+    formatted("a:\n" + "- 'x y'\n" * 15_000)
+    formatted("".join(f"k{i}: &a{i} 'v'\n# c\n" for i in range(4_000)))
+    assert time.process_time() - start < 30
+
+
+def test_anchored_values_keep_their_notation():
+    """An alias may stand where the same words mean something else, or where the order counts."""
+    text = """
+    type: task
+    name: aa
+    commands: [x]
+    resources: &r
+      memory: 16gb
+      cpu: 4
+    tags: *r
+    """
+    assert fmt(text) == dedent(text).removeprefix("\n")
 
 
 def test_odd_line_breaks_are_refused():

@@ -31,12 +31,12 @@ size: 1GB
 type: task
 name: hello
 nodes: 2
+volumes:
+  - data-${{ node_rank }}:/data
 creation_policy: reuse
 commands:
   - echo "rank $FLEETFORM_NODE_RANK of $FLEETFORM_NODES_NUM, rank 0 is at $FLEETFORM_MASTER_NODE_IP"
   - date >> "$FLEETFORM_VOLUME_DATA/visits"
-volumes:
-  - data-${{ node_rank }}:/data
 """
 
 FILES = {"fleet.yaml": FLEET, "task.yaml": TASK}

@@ -19,7 +19,18 @@ from typing import Any
 
 from declarative.diagnostic import Diagnostic, Span
 from declarative.source import Document, parse
-from declarative.source.layout import Entry, Layout, Line, Node, Note, block_indent, ended, events, roots
+from declarative.source.layout import (
+    Entry,
+    Layout,
+    Line,
+    Node,
+    Note,
+    block_indent,
+    ended,
+    events,
+    keeps,
+    roots,
+)
 from declarative.source.normal import (
     Hint,
     arrange,
@@ -119,6 +130,7 @@ class _Writer:
         first, *rest = self.shifted(root, self.piece(root, hint, data, flow=False), (-1, -1))
         self.line(root.column if root.odd else 0, first)
         self.out += rest
+        self.kept = len(self.out) if keeps(root, self.text) else self.kept
         self.comment(root.entries[0].eol, 0)
 
     def block(self, node: Node, hint: Hint, data: Any, column: int) -> None:
@@ -128,9 +140,9 @@ class _Writer:
             # The first comment goes behind the `-`; nothing stays between that line and the next thing.
             lead = lead[:1] + without_blanks(lead[1:])
         node.entries[0].lead = lead
-        for entry in node.entries:
+        for i, entry in enumerate(node.entries):
             self.lines(entry.lead, column)
-            name = entry.key.value if entry.key else node.items.index(entry.value)
+            name = entry.key.value if entry.key else i
             self.entry(entry, inside(hint, name), data[name], (column, node.column))
             self.lines(entry.behind, column)
         self.lines(node.tail, column)
@@ -158,17 +170,16 @@ class _Writer:
             self.lines(entry.between, column + STEP)
             self.line(column + STEP, first)
         else:
-            self.line(column, f"{head} {first}".rstrip())
+            self.line(column, f"{head} {first}" if first else head)
         self.out += rest
-        if node.kind == "scalar" and node.block:
-            self.kept = len(self.out) if block_indent([first, *rest], 0)[1] else 0
+        self.kept = len(self.out) if keeps(node, self.text) else self.kept
         self.comment(entry.eol, column - old)
 
     def comment(self, found: Note | None, shift: int) -> None:
         """A comment at the end of the last line: in its column as long as that is possible."""
         if found:
             column, text, space = found
-            pad = 1 if space == 1 else max(1, column + shift - len(self.out[-1]))
+            pad = 1 if space <= 1 else max(1, column + shift - len(self.out[-1]))
             self.out[-1] += " " * pad + text
 
     def shifted(self, node: Node, new: str | None, columns: tuple[int, int]) -> list[str]:

@@ -131,6 +131,11 @@ class Layout:
             for key in node.items[::2]
         )
 
+    def _only_comments(self, position: int, node: Node) -> bool:
+        """Whether a block begins in a later line than its properties, and those are complete."""
+        between = re.sub(r"#[^\n]*", "", self.text[position : node.items[0].start])
+        return between.startswith("\n") and between.strip() in {"", "-"}
+
     def _settle(self, entry: Entry, column: int) -> None:
         """The value of an entry, from `:` or `-` on; `column` is that of the collection around."""
         node, text = entry.value, self.text
@@ -142,10 +147,10 @@ class Layout:
             entry.head = self._rest()
         if node.block and node.kind != "scalar" and node.properties and not node.odd:
             found = _PROPERTIES.match(text, node.start)
-            node.odd = entry.below or found is None or text[found.end()] not in "#\n"
+            node.odd = entry.below or found is None or not self._only_comments(found.end(), node)
             if found and not node.odd:
-                self.position = found.end()
-                entry.properties = found[0].strip()
+                entry.properties = found[0].rstrip()
+                self.position = node.start + len(entry.properties)
                 entry.head = self._rest()
         if node.laid_out:
             self._entries(node, column)
@@ -182,11 +187,13 @@ class Layout:
             while not keep and len(lines) > 1 and not lines[-1].strip(" ") and len(lines[-1]) <= indent:
                 lines.pop()
             return node.start + len("\n".join(lines))
-        if node.odd:
-            last = self._end(node.items[-1], column)
-            # A value that was left out stands where the next thing begins.
-            return len(self.text[:last].rstrip()) if node.items[-1].start == last else last
-        return node.end
+        if not node.block:
+            return node.end
+        last = node.items[-1]
+        end = self._end(last, self.column(node.start if node.kind == "seq" else node.items[0].start))
+        if last.start == end and self.text[end - 1] not in ":-?":
+            return self._end(node.items[-2], column)  # left out, it stands where the next thing begins
+        return end
 
     def _rest(self) -> Note | None:
         """The comment at the end of the line: its column, its text, the space before it."""
@@ -210,6 +217,15 @@ class Layout:
                 taken, end = len(out), position
         self.position = end
         return out[:taken]
+
+
+def keeps(node: Node, text: str) -> bool:
+    """Whether blank lines after a value would be part of it."""
+    while node.items:
+        node = node.items[-1]
+    return (
+        node.kind == "scalar" and node.block and block_indent(text[node.start : node.end].split("\n"), 0)[1]
+    )
 
 
 def block_indent(lines: Sequence[str], column: int) -> tuple[int, bool]:

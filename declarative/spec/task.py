@@ -52,9 +52,6 @@ class Task:
     """Commands run on `nodes: N` nodes at once; each of the N is a rank, 0 to N-1."""
 
     name: Annotated[Name, Doc("The task's name; its ranks are `<name>-0`, `<name>-1`, ….")]
-    commands: Annotated[
-        tuple[str, ...], Is(at_least_items=1), Doc("Run one after the other, until one fails.")
-    ]
     nodes: Annotated[int, Is(minimum=1, maximum=MAX_COUNT), Doc("On how many nodes at once.")] = 1
     placement: Annotated[Placement | None, Doc("`cluster` (default for more than one node) or `any`.")] = None
     exclusive: Annotated[
@@ -93,6 +90,9 @@ class Task:
         int, InPlace(), Is(minimum=0, maximum=100), Doc("0 to 100; higher is placed first.")
     ] = 0
     tags: Annotated[Tags, InPlace(), Doc("Tags of the task.")] = field(default_factory=Tags)
+    commands: Annotated[
+        tuple[str, ...], Is(at_least_items=1), Doc("Run one after the other, until one fails.")
+    ]
     isolation: Annotated[
         Isolation,
         NotYet("remove it, or write `best`; `hard` limits " + _LATER_HOSTS),

@@ -16,13 +16,13 @@ class Volume:
     """A disk that outlives nodes; `count: 4` declares `<name>-0` … `<name>-3`."""
 
     name: Annotated[Name, Doc("The volume's name.")]
-    backend: Annotated[Name | None, Doc("Where it lives; default: the only backend that there is.")] = None
-    region: Annotated[str | None, Doc("The backend's region.")] = None
-    availability_zone: Annotated[str | None, Doc("The region's zone.")] = None
-    size: Annotated[Size | None, InPlace(), Doc("`500GB`; may grow in place, never shrink.")] = None
     count: Annotated[
         int | None, Is(minimum=1, maximum=MAX_COUNT), Doc("How many of it: `<name>-0`, `<name>-1`, ….")
     ] = None
+    size: Annotated[Size | None, InPlace(), Doc("`500GB`; may grow in place, never shrink.")] = None
+    backend: Annotated[Name | None, Doc("Where it lives; default: the only backend that there is.")] = None
+    region: Annotated[str | None, Doc("The backend's region.")] = None
+    availability_zone: Annotated[str | None, Doc("The region's zone.")] = None
     tags: Annotated[Tags, InPlace(), Doc("Tags on the volume.")] = field(default_factory=Tags)
     prevent_destroy: Annotated[
         bool, InPlace(), Doc("A plan that would destroy or replace it is an error; true unless set to false.")
