@@ -54,7 +54,8 @@ def best(argv: Sequence[str], cwd: Path, times: int = 3) -> Figure:
 def write_documents(folder: Path, size: int) -> None:
     """`size` volumes, a document each."""
     text = "".join(
-        f"---\ntype: volume\nname: vol-{i}x\nsize: {i % 9 + 1}GB\nprevent_destroy: false\n" for i in range(size)
+        f"---\ntype: volume\nname: vol-{i}x\nsize: {i % 9 + 1}GB\nprevent_destroy: false\n"
+        for i in range(size)
     )
     (folder / "volumes.yaml").write_text(text)
 
@@ -134,7 +135,9 @@ def terraforms(sizes: Sequence[int]) -> None:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sizes", default="100,1000,10000", help="comma-separated (default: %(default)s)")
     sizes = [int(text) for text in parser.parse_args().sizes.split(",")]
     print(f"{'':34} {'size':>7} {'CPU s':>9} {'peak MiB':>9}   growth")

@@ -195,7 +195,7 @@ def installed() -> tuple[str, ...]:
 
 
 def load(name: str, config: Config) -> Provider:
-    """Make the provider that an installed package offers under `name`; `UnknownProviderError` if none does."""
+    """The provider that an installed package offers as `name`; `UnknownProviderError` if none does."""
     found = list(importlib.metadata.entry_points(group=GROUP, name=name))
     if not found:
         raise UnknownProviderError(name, installed())

@@ -69,5 +69,5 @@ class _StopWhen(tenacity.stop.stop_base):
     def __init__(self, stopping: Callable[[], bool]) -> None:
         self._stopping = stopping
 
-    def __call__(self, retry_state: tenacity.RetryCallState) -> bool:
+    def __call__(self, retry_state: tenacity.RetryCallState) -> bool:  # noqa: ARG002
         return self._stopping()

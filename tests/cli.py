@@ -205,7 +205,7 @@ def on_terminal(
     process = subprocess.Popen(
         ["setsid", "--ctty", "--wait", COMMAND, *args],  # its own, so that Ctrl-C on it is a signal
         cwd=project.path,
-        env=clean_env(**{"TERM": "xterm-256color", **(env or {})}),
+        env=clean_env(**{"TERM": "xterm-256color", "FLEETFORM_PAGER": "cat", **(env or {})}),
         stdin=slave,
         stdout=slave,
         stderr=slave,

@@ -136,6 +136,16 @@ def test_terminal(small):
     assert code == 0
 
 
+def test_a_long_plan_is_paged(small):
+    """On a terminal the user's own pager shows what is longer than the screen; `--no-pager` does not."""
+    pager = {"FLEETFORM_PAGER": "sed s/^/paged:/"}
+    assert (
+        "paged:  + node/gpu-0" in on_terminal(small, "plan", env={**pager, "NO_COLOR": "1", "LINES": "5"})[1]
+    )
+    assert "paged:" not in on_terminal(small, "plan", "--no-pager", env={**pager, "LINES": "5"})[1]
+    assert "paged:" not in small.run("plan", env=pager).out
+
+
 @pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_terminal_without_colours(small, env):
     """`NO_COLOR` and a terminal that can do nothing are heeded, also by the live display."""

@@ -12,7 +12,7 @@ from declarative.diagnostic import Diagnostic, InvalidError
 from declarative.loader import load
 from declarative.schema import decode, fields_of
 from declarative.schema.decode import Problem
-from declarative.spec import DOCUMENTS, Fleet, Gpu, Resources, Task, Volume
+from declarative.spec import Fleet, Gpu, Resources, Task, Volume
 from declarative.spec.hosts import HostFields, ProxyJump, SshConfig
 from declarative.spec.mounts import Mount
 
@@ -98,8 +98,8 @@ def test_a_file_of_dstack_loads_or_says_field_by_field_what_does_not(tmp_path, n
 
 PROFILE = (
     "backends regions availability_zones instance_types reservation spot_policy retry max_duration "
-    "stop_duration max_price creation_policy idle_duration utilization_policy startup_order stop_criteria schedule fleets "
-    "instances tags backend_options"
+    "stop_duration max_price creation_policy idle_duration utilization_policy startup_order stop_criteria "
+    "schedule fleets instances tags backend_options"
 )
 FIELDS: dict[type, str] = {
     Fleet: "type name placement blocks nodes reservation resources backends regions availability_zones "

@@ -400,11 +400,11 @@ def test_anchored_values_keep_their_notation():
     text = """
     type: task
     name: aa
-    commands: [x]
     resources: &r
       memory: 16gb
       cpu: 4
     tags: *r
+    commands: [x]
     """
     assert fmt(text) == dedent(text).removeprefix("\n")
 

@@ -801,3 +801,15 @@ def test_golden(case):
         assert text == path.read_text(encoding="utf-8"), (
             f"if it is meant: FLEETFORM_ACCEPT=1 pytest {__file__}"
         )
+
+
+@pytest.mark.parametrize(
+    ("fleet", "tasks"),
+    [({**FLEET, "nodes": 60_000}, ()), (FLEET, tuple({**TRAIN, "name": f"job-{i}x"} for i in range(4_000)))],
+    ids=["nodes", "tasks"],
+)
+def test_what_would_take_minutes_is_refused(fleet, tasks):
+    """A stranger's few lines must not eat the machine: `plan --offline` runs on pull requests."""
+    declared = wanted(fleet, ({**DATA, "count": 4},), tasks)
+    plan = World().plan(declared)
+    assert (plan.result, [d.code for d in plan.diagnostics], plan.actions) == ("error", ["too-large"], ())

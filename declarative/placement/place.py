@@ -124,7 +124,8 @@ def _fill_baselines(world: World) -> list[tuple[str, int]]:
             if not tries[-1].fleets[name].baseline or rule.fleet.placement is not Placement.CLUSTER:
                 break  # only a cluster has to stay where its first node is
         best = min(tries, key=lambda w: w.fleets[name].baseline, default=world)
-        world.nodes[:], world.fleets = list(best.nodes), best.fleets
+        if best is not world:
+            world.become(best)
         if world.fleets[name].baseline:
             short.append((name, world.fleets[name].baseline))
     return short

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -53,30 +55,46 @@ class World:
         self.fleets = fleets
         self.volumes = volumes
         self.claims = claims
+        # What follows is derived from the above and kept beside it: a fleet may have very many nodes.
+        self._names = {n.name for n in nodes}.union(*(rule.taken for rule in fleets.values()))
+        self._free: dict[str, int] = {}
+        self._used = Counter(map(_kind, nodes))
+        self._lies: dict[str, set[tuple[str, str]]] = {}
+        for node in nodes:
+            if not node.closed:
+                self._lies.setdefault(node.fleet, set()).add((node.backend, node.region))
 
     def copy(self) -> World:
         """A copy to try something on; the values in it are immutable and shared."""
-        return World(list(self.nodes), dict(self.fleets), self.volumes, dict(self.claims))
+        twin = World([], {}, self.volumes, dict(self.claims))
+        twin.nodes, twin.fleets = list(self.nodes), dict(self.fleets)
+        twin._names, twin._free = set(self._names), dict(self._free)
+        twin._used = self._used.copy()
+        twin._lies = {fleet: set(places) for fleet, places in self._lies.items()}
+        return twin
+
+    def become(self, other: World) -> None:
+        """Take over what was tried on a copy."""
+        self.nodes, self.fleets, self.claims = other.nodes, other.fleets, other.claims
+        self._names, self._free = other._names, other._free
+        self._used, self._lies = other._used, other._lies
 
     def astray(self, rule: FleetRule, offer: Offer) -> str | None:
         """Where a cluster fleet's nodes lie, if the offer lies elsewhere: they share one network."""
         if rule.fleet.placement is not Placement.CLUSTER:
             return None
-        own = (n for n in self.nodes if n.fleet == rule.fleet.name and not n.closed)
-        other = next((n for n in own if (n.backend, n.region) != (offer.backend, offer.region)), None)
-        return f"{other.backend}/{other.region}" if other else None
+        own = self._lies.get(str(rule.fleet.name), set())
+        return next(("/".join(p) for p in sorted(own) if p != (offer.backend, offer.region)), None)
 
     def can_launch(self, offer: Offer) -> bool:
         """Whether the offer's own quantity limit has room."""
         if offer.limit is None:
             return True
-        key = (offer.backend, offer.region, offer.instance_type, offer.spot)
-        used = sum(1 for n in self.nodes if (n.backend, n.region, n.instance_type, n.spot) == key)
-        return used < offer.limit
+        return self._used[_kind(offer)] < offer.limit
 
     def free_name(self, rule: FleetRule, among: tuple[str, ...] = ()) -> str:
         """The name of the fleet's next node: one that is being replaced, else the lowest free number."""
-        taken = {n.name for n in self.nodes} | rule.taken
+        taken = self._names
         for name in rule.free_names:
             if name not in taken and (not among or name in among):
                 return name
@@ -87,9 +105,10 @@ class World:
                 and name.rpartition("-")[2].isdigit()
             ):
                 return name
-        index = 0
+        index = self._free.get(str(rule.fleet.name), 0)
         while f"{rule.fleet.name}-{index}" in taken:
             index += 1
+        self._free[str(rule.fleet.name)] = index  # names are taken and never given back
         return f"{rule.fleet.name}-{index}"
 
     def new_node(self, rule: FleetRule, offer: Offer, name: str) -> Node:
@@ -115,12 +134,17 @@ class World:
         """Launch `node`: it counts against its fleet from now on."""
         rule = self.fleets[node.fleet]
         self.nodes.append(node)
+        self._names.add(node.name)
+        self._used[_kind(node)] += 1
+        self._lies.setdefault(node.fleet, set()).add((node.backend, node.region))
         self.fleets[node.fleet] = replace(
-            rule,
-            existing=rule.existing + 1,
-            baseline=max(0, rule.baseline - 1),
-            taken=rule.taken | {node.name},
+            rule, existing=rule.existing + 1, baseline=max(0, rule.baseline - 1)
         )
+
+
+def _kind(thing: Node | Offer) -> tuple[str, str, str, bool]:
+    """What an offer's quantity limit counts."""
+    return (thing.backend, thing.region, thing.instance_type, thing.spot)
 
 
 class Trial:
@@ -137,6 +161,8 @@ class Trial:
         self.failed: int | None = None
         self.launched: list[tuple[Node, bool]] = []
         self._static: dict[str, Rejection | None] = {}
+        self._heap: list[tuple[tuple[object, ...], int]] | None = None
+        self._index = {node.name: i for i, node in enumerate(self.work.nodes)} if ask.prior else {}
 
     def run(self) -> bool:
         """Place every rank; on the first that does not fit the whole task fails, and `failed` names it."""
@@ -151,9 +177,7 @@ class Trial:
 
     def commit(self) -> None:
         """Make the trial's world the world."""
-        self.world.nodes[:] = self.work.nodes
-        self.world.fleets.update(self.work.fleets)
-        self.world.claims.update(self.work.claims)
+        self.world.become(self.work)
 
     def cost_key(self) -> tuple[object, ...]:
         """Least cost of launches, then fewest launches, then fewest idle blocks left beside, then name."""
@@ -237,7 +261,17 @@ class Trial:
         if not any(self.ask.want.mounts):
             return sorted(ranks, key=lambda r: (r not in stays, r))
         nodes = [n for n in self.work.nodes if n.name in there]
-        room = {r: sum(not isinstance(self._volumes(r, of_node(n)), Rejection) for n in nodes) for r in ranks}
+        # Nodes in one place are alike to a volume: each place is asked about once.
+        places = Counter((n.backend, n.region, n.zone) for n in nodes)
+        spots = {(n.backend, n.region, n.zone): of_node(n) for n in nodes}
+        room = {
+            r: sum(
+                count
+                for place, count in places.items()
+                if not isinstance(self._volumes(r, spots[place]), Rejection)
+            )
+            for r in ranks
+        }
         return sorted(ranks, key=lambda r: (r not in stays, room[r], r))
 
     def _fits_domain(self, node: Node) -> bool:
@@ -261,19 +295,39 @@ class Trial:
 
     def _reuse(self, rank: int) -> Choice | None:
         """The best node that is there: its prior one, else the one that it fills best."""
-        best: tuple[tuple[object, ...], int, Node] | None = None
-        prior = self.ask.prior.get(rank, ("", ()))[0]
-        for index, node in enumerate(self.work.nodes):
-            if not self._fits_domain(node) or self.rank_rejection(rank, node):
-                continue
-            spot = of_node(node)
-            left = node.total - len(node.held) - blocks_wanted(self.task, spot)
-            price = math.inf if node.price is None else node.price
-            whole = (price, node.shape.gpus, node.shape.cpu, node.shape.memory_mib)
-            key: tuple[object, ...] = (node.name != prior, left, not node.held, *whole, natural(node.name))
-            if best is None or key < best[0]:
-                best = (key, index, node)
-        return self._take(rank, best[1]) if best else None
+        prior = self._index.get(self.ask.prior.get(rank, ("", ()))[0])
+        if prior is not None:
+            node = self.work.nodes[prior]
+            if self._fits_domain(node) and not self.rank_rejection(rank, node):
+                return self._take(rank, prior)
+        if self._heap is None:
+            self._heap = [(key, i) for i in range(len(self.work.nodes)) if (key := self._fit(i))]
+            heapq.heapify(self._heap)
+        passed_over: list[tuple[tuple[object, ...], int]] = []
+        found: int | None = None
+        while self._heap and found is None:
+            key, index = heapq.heappop(self._heap)
+            if key != self._fit(index):
+                continue  # it has been taken from since; what is left of it was put in anew
+            if isinstance(self._volumes(rank, of_node(self.work.nodes[index])), Rejection):
+                passed_over.append((key, index))
+            else:
+                found = index
+        for entry in passed_over:
+            heapq.heappush(self._heap, entry)
+        return None if found is None else self._take(rank, found)
+
+    def _fit(self, index: int) -> tuple[object, ...] | None:
+        """How well a node would be filled by a rank, the best least; None if it cannot take one."""
+        node = self.work.nodes[index]
+        if not self._fits_domain(node) or self.node_rejection(node):
+            return None
+        left = node.total - len(node.held) - blocks_wanted(self.task, of_node(node))
+        if left < 0:
+            return None
+        price = math.inf if node.price is None else node.price
+        whole = (price, node.shape.gpus, node.shape.cpu, node.shape.memory_mib)
+        return (left, not node.held, *whole, natural(node.name))
 
     def _launch(self, rank: int) -> Choice | None:
         """The cheapest node that may be launched for it; one that its fleet wants anyway comes first."""
@@ -311,6 +365,9 @@ class Trial:
         blocks = stretch(node, wanted, prior_blocks if prior_node == node.name else ())
         holder = f"rank/{rank_name(str(self.task.name), rank)}"
         self.work.nodes[index] = replace(node, held={**node.held, **dict.fromkeys(blocks, holder)})
+        key = self._fit(index)
+        if key and self._heap is not None:
+            heapq.heappush(self._heap, (key, index))
         self.work.claims.update(dict.fromkeys(volumes.values(), holder))
         return Choice(task=str(self.task.name), rank=rank, node=node.name, blocks=blocks, volumes=volumes)
 

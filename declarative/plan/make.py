@@ -13,6 +13,12 @@ from declarative.plan.types import Inventory, Plan
 from declarative.resource import Desired
 from declarative.state import State
 
+MOST_PLACES = 50_000
+"""Ranks to place and nodes to place them on, together."""
+
+MOST_PAIRS = 10_000_000
+"""Tasks times the above: each task looks at each node once."""
+
 
 def make(
     desired: Desired,
@@ -28,6 +34,9 @@ def make(
     `now` is seconds since the epoch, for idle times only. `requested` holds addresses of tasks that are
     to run again although nothing about them changed. With `destroy`, protected things are left alone.
     """
+    large = _too_large(desired, recorded)
+    if large:
+        return Plan(lineage=recorded.lineage, serial=recorded.serial, diagnostics=(large,))
     state = effective(recorded, inventory)
     asked = Question(
         desired=desired,
@@ -52,6 +61,20 @@ def make(
         nodes=node_previews(state, fleets, found.tasks, outcome),
         diagnostics=in_order(diagnostics),
         vanished=tuple(map(str, vanished(recorded, inventory.gone))),
+    )
+
+
+def _too_large(desired: Desired, recorded: State) -> Diagnostic | None:
+    """A refusal of what would take minutes to place: a stranger's few lines must not eat the machine."""
+    ranks = sum(want.spec.nodes for want in desired.tasks.values())
+    nodes = sum(fleet.nodes.target for fleet in desired.fleets.values() if fleet.nodes)
+    places = ranks + nodes + len(recorded.of("node"))
+    if places <= MOST_PLACES and len(desired.tasks) * places <= MOST_PAIRS:
+        return None
+    return Diagnostic(
+        code="too-large",
+        summary=f"{len(desired.tasks)} tasks with {ranks} ranks, and {nodes} nodes, are too many for a plan",
+        hint=f"split the project: a plan places {MOST_PLACES} ranks and nodes at most, fewer with many tasks",
     )
 
 

@@ -49,7 +49,7 @@ class Writer:
             return rows.load(connection)
 
     def part(self, wanted: Iterable[Address]) -> State:
-        """The records of `wanted` and of all that they need, with their ranks' statuses: cheap at any size."""
+        """The records of `wanted` and all that they need, with their ranks' statuses: cheap at any size."""
         with reading(self._database) as connection:
             return rows.part(connection, wanted)
 

@@ -1,0 +1,241 @@
+"""A stranger's project, as the command meets it: a clear error, soon, in little memory, and nothing done.
+
+What the reader and the loader refuse is held in test_source and test_loader; here the whole command is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.cli import COMMAND, clean_env
+
+COMMANDS = (("validate",), ("plan", "--offline"))
+SECONDS = 2.0
+"""Of CPU, beyond what the command takes for a small project. The slowest takes 1.3, on a busy machine."""
+MEGABYTES = 200
+FLEET = "type: fleet\nname: gpu\nnodes: 1\n"
+LIMIT = 4 << 20
+
+
+def text(content: str | bytes) -> Callable[[Path], None]:
+    """A project of one file."""
+    data = content.encode() if isinstance(content, str) else content
+
+    def make(folder: Path) -> None:
+        (folder / "main.yaml").write_bytes(data)
+
+    return make
+
+
+def bomb() -> str:
+    lines = ["a0: &a0 [lol]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12)]
+    return FLEET + "\n".join(lines)
+
+
+def link_outside(folder: Path) -> None:
+    (folder / "main.yaml").symlink_to("/etc/passwd")
+
+
+def link_to_device(folder: Path) -> None:
+    (folder / "main.yaml").symlink_to("/dev/zero")
+
+
+def pipe(folder: Path) -> None:
+    os.mkfifo(folder / "main.yaml")
+
+
+def include_through_link(folder: Path) -> None:
+    (folder / "main.yaml").write_text("type: project\ninclude: ['sub/*.yaml']\n")
+    (folder / "sub").symlink_to("/etc")
+
+
+def templates(*expressions: str) -> str:
+    lines = [f"- '{expression}'" for expression in expressions]
+    return "type: project\nvariables: {x: aaaaaaaaaa, n: 9}\n---\n" + FLEET + "regions:\n" + "\n".join(lines)
+
+
+CASES: dict[str, tuple[Callable[[Path], None], set[str]]] = {
+    "alias bomb": (text(bomb()), {"too-large"}),
+    "deep nesting": (text(FLEET + "tags: " + "[" * (LIMIT - 100)), {"too-deep"}),
+    "huge file": (text(FLEET + "# " + "x" * LIMIT), {"too-large"}),
+    "many values": (text(FLEET + "regions:\n" + "- \n" * (LIMIT // 4)), {"too-large"}),
+    "many documents": (text("---\n" * (LIMIT // 4 - 1)), {"too-large"}),
+    "one long line": (text(FLEET + "placement: " + "x" * (LIMIT - 100)), {"bad-value"}),
+    "one long key": (text(FLEET + "x" * (LIMIT - 100) + ": 1"), {"yaml-syntax"}),
+    "binary": (text(bytes(range(256)) * 1000), {"bad-encoding"}),
+    "UTF-16": (text(FLEET.encode("utf-16")), {"bad-encoding"}),
+    "Python objects": (
+        text(FLEET + "tags: !!python/object/apply:os.system ['touch owned']"),
+        {"unsupported-yaml"},
+    ),
+    "classes of Python": (
+        text(
+            templates('${{ "".__class__.__mro__ }}', "${{ var.__init__.__globals__ }}", "${{ x.__class__ }}")
+        ),
+        {"template-error", "undefined-variable"},
+    ),
+    "large numbers": (
+        text(
+            templates(
+                "${{ var.x * 10**9 }}", "${{ 9**9**9 }}", "${{ var.x * 1000000000 }}", "${{ var.n * 1e308 }}"
+            )
+        ),
+        {"template-error"},
+    ),
+    "loops": (
+        text(templates("${{ range(10**9) }}", "${{ lipsum(99) }}", "${{ cycler(1) }}")),
+        {"template-error"},
+    ),
+    "link to a file outside": (link_outside, {"outside-project"}),
+    "link to a device": (link_to_device, {"outside-project"}),
+    "pipe": (pipe, {"not-a-file"}),
+    "include outside": (text("type: project\ninclude: ['../*.yaml', '/etc/*.yaml']\n"), {"outside-project"}),
+    "include through a link": (include_through_link, {"outside-project"}),
+}
+
+
+MEASURED = """
+import json, resource, subprocess, sys
+limits = {resource.RLIMIT_CPU: 20, resource.RLIMIT_AS: 1 << 30}
+def bounded():
+    for limit, most in limits.items():
+        resource.setrlimit(limit, (most, most))
+done = subprocess.run(
+    sys.argv[1:], stdin=subprocess.DEVNULL, capture_output=True, text=True, preexec_fn=bounded
+)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+seconds = used.ru_utime + used.ru_stime
+print(json.dumps([done.returncode, done.stdout, done.stderr, seconds, used.ru_maxrss / 1024]))
+"""
+
+
+@dataclass(frozen=True)
+class Used:
+    """What a command said and what it took."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+    megabytes: float
+
+
+def run(folder: Path, *args: str) -> Used:
+    """Run the command alone in a process, so that what it used is all that is measured."""
+    command = [sys.executable, "-c", MEASURED, COMMAND, *args]
+    done = subprocess.run(
+        command, cwd=folder, env=clean_env(), capture_output=True, text=True, timeout=120, check=True
+    )
+    return Used(*json.loads(done.stdout))
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory):
+    """What each command takes for a project of one small fleet."""
+    folder = tmp_path_factory.mktemp("usual")
+    (folder / "main.yaml").write_text(FLEET)
+    return {command: run(folder, *command) for command in COMMANDS}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_hostile_project_is_refused_soon(tmp_path, usual, command, name):
+    make, codes = CASES[name]
+    make(tmp_path)
+    used = run(tmp_path, *command)
+    assert (usual[command].code, used.code, used.out) == (0, 1, "")
+    assert set(re.findall(r"^error\[(.*?)\]: ", used.err, re.MULTILINE)) == codes
+    assert "Traceback" not in used.err
+    assert "= hint: " in used.err
+    assert len(used.err) < 2_000
+    assert used.seconds - usual[command].seconds < SECONDS
+    assert used.megabytes < MEGABYTES
+    assert [path.name for path in tmp_path.iterdir() if path.name not in {"main.yaml", "sub"}] == []
+
+
+# What a process does, by the interpreter's own account of it.
+WATCHED = """
+import atexit, json, sys
+seen = []
+def hook(event, args):
+    begins = event.partition(".")[0]
+    if begins in {"open", "socket", "subprocess", "sqlite3", "urllib"} or event in {
+        "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "os.mkdir",
+        "os.rename", "os.remove", "os.rmdir", "os.symlink", "os.link", "os.chmod", "os.truncate"
+    }:
+        seen.append([event, [str(arg) for arg in args[:2]]])
+sys.addaudithook(hook)
+atexit.register(lambda: sys.stderr.write("\\nSEEN " + json.dumps(seen)))
+sys.argv[0] = "fleetform"
+from declarative.cli import main
+main()
+"""
+STRANGER = """\
+type: project
+name: stranger
+state: sqlite:///../stolen.db
+---
+type: backend
+name: lab
+driver: local
+options: {command: touch owned}
+catalog:
+  - {instance_type: a, cpu: 4, memory: 8GB, price: 1}
+---
+type: fleet
+name: gpu
+nodes: 1
+---
+type: volume
+name: data
+size: 1GB
+---
+type: task
+name: train
+commands: [touch owned]
+env: [AWS_SECRET_ACCESS_KEY]
+working_dir: /etc
+volumes: ["data:/data"]
+"""
+
+
+def test_an_offline_plan_reads_the_project_and_nothing_else(tmp_path):
+    """No socket, no process, nothing written, no file opened but the project's and Python's own."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "main.yaml").write_text(STRANGER)
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", WATCHED, "plan", "--offline"],
+        cwd=folder,
+        env=clean_env(AWS_SECRET_ACCESS_KEY="hunter2"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Plan: " in done.stdout
+    assert "hunter2" not in done.stdout + done.stderr
+    seen = json.loads(done.stderr.rpartition("SEEN ")[2])
+    assert [event for event in seen if event[0] != "open"] == []
+    opened = {Path(args[0]).resolve() for event, args in seen if event == "open" and not args[0].isdigit()}
+    own = (folder, Path(sys.prefix), Path(sys.base_prefix), Path(__file__).parents[1])
+    assert [path for path in opened if not path.is_relative_to("/proc") and not within(path, own)] == []
+    assert folder / "main.yaml" in opened
+    written = [args for event, args in seen if event == "open" and set(args[1]) & set("wax+")]
+    assert written == []
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["main.yaml", "project"]
+
+
+def within(path: Path, folders: Sequence[Path]) -> bool:
+    return any(path.is_relative_to(folder.resolve()) for folder in folders)
