@@ -458,3 +458,9 @@ def test_without_a_fleet_nothing_fits():
     refusal = refused(run(ask(), [], []))
     assert (refusal.code, refusal.hint) == ("never-fits", "declare a fleet")
     assert split(SHAPE, None) == 8
+
+
+def test_waiting_is_no_hint_where_it_mends_nothing():
+    """A task that can never fit is not told to wait."""
+    refusal = refused(run(ask(nodes=4), fleets=[fleet(nodes=2, offers=[offer()], placement="cluster")]))
+    assert (refusal.code, refusal.hint) == ("never-fits", "raise the fleet's `nodes`")

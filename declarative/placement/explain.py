@@ -143,8 +143,10 @@ def _hint(ask: Ask, rejections: tuple[Rejection, ...], *, never: bool) -> str | 
         return "widen the range in the task's `resources`, or set `exclusive: false`"
     if "not-ready" in codes and task.instances:
         return "wait until the pinned node is ready, or pin another one"
+    # Waiting mends only what does not fit now.
+    wait = "" if never else ", or wait until running tasks have ended"
     if "fleet-max" in codes:
-        return "raise the fleet's `nodes`, or wait until running tasks have ended"
+        return f"raise the fleet's `nodes`{wait}"
     if "reuse-only" in codes:
-        return "set `creation_policy: reuse-or-create`, or wait until running tasks have ended"
+        return f"set `creation_policy: reuse-or-create`{wait}"
     return None if never else "wait until running tasks have ended, then run `fleetform apply` again"
