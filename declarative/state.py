@@ -142,7 +142,7 @@ class State:
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     """A sort key under which `gpu-2` comes before `gpu-10`."""
-    return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in name.split("-"))
+    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in name.split("-"))
 
 
 def rank_name(task: str, rank: int) -> str:

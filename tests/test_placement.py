@@ -6,7 +6,7 @@ from declarative.blocks import Shape, split
 from declarative.placement import Ask, FleetRule, Node, VolumeAt, place
 from declarative.resource import Offer, TaskWant
 from declarative.spec import Fleet, Task
-from declarative.state import NodeState, Readiness
+from declarative.state import NodeState, Readiness, natural
 from tests.model import rank_mounts, spec
 
 SHAPE = Shape(cpu=8, memory_mib=32768)
@@ -464,3 +464,8 @@ def test_waiting_is_no_hint_where_it_mends_nothing():
     """A task that can never fit is not told to wait."""
     refusal = refused(run(ask(nodes=4), fleets=[fleet(nodes=2, offers=[offer()], placement="cluster")]))
     assert (refusal.code, refusal.hint) == ("never-fits", "raise the fleet's `nodes`")
+
+
+def test_names_are_sorted_as_people_count():
+    """Numbers by their value; what only looks like a digit is a letter."""
+    assert sorted(["gpu-10", "gpu-2", "gpu-²"], key=natural) == ["gpu-2", "gpu-10", "gpu-²"]

@@ -66,7 +66,7 @@ def _tasks(ctx: click.Context) -> dict[str, int]:
     for address in _recorded(ctx):
         if address.startswith("rank/"):
             task, _, rank = address.removeprefix("rank/").rpartition("-")
-            if rank.isdigit():
+            if rank.isdecimal():
                 found[task] = max(found.get(task, 0), int(rank) + 1)
     return found
 

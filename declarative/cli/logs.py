@@ -30,7 +30,7 @@ def parse_target(text: str, rank: int | None) -> tuple[str, int | None]:
     task, slash, number = text.partition("/")
     if not slash:
         return task, rank
-    if not number.isdigit():
+    if not number.isdecimal():
         raise failed("usage", f"`{number}` is not a rank", f"write `{task}/0`")
     return task, int(number)
 

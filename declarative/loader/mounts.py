@@ -199,7 +199,7 @@ class _Task:
             count = declared.spec.count
             needed = (
                 max(
-                    int(n.rpartition("-")[2]) for names in item.alternatives for n in names if n[-1].isdigit()
+                    int(n.rpartition("-")[2]) for names in item.alternatives for n in names if n[-1].isdecimal()
                 )
                 + 1
             )
@@ -251,7 +251,7 @@ def _numbered(names: Sequence[str]) -> tuple[tuple[str, ...], str]:
     """The names by rank, checked, and what they have in common before the number at their end."""
     match = _NUMBERED.fullmatch(names[0])
     base = match[1] if match else ""
-    if not base or not all(n.startswith(base + "-") and n[len(base) + 1 :].isdigit() for n in names):
+    if not base or not all(n.startswith(base + "-") and n[len(base) + 1 :].isdecimal() for n in names):
         raise BadValueError("rank-name", "the names of the ranks may differ only in a number at their end")
     return tuple(check_name(n) for n in names), base
 

@@ -102,7 +102,7 @@ class World:
             if (
                 name not in taken
                 and name.rpartition("-")[0] == rule.fleet.name
-                and name.rpartition("-")[2].isdigit()
+                and name.rpartition("-")[2].isdecimal()
             ):
                 return name
         index = self._free.get(str(rule.fleet.name), 0)
