@@ -197,12 +197,8 @@ class _Task:
         declared = documents.get(match[1]) if match else None
         if match and declared is not None and declared.spec is not None:
             count = declared.spec.count
-            needed = (
-                max(
-                    int(n.rpartition("-")[2]) for names in item.alternatives for n in names if n[-1].isdecimal()
-                )
-                + 1
-            )
+            numbers = (n.rpartition("-")[2] for names in item.alternatives for n in names)
+            needed = max(int(number) for number in numbers if number.isdecimal()) + 1
             there = f"`{match[1]}` has `count: {count}`" if count else f"`{match[1]}` has no `count`"
             return f"{there}; write `count: {needed}`"
         near = self.findings.near(name, [*documents, *wants] if len(wants) <= 1000 else list(documents))
