@@ -125,7 +125,7 @@ class Runner:
         """Give at most `limit` bytes of the log from byte `offset` on; none if it is not that long yet."""
         answer = _after(_LOG, self._call(["tail", attempt_id, str(offset), str(limit)]).stdout)
         count, found, rest = answer.partition(b"\n")
-        if not found or not count.isdecimal() or len(rest) < int(count):
+        if not found or not count.isdigit() or len(rest) < int(count):
             raise ConnectionLost(f"the log of {attempt_id} did not come whole")
         return rest[: int(count)]
 
