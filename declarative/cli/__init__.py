@@ -32,13 +32,34 @@ COMMANDS: dict[str, str] = {
 }
 """Name → one line, so that `--help` need not import the commands."""
 
-EXAMPLES = """\b
-Examples:
-  fleetform init
-  fleetform plan
-  fleetform apply --wait
-  fleetform logs train/0 -f
-"""
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "fleetform": (
+        "fleetform init",
+        "fleetform plan",
+        "fleetform apply --wait",
+        "fleetform logs train/0 -f",
+    ),
+    "validate": ("fleetform validate --json", "fleetform -C infra/gpu validate --var size=8"),
+    "fmt": ("fleetform fmt", "fleetform fmt --check --diff"),
+    "plan": (
+        "fleetform plan --json",
+        "fleetform plan --offline --detailed-exitcode",
+        "fleetform plan --replace task/train",
+    ),
+    "apply": ("fleetform apply --auto-approve --wait", "fleetform apply --lock-timeout 5m"),
+    "destroy": ("fleetform destroy --auto-approve",),
+    "status": ("fleetform status --json",),
+    "logs": ("fleetform logs train", "fleetform logs train/0 -f"),
+    "stop": ("fleetform stop train",),
+    "schema": ("fleetform schema task", "fleetform schema --check --dir schemas"),
+}
+"""Lines to copy, under each command's help."""
+
+
+def _examples(name: str) -> str | None:
+    """The epilog of a command, each example on a line of its own."""
+    lines = EXAMPLES.get(name)
+    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines))) if lines else None
 
 
 class _ReaderGoneError(Exception):
@@ -64,6 +85,7 @@ class Commands(click.Group):
             return None
         module = importlib.import_module(f"declarative.cli.{cmd_name}")
         command: click.Command = module.command
+        command.epilog = command.epilog or _examples(cmd_name)
         return command
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
@@ -90,7 +112,9 @@ class Commands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(cls=Commands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Commands, epilog=_examples("fleetform"), context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(__version__, prog_name="fleetform", message="%(prog)s %(version)s")
 @click.option(
     "-C",
