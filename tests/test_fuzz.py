@@ -259,7 +259,15 @@ def test_any_files_are_planned_or_refused():
 def test_bytes_that_atheris_finds_are_planned_or_refused(tmp_path):
     """Guided by coverage, from the files of the golden tests; by its seed the same inputs each time."""
     runs = 3_000 // SHARE
-    command = [sys.executable, str(ATHERIS), f"-atheris_runs={runs}", "-seed=1", "-timeout=20", str(tmp_path)]
+    command = [
+        sys.executable,
+        str(ATHERIS),
+        f"-atheris_runs={runs}",
+        "-seed=1",
+        "-timeout=20",
+        "-rss_limit_mb=2000",
+        str(tmp_path),
+    ]
     done = subprocess.run(
         command,
         cwd=tmp_path,
