@@ -293,6 +293,35 @@ def test_a_listing_that_cannot_be_read_is_an_error(place):
         place.provider.inventory()
 
 
+@pytest.mark.parametrize("of", ["thing", "kind"])
+def test_a_link_is_no_thing(place, tmp_path_factory, of):
+    """Whatever it leads to: who deleted it would delete somewhere else."""
+    place.node()
+    folder = root(place) / "nodes" / ("gpu-0" if of == "thing" else "")
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "moved"
+    shutil.move(folder, elsewhere)
+    folder.symlink_to(elsewhere)
+    with refused(PermanentKind.INVALID, "node/gpu-0.*is no folder"):
+        place.provider.inventory()
+
+
+def test_a_long_description_is_read_whole(place):
+    inputs = {**NODE, "tags": {f"tag-{i}": "x" * 100 for i in range(200)}}
+    made = place.create(place.wanted("node", "gpu-0", inputs))
+    assert [inputs] == [thing.inputs for thing in place.provider.inventory()]
+    assert made
+
+
+def test_what_cannot_be_read_is_named(place):
+    """Whichever call of the system it was that failed."""
+    place.node()
+    meta = root(place) / "nodes" / "gpu-0" / "fleetform.json"
+    meta.unlink()
+    meta.mkdir()
+    with refused(PermanentKind.INVALID, f"{meta}: Is a directory"):
+        place.provider.inventory()
+
+
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".", "A", "x" * 300, "a\0b", "a\n"])
 def test_names_cannot_lead_out_of_the_root(place, name):
     for kind in ("node", "volume"):

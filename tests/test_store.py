@@ -693,10 +693,19 @@ def test_values_are_not_in_messages(store, writer) -> None:
 
 def test_the_tables_are_portable() -> None:
     """PostgreSQL takes the same ones (a later issue runs them there)."""
+    tables.suit("postgresql")
+    one_open = str(CreateIndex(tables.one_open).compile(dialect=postgresql.dialect()))
+    assert one_open.endswith("WHERE ended_at IS NULL")
     for table in tables.metadata.sorted_tables:
         assert "CREATE" in str(CreateTable(table).compile(dialect=postgresql.dialect()))
         for index in table.indexes:
             assert "CREATE" in str(CreateIndex(index).compile(dialect=postgresql.dialect()))
+
+
+def test_only_the_dialect_that_is_used_is_loaded() -> None:
+    """Each takes its time, and every command opens the state."""
+    code = "import sys, declarative.store; sys.exit('sqlalchemy.dialects.postgresql' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 class Blocks(RuleBasedStateMachine):

@@ -28,7 +28,7 @@ def effective(state: State, inventory: Inventory) -> State:
     ranks = {**state.ranks, **inventory.ranks}
     for record in state.records.values():
         rank = rank_of(record)
-        missing = sorted(record.needs & inventory.gone)
+        missing = sorted(record.needs & inventory.gone) if rank is not None else []
         if rank is None or not missing or Address("rank", rank) not in records:
             continue
         status = ranks.get(rank)

@@ -6,6 +6,7 @@ and nothing else changes.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sqlite3
@@ -79,6 +80,12 @@ def dumps(value: Any) -> str:
     )
 
 
+@functools.lru_cache(maxsize=256)
+def loads(text: str) -> Any:
+    """What is stored, as a value that is only looked at: the things of one document share their inputs."""
+    return json.loads(text)
+
+
 def plain(value: Any) -> Any:
     """`value` as it will be read back: dicts, lists and scalars."""
     return json.loads(dumps(value))
@@ -109,6 +116,7 @@ def engine(path: Path, *, mode: str) -> Engine:
         creator=connect,
         poolclass=QueuePool,
         json_serializer=dumps,
+        json_deserializer=loads,
         hide_parameters=True,  # what is stored has no place in messages and tracebacks
     )
 

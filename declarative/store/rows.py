@@ -48,10 +48,7 @@ def load(connection: Connection) -> State:
             ranks=_ranks(connection),
             readiness=readiness,
             idle_since=idle_since,
-            generations=_sorted(
-                {Address.parse(r.address): r.generation for r in connection.execute(select(t.generations))},
-                by_address,
-            ),
+            generations=_generations(connection),
             intents=tuple(
                 intent_of(row)
                 for row in connection.execute(
@@ -74,18 +71,34 @@ def _records(connection: Connection) -> dict[Address, Record]:
     needs: dict[str, set[Address]] = {}
     for row in connection.execute(select(t.needs)):
         needs.setdefault(row.address, set()).add(Address.parse(row.needed))
-    found = {
-        Address(row.kind, row.name): Record(
-            address=Address(row.kind, row.name),
-            backend=row.backend,
-            inputs=row.inputs,
-            outputs=row.outputs,
-            needs=frozenset(needs.get(row.address, ())),
-            generation=row.generation,
+    found: dict[Address, Record] = {}
+    columns = t.resources.c
+    wanted = (
+        columns.address,
+        columns.kind,
+        columns.name,
+        columns.backend,
+        columns.inputs,
+        columns.outputs,
+        columns.generation,
+    )
+    for text, kind, name, backend, inputs, outputs, number in connection.execute(select(*wanted)).all():
+        address = Address(kind, name)
+        found[address] = Record(
+            address=address,
+            backend=backend,
+            inputs=inputs,
+            outputs=outputs,
+            needs=frozenset(needs.get(text, ())),
+            generation=number,
         )
-        for row in connection.execute(select(t.resources))
-    }
     return _sorted(found, by_address)
+
+
+def _generations(connection: Connection) -> dict[Address, int]:
+    columns = t.generations.c
+    rows = connection.execute(select(columns.address, columns.generation)).all()
+    return _sorted({Address.parse(text): number for text, number in rows}, by_address)
 
 
 def _ranks(connection: Connection, names: Sequence[str] | None = None) -> dict[str, RankStatus]:

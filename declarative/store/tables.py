@@ -129,14 +129,8 @@ operations = Table(
     Column("result", Text),
     Column("error", Text),
 )
-Index(
-    "uq_operations_open",
-    operations.c.address,
-    operations.c.op,
-    unique=True,
-    sqlite_where=operations.c.ended_at.is_(None),
-    postgresql_where=operations.c.ended_at.is_(None),
-)
+one_open = Index("uq_operations_open", operations.c.address, operations.c.op, unique=True)
+"""One open intent of a kind for each address; `suit` confines it to open ones."""
 
 # One row for ever: it keeps the fence, which counts up with each holder.
 writer_lock = Table(
@@ -162,8 +156,17 @@ MIGRATIONS: Sequence[Migration] = ()
 FORMAT_VERSION = 1 + len(MIGRATIONS)
 
 
+def suit(dialect: str) -> None:
+    """Say to a database's dialect what the tables need of its own words.
+
+    Not where they are declared: SQLAlchemy would load the dialect of every database, for every command.
+    """
+    one_open.dialect_options[dialect]["where"] = operations.c.ended_at.is_(None)
+
+
 def create(connection: Connection) -> None:
     """All tables, and the rows that are always there. Inside the caller's transaction."""
+    suit(connection.dialect.name)
     metadata.create_all(connection)
     connection.execute(insert(meta).values(id=1, format_version=FORMAT_VERSION, tool=__version__, serial=0))
     connection.execute(insert(writer_lock).values(id=1, fence=0))

@@ -44,13 +44,14 @@ class Attachments:
         return [meta for meta in stored if meta and meta.bound["node"] in nodes]
 
     def _stored(self, volume: str) -> Meta | None:
-        path = self._folders.folder(Address("volume", volume)) / ATTACHMENT
-        meta = load(Address("volume", volume), path)
+        address = Address("volume", volume)
+        path = f"{self._folders.at(address)}/{ATTACHMENT}"
+        meta = load(address, path)
         whole = (
             meta and "node" in meta.bound and "node" in meta.inputs and meta.inputs.get("volume") == volume
         )
         if meta and not whole:
-            raise DamagedError(Address("volume", volume), path, "cannot be read: it is damaged")
+            raise DamagedError(address, path, "cannot be read: it is damaged")
         return meta
 
     def make(self, wanted: Meta) -> Meta:

@@ -40,6 +40,7 @@ ATTACHMENT = "attachment.json"
 DATA = "data"
 
 _FORMAT = 1
+_CHUNK = 1 << 12
 _FOLDERS = {"node": "nodes", "volume": "volumes"}
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,199}", re.ASCII)
 """As wide as any declared name with a number; nothing that could lead out of the root."""
@@ -48,7 +49,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,199}", re.ASCII)
 class DamagedError(PermanentError):
     """What is there cannot be taken for a thing, nor for none: nobody may go on as if it were gone."""
 
-    def __init__(self, address: Address, path: Path, reason: str) -> None:
+    def __init__(self, address: Address, path: Path | str, reason: str) -> None:
         hint = f"restore {path}, or move it away if nothing in it is needed"
         super().__init__(PermanentKind.INVALID, f"{address}: {path} {reason}", about=str(address), hint=hint)
         self.reason = reason
@@ -106,15 +107,21 @@ class Folders:
     def __init__(self, root: Path, owner: str) -> None:
         self.root = root
         self.owner = owner
+        self._parents = {kind: str(root / name) for kind, name in _FOLDERS.items()}
 
     # -------------------------------------------------------------------------------------- reading
 
-    def folder(self, address: Address) -> Path:
-        """Where a node or a volume is, or would be."""
-        if address.kind not in _FOLDERS or not _NAME.fullmatch(address.name):
+    def at(self, address: Address) -> str:
+        """Where a node or a volume is, or would be; as text, since there may be very many of them."""
+        kind, name = address
+        if kind not in _FOLDERS or not _NAME.fullmatch(name):
             summary = f"no folder can stand for `{address}`"
             raise PermanentError(PermanentKind.INVALID, summary, about=str(address))
-        return self.root / _FOLDERS[address.kind] / address.name
+        return f"{self._parents[kind]}/{name}"
+
+    def folder(self, address: Address) -> Path:
+        """As `at`, as a path."""
+        return Path(self.at(address))
 
     def read(self, address: Address) -> Meta | None:
         """What is there, whosever it is; None for nothing, or for what a crashed create left behind."""
@@ -126,10 +133,11 @@ class Folders:
                 return None
             if not stat.S_ISDIR(mode):  # a link, too: who deletes through it deletes somewhere else
                 raise DamagedError(address, path, "is no folder")
-        meta = load(address, folder / META)
+        meta = load(address, f"{folder}/{META}")
         if meta or _unfinished(folder):
             return meta
-        meta = load(address, folder / META)  # it may have been finished, or removed, between the two looks
+        # It may have been finished, or removed, between the two looks.
+        meta = load(address, f"{folder}/{META}")
         if meta is None and folder.exists():
             raise DamagedError(address, folder, f"has content but no {META}")
         return meta
@@ -151,10 +159,12 @@ class Folders:
         """All nodes and volumes of this owner, or a fault that names everything that cannot be read."""
         found: list[Meta] = []
         damaged: list[DamagedError] = []
-        for kind, name in _FOLDERS.items():
-            for entry in _names(self.root / name):
+        for kind, parent in self._parents.items():
+            for name, real in _entries(Path(parent)):
+                address = Address(kind, name)
                 try:
-                    meta = self.read(Address(kind, entry))
+                    # What is not as it nearly always is gets a second, closer look.
+                    meta = (load(address, f"{parent}/{name}/{META}") if real else None) or self.read(address)
                 except DamagedError as error:
                     damaged.append(error)
                 else:
@@ -225,7 +235,7 @@ class Folders:
         What is left of others of this owner goes too, as far as it can: nobody may ask for those again.
         """
         trash, mark = self.root / "trash", self._mark(address)
-        names = _names(trash, whole=False)
+        names = _names(trash)
         for name in names:
             if name.startswith(f"{_digest(self.owner)}.") and not name.startswith(f"{mark}."):
                 with contextlib.suppress(OSError):
@@ -248,10 +258,10 @@ class Folders:
             os.close(handle)
 
 
-def load(address: Address, path: Path) -> Meta | None:
+def load(address: Address, path: str) -> Meta | None:
     """The file's content; None if there is no file, `DamagedError` if it cannot be what was written."""
     try:
-        text = path.read_bytes()
+        text = _content(path)
     except FileNotFoundError:
         return None
     try:
@@ -269,9 +279,24 @@ def load(address: Address, path: Path) -> Meta | None:
         raise DamagedError(address, path, "cannot be read: it is damaged") from error
     if not known:
         raise DamagedError(address, path, "was written by another version of the tool")
-    if path.name == META and meta.address != address:
+    if path.endswith(f"/{META}") and meta.address != address:
         raise DamagedError(address, path, f"says that it is {meta.address}: a copy by hand?")
     return meta
+
+
+def _content(path: str) -> bytes:
+    """All that is in a file. In as few calls as can be: a listing reads thousands of small ones."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        parts = [os.read(handle, _CHUNK)]
+        while parts[-1]:
+            parts.append(os.read(handle, _CHUNK))
+    except OSError as error:
+        error.filename = path
+        raise
+    finally:
+        os.close(handle)
+    return b"".join(parts)
 
 
 def put(path: Path, meta: Meta, *, new: bool) -> bool:
@@ -323,20 +348,34 @@ def _text(value: object) -> str:
     return value
 
 
-def _names(folder: Path, *, whole: bool = True) -> list[str]:
-    """The names in a folder that may be things; none if there is no folder: then nothing was made yet."""
+def _entries(parent: Path) -> list[tuple[str, bool]]:
+    """The names in a folder that may be things, and whether each is a folder and no link.
+
+    Nothing, if there is no such folder: then nothing was made yet.
+    """
+    real = not parent.is_symlink()
     try:
-        found = sorted(path.name for path in folder.iterdir())
+        with os.scandir(parent) as entries:
+            return sorted(
+                (e.name, real and e.is_dir(follow_symlinks=False)) for e in entries if _NAME.fullmatch(e.name)
+            )
     except FileNotFoundError:
         return []
-    return [name for name in found if _NAME.fullmatch(name)] if whole else found
+
+
+def _names(folder: Path) -> list[str]:
+    """The names in a folder; none if there is no folder."""
+    try:
+        return sorted(path.name for path in folder.iterdir())
+    except FileNotFoundError:
+        return []
 
 
 def _unfinished(folder: Path) -> bool:
     """Whether nothing is there but what a create makes before its last step."""
     try:
-        found = [name for name in _names(folder, whole=False) if not name.startswith(".fleetform.")]
-        return not found or (found == [DATA] and not _names(folder / DATA, whole=False))
+        found = [name for name in _names(folder) if not name.startswith(".fleetform.")]
+        return not found or (found == [DATA] and not _names(folder / DATA))
     except NotADirectoryError:
         return False
 

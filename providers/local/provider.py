@@ -163,11 +163,11 @@ class Local:
     def _outputs(self, meta: Meta) -> dict[str, Any]:
         if meta.address.kind == "attachment":
             volume = Address("volume", str(meta.inputs["volume"]))
-            return {"id": meta.id, "path": str(self._folders.folder(volume) / DATA)}
-        folder = self._folders.folder(meta.address)
+            return {"id": meta.id, "path": f"{self._folders.at(volume)}/{DATA}"}
+        folder = self._folders.at(meta.address)
         if meta.address.kind == "volume":
-            return {"id": meta.id, "path": str(folder / DATA)}
-        return {"id": meta.id, "address": "127.0.0.1", "path": str(folder)}
+            return {"id": meta.id, "path": f"{folder}/{DATA}"}
+        return {"id": meta.id, "address": "127.0.0.1", "path": folder}
 
     def _thing(self, meta: Meta) -> Thing:
         return Thing(address=meta.address, token=meta.token, inputs=meta.inputs, outputs=self._outputs(meta))
