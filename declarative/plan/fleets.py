@@ -71,7 +71,7 @@ def fleet_offers(
     within = [o for o in found if limits(fleet, backends, o) is None]
     good = [o for o in within if split(o.shape, fleet.blocks.number) is not None]
     address = f"fleet/{fleet.name}"
-    span = desired.places.get(address)
+    span = desired.places.get(f"{address}.blocks", desired.places.get(address))
     out: list[Diagnostic] = []
     if within and not good:
         shape = within[0].shape
@@ -283,5 +283,5 @@ class Fleets:
 
     def _error(self, fleet: Fleet, code: str, summary: str, hint: str) -> None:
         address = f"fleet/{fleet.name}"
-        span = self.desired.places.get(address)
+        span = self.desired.places.get(f"{address}.blocks", self.desired.places.get(address))
         self.diagnostics.append(Diagnostic(code=code, summary=summary, hint=hint, address=address, span=span))

@@ -49,7 +49,9 @@ def make(
     found = decide(asked)
     fleets, outcome = found.fleets, found.outcome
     errors = (*found.errors, *_node_errors(fleets, destroy=destroy))
-    diagnostics = [*inventory.diagnostics, *errors, *fleets.diagnostics, *_short(desired, outcome)]
+    unsplit = {d.address for d in fleets.diagnostics if d.code == "blocks-do-not-divide"}
+    short = [d for d in _short(desired, outcome) if d.address not in unsplit]
+    diagnostics = [*inventory.diagnostics, *errors, *fleets.diagnostics, *short]
     return Plan(
         lineage=recorded.lineage,
         serial=recorded.serial,
