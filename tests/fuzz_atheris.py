@@ -36,7 +36,7 @@ def main() -> None:
             (Path(seeds) / f"{i}.yaml").write_bytes(path.read_bytes()[:LONGEST])
         files = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
         alone = len(files) == 1 and Path(files[0]).is_file()
-        options = [f"-max_len={LONGEST}", "-rss_limit_mb=1000"]
+        options = [f"-max_len={LONGEST}", "-rss_limit_mb=2048"]
         atheris.Setup([sys.argv[0], *options, *sys.argv[1:], *([] if alone else [seeds])], one)
         atheris.Fuzz()
 
