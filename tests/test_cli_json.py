@@ -178,7 +178,7 @@ def test_validate(project):
     assert list(done.json) == ["valid", "diagnostics"]
     assert keys(done.json["diagnostics"]) == DIAGNOSTIC
     assert done.err == ""
-    assert {"unknown-field", "missing-field"} <= {d["code"] for d in done.json["diagnostics"]}
+    assert {"unknown-field", "out-of-range"} <= {d["code"] for d in done.json["diagnostics"]}
     first = next(d for d in done.json["diagnostics"] if d["code"] == "unknown-field")
     assert tuple(first[k] for k in ("severity", "file", "line", "column", "end_line", "end_column")) == (
         "error",

@@ -32,8 +32,8 @@ ELSEWHERE = {
 """Codes that a project in a folder cannot show."""
 
 ALSO = {
+    "duplicate-key": ["not-supported-yet"],
     "bad-credential": ["unknown-field"],
-    "blocks-do-not-divide": ["no-offer"],
     "nodes-and-ssh": ["not-supported-yet"],
 }
 """What is rightly said besides."""

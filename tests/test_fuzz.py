@@ -257,7 +257,11 @@ def test_any_files_are_planned_or_refused():
     reason="atheris is not installed (134 MB, for Linux alone): pip install -e '.[dev,fuzz]'",
 )
 def test_bytes_that_atheris_finds_are_planned_or_refused(tmp_path):
-    """Guided by coverage, from the files of the golden tests; by its seed the same inputs each time."""
+    """Guided by coverage, from the files of the golden tests; by its seed the same inputs each time.
+
+    In CI 3,000 inputs, about 20 seconds of CPU. Memory does not grow with them (80 MB); the bound is for a
+    single input that declares a hundred thousand ranks.
+    """
     runs = 3_000 // SHARE
     command = [
         sys.executable,
@@ -265,7 +269,7 @@ def test_bytes_that_atheris_finds_are_planned_or_refused(tmp_path):
         f"-atheris_runs={runs}",
         "-seed=1",
         "-timeout=20",
-        "-rss_limit_mb=2000",
+        "-rss_limit_mb=2048",
         str(tmp_path),
     ]
     done = subprocess.run(

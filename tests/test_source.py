@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declarative.diagnostic import Diagnostic, InvalidError, Span
-from declarative.source import MAX_BYTES, MAX_DEPTH, MAX_NODES, Document, parse, read
-from declarative.source.reader import MAX_FINDINGS
+from declarative.source import MAX_BYTES, MAX_DEPTH, MAX_MARKS, MAX_NODES, Document, parse, read
+from declarative.source.reader import MAX_DOCUMENTS, MAX_FINDINGS, MAX_ITEMS
 
 
 def one(text: str) -> Document:
@@ -137,32 +137,38 @@ def test_a_long_line_is_not_shown():
 # ------------------------------------------------------------------------------------------------ refusals
 
 REFUSED = [
-    ("a: 'x\n", "yaml-syntax", "found unexpected end of stream", "close the quote", (2, 1)),
+    ("a: 'x\n", "yaml-syntax", "the `'` that opens here is never closed", "close it with", (1, 4)),
     (
         "a: b: c\n",
         "yaml-syntax",
-        "mapping values are not allowed in this context",
-        "check the indentation",
+        "there is a `: ` where no key can be",
+        "in quotes",
         (1, 5),
     ),
     (
         "a:\n\tb: 1\n",
         "yaml-syntax",
-        "found character that cannot start any token",
+        "a tab stands where only spaces are allowed",
         "spaces, not tabs",
         (2, 1),
     ),
-    ("a: [1, 2\nb: 3\n", "yaml-syntax", "did not find expected ',' or ']'", "close the list", (2, 2)),
-    ("a: {gpu: H100:8}\n", "yaml-syntax", "found unexpected ':'", "in quotes", (1, 14)),
+    (
+        "a: [1, 2\nb: 3\n",
+        "yaml-syntax",
+        "expected `,` or `]`, for the `[` of line 1",
+        "close the `[`",
+        (2, 2),
+    ),
+    ("a: {gpu: H100:8}\n", "yaml-syntax", "there is a `:` in a value without quotes", "in quotes", (1, 14)),
     (
         "a: [x-${{ r }}]\n",
         "yaml-syntax",
-        "did not find expected ',' or ']'",
+        "`${{` stands between brackets",
         "`${{ … }}` stands between",
         (1, 8),
     ),
-    ('a: "\\q"\n', "yaml-syntax", "found unknown escape character", "single quotes", (1, 5)),
-    ("a: *x\n", "yaml-syntax", "`*x` refers to nothing", "mark a value with `&x`", (1, 4)),
+    ('a: "\\q"\n', "yaml-syntax", "this is no escape that double quotes know", "single quotes", (1, 5)),
+    ("a: *x\n", "yaml-syntax", "`*x` refers to nothing", "mark a value with `&…`", (1, 4)),
     ("a: 1\nb: 2\na: 3\n", "duplicate-key", "`a` is already there in line 1", "remove one", (3, 1)),
     ("- a\n", "not-a-mapping", "a document is a mapping of fields", "beginning with `type:`", (1, 1)),
     ("text\n", "not-a-mapping", "a document is a mapping of fields", "beginning with `type:`", (1, 1)),
@@ -178,7 +184,7 @@ REFUSED = [
     ("a: &a [*a]\n", "unsupported-yaml", "`*a` refers to what it is part of", "write the value out", (1, 8)),
     ("%TAG ! x\n---\na: 1\n", "unsupported-yaml", "the directive `%TAG` is not supported", "remove", (1, 1)),
     ("a: 1\n1: 2\n", "non-string-key", "`1` cannot be a key: keys are strings", "in quotes: `'1'`", (2, 1)),
-    ("? [a]\n: 1\n", "non-string-key", "a list or a mapping cannot be a key", None, (1, 3)),
+    ("? [a]\n: 1\n", "non-string-key", "a list or a mapping cannot be a key", "in quotes", (1, 3)),
     ("a" * 201 + ": 1\n", "too-large", "a key has more than 200 characters", "check indentation", (1, 1)),
     (
         f"a: {2**63}\n",
@@ -224,6 +230,124 @@ def test_everything_is_found_at_once_and_what_is_readable_is_kept():
     assert reading.lost
 
 
+# What people type, where the message points, and a part of what it says to do.
+SYNTAX = [
+    ("a: 1\n  b: 2\n", "this line is indented too far", "line 1 has a value already", (2, 4)),
+    ("a: 1\n\n# c\n  b: 2\n", "this line is indented too far", "line 1 has a value", (4, 3)),
+    ("a:\n    b: 1\n  c: 2\n", "this line is indented like nothing above", "like line 2 or line 1", (3, 3)),
+    ("a: |2\n b\n", "this line is indented like nothing above it", "indent it like line 1", (2, 2)),
+    ("a:\n  - a\n - b\n", "this line is indented like nothing", "like line 2 or line 1", (3, 2)),
+    ("a:\n- b\nc\n", "this line is neither an item nor `key", "begin it with `- `", (3, 1)),
+    ("a: |\n b\nc\n", "this line is no `key: value`", "text of several lines needs `|`", (3, 1)),
+    ("a: ${{ var.b ? 1 : 2 }}\n", "there is a `: ` where no key can be", "a if b else c", (1, 18)),
+    ("x y\na: 1\n", "line 1 is no `key: value`", "write `x: …`", (1, 1)),
+    ("a: &x &y 1\n", "the value has ended before this", "in quotes", (1, 7)),
+    ("a: 'it's'\n", "the value has ended with the quote", "…", (1, 8)),
+    ("a: {b: 1} c\n", "the value has ended with the `}`", "remove what follows", (1, 11)),
+    ('"a" b\n', "the value has ended with the quote", "one pair of quotes", (1, 5)),
+    ("[a]\nb: 1\n", "the document has ended before this", "`---`", (2, 1)),
+    ("a: 1\n... b\n", "the document has ended before this", "`---`", (2, 5)),
+    (": a\n", "a key is missing before `:`", "write `key: value`", (1, 1)),
+    ("a: ? b\n", "text cannot begin with `? `", "in quotes", (1, 4)),
+    ("a: , b\n", "`,` separates nothing here", "remove it", (1, 4)),
+    ("a: [1,\n---\nb: 2\n", "the document ends within brackets", "close the `[`", (2, 1)),
+    ("a: [1 # c\n\n", "the `[` that opens here is never closed", "close it with `]`", (1, 4)),
+    ("a: %x\n", "text cannot begin with `%`", "in quotes", (1, 4)),
+    ("a: `x`\n", "text cannot begin with a backtick", "in quotes", (1, 4)),
+    ("a: & x\n", "text cannot begin with `&`", "in quotes", (1, 4)),
+    ("a: !x!y z\n", "text cannot begin with `!`", "in quotes", (1, 4)),
+    ("a: !<x z\n", "text cannot begin with `!`", "in quotes", (1, 4)),
+    ("a: !{b}\n", "text cannot begin with `!`", "in quotes", (1, 4)),
+    ('a: "\\ud800"\n', "this is no escape that double quotes know", "single quotes", (1, 7)),
+    ("a: |x\n b\n", "nothing may follow the `|`", "the line after `|`", (1, 4)),
+    ("a: |0\n b\n", "nothing may follow the `|`", "the line after `|`", (1, 4)),
+    ("a: |\n\tb\n", "a tab stands where only spaces", "spaces, not tabs", (2, 1)),
+    ("%YAML 2.0\n---\na: 1\n", "directives are not used here", "remove", (1, 1)),
+    ("%YAML x\n---\na: 1\n", "directives are not used here", "remove", (1, 1)),
+    ("%YAML 1.2\n%YAML 1.2\n---\na: 1\n", "directives are not used here", "remove", (2, 1)),
+    ("a: 1\n" + "x" * 1100 + ": 1\n", "a key has at most 1024 characters", "indentation and quotes", (2, 1)),
+]
+
+
+@pytest.mark.parametrize(("text", "summary", "hint", "at"), SYNTAX)
+def test_what_is_no_yaml_is_said_once_in_the_words_of_the_user(text, summary, hint, at):
+    """The parser's own words never get through, and what follows from the mistake is not said."""
+    found = refused(text)
+    assert (found.code, found.summary.startswith(summary)) == ("yaml-syntax", True), found.summary
+    assert hint in (found.hint or "")
+    assert place(found.span)[:2] == at
+
+
+# Each holds `hunter2` or a key by its looks, in a line that is pointed at.
+SECRET = [
+    "credentials:\n  key: A\n  secret: hunter2: x\n",
+    "credentials:\n    key: A\n  other: hunter2\n",
+    "credentials: {key: A,\nother: 'hunter2'x}\n",
+    "credentials: {key: hunter2\n",
+    "credentials:\n  key: 'hunter2\n",
+    "credentials:\n- 'hunter2' b\n",
+    "- name: a\n  creds:\n    key: 'hunter2' x\n",
+    '{"a": 1,\n"registry_auth": {\n"password": [hunter2\n}}\n',
+    "state postgresql://me:hunter2@db/x\nb: 1\n",
+    "state: 'sqlite:///hunter2\n",
+    "env:\n  - A=hunter2: x: y\n",
+    "env: {A:hunter2}\n",
+    "env:\n  A: *hunter2\n",
+    "env:\n  A: !hunter2 x\n",
+    "env hunter2\nb: 1\n",
+    "commands:\n  - 'HF_TOKEN=hunter2' x\n",
+    "a: 'https://me:hunter2@host/' x\n",
+    "a: 'AKIAIOSFODNN7EXAMPLE hunter2' x\n",
+    "credentials:\n  key: A\n  key: hunter2\n",
+    "credentials:\n  1: hunter2\n",
+    "options:\n  api_key: hunter2\n  1: x\n  api_key: hunter2\n",
+]
+
+
+@pytest.mark.parametrize("text", SECRET)
+def test_a_line_that_may_hold_a_secret_is_not_shown(text):
+    found = parse(text, "f").diagnostics
+    assert found
+    assert "hunter2" not in str(found)
+    assert all(d.span and d.span.line and d.span.column and d.hint for d in found)
+
+
+SHOWN = [
+    "credentials:\n  key: A\nregions: 'a' b\n",
+    "credentials:\n  key: A\n---\n  'a' b: c\n",
+    "- creds: {key: A}\n- regions: 'a' b\n",
+    "env:\n  A: 1\nregions: 'a' b\n",
+    "env: [A]\nregions: 'a' b\n",
+    "a: ${{ env.HF_TOKEN }}\nregions: 'a' b\n",
+    "states: 1\nregions: 'a' b\n",
+    "commands:\n  - 'HF_TOKEN=$X' b\n",
+    "working_dir: 'secrets' x\n",
+]
+
+
+@pytest.mark.parametrize("text", SHOWN)
+def test_any_other_line_is_shown(text):
+    found = refused(text)
+    assert found.span
+    assert found.span.text == text.splitlines()[found.span.line - 1]
+
+
+def test_of_broken_env_the_punctuation_is_shown():
+    """Where it is not YAML, nobody can say what in a line is a value."""
+    found = refused("env: {URL: http://h:80}\n")
+    assert found.span
+    assert found.span.text == "env: {***: ****://*:**}"
+
+
+def test_lines_are_hidden_in_linear_time():
+    """However many fields there are that may hold secrets, and however long they are."""
+    text = "state: x\n" * 200_000 + "credentials: {\n" + "- \n" * 200_000 + "a: 'x' y"
+    start = time.process_time()
+    found = parse(text, "f").diagnostics
+    assert found[-1].span
+    assert time.process_time() - start < 5
+
+
 def bomb(width: int, levels: int) -> str:
     lines = ["a0: &a0 [x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * width)}]" for i in range(1, levels)]
@@ -251,6 +375,38 @@ def test_hostile_files_fail_fast(name):
     start = time.process_time()
     assert [d.code for d in parse(text, "f").diagnostics] == [code]
     assert time.process_time() - start < 10
+
+
+LIMITS = [
+    ("a:\n" + "- b\n" * MAX_ITEMS, "- b\n", "a list has more than 50000 items"),
+    ("a:\n" + "".join(f" b{i}:\n" for i in range(MAX_ITEMS)), " c:\n", "a mapping has more than 50000 keys"),
+    ("---\n" * MAX_DOCUMENTS, "---\n", "the file has more than 50000 documents"),
+    ("#\n" * MAX_MARKS, "#\n", "the file has more than 600000 lines and separators"),
+]
+
+
+@pytest.mark.parametrize(("most", "more", "summary"), LIMITS)
+def test_what_no_project_needs_is_refused_and_what_one_may_need_is_not(most, more, summary):
+    assert parse(most, "f").diagnostics == ()
+    (found,) = parse(most + more, "f").diagnostics
+    assert (found.code, found.summary, found.hint) == ("too-large", summary, "split it, or declare less")
+
+
+def test_what_is_dense_is_refused_before_it_is_read():
+    """Reading half a million values takes about a second; counting their separators a fiftieth of it."""
+    start = time.process_time()
+    for text in ("[],", "{}\n---\n", "a,", "a: b\n", "- \n", "? \n", "'',"):
+        file = ("[" if text.endswith(",") else "") + text * (MAX_BYTES // len(text) - 1)
+        assert [d.code for d in parse(file, "f").diagnostics] == ["too-large"]
+    assert time.process_time() - start < 2
+
+
+def test_ten_thousand_documents_of_forty_values_are_read():
+    """The limits are far enough from what a large project has in one file."""
+    fields = "".join(f"field-{i}: value\n" for i in range(19))
+    reading = parse("---\n".join(f"n: {i}\n{fields}" for i in range(10_000)), "f")
+    assert reading.diagnostics == ()
+    assert len(reading.documents) == 10_000
 
 
 def test_findings_of_one_file_are_limited():

@@ -211,18 +211,18 @@ def test_a_name_alone_needs_no_jinja():
             "`${{ var.x` is never closed",
             "end the expression with `}}`",
         ),
-        ("${{ 'a }}", Place.TEXT, "template-error", "`${{ 'a }}` is never closed", "end the expression"),
+        ("${{ 'a }}", Place.TEXT, "template-error", "a `'` in `${{ 'a }}` is never closed", "another `'`"),
         ("${{ var.x }", Place.TEXT, "template-error", "`${{ var.x }` is never closed", "end the expression"),
         (
             "${{ }}",
             Place.TEXT,
             "template-error",
-            "an expression has 1 to 500 characters",
-            "write `${{ var.x }}`",
+            "`${{ }}` is empty",
+            "such as `${{ var.x }}`",
         ),
-        ("${{ 1 + }}", Place.TEXT, "template-error", "`1 +` is not an expression: ", None),
-        ("${{ 1 %}x{% }}", Place.TEXT, "template-error", "`1 %}x{%` is not an expression: ", None),
-        ("${{ 1 / 0 }}", Place.TEXT, "template-error", "`1 / 0` fails: division by zero", None),
+        ("${{ 1 + }}", Place.TEXT, "template-error", "`1 +` is not an expression: ", "behind `+`"),
+        ("${{ 1 %}x{% }}", Place.TEXT, "template-error", "`1 %}x{%` is not an expression: ", "no loops"),
+        ("${{ 1 / 0 }}", Place.TEXT, "template-error", "`1 / 0` fails: division by zero", "not 0"),
         ("${{ none }}", Place.TEXT, "template-error", "`none` gives neither text nor a number", None),
         (
             "${{ '${{' }}",
@@ -404,3 +404,79 @@ def test_any_expression_gives_a_value_or_an_error(words, place):
     result = interpolate("${{ " + " ".join(words) + " }}", within, place, out)
     assert isinstance(result, str | int | float)
     assert all(error.code and error.summary for error in out)
+
+
+# What people write, what is said of it, and a part of what to write instead.
+SAID = [
+    ("${{ var.x } }", "`${{ var.x } }` is never closed", "two braces, no space"),
+    ("${{ var x }}", "`var x` is not an expression: a `.` is missing", "write `var.x`"),
+    ("${{ x y }}", "`x y` is not an expression: two values stand side by side", "`~` joins text"),
+    ("${{ 'a' + x y }}", "`'a' + x y` is not an expression: two values", "`~` joins text"),
+    ("${{ 500 GB }}", "`500 GB` is not an expression: a number and a word", "without `${{ }}`"),
+    ("${{ var.x | uper }}", "`var.x | uper` is not an expression: there is no filter", "`upper`?"),
+    ("${{ var.x | length }}", "`var.x | length` is not an expression: there is no filter", "float, int"),
+    ("${{ var.x | default('a') }}", "`var.x | default('a')` is not an expression", "`default:`"),
+    ("${{ var.x | }}", "`var.x |` is not an expression: something is missing behind `|`", "behind `|`"),
+    ("${{ | upper }}", "`| upper` is not an expression: nothing stands before `|`", "before it"),
+    ("${{ var.x is defined }}", "`is` cannot be used in an expression", "`==`"),
+    ("${{ {% if a %} }}", "`{% if a %}` is not an expression: there are no statements", "a if b else c"),
+    ("${{ if var.x }}", "`if var.x` is not an expression: there are no statements", "a if b else c"),
+    ("${{ for a in b }}", "`for a in b` is not an expression: there are no statements", "no loops"),
+    ("${{ var.x }}}", "there is a `}` too many behind `${{ var.x }}`", "two of them"),
+    ("${{{ var.x }}}", "`{ var.x` is not an expression: there is a `{` too many", "two of them"),
+    ("${{ ${{ var.x }} }}", "`${{ var.x` is not an expression: `{{` stands in it", "names alone"),
+    ("${{ a && b }}", "`a && b` is not an expression: `&&` is no operator", "`and`"),
+    ("${{ a || 'b' }}", "`a || 'b'` is not an expression: `||` is no operator", "`or`"),
+    ("${{ !a }}", "`!a` is not an expression: `!` is no operator", "`not`"),
+    ("${{ a ? 1 : 2 }}", "`a ? 1 : 2` is not an expression: `?` is no operator", "`a if b else c`"),
+    ("${{ a === 1 }}", "`a === 1` is not an expression: `===` is no operator", "`==`"),
+    ("${{ a = 1 }}", "`a = 1` is not an expression: `=` is no operator", "`==`"),
+    ("${{ $x }}", "`$x` is not an expression: `$` has no meaning", "the name alone"),
+    ("${{ a ; }}", "`a ;` is not an expression: a sign in it has no meaning", "in quotes"),
+    ("${{ a @ b }}", "`a @ b` is not an expression: `@` has no meaning here", "in quotes"),
+    ("${{ (a }}", "`(a` is not an expression: `(` is never closed", "`)`"),
+    ("${{ a) }}", "`a)` is not an expression: `)` closes nothing", "remove it"),
+    ("${{ var. }}", "`var.` is not an expression: a name is missing", "`var.x`"),
+    ("${{ a.b.c }}", "a name has two parts at most", "`var.x`"),
+    ("${{ var.x[0] }}", "`[ ]` cannot be used", "with a dot"),
+    ("${{ f(1) }}", "functions and methods cannot be called", "filters"),
+    ("${{ 2 ** 9 }}", "`**` cannot be used", "`*`"),
+    ("${{ 1, 2 }}", "`,` cannot be used", "`~` joins text"),
+    ("${{ [1] }}", "a list cannot be written", "text or a number"),
+    ("${{ {'a': 1} }}", "a mapping cannot be written", "text or a number"),
+    ("${{ 'a' < 1 }}", "`'a' < 1` fails: text and numbers cannot be compared", "`var.x | int`"),
+    ("${{ 'a' | upper(1) }}", "`'a' | upper(1)` fails: `upper` takes 1", "what it takes"),
+    ("${{ 'a' * 2 }}", "`'a' * 2` fails: `*` is for numbers", "`~`"),
+    ("${{ " + "a" * 501 + " + 1 }}", "an expression has at most 500 characters", "several"),
+]
+
+
+@pytest.mark.parametrize(("text", "summary", "hint"), SAID)
+def test_what_is_no_expression_is_said_in_the_words_of_the_user(text, summary, hint):
+    """No word of Jinja2's own: `token`, `print statement`, the names of its nodes."""
+    error = fault(text)
+    assert error.code == "template-error"
+    assert error.summary.startswith(summary), error.summary
+    assert hint in (error.hint or "")
+    assert not any(word in error.summary for word in ("token", "statement'", "getattr", "do_", "unexpected"))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{a: ${{ 1 }}}", "{a: 1}"),
+        ("${X:-${{ 1 }}}", "${X:-1}"),
+        ("${{ 1 }} }", "1 }"),
+        ("${{ 1 }}${{ '}' }}", "1}"),
+        ("x ${{ 1 }} { ${{ 2 }}}", "x 1 { 2}"),
+    ],
+)
+def test_a_brace_behind_an_expression_is_text_where_one_was_opened(text, value):
+    assert interpolate(text, Scope(), Place.TEXT, []) == value
+
+
+def test_a_long_name_of_a_volume_is_read_in_linear_time():
+    text = "${DSTACK_NODE_RANK}" * 100_000
+    start = time.process_time()
+    interpolate(text, Scope(), Place.VOLUME, [])
+    assert time.process_time() - start < 5

@@ -50,9 +50,10 @@ YAML: dict[str, Code] = {
     ),
     "too-large": Code(
         Group.YAML,
-        "a limit is exceeded: of a file (4 MiB, or 500,000 values with aliases unfolded), of the project, or "
-        "of the number of volumes, ranks and mounts that it declares",
-        "count: 99999\n---\n… twice more",
+        "a limit is exceeded: of a file (4 MiB, 500,000 values with aliases unfolded, 600,000 lines, commas "
+        "and colons, 50,000 documents or items of one list), of the project, or of the number of volumes, "
+        "ranks and mounts that it declares (100,000, 100,000 and 250,000)",
+        "count: 99999\n---\n… once more",
         "declare less, or split the project",
     ),
     "no-documents": Code(

@@ -11,11 +11,9 @@ from declarative.loader.findings import Findings
 from declarative.schema import Problem, decode, fields_of, validate
 from declarative.schema.decode import describe
 from declarative.source import Document, Path
+from declarative.source.hidden import SECRET_FIELDS
 from declarative.spec import DOCUMENTS
 from declarative.template import Place, Scope, TemplateError, interpolate
-
-SECRET = ("credentials", "creds", "registry_auth", "state")
-"""Fields whose values may hold a secret that does not belong there: their lines are never shown."""
 
 _FOREIGN = {
     "dev-environment": "write a `task` with the commands to run",
@@ -23,6 +21,19 @@ _FOREIGN = {
     "gateway": "remove it; fleetform has no services",
     "profile": "write its fields where they are used",
 }
+
+_OTHERS = (
+    (
+        {"apiVersion", "kind"},
+        "this is a file of Kubernetes: keep it elsewhere, and write a `task` or a `fleet`",
+    ),
+    (
+        {"services"},
+        "this is a file of docker compose: keep it elsewhere, and write a `task` for each service",
+    ),
+    ({"jobs", "on"}, "this is a workflow of GitHub: keep it elsewhere"),
+)
+"""Other tools' files, by the keys that they have at their top."""
 
 MAX_FIELDS = 100
 """A document that has more is not guessed at."""
@@ -56,9 +67,11 @@ class Entry:
 
 
 def shown_span(document: Document, path: Path, *, key: bool = False) -> Span:
-    """The span of a path, without its text where that may hold a secret."""
+    """The span of a path, without its text where that may hold a secret: by what the reader knows of the
+    place of fields, while `source.hidden` goes by the text alone.
+    """
     span = document.span(path, key=key)
-    for field in SECRET:
+    for field in SECRET_FIELDS:
         if field in document.data:
             first, last = document.span((field,), key=True), document.span((field,))
             if first.line <= span.line <= last.end_line:
@@ -97,6 +110,10 @@ def classify(documents: Sequence[Document], findings: Findings) -> list[Raw]:
 def _type_hint(document: Document, findings: Findings) -> tuple[Path, str] | None:
     """The key that was mistyped, or the only type that has the fields that are there."""
     keys = [key for key in document.data if len(key) <= MAX_FIELDS][:MAX_FIELDS]
+    if foreign := next((hint for having, hint in _OTHERS if having <= set(keys)), None):
+        return (), foreign
+    if len(keys) == 1 and keys[0] in DOCUMENTS:
+        return (keys[0],), f"write `type: {keys[0]}`, and its fields beside that, not below"
     near = next((key for key in keys if findings.near(key, ("type",))), None)
     if near:
         return (near,), f"write `type:` for `{near}:`"
@@ -203,8 +220,9 @@ def _interpolated(
 
 
 def _place(kind: str, path: Path) -> Place:
-    if path[0] == "env" and kind in {"task", "fleet"} and len(path) == 2:
+    # A text in place of the list or the mapping is judged as an item: that it is none is said anyway.
+    if path[0] == "env" and kind in {"task", "fleet"} and len(path) <= 2:
         return Place.ENV
-    if kind == "task" and path[0] == "volumes" and (len(path) == 2 or path[2] == "name"):
+    if kind == "task" and path[0] == "volumes" and (len(path) <= 2 or path[2] == "name"):
         return Place.VOLUME
     return Place.TEXT

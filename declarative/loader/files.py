@@ -18,7 +18,7 @@ MAX_FILES = 10_000
 MAX_ENTRIES = 100_000
 """Entries of folders that are looked at for `include`."""
 MAX_TOTAL_BYTES = 64 << 20
-MAX_TOTAL_SIZE = 2_000_000
+MAX_TOTAL_SIZE = 1_000_000
 """Values of all files together."""
 
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 from declarative.codes import CODES
 from declarative.diagnostic import Diagnostic, InvalidError, Severity, Span, in_order, suggest
 
-MAX_FINDINGS = 10_000
+MAX_FINDINGS = 1_000
+"""Nobody reads more at once, and each takes as long to show as a document takes to read."""
 MAX_COMPARED = 50_000
 MAX_SUMMARY = 300
 

@@ -17,7 +17,7 @@ from declarative.spec.mounts import Inline
 from declarative.spec.text import check_name
 from declarative.template import Scope, TemplateError, for_ranks
 
-MAX_MOUNTS = 1_000_000
+MAX_MOUNTS = 250_000
 """Mounts of all ranks together, alternatives counted one by one."""
 _NUMBERED = re.compile(r"(.+)-[0-9]+")
 _TEMPLATE = re.compile(r"\$\{\{[^}]*\}\}|\$\{DSTACK_NODE_RANK\}")

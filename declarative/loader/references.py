@@ -20,8 +20,8 @@ from declarative.template import Scope
 BUILT_IN = (LOCAL, "ssh")
 WORKING = (LOCAL,)
 """The providers that there are in this version."""
-MAX_VOLUMES = 200_000
-MAX_RANKS = 200_000
+MAX_VOLUMES = 100_000
+MAX_RANKS = 100_000
 
 
 def assemble(entries: Sequence[Entry], project: ProjectFile, scope: Scope, findings: Findings) -> Desired:
@@ -66,6 +66,8 @@ class _Assembly:
         places: dict[str, Span] = {
             e.address: e.span for kind in ("backend", "fleet") for e in self._good(kind)
         }
+        for entry in self._good("fleet"):
+            places |= _block_places(entry)
         places |= {f"volume/{name}": volumes.places[name] for name in volumes.wants}
         places |= {e.address: e.span for e in tasks}
         return Desired(
@@ -182,3 +184,16 @@ class _Assembly:
                 break
             out.append(entry)
         return out
+
+
+def _block_places(entry: Entry) -> dict[str, Span]:
+    """Where `blocks` stand: of a fleet as `fleet/gpu.blocks`, of a host as `fleet/gpu.hosts.0.blocks`."""
+    out: dict[str, Span] = {}
+    if "blocks" in entry.data:
+        out[f"{entry.address}.blocks"] = shown_span(entry.document, ("blocks",))
+    config = entry.data.get("ssh_config")
+    for i, host in enumerate(config["hosts"] if config else ()):
+        if "blocks" in host and not isinstance(host, str):
+            path = ("ssh_config", "hosts", i, "blocks")
+            out[f"{entry.address}.hosts.{i}.blocks"] = shown_span(entry.document, path)
+    return out

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
+import re
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,6 +33,8 @@ class Problem:
 MAX_SHOWN = 40
 MAX_WORD = 100
 """Longer text is no mistyped word: comparing it would only take time."""
+MAX_PROBLEMS = 1_000
+"""Of one mapping: nobody reads more, and each unknown field is compared with all that are known."""
 
 _WORDS = {str: "a string", int: "a whole number", bool: "true or false", float: "a number"}
 
@@ -45,7 +49,11 @@ _TYPE_HINTS = {
 }
 
 
-def _wrong_type(path: Path, wanted: str, value: object) -> Problem:
+_TRUE_FALSE = {"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false"}
+_ONE_NUMBER = re.compile(r"\D*?(-?\d{1,18}(?:\.\d{1,18})?)\D*")
+
+
+def _wrong_type(path: Path, wanted: str, value: object, bounds: Is | None = None) -> Problem:
     hint = _TYPE_HINTS[wanted]
     if wanted == "a string" and isinstance(value, bool | int | float):
         text = str(value).lower() if isinstance(value, bool) else value
@@ -53,7 +61,24 @@ def _wrong_type(path: Path, wanted: str, value: object) -> Problem:
     elif wanted == "a list" and isinstance(value, bool | int | float | str) and value != "":
         shown = describe(value).strip("`")
         hint = f"write a list: `[{shown}]`" if len(shown) <= MAX_SHOWN else hint
+    elif wanted == "a mapping" and isinstance(value, list | tuple):
+        hint = "write `key: value` lines without `- ` before them, or `{key: value}`"
+    elif wanted == "true or false":
+        meant = _TRUE_FALSE.get(str(value).lower())
+        hint = f"write `{meant}`" if meant else hint
+    elif wanted in ("a whole number", "a number"):
+        hint = _number_hint(wanted, value, bounds or Is())
     return Problem(path, "wrong-type", f"expected {wanted}, found {describe(value)}", hint)
+
+
+def _number_hint(wanted: str, value: object, bounds: Is) -> str:
+    """The number in the text, such as `3` of `$3`; else which numbers there are."""
+    match = _ONE_NUMBER.fullmatch(value) if isinstance(value, str) and len(value) <= MAX_SHOWN else None
+    if match and (wanted == "a number" or "." not in match[1]):
+        return f"write `{match[1]}`, without quotes"
+    if bounds.minimum is not None and bounds.maximum is not None:
+        return f"write {wanted} from {bounds.minimum:.15g} to {bounds.maximum:.15g}, without quotes"
+    return "write digits, without quotes"
 
 
 def describe(value: object) -> str:
@@ -75,7 +100,7 @@ def _plain(hint: type, value: Json, path: Path, bounds: Is, out: list[Problem]) 
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value, ok = float(value), True
     if not ok:
-        out.append(_wrong_type(path, _WORDS[hint], value))
+        out.append(_wrong_type(path, _WORDS[hint], value, bounds))
         return None
     if isinstance(value, int | float):
         fault = _out_of_range(value, bounds)
@@ -173,11 +198,25 @@ def _unknown(cls: type, key: str, path: Path) -> Problem:
     if key in foreign:
         summary = f"`{key}` is a field of dstack that fleetform does not have"
         return Problem((*path, key), "dstack-field", summary, foreign[key], at_key=True)
-    known = [f.name for f in fields_of(cls)]
-    near = suggest(key, known) if len(key) <= MAX_WORD else None
-    hint = near or f"known fields: {', '.join(sorted(known))}"
-    noun = cls.__name__.lower()
+    noun, (hint, _) = cls.__name__.lower(), _unknown_hint(cls, key)
     return Problem((*path, key), "unknown-field", f"`{key}` is not a field of {noun}", hint, at_key=True)
+
+
+def _unknown_hint(cls: type, key: str) -> tuple[str, str | None]:
+    """What to write for an unknown field, and the field that was most likely meant."""
+    known = [f.name for f in fields_of(cls)]
+    elsewhere: Mapping[str, str] = getattr(cls, "ELSEWHERE", {})
+    foreign: Mapping[str, str] = getattr(cls, "FOREIGN", {})
+    snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", key).lower().replace("-", "_") if len(key) <= MAX_WORD else ""
+    if snake in elsewhere:
+        meant = elsewhere[snake]
+        return (f"write `{meant}:`", meant) if meant in known else (meant, None)
+    if snake in foreign:
+        return foreign[snake], None
+    match = difflib.get_close_matches(snake, sorted(known), n=1, cutoff=0.6) if snake else []
+    if match:
+        return f"did you mean `{match[0]}`?", match[0]
+    return f"known fields: {', '.join(sorted(known))}", None
 
 
 def decode(cls: type[T], value: Json, path: Path, out: list[Problem]) -> T | None:
@@ -192,14 +231,19 @@ def decode(cls: type[T], value: Json, path: Path, out: list[Problem]) -> T | Non
     fields: dict[Any, Field] = {f.name: f for f in fields_of(typing.cast("type", cls))}
     given: dict[str, Any] = {}
     for key, item in value.items():
+        if len(out) - before >= MAX_PROBLEMS:
+            break
         field = fields.get(key)
         if field is None:
             out.append(_unknown(cls, str(key), path))
         elif not (item is None and field.optional):
             given[key] = _value(field.hint, item, (*path, key), field.bounds, out)
             _not_yet(field, given[key], (*path, key), out)
-    for field in fields.values():
-        if field.required and field.name not in value:
+    missing = [f for f in fields.values() if f.required and f.name not in value]
+    unknown = [str(key) for key in value if key not in fields][:MAX_PROBLEMS] if missing else []
+    meant = {_unknown_hint(cls, key)[1] for key in unknown}
+    for field in missing:
+        if field.name not in meant:  # else it was said what to write for the field that it was taken for
             summary = f"`{field.name}` is missing"
             out.append(
                 Problem(path, "missing-field", summary, f"add `{field.name}: …`; {_clause(field.doc)}")

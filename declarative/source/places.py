@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from declarative.diagnostic import Span
+from declarative.source.hidden import MASKED_FIELDS, SECRET_FIELDS, below_secrets, masked, tells_secret
 
 MAX_LINE = 2_000
 """A longer line is not shown under a message."""
@@ -44,19 +45,44 @@ class Text:
     text: str
     _lines: list[str] | None = None
     _held: tuple[str, bool] | None = None
+    _hidden: dict[tuple[object, ...], bytearray] = field(default_factory=dict)
 
-    def line(self, number: int) -> str:
-        """A line by its number from 0, or nothing if it is too long to be shown."""
+    def lines(self) -> list[str]:
+        """All lines."""
         if self._lines is None:
             self._lines = _BREAK.split(self.text)
-        line = self._lines[number] if number < len(self._lines) else ""
+        return self._lines
+
+    def line(self, number: int) -> str:
+        """A line by its number from 0, or nothing if it is too long to be looked at."""
+        lines = self.lines()
+        line = lines[number] if number < len(lines) else ""
         return line if len(line) <= MAX_LINE else ""
 
-    def span(self, place: int) -> Span:
-        """The span of a place."""
+    def hides(self, number: int, *, broken: bool = False) -> bool:
+        """Whether a line must not be shown, since a secret may stand there; `broken` where it is not YAML."""
+        return self._below(number, SECRET_FIELDS, broken=broken) or tells_secret(self.line(number))
+
+    def masks(self, number: int) -> bool:
+        """Whether nothing but the punctuation of a line may be shown, or not even that: it is not YAML."""
+        return self._below(number, MASKED_FIELDS, broken=True) or self.hides(number, broken=True)
+
+    def _below(self, number: int, fields: tuple[str, ...], *, broken: bool) -> bool:
+        key = (*fields, broken)
+        if key not in self._hidden:
+            held = any(name in self.text for name in fields)
+            self._hidden[key] = below_secrets(self.lines(), fields, broken=broken) if held else bytearray()
+        found = self._hidden[key]
+        return number < len(found) and found[number] == 1
+
+    def span(self, place: int, *, broken: bool = False) -> Span:
+        """The span of a place, without its line where that is not to be shown."""
         line, column = place >> 3 * _BITS, place >> 2 * _BITS & _ONES
         end_line, end_column = place >> _BITS & _ONES, place & _ONES
-        return Span(self.file, line + 1, column + 1, end_line + 1, end_column + 1, self.line(line))
+        text = "" if self.hides(line, broken=broken) else self.line(line)
+        if text and broken and self.masks(line):
+            text = masked(text)
+        return Span(self.file, line + 1, column + 1, end_line + 1, end_column + 1, text)
 
     def may_hold(self, text: str) -> bool:
         """Whether a value may hold `text`: it stands there as it is, or may be written with escapes."""
@@ -65,10 +91,11 @@ class Text:
         return self._held[1]
 
     def at(self, offset: int) -> Span:
-        """The span of one character."""
+        """The span of one character, in a text that may not be YAML."""
         before = _BREAK.split(self.text[:offset])
-        line, column = len(before), len(before[-1]) + 1
-        return Span(self.file, line, column, line, column + 1, self.line(line - 1))
+        line, column = len(before) - 1, len(before[-1])
+        start = line << 3 * _BITS | column << 2 * _BITS
+        return self.span(start | line << _BITS | column + 1, broken=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,19 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Never
 
 from declarative.diagnostic import Diagnostic, Span
 from declarative.source.places import ENDS, Document, Node, Text, place_of, where
+from declarative.source.syntax import QUOTE, explain
 
 MAX_DEPTH = 64
 MAX_NODES = 500_000
 """Values of one file, aliases counted each time they are used, text once more every 64 characters."""
+MAX_ITEMS = 50_000
+"""Of one list or mapping: half of what a fleet may have nodes."""
+MAX_DOCUMENTS = 50_000
+"""Of one file, empty ones counted."""
 MAX_KEY = 200
 MAX_WHOLE = 2**63 - 1
 MAX_FINDINGS = 1_000
@@ -42,18 +47,6 @@ _UNUSABLE = re.compile("[\0\ud800-\udfff]")
 _BASES = {"ten": 10, "eight": 8, "sixteen": 16}
 _TEXT_TAGS = ("!", "tag:yaml.org,2002:str")
 _PLAIN_TAGS = ("!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
-_QUOTE = 'put the value in quotes: "…"'
-_HINTS = (
-    ("cannot start any token", "indent with spaces, not tabs; " + _QUOTE + " where it starts with @, ` or %"),
-    ("mapping values are not allowed", "check the indentation, and " + _QUOTE + " where it holds `: `"),
-    ("unexpected ':'", "between `[ ]` and `{ }`, " + _QUOTE + " where it holds `:`"),
-    ("unknown escape", "use single quotes, or write `\\\\` for a backslash"),
-    ("unexpected end of stream", "close the quote"),
-    ("']'", "close the list with `]`"),
-    ("'}'", "close the mapping with `}`; " + _QUOTE + " where it is text"),
-    ("could not find expected ':'", "write `key: value`; text of several lines needs `|`"),
-    ("incompatible YAML", "remove the `%YAML` line"),
-)
 
 
 class Stop(Exception):  # noqa: N818 - control flow: the rest of the file is not read
@@ -79,10 +72,23 @@ class Reader:
         self.lost = False
 
     def documents(self) -> Iterator[Document]:
+        odd: Node = None
+        number = 0
         for event in self.events:
-            if type(event).__name__ != "DocumentStartEvent":
+            kind = type(event).__name__
+            if odd is not None and kind != "DocumentEndEvent":
+                # Not said before: a mistake right behind it, such as a missing `:`, would be its cause.
+                hint = "write `key: value` lines, beginning with `type:`"
+                if isinstance(odd, tuple):
+                    hint += "; without `- `, and with `---` between documents"
+                self._say("not-a-mapping", "a document is a mapping of fields", odd, hint)
+                odd = None
+            if kind != "DocumentStartEvent":
                 continue
             self.anchors, self.whole, before = {}, True, self.size
+            number += 1
+            if number > MAX_DOCUMENTS:
+                self._too_many(f"the file has more than {MAX_DOCUMENTS} documents", event)
             self._count(1, event)
             data, node = self._value(next(self.events), 0)
             if data is None and self.whole:
@@ -91,12 +97,12 @@ class Reader:
                 yield Document(data, self.text.file, self.whole, self.size - before, node, self.text)
                 continue
             self.lost = True
-            if self.whole:
-                hint = "write `key: value` lines, beginning with `type:`"
-                self._say("not-a-mapping", "a document is a mapping of fields", node, hint)
+            odd = node if self.whole else None
 
-    def _say(self, code: str, summary: str, node: Node, hint: str | None = None) -> None:
-        span = self.text.span(where(node))
+    def _say(
+        self, code: str, summary: str, node: Node, hint: str | None = None, *, broken: bool = False
+    ) -> None:
+        span = self.text.span(where(node), broken=broken)
         self.out.append(Diagnostic(code=code, summary=summary, hint=hint, span=span))
         self.whole = False
         if len(self.out) >= MAX_FINDINGS:
@@ -105,9 +111,11 @@ class Reader:
     def _count(self, number: int, event: Any) -> None:
         self.size += number
         if self.size > MAX_NODES:
-            span = self.text.span(place_of(event.start_mark, event.end_mark))
-            self.out.append(too_large(f"the file has more than {MAX_NODES} values, aliases unfolded", span))
-            raise Stop
+            self._too_many(f"the file has more than {MAX_NODES} values, aliases unfolded", event)
+
+    def _too_many(self, summary: str, event: Any) -> Never:
+        self.out.append(too_large(summary, self.text.span(place_of(event.start_mark, event.end_mark))))
+        raise Stop
 
     def _kind(self, event: Any) -> int:
         kind = self.kinds.get(type(event))
@@ -147,8 +155,9 @@ class Reader:
                 "unsupported-yaml", f"`*{name}` refers to what it is part of", place, "write the value out"
             )
         else:
-            hint = f"mark a value with `&{name}` before it, or put `*{name}` in quotes if it is text"
-            self._say("yaml-syntax", f"`*{name}` refers to nothing", place, hint)
+            shown = "*…" if self.text.masks(event.start_mark.line) else f"*{name[:40]}"
+            hint = f"mark a value with `&…` before it, or put `{shown}` in quotes if it is text"
+            self._say("yaml-syntax", f"`{shown}` refers to nothing", place, hint, broken=True)
         return None, place
 
     def _deep(self, depth: int, event: Any) -> None:
@@ -173,6 +182,8 @@ class Reader:
             if self._kind(event) == _END:
                 last = nodes[-1] if nodes else None
                 return data, (_whole_place(start, event, last), None, nodes)
+            if len(data) >= MAX_ITEMS:
+                self._too_many(f"a list has more than {MAX_ITEMS} items", event)
             value, node = self._value(event, depth)
             data.append(value)
             nodes.append(node)
@@ -194,6 +205,8 @@ class Reader:
             if key in data:
                 self._duplicate(key, key_node, keys[key])
                 continue
+            if len(data) >= MAX_ITEMS:
+                self._too_many(f"a mapping has more than {MAX_ITEMS} keys", event)
             data[key] = value
             keys[key], nodes[key] = key_node, node
         raise Stop
@@ -208,7 +221,8 @@ class Reader:
         """Whether it can be a field's name."""
         if not isinstance(key, str):
             if isinstance(node, tuple):
-                shown, hint = "a list or a mapping", None
+                shown = "a list or a mapping"
+                hint = 'put the value in quotes where a bracket is text; a template is written "${{ … }}"'
             else:
                 shown, hint = f"`{json.dumps(key)}`", f"put it in quotes: `'{json.dumps(key)}'`"
             self._say("non-string-key", f"{shown} cannot be a key: keys are strings", node, hint)
@@ -223,9 +237,11 @@ class Reader:
         return False
 
     def _tag(self, event: Any) -> None:
-        hint = "remove the tag; " + _QUOTE + " where it shall be a string"
+        hint = "remove the tag; " + QUOTE + " where it shall be a string"
         place = place_of(event.start_mark, event.end_mark)
-        self._say("unsupported-yaml", f"the tag `{str(event.tag)[:40]}` is not supported", place, hint)
+        hidden = self.text.masks(event.start_mark.line)
+        shown = "a tag" if hidden else f"the tag `{str(event.tag)[:40]}`"
+        self._say("unsupported-yaml", f"{shown} is not supported", place, hint, broken=True)
 
     def _scalar(self, event: Any) -> tuple[Any, int]:
         text: str = event.value
@@ -262,7 +278,7 @@ class Reader:
         if not math.isfinite(value) or (isinstance(value, int) and abs(value) > MAX_WHOLE):
             summary = f"`{match[0][:40]}` is not a number that can be used here"
             self._say(
-                "out-of-range", summary, place, f"whole numbers go up to {MAX_WHOLE}; {_QUOTE} if it is text"
+                "out-of-range", summary, place, f"whole numbers go up to {MAX_WHOLE}; {QUOTE} if it is text"
             )
             return None
         return value
@@ -285,13 +301,7 @@ def _events(text: Text, out: list[Diagnostic]) -> Iterator[Any]:
     try:
         yield from YAML(typ="safe").parse(text.text)
     except MarkedYAMLError as bad:
-        problem = bad.problem or "this is not YAML"
-        mark = bad.problem_mark or bad.context_mark
-        span = text.span(place_of(mark, mark)) if mark else None
-        hint = next((hint for part, hint in _HINTS if part in problem), None)
-        if span and "${{" in span.text:
-            hint = _QUOTE + " where `${{ … }}` stands between `[ ]` or `{ }`"
-        out.append(Diagnostic(code="yaml-syntax", summary=problem, hint=hint, span=span))
+        out.append(explain(text, bad))
         raise Stop from None
     except (YAMLError, UnicodeError, ValueError) as bad:
         # Not known to happen after the checks of `_decoded`.

@@ -67,6 +67,14 @@ class Backend:
         "creds": "use `credentials:` with the names of environment variables, never values",
     }
 
+    ELSEWHERE: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("provider", "kind"), "driver"),
+        **dict.fromkeys(("zone", "zones", "availability_zone"), "availability_zones"),
+        **dict.fromkeys(("url", "host"), "endpoint"),
+        **dict.fromkeys(("access_key", "secret_key", "token"), "credentials"),
+        "offers": "catalog",
+    }
+
     @property
     def provider(self) -> str:
         """The driver's name."""

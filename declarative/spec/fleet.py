@@ -51,8 +51,9 @@ class Nodes:
     def _parse_mapping(cls, value: Mapping[str, Json]) -> Self:
         for key, item in value.items():
             if key not in ("min", "target", "max"):
+                hint = "write `target:`" if key in ("desired", "count", "size", "default") else cls.HINT
                 raise BadValueError(
-                    "unknown-field", f"`{key}` is not a field of nodes", cls.HINT, (key,), at_key=True
+                    "unknown-field", f"`{key}` is not a field of nodes", hint, (key,), at_key=True
                 )
             if item is not None and (isinstance(item, bool) or not isinstance(item, int)):
                 found = f"expected a whole number, found {describe(item)}"
@@ -137,6 +138,21 @@ class Fleet:
         "retry": "remove it; `apply` may simply be run again",
         "backend_options": "use `options:` of the `backend` document",
         "profiles": "write the fields of the profile here",
+    }
+    ELSEWHERE: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("count", "size", "replicas", "num_nodes", "node_count"), "nodes"),
+        **dict.fromkeys(
+            ("min", "max", "target", "min_nodes", "max_nodes", "min_size", "max_size", "desired_capacity"),
+            "write `nodes: {min: 0, target: 2, max: 4}`",
+        ),
+        **dict.fromkeys(("zone", "zones", "availability_zone"), "availability_zones"),
+        **dict.fromkeys(("instance_type", "machine_type"), "instance_types"),
+        **dict.fromkeys(("provider", "driver"), "backends"),
+        **dict.fromkeys(("labels", "metadata"), "tags"),
+        **dict.fromkeys(("cpu", "memory", "gpu", "gpus", "disk"), "write it in `resources: {…}`"),
+        **dict.fromkeys(("spot", "preemptible"), "spot_policy"),
+        **dict.fromkeys(("hosts", "user", "identity_file"), "write it in `ssh_config: {…}`"),
+        "environment": "env",
     }
 
     def __post_init__(self) -> None:

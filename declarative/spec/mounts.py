@@ -12,6 +12,12 @@ from declarative.schema import BadValueError, Json, decode_part, encode, raise_a
 from declarative.schema.decode import MAX_WORD, describe
 from declarative.spec.values import Size
 
+_ELSEWHERE = {
+    **dict.fromkeys(("mountPath", "mount_path", "mountpoint", "target", "destination"), "write `path:`"),
+    **dict.fromkeys(("source", "volume", "claimName", "claim_name"), "write `name:`"),
+    **dict.fromkeys(("readOnly", "read_only"), "remove it; volumes are attached for reading and writing"),
+}
+"""What other tools write."""
 _INLINE = ("size", "backend", "region", "availability_zone", "prevent_destroy")
 
 
@@ -41,8 +47,6 @@ class Mount:
         if isinstance(value, str):
             # A `:` inside `${{ … }}` is not a separator.
             name, path = cls._split(value)
-            if name.startswith(("/", ".", "~")):
-                raise cls._instance_path(())
             return cls((name,), _check_path(path, ()))
         if not isinstance(value, Mapping):
             raise BadValueError("wrong-type", f"expected a mount, found {describe(value)}", cls.HINT)
@@ -53,10 +57,17 @@ class Mount:
         close = text.rfind("}}") + 2 if "}}" in text else 0
         head, colon, path = text[close:].partition(":")
         name = text[:close] + head
+        if name.startswith(("/", ".", "~")) and colon:
+            raise cls._instance_path(())
         if colon and name and path.rpartition(":")[2] in ("ro", "rw"):
             hint = f"write `{name}:{path.rpartition(':')[0]}`; volumes are attached for reading and writing"
             raise BadValueError("bad-mount", f"`:{path.rpartition(':')[2]}` cannot be asked for", hint)
         if not colon or not name or ":" in path:
+            if name.startswith("/") and not colon:
+                hint = (
+                    f"write `name:{name}`, with the name of a volume" if len(name) <= MAX_WORD else cls.HINT
+                )
+                raise BadValueError("bad-mount", f"{describe(text)} names no volume", hint)
             hint = f"write `{name}:/{name}`" if name and not colon and len(name) <= MAX_WORD else cls.HINT
             raise BadValueError("bad-mount", f"{describe(text)} is not a mount", hint)
         return name, path
@@ -80,7 +91,7 @@ class Mount:
                 )
                 faults.append(BadValueError("bad-mount", summary, hint, (key,), at_key=True))
             elif key not in known:
-                near = suggest(key, known) if len(key) <= MAX_WORD else None
+                near = _ELSEWHERE.get(key) or suggest(key, known) if len(key) <= MAX_WORD else None
                 hint = near or f"known fields: {', '.join(known)}"
                 summary = f"`{key}` is not a field of a mount"
                 faults.append(BadValueError("unknown-field", summary, hint, (key,), at_key=True))
@@ -167,7 +178,10 @@ class Mounts(tuple[Mount, ...]):
     def parse(cls, value: Json) -> Mounts:
         """What `Mount` may have wrong, and `duplicate-mount`."""
         if not isinstance(value, list | tuple):
-            raise BadValueError("wrong-type", f"expected a list, found {describe(value)}", Mount.HINT)
+            hint = (
+                f'write a list: `["{value}"]`' if isinstance(value, str) and len(value) < 60 else Mount.HINT
+            )
+            raise BadValueError("wrong-type", f"expected a list, found {describe(value)}", hint)
         out: list[Mount] = []
         faults: list[BadValueError] = []
         paths: set[str] = set()

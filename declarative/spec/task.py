@@ -138,6 +138,21 @@ class Task:
         "dstack": "remove it",
     }
 
+    ELSEWHERE: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("command", "script", "run", "cmd", "args", "steps"), "commands"),
+        **dict.fromkeys(("replicas", "count", "num_nodes", "node_count", "parallelism"), "nodes"),
+        **dict.fromkeys(("environment", "envs", "variables"), "env"),
+        **dict.fromkeys(("workdir", "working_directory", "cwd"), "working_dir"),
+        **dict.fromkeys(("mounts", "volume_mounts"), "volumes"),
+        **dict.fromkeys(("labels", "metadata", "annotations"), "tags"),
+        **dict.fromkeys(("timeout", "active_deadline_seconds"), "max_duration"),
+        **dict.fromkeys(("fleet", "pool"), "fleets"),
+        **dict.fromkeys(("cpu", "memory", "gpu", "gpus", "disk"), "write it in `resources: {…}`"),
+        "depends_on": "remove it; tasks wait for nothing but their nodes and volumes",
+        "restart": "remove it; `fleetform apply --replace task/<name>` runs a task again",
+        "restart_policy": "remove it; `fleetform apply --replace task/<name>` runs a task again",
+    }
+
     @property
     def cluster(self) -> bool:
         """Whether all ranks have to lie in one cluster fleet."""

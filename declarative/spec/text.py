@@ -114,9 +114,9 @@ class Env(tuple[tuple[str, str], ...]):
         elif isinstance(value, list | tuple):
             items = [(i, *cls._split(item)) for i, item in enumerate(value)]
         else:
-            raise BadValueError(
-                "wrong-type", f"expected a list or a mapping, found {describe(value)}", cls.HINT
-            )
+            hint = "write a list: `env: [NAME=value]`" if isinstance(value, str) else cls.HINT
+            shown = "text" if isinstance(value, str) else describe(value)  # the text may hold a secret
+            raise BadValueError("wrong-type", f"expected a list or a mapping, found {shown}", hint)
         seen: set[str] = set()
         faults: list[BadValueError] = []
         for place, name, item in items:
@@ -137,6 +137,8 @@ class Env(tuple[tuple[str, str], ...]):
             return BadValueError("wrong-type", f"expected `NAME=value`, found {describe(item)}", cls.HINT)
         if not isinstance(name, str) or not _ENV_NAME.fullmatch(name):
             hint = f"{cls.HINT}; names have letters, digits and `_`"
+            if isinstance(name, str) and _ENV_NAME.fullmatch(name.strip()):
+                hint = f"write `{name.strip()}=…`, without spaces around the name"
             return BadValueError("bad-env", f"{describe(name)} is not a variable's name", hint)
         if name in seen:
             return BadValueError("duplicate-key", f"`{name}` is set twice", "remove one of them")

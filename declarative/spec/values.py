@@ -1,8 +1,4 @@
-"""Values with a notation of their own: ranges, sizes, GPUs, durations, names.
-
-The notations are dstack's, so that its users can bring their files (shared vocabulary, own code):
-memory units are MB, GB and TB in powers of 1024, a bare number means GB, ranges are `a..b`.
-"""
+"""Values with a notation of their own: what a rank asks for, GPUs above all, and the amounts of `amounts`."""
 
 from __future__ import annotations
 
@@ -13,219 +9,28 @@ from typing import Annotated, Any, ClassVar, Self
 
 from declarative.schema import BadValueError, Doc, Json, raise_all
 from declarative.schema.decode import MAX_SHOWN, describe
+from declarative.spec.amounts import MAX_COUNT, Count, Duration, Memory, Size, parse_mib, show_mib
 
-_UNITS = {"MB": 1, "GB": 1024, "TB": 1024 * 1024}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
-_SIZE_END = r"\d{1,9}\s*[A-Za-z]{0,2}"
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_DURATION = re.compile(r"(\d+)\s*([smhdw]?)")
-MAX_COUNT = 100_000
-"""No fleet, volume or task may ask for more: a stranger's YAML must not eat the machine."""
+__all__ = [
+    "MAX_COUNT",
+    "VENDORS",
+    "Count",
+    "Cpu",
+    "Disk",
+    "Duration",
+    "Gpu",
+    "Memory",
+    "Resources",
+    "Size",
+    "parse_mib",
+    "show_mib",
+]
 
-
-def _parts(value: Json, what: str, hint: str) -> tuple[str, str]:
-    """`a..b` as its two ends, `a` as (a, a); either end of `a..b` may be empty, not both. `{min, max}` is the
-    same in dstack's long form.
-    """
-    if isinstance(value, Mapping) and value and set(value) <= {"min", "max"}:
-        ends = [value.get("min"), value.get("max")]
-        if all(e is None or (isinstance(e, str | int | float) and not isinstance(e, bool)) for e in ends):
-            low, high = ("" if end is None else str(end).strip() for end in ends)
-            return _parts(f"{low}..{high}", what, hint)
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise BadValueError("wrong-type", f"expected {what}, found {describe(value)}", hint)
-    text = str(value).strip()
-    low, dots, high = text.partition("..")
-    if not dots:
-        return text, text
-    if not low.strip() and not high.strip():
-        raise BadValueError("bad-range", f"`{text}` has neither a lower nor an upper bound", hint)
-    return low.strip(), high.strip()
-
-
-def _meant(value: Json, end: str) -> str | None:
-    """`4..` for `4+`, and `2..4` for `2-4`: how others write ranges."""
-    text = str(value).strip()
-    match = re.fullmatch(rf"({end})\s*(?:\+|-\s*({end}))", text) if len(text) <= MAX_SHOWN else None
-    return f"write `{match[1]}..{match[2] or ''}`" if match else None
-
-
-def _ordered(low: int, high: int | None, value: Json, hint: str) -> None:
-    if high is not None and low > high:
-        raise BadValueError(
-            "bad-range", f"{describe(value)} is empty: its lower bound is above its upper bound", hint
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Count:
-    """How many: `2`, `2..4`, `2..`, `..8`. Both ends are inclusive; a single number means exactly that."""
-
-    min: int = 0
-    max: int | None = None
-    HINT: ClassVar[str] = "write a whole number or a range: `4`, `2..4`, `2..`, `..8`"
-
-    @classmethod
-    def parse(cls, value: Json) -> Self:
-        """`bad-range` for anything but whole numbers, `a..b` with a <= b."""
-        low, high = _parts(value, "a number or a range", cls.HINT)
-        ends: list[int | None] = []
-        for end in (low, high):
-            if end and not re.fullmatch(r"\d{1,9}", end):
-                found = f"{describe(value)} is not a whole number or a range"
-                raise BadValueError("bad-range", found, _meant(value, r"\d{1,9}") or cls.HINT)
-            ends.append(int(end) if end else None)
-        _ordered(ends[0] or 0, ends[1], value, cls.HINT)
-        return cls(ends[0] or 0, ends[1])
-
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """A number, a string with a range, or `{min, max}`."""
-        return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}, {"type": "object"}]}
-
-    def plain(self) -> Json:
-        """`4` or `2..4`."""
-        if self.min == self.max:
-            return self.min
-        return f"{self.min or ''}..{'' if self.max is None else self.max}"
-
-    def holds(self, number: int) -> bool:
-        """Whether `number` lies in the range."""
-        return self.min <= number and (self.max is None or number <= self.max)
-
-
-def parse_mib(text: str, value: Json, hint: str) -> int:
-    """`16GB` as MiB. Units are MB, GB, TB (1024-based), any case; a bare number means GB."""
-    match = _SIZE.fullmatch(text)
-    if match is None:
-        if re.match(r"-\s*\d", text):
-            raise BadValueError("bad-size", f"`{value}` is below zero", hint)
-        raise BadValueError("bad-size", f"{describe(value)} is not a size", _meant(value, _SIZE_END) or hint)
-    number, unit = match.group(1), match.group(2).upper() or "GB"
-    if unit not in _UNITS:
-        near = {"GIB": "GB", "MIB": "MB", "TIB": "TB", "G": "GB", "M": "MB", "T": "TB"}.get(unit)
-        fix = f"write `{number}{near}` (units are 1024-based)" if near else hint
-        raise BadValueError("bad-unit", f"`{match.group(2)}` is not a unit of size", fix)
-    mib = float(number) * _UNITS[unit]
-    if mib > 1 << 50:
-        raise BadValueError("bad-size", f"`{value}` is larger than any disk", hint)
-    return round(mib)
-
-
-def show_mib(mib: int) -> str:
-    """MiB in the largest unit that keeps it whole: 2048 is `2GB`."""
-    for unit in ("TB", "GB"):
-        if mib and mib % _UNITS[unit] == 0:
-            return f"{mib // _UNITS[unit]}{unit}"
-    return f"{mib}MB"
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """A range of sizes in MiB: `16GB`, `16GB..64GB`, `24GB..`."""
-
-    min: int = 0
-    max: int | None = None
-    HINT: ClassVar[str] = "write a size or a range of sizes: `16GB`, `16GB..64GB`, `24GB..`, `..8GB`"
-
-    @classmethod
-    def parse(cls, value: Json) -> Self:
-        """`bad-size`, `bad-unit` or `bad-range`."""
-        low, high = _parts(value, "a size or a range of sizes", cls.HINT)
-        least = parse_mib(low, value, cls.HINT) if low else 0
-        most = parse_mib(high, value, cls.HINT) if high else None
-        _ordered(least, most, value, cls.HINT)
-        return cls(least, most)
-
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """A number (GB), a string, or `{min, max}`."""
-        return {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}, {"type": "object"}]}
-
-    def plain(self) -> Json:
-        """`16GB..64GB`."""
-        if self.min == self.max:
-            return show_mib(self.min)
-        low = show_mib(self.min) if self.min else ""
-        return f"{low}..{'' if self.max is None else show_mib(self.max)}"
-
-    def holds(self, mib: int) -> bool:
-        """Whether `mib` lies in the range."""
-        return self.min <= mib and (self.max is None or mib <= self.max)
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """One size in MiB, above zero: `500GB`."""
-
-    mib: int
-    HINT: ClassVar[str] = "write a size above zero, such as `500GB`"
-
-    @classmethod
-    def parse(cls, value: Json) -> Self:
-        """`bad-size` for zero and below, `bad-unit` for an unknown unit."""
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise BadValueError("wrong-type", f"expected a size, found {describe(value)}", cls.HINT)
-        mib = parse_mib(str(value).strip(), value, cls.HINT)
-        if mib <= 0:
-            raise BadValueError("bad-size", f"`{value}` is not above zero", cls.HINT)
-        return cls(mib)
-
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """A number (GB) or a string."""
-        return {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]}
-
-    def plain(self) -> Json:
-        """`500GB`."""
-        return show_mib(self.mib)
-
-
-@dataclass(frozen=True, slots=True)
-class Duration:
-    """Seconds: `90`, `30m`, `2h`, `1d`, `1w`; `off` is None."""
-
-    seconds: int | None
-    HINT: ClassVar[str] = "write seconds or a number with s, m, h, d or w: `90`, `30m`, `2h`; or `off`"
-
-    @classmethod
-    def parse(cls, value: Json) -> Self:
-        """`bad-duration`."""
-        if value == "off" or value is False or value == -1:
-            return cls(None)
-        if isinstance(value, bool) or not isinstance(value, str | int):
-            raise BadValueError("wrong-type", f"expected a duration, found {describe(value)}", cls.HINT)
-        match = _DURATION.fullmatch(str(value).strip())
-        if match is None or len(match.group(1)) > 9:
-            raise BadValueError("bad-duration", f"{describe(value)} is not a duration", cls._meant(value))
-        return cls(int(match.group(1)) * _SECONDS[match.group(2) or "s"])
-
-    @classmethod
-    def _meant(cls, value: Json) -> str:
-        """`90m` for `1h30m`, and `2h` for `2 hours`."""
-        text = str(value).strip().lower()
-        part = r"(\d{1,6})\s*([smhdw])[a-z]*\s*"
-        if len(text) > MAX_SHOWN or not re.fullmatch(rf"(?:{part})+", text):
-            return cls.HINT
-        parts = re.findall(part, text)
-        seconds = sum(int(number) * _SECONDS[unit] for number, unit in parts)
-        return f"write `{cls(seconds).plain()}`: one number and one of s, m, h, d, w"
-
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """A number of seconds or a string."""
-        return {"anyOf": [{"type": "integer", "minimum": -1}, {"type": "string"}, {"const": False}]}
-
-    def plain(self) -> Json:
-        """The largest unit that keeps it whole."""
-        if self.seconds is None:
-            return "off"
-        for unit in ("w", "d", "h", "m"):
-            if self.seconds and self.seconds % _SECONDS[unit] == 0:
-                return f"{self.seconds // _SECONDS[unit]}{unit}"
-        return f"{self.seconds}s"
-
-
+_TIMES = re.compile(
+    r"([A-Za-z][\w-]*\d[\w-]*?)\s*[x*;=]\s*(\d{1,3})|(\d{1,3})\s*[x*]?\s*([A-Za-z][A-Za-z]*\d[\w-]*)"
+)
+"""`H100x8`, `8xH100`: as others write a number of GPUs."""
+_MODEL = re.compile(r"[A-Za-z][\w .+/()-]{0,60}", re.ASCII)
 VENDORS = ("nvidia", "amd", "intel", "google", "tenstorrent")
 
 
@@ -255,12 +60,20 @@ class Gpu:
         if isinstance(value, Mapping):
             return cls._parse_mapping(value)
         if isinstance(value, bool) or not isinstance(value, int | str):
-            raise BadValueError("wrong-type", f"expected GPUs, found {describe(value)}", cls.HINT)
+            models = [v for v in value if isinstance(v, str)] if isinstance(value, list | tuple) else []
+            hint = f"write `{','.join(models)}`" if 0 < len(",".join(models)) <= MAX_SHOWN else cls.HINT
+            raise BadValueError("wrong-type", f"expected GPUs, found {describe(value)}", hint)
         found: dict[str, Any] = {}
         for part in str(value).split(":"):
             key, item = cls._part(part.strip(), value)
             if key in found:
-                raise BadValueError("bad-gpu", f"`{value}` names two {key}s", cls.HINT)
+                counts = re.fullmatch(r"(.+):(\d{2,3}):(\d{1,3})", str(value)) if key == "count" else None
+                hint = (
+                    f"write `{counts[1]}:{counts[2]}GB:{counts[3]}`: memory has a unit"
+                    if counts
+                    else cls.HINT
+                )
+                raise BadValueError("bad-gpu", f"`{value}` names two {key}s", hint)
             found[key] = item
         return cls._make(found)
 
@@ -279,11 +92,22 @@ class Gpu:
             raise BadValueError("bad-gpu", f"`{value}` has an empty part", cls.HINT)
         if part.lower() in VENDORS:
             return "vendor", part.lower()
+        if match := _TIMES.fullmatch(part):
+            name, number = match[1] or match[4], match[2] or match[3]
+            raise BadValueError(
+                "bad-gpu", f"{describe(value)} is no way to write GPUs", f"write `{name}:{number}`"
+            )
         if part[0].isalpha():
-            return "model", [name.strip() for name in part.split(",") if name.strip()]
+            return "model", [cls._model(name.strip(), value) for name in part.split(",") if name.strip()]
         if re.search(r"[A-Za-z]", part):
             return "memory", Memory.parse(part)
         return "count", Count.parse(part)
+
+    @classmethod
+    def _model(cls, name: str, value: Json) -> str:
+        if not _MODEL.fullmatch(name):
+            raise BadValueError("bad-gpu", f"{describe(name)} in {describe(value)} is not a model", cls.HINT)
+        return name
 
     @classmethod
     def _parse_mapping(cls, value: Mapping[str, Json]) -> Self:
@@ -370,4 +194,14 @@ class Resources:
 
     FOREIGN: ClassVar[Mapping[str, str]] = {
         "shm_size": "remove it; ranks are processes and share the host's /dev/shm",
+    }
+    ELSEWHERE: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("cpus", "vcpu", "vcpus", "cores"), "cpu"),
+        **dict.fromkeys(("ram", "mem"), "memory"),
+        **dict.fromkeys(("gpus", "accelerator", "accelerators", "nvidia.com/gpu"), "gpu"),
+        **dict.fromkeys(
+            ("gpu_count", "gpu_name", "gpu_memory"), "write `gpu: H100:80GB:8`: model, memory, count"
+        ),
+        **dict.fromkeys(("storage", "disk_size", "ephemeral_storage"), "disk"),
+        **dict.fromkeys(("limits", "requests"), "write `cpu`, `memory` and `gpu` right below `resources`"),
     }

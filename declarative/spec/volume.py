@@ -52,6 +52,14 @@ class Volume:
         "read_only": "remove it; volumes are attached for reading and writing",
     }
 
+    ELSEWHERE: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("capacity", "storage", "size_gb", "disk_size"), "size"),
+        **dict.fromkeys(("zone", "availability_zones"), "availability_zone"),
+        **dict.fromkeys(("replicas", "nodes"), "count"),
+        **dict.fromkeys(("labels", "metadata"), "tags"),
+        **dict.fromkeys(("mount_path", "path"), "remove it; a task says where: `volumes: ['<name>:/path']`"),
+    }
+
     def __post_init__(self) -> None:
         if self.size is None and self.volume_id is None:
             raise BadValueError("missing-field", "`size` is missing", "add `size: 100GB`")

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 from declarative.diagnostic import suggest
 from declarative.schema import Json
+from declarative.template import words
 
 MAX_EXPRESSION = 500
 MAX_EXPRESSIONS = 2_000
@@ -207,7 +208,7 @@ def _check_names(part: _Expression, scope: Scope) -> None:
         near = f"did you mean `var.{name}`?" if f"var.{name}" in known else scope.suggest(name, known)
         if name.partition(".")[0] == "secrets":
             near = "pass it in the environment: `env: [NAME=${{ env.NAME }}]`"
-        hint = near or "known: `var.x` (declare x in `project.variables`), `env.X`, `node_rank`"
+        hint = near or f"known: {words.NAMES}"
         raise TemplateError("undefined-variable", f"`{name}` is not defined", hint)
 
 
@@ -234,9 +235,8 @@ def _text(value: Json) -> str:
 def _split(text: str, scope: Scope, *, shell: bool) -> list[str | _Expression]:
     """Text and expressions in turn. Without any, the text alone."""
     parts: list[str | _Expression] = []
-    at = 0
+    at, start, braced = 0, text.find("${{"), "{" in text[: text.find("${{")]
     while True:
-        start = text.find("${{", at)
         if shell and (short := text.find(_SHELL_RANK, at, start if start >= 0 else None)) >= 0:
             parts += [text[at:short], scope.expression("node_rank")]
             at = short + len(_SHELL_RANK)
@@ -247,12 +247,14 @@ def _split(text: str, scope: Scope, *, shell: bool) -> list[str | _Expression]:
         body = _BODY.match(text, start + 3)
         end = body.end() if body else start
         if not text.startswith("}}", end):
-            shown = text[start : start + 40]
-            raise TemplateError(
-                "template-error", f"`{shown}` is never closed", "end the expression with `}}`"
-            )
+            raise TemplateError("template-error", *words.never_closed(text[start:], end - start))
         parts += [text[at:start], scope.expression(text[start + 3 : end].strip())]
         at = end + 2
+        if text[at : at + 2].rstrip() == "}" and not braced:
+            # `{a: ${{ var.x }}}` is what it says; without a `{` before it the brace is a slip.
+            raise TemplateError("template-error", *words.one_too_many(text[start:at]))
+        start = text.find("${{", at)
+        braced = braced or "{" in text[at:start]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -320,20 +322,25 @@ def _compiled(text: str) -> _Expression:
     """An expression of Jinja2 whose syntax tree holds nothing but what `_check_tree` allows."""
     from jinja2 import TemplateError as JinjaError
 
-    if not text or len(text) > MAX_EXPRESSION:
-        summary = f"an expression has 1 to {MAX_EXPRESSION} characters, found {len(text)}"
-        raise TemplateError("template-error", summary, "write `${{ var.x }}`")
-    environment, shown = _environment(), text if len(text) <= 60 else text[:60] + "…"
+    if not text:
+        raise TemplateError(
+            "template-error", "`${{ }}` is empty", "write a name in it, such as `${{ var.x }}`"
+        )
+    if len(text) > MAX_EXPRESSION:
+        summary = f"an expression has at most {MAX_EXPRESSION} characters, found {len(text)}"
+        raise TemplateError("template-error", summary, "close it with `}}`, or write it in several")
+    environment, shown = _environment(), words.shown(text)
     try:
         tree = environment.parse("{{" + text + "\n}}")
         names = _names(tree)
         function = environment.compile_expression(text, undefined_to_none=False)
     except JinjaError as bad:
-        raise TemplateError("template-error", f"`{shown}` is not an expression: {bad.message}") from None
+        said = words.no_expression(text, str(bad.message), _FILTERS)
+        raise TemplateError("template-error", *said) from None
     except (RecursionError, SyntaxError, MemoryError, ValueError, TypeError) as bad:
         if isinstance(bad, TemplateError):
             raise
-        raise TemplateError("template-error", f"`{shown}` is not an expression") from None
+        raise TemplateError("template-error", *words.no_expression(text, "", _FILTERS)) from None
     variables = tuple(n.partition(".")[2] for n in names if n.startswith("var."))
     unknown = tuple(n for n in names if not n.startswith("var.") and n not in RANK_NAMES)
     ranked = any(n in RANK_NAMES for n in names)
@@ -343,7 +350,8 @@ def _compiled(text: str) -> _Expression:
         try:
             result: Json = function(var=SimpleNamespace(**values), dstack=numbers, node_rank=rank)
         except Exception as bad:  # noqa: BLE001 - whatever it is, it comes from the expression
-            raise TemplateError("template-error", f"`{shown}` fails: {str(bad)[:200]}") from None
+            why, hint = words.failure(str(bad))
+            raise TemplateError("template-error", f"`{shown}` fails: {why}", hint) from None
         return result
 
     return _Expression(text, run, variables=variables, ranked=ranked, unknown=unknown)
@@ -374,8 +382,7 @@ def _names(tree: Any) -> tuple[str, ...]:
         if isinstance(node, nodes.Name):
             found[node.name] = None
         elif not isinstance(node, allowed):
-            what = type(node).__name__.lower()
-            hint = f"use names, constants, operators, `a if b else c`, and the filters {', '.join(_FILTERS)}"
-            raise TemplateError("template-error", f"`{what}` is not allowed in an expression", hint)
+            said = words.not_allowed(type(node).__name__.lower(), _FILTERS)
+            raise TemplateError("template-error", *said)
         todo.extend(node.iter_child_nodes())
     return tuple(sorted(found))
