@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 
@@ -19,6 +18,8 @@ class Shape:
     gpu_name: str | None = None
     gpu_memory_mib: int | None = None
     disk_mib: int | None = None
+    gpu_vendor: str | None = None
+    """`nvidia`, `amd`, …; None is what the model's name says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,24 @@ class Shortfall:
     wanted: str
     had: str
     short: float
+
+
+_VENDORS = (
+    ("amd", ("mi",)),
+    ("intel", ("gaudi", "max")),
+    ("google", ("v2", "v3", "v4", "v5", "v6", "tpu")),
+    ("tenstorrent", ("n150", "n300")),
+)
+"""Which beginnings of a model's name tell its vendor; all others are NVIDIA's."""
+
+
+def vendor_of(model: str | None) -> str | None:
+    """The vendor of a GPU model; None if there is no model."""
+    if not model:
+        return None
+    name = model.lower()
+    found = (vendor for vendor, starts in _VENDORS if name.startswith(starts))
+    return next(found, "nvidia")
 
 
 def divisors(shape: Shape) -> tuple[int, ...]:
@@ -56,6 +75,7 @@ def share(shape: Shape, total: int, blocks: int) -> Shape:
         gpu_name=shape.gpu_name,
         gpu_memory_mib=shape.gpu_memory_mib,
         disk_mib=shape.disk_mib,
+        gpu_vendor=shape.gpu_vendor,
     )
 
 
@@ -90,6 +110,10 @@ def misfits(want: Resources, shape: Shape) -> tuple[Shortfall, ...]:
                     "gpu_model", ",".join(want.gpu.names), shape.gpu_name or "unknown", want.gpu.count.min
                 )
             )
+        vendor = shape.gpu_vendor or vendor_of(shape.gpu_name)
+        if shape.gpus and want.gpu.vendor and vendor != want.gpu.vendor:
+            found = vendor or "unknown"
+            out.append(Shortfall("gpu_vendor", want.gpu.vendor, found, want.gpu.count.min))
         memory = want.gpu.memory
         had_each = shape.gpu_memory_mib
         if shape.gpus and memory and not memory.holds(had_each or 0):
@@ -99,10 +123,21 @@ def misfits(want: Resources, shape: Shape) -> tuple[Shortfall, ...]:
     return tuple(item for item in out if item is not None)
 
 
-@functools.lru_cache(maxsize=4096)  # placement asks the same of every node of a fleet
 def fewest(want: Resources, shape: Shape, total: int) -> int | None:
     """The fewest blocks of `total` whose share satisfies `want`, upper bounds included; None if none does."""
-    return next((b for b in range(1, total + 1) if not misfits(want, share(shape, total, b))), None)
+    least = 1
+    for wanted, whole in (
+        (want.cpu, shape.cpu),
+        (want.memory, shape.memory_mib),
+        (want.gpu.count if want.gpu else None, shape.gpus),
+    ):
+        each = whole // total
+        if wanted and wanted.min > 0:
+            if not each:
+                return None
+            least = max(least, -(-wanted.min // each))
+    # Shares only grow: if this one is too large in some way, so are all others.
+    return least if least <= total and not misfits(want, share(shape, total, least)) else None
 
 
 def cpus_of(shape: Shape, total: int, blocks: tuple[int, ...]) -> tuple[int, ...]:

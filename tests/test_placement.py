@@ -301,7 +301,7 @@ def test_reuse_takes_what_is_launched_for_others():
     """Whatever its name: a node that another task launches has idle blocks for it."""
     asks = [ask("aa", creation_policy="reuse"), ask("zz")]
     out = run(asks, [], [fleet(offers=[offer()], blocks=2)])
-    assert places(out) == {"zz-0": ("gpu-0", (0,)), "aa-0": ("gpu-0", (1,))}
+    assert places(out) == {"aa-0": ("gpu-0", (0,)), "zz-0": ("gpu-0", (1,))}
 
 
 def test_a_small_task_makes_a_split_fleet_grow():
@@ -313,11 +313,15 @@ def test_a_small_task_makes_a_split_fleet_grow():
     assert places(out) == {"train-0": ("gpu-0", (0,))}
 
 
-def test_the_cheapest_offer_is_taken_by_what_the_task_uses():
-    """Of nodes that are split the share counts: 1/8 of 3.20 USD is less than a half of 1 USD."""
+def test_the_cheapest_set_of_nodes_is_launched():
+    """For one small task the small node; for eight of them the big one, which costs less than four small."""
     offers = [offer(1.0, cpu=2, instance_type="small"), offer(3.2, cpu=8, instance_type="big")]
-    by_share = run(ask(resources={"cpu": 1}), [], [fleet(offers=offers, blocks="auto")])
-    assert [n.instance_type for n in by_share.launches] == ["big"]
+    one = run(ask(resources={"cpu": 1}), [], [fleet(offers=offers, blocks="auto")])
+    assert [n.instance_type for n in one.launches] == ["small"]
+    eight = [ask(f"t{i}", resources={"cpu": 1}) for i in range(8)]
+    assert [n.instance_type for n in run(eight, [], [fleet(offers=offers, blocks="auto")]).launches] == [
+        "big"
+    ]
     whole = run(ask(resources={"cpu": "1.."}), [], [fleet(offers=offers)])
     assert [n.instance_type for n in whole.launches] == ["small"]
 

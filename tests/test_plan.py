@@ -805,8 +805,11 @@ def test_golden(case):
 
 @pytest.mark.parametrize(
     ("fleet", "tasks"),
-    [({**FLEET, "nodes": 60_000}, ()), (FLEET, tuple({**TRAIN, "name": f"job-{i}x"} for i in range(4_000)))],
-    ids=["nodes", "tasks"],
+    [
+        ({**FLEET, "nodes": 100_000}, (TRAIN,)),
+        (FLEET, tuple({"name": f"job-{i}x", "nodes": 2_000} for i in range(51))),
+    ],
+    ids=["nodes", "ranks"],
 )
 def test_what_would_take_minutes_is_refused(fleet, tasks):
     """A stranger's few lines must not eat the machine: `plan --offline` runs on pull requests."""

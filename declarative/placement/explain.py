@@ -1,152 +1,267 @@
-"""Why a task cannot be placed: computed from the finished working copy, not logged by the search."""
+"""Why a task cannot be placed: worked out from the finished plan, not logged by the search."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from declarative.blocks import split
-from declarative.placement.filters import fleet_rejection, of_offer, pick_volumes
-from declarative.placement.trial import Domain, Trial, World
-from declarative.placement.types import Ask, RankVerdict, Refusal, Rejection, Verdict
+from declarative.placement.board import Board, Job, Option
+from declarative.placement.filters import (
+    Reason,
+    block_reason,
+    fleet_reason,
+    place_reason,
+    ready_reason,
+    shape_reason,
+)
+from declarative.placement.finish import Finished
+from declarative.placement.gangs import best_try, seat_partly
+from declarative.placement.kinds import Place, offer_name
+from declarative.placement.ledger import Ledger
+from declarative.placement.trial import Try
+from declarative.placement.types import RankVerdict, Refusal, Rejection, Verdict
+from declarative.placement.volumes import mount_reason
+from declarative.placement.words import STRUCTURAL, hint_for, summary_of
+from declarative.spec import Task
 from declarative.state import rank_name
 
-STRUCTURAL = (
-    "fleet",
-    "not-cluster",
-    "instance",
-    "backend",
-    "region",
-    "spot",
-    "price",
-    "price-unknown",
-    "too-small",
-    "too-large",
-    "volume-missing",
-    "volume-elsewhere",
-    "reuse-only",
-)
-"""Codes that no waiting mends; they are named before those that are about capacity."""
+MOST_REJECTIONS = 200
+"""Up to that many nodes and offers are named one by one; more are counted, by fleet and code."""
 
-WORDS = {
-    "fleet": "in another fleet",
-    "not-cluster": "in no cluster fleet",
-    "instance": "not among the pinned nodes",
-    "backend": "in another backend",
-    "region": "in another region",
-    "spot": "ruled out by the spot policy",
-    "price": "over the price cap",
-    "price-unknown": "without a known price",
-    "too-small": "too small",
-    "too-large": "too large",
-    "volume-missing": "without the volume",
-    "volume-elsewhere": "away from the volume",
-    "reuse-only": "not launched (`creation_policy: reuse`)",
-    "no-offer": "without an offer",
-    "not-ready": "not ready",
-    "closed": "about to be replaced or deleted",
-    "not-idle": "not wholly idle",
-    "busy": "without enough idle blocks",
-    "volume-busy": "but the volume is in use",
-    "fleet-max": "beyond the fleet's maximum",
-    "limit": "beyond the offer's limit",
-}
+NAMED = 3
+"""Nodes of each fleet and code that are named all the same."""
 
 
-def refusal(world: World, ask: Ask, *, never: bool) -> Refusal:
-    """The refusal of one task, with a verdict on each rank."""
-    trial = _furthest(world, ask)
-    failed = trial.failed if trial.failed is not None else 0
-    rejections = _rejections(trial, failed)
-    verdicts = tuple(
-        RankVerdict(rank=r, verdict=Verdict.CAUSE, rejections=rejections)
-        if r == failed
-        else RankVerdict(rank=r, verdict=Verdict.FITS if r in trial.partial else Verdict.NOT_TRIED)
-        for r in range(ask.want.spec.nodes)
-    )
-    code = "never-fits" if never else "no-capacity"
-    return Refusal(
-        task=str(ask.want.spec.name),
-        code=code,
-        summary=_summary(ask, trial, rejections, never=never),
-        hint=_hint(ask, rejections, never=never),
-        ranks=verdicts,
-    )
+class Refusals:
+    """The refusals of one finished plan. Tasks that are alike are refused for the same reasons."""
+
+    def __init__(self, board: Board, ledger: Ledger, finished: Finished) -> None:
+        self.board = board
+        self.ledger = ledger
+        self.finished = finished
+        self.ideal = Ledger.start(board, ideal=True)
+        self._static: dict[tuple[int, int], Reason | None] = {}
+        self._alike: dict[tuple[object, ...], Refusal] = {}
+        self.alike = _alike_nodes(ledger, finished)
+        offered = {option.fleet for option in board.options}
+        self.without_offer = [name for name in board.fleets if name not in offered]
+
+    def of(self, jobs: Sequence[Job]) -> list[Refusal]:
+        """The refusal of each task."""
+        out: list[Refusal] = []
+        for job in jobs:
+            key = job.key if job.plain else (job.index,)
+            if key not in self._alike:
+                self._alike[key] = self._refusal(job)
+            out.append(replace(self._alike[key], task=str(job.task.name)))
+        return out
+
+    def never(self, job: Job) -> bool:
+        """Whether it fits not even with every node idle and ready, and every offer unlimited."""
+        found = best_try(self.ideal, job, {})
+        return found is None or found.failed is not None
+
+    def _refusal(self, job: Job) -> Refusal:
+        never = self.never(job)
+        found = best_try(self.ledger, job, {}) or Try(domain=None, failed=0)
+        failed = found.failed if found.failed is not None else 0
+        self.ledger.log = []
+        seated = seat_partly(self.ledger, job, found)
+        tally = Tally(self, job, found, failed, seated)
+        self.ledger.undo()
+        verdicts = tuple(
+            RankVerdict(rank=r, verdict=Verdict.CAUSE, rejections=tally.rejections)
+            if r == failed
+            else RankVerdict(rank=r, verdict=Verdict.FITS if r in found.nodes else Verdict.NOT_TRIED)
+            for r in range(job.ranks)
+        )
+        fleets = len(self.board.fleets)
+        return Refusal(
+            task=str(job.task.name),
+            code="never-fits" if never else "no-capacity",
+            summary=summary_of(job.task, len(found.nodes), tally.counts, never=never, fleets=fleets),
+            hint=hint_for(job.task, tally.counts, never=never),
+            ranks=verdicts,
+        )
+
+    def static(self, job: Job, kind: int) -> Reason | None:
+        """What turns a whole kind down, whatever its nodes hold; worked out once for each wish."""
+        key = (id(job.wish), kind)
+        if key not in self._static:
+            found = self.board.kinds[kind]
+            rule = self.board.fleets.get(found.fleet)
+            if rule is None:
+                reason: Reason | None = Reason("fleet", f"fleet/{found.fleet} is not declared any more")
+            else:
+                reason = fleet_reason(job.task, rule.fleet) or place_reason(job.task, found)
+                reason = reason or shape_reason(job.task, found)
+            self._static[key] = reason
+        return self._static[key]
 
 
-def _furthest(world: World, ask: Ask) -> Trial:
-    """The trial that placed the most ranks; the first by name among equals."""
-    from declarative.placement.place import domains
+class Tally:
+    """Every node and offer, and why one rank could not have it once its siblings had their places."""
 
-    best: Trial | None = None
-    for domain in domains(world, ask) or [Domain(None, None, None)]:
-        trial = Trial(world, ask, domain)
-        trial.run()
-        if best is None or len(trial.partial) > len(best.partial):
-            best = trial
-    assert best is not None
-    return best
+    def __init__(
+        self,
+        refusals: Refusals,
+        job: Job,
+        found: Try,
+        rank: int,
+        seated: Mapping[int, Mapping[int, str]],
+    ) -> None:
+        self.refusals = refusals
+        self.board, self.ledger = refusals.board, refusals.ledger
+        self.job, self.found, self.rank, self.seated = job, found, rank, seated
+        self.counts: Counter[str] = Counter()
+        self._mounted: dict[Place, Reason | None] = {}
+        self._by_code: dict[tuple[str, str], list[tuple[Reason, Sequence[int]]]] = {}
+        self._offers: dict[tuple[str, str], list[Rejection]] = {}
+        self._nodes()
+        self._options()
+        self.rejections = self._listing()
+
+    def _nodes(self) -> None:
+        nodes = self.refusals.finished.nodes
+        pins = set(self.job.task.instances)
+        for (kind, _), numbers in self.refusals.alike.items():
+            fleet = self.board.kinds[kind].fleet
+            left: Sequence[int] = numbers
+            if pins or not self.seated.keys().isdisjoint(numbers):
+                left = [n for n in numbers if n not in self.seated and (not pins or nodes[n].name in pins)]
+                self._note(fleet, _not_pinned(self.job.task), [n for n in numbers if pins and n not in left])
+                for number in (n for n in numbers if n in self.seated):
+                    self._note(fleet, self.of_node(number), [number])
+            if left:
+                self._note(fleet, self.of_node(left[0]), left)
+
+    def _note(self, fleet: str, reason: Reason | None, numbers: Sequence[int]) -> None:
+        if reason and numbers:
+            nodes = self.refusals.finished.nodes
+            if reason.code in ("not-idle", "busy"):  # of a node that this plan launches it says nothing
+                numbers = [n for n in numbers if not nodes[n].new]
+            self.counts[reason.code] += len(numbers)
+            self._by_code.setdefault((fleet, reason.code), []).append((reason, numbers))
+
+    def _options(self) -> None:
+        for option in self.board.options:
+            reason = self._of_option(option)
+            if reason:
+                self.counts[reason.code] += 1
+                target = offer_name(self.board.kinds[option.kind])
+                self._offers.setdefault((option.fleet, reason.code), []).append(reason.of(target))
+        for name in self.refusals.without_offer:
+            none = Reason("no-offer", "no backend offers a node that its limits allow")
+            reason = fleet_reason(self.job.task, self.board.fleets[name].fleet) or none
+            self.counts[reason.code] += 1
+            self._offers.setdefault((name, reason.code), []).append(reason.of(f"fleet/{name}"))
+
+    # Listing
+
+    def _listing(self) -> tuple[Rejection, ...]:
+        """All of them by name, or the first few of each fleet and code and how many more there are."""
+        every = sum(self.counts.values()) <= MOST_REJECTIONS
+        out: list[Rejection] = []
+        for (fleet, code), groups in self._by_code.items():
+            numbers = sorted(n for _, found in groups for n in found)
+            for number in numbers if every else numbers[:NAMED]:
+                reason = self.of_node(number)
+                assert reason is not None
+                out.append(reason.of(f"node/{self.refusals.finished.nodes[number].name}"))
+            if not every and len(numbers) > NAMED:
+                nearest = min(
+                    (r for r, _ in groups), key=lambda r: (sum(map(abs, r.short.values())), r.detail)
+                )
+                detail = f"{len(numbers) - NAMED} more nodes, such as: {nearest.detail}"
+                out.append(Rejection(target=f"fleet/{fleet}", code=code, detail=detail, short=nearest.short))
+        for (fleet, code), offers in self._offers.items():
+            out += offers if every else offers[:NAMED]
+            if not every and len(offers) > NAMED:
+                detail = f"{len(offers) - NAMED} more offers, such as: {offers[NAMED].detail}"
+                out.append(
+                    Rejection(target=f"fleet/{fleet}", code=code, detail=detail, short=offers[NAMED].short)
+                )
+        return tuple(sorted(out, key=lambda r: (r.code not in STRUCTURAL, r.target)))
+
+    def of_node(self, number: int) -> Reason | None:
+        """Why the rank cannot have a node."""
+        node = self.refusals.finished.nodes[number]
+        task = self.job.task
+        kind = self.ledger.kind_of[number]
+        if task.instances and node.name not in task.instances:
+            return _not_pinned(task)
+        static = self.refusals.static(self.job, kind)
+        ready = ready_reason(node)
+        # A node that is not ready says so before anything about its size: what it has is not sure.
+        reason = static if static and static.code not in ("too-small", "too-large") else ready or static
+        if reason and reason.code in ("fleet", "not-cluster") and node.fleet in self.board.fleets:
+            return reason._replace(detail=f"fleet/{node.fleet}: {reason.detail}")
+        if reason:
+            return reason
+        if not self.board.inside(self.found.domain, kind):
+            return _elsewhere(self.found)
+        held = {**self.refusals.finished.held.get(number, node.held), **self.seated.get(number, {})}
+        return self._mounts(kind) or block_reason(task, self.board.kinds[kind], held)
+
+    def _of_option(self, option: Option) -> Reason | None:
+        task, ledger = self.job.task, self.ledger
+        reason = self.refusals.static(self.job, option.kind)
+        if reason:
+            return reason
+        home = ledger.astray(option)
+        if home:
+            where = "/".join(home)
+            detail = f"fleet/{option.fleet} has its nodes in {where}, and a cluster stays together"
+            return Reason("region", detail)
+        nodes = self.board.fleets[option.fleet].fleet.nodes
+        if ledger.room[option.fleet] == 0:
+            most = nodes.max if nodes else 0
+            detail = f"fleet/{option.fleet} is at its maximum of {most} nodes"
+            return Reason("fleet-max", detail, {"nodes": 1})
+        if self.job.reuse and ledger.owed[option.fleet] <= 0:
+            return Reason("reuse-only", "`creation_policy: reuse` launches nothing")
+        if ledger.left[option.quota] == 0:
+            return Reason("limit", f"its limit of {option.offer.limit} is reached", {"nodes": 1})
+        if task.instances and not any(n.rpartition("-")[0] == option.fleet for n in task.instances):
+            return _not_pinned(task)
+        if not self.board.inside(self.found.domain, option.kind):
+            return _elsewhere(self.found)
+        return self._mounts(option.kind)
+
+    def _mounts(self, kind: int) -> Reason | None:
+        mounts = self.job.ask.want.mounts
+        if not mounts or not mounts[self.rank]:
+            return None
+        place = self.board.kinds[kind].place
+        if place not in self._mounted:
+            name = str(self.job.task.name)
+            siblings = {
+                volume: f"rank/{rank_name(name, rank)}"
+                for rank, volumes in self.found.volumes.items()
+                for volume in volumes.values()
+                if rank != self.rank
+            }
+            claims = {**self.ledger.claims, **siblings}
+            self._mounted[place] = mount_reason(mounts[self.rank], place, self.board.volumes, claims)
+        return self._mounted[place]
 
 
-def _rejections(trial: Trial, rank: int) -> tuple[Rejection, ...]:
-    """Every node and offer, and why the rank could not have it once its siblings were placed."""
-    out: list[Rejection] = []
-    for node in trial.work.nodes:
-        off = trial.rank_rejection(rank, node)
-        if off is None and not trial.domain.holds(node.fleet, node.backend, node.region):
-            where = f"fleet/{trial.domain.fleet} in {trial.domain.backend}/{trial.domain.region}"
-            detail = f"the other ranks lie in {where}, and a cluster task stays together"
-            off = Rejection(target=f"node/{node.name}", code="region", detail=detail)
-        if off and not (node.new and off.code in ("not-idle", "busy")):
-            out.append(off)
-    for rule in trial.work.fleets.values():
-        for offer in rule.offers:
-            off = trial.offer_rejection(rule, offer)
-            if off is None:
-                spot = of_offer(offer, rule.fleet, split(offer.shape, rule.fleet.blocks.number) or 1)
-                mounts = trial.ask.want.mounts[rank] if trial.ask.want.mounts else ()
-                holder = f"rank/{rank_name(str(trial.task.name), rank)}"
-                picked = pick_volumes(mounts, spot, trial.work.volumes, trial.work.claims, holder)
-                off = picked if isinstance(picked, Rejection) else None
-            if off:
-                out.append(off)
-        if not rule.offers:
-            detail = "no backend offers a node that its limits allow"
-            none = Rejection(target=f"fleet/{rule.fleet.name}", code="no-offer", detail=detail)
-            out.append(fleet_rejection(trial.task, rule.fleet) or none)
-    return tuple(sorted(out, key=lambda r: (r.code not in STRUCTURAL, r.target)))
+def _alike_nodes(ledger: Ledger, finished: Finished) -> dict[tuple[int, object], list[int]]:
+    """Nodes that every task has the same to say about: by kind, readiness and busy blocks."""
+    out: dict[tuple[int, object], list[int]] = {}
+    for number, node in finished.nodes.items():
+        ready = (node.closed, node.readiness.state, node.readiness.reason)
+        busy = len(finished.held.get(number, node.held))
+        out.setdefault((ledger.kind_of[number], (ready, busy, node.new)), []).append(number)
+    return out
 
 
-def _summary(ask: Ask, trial: Trial, rejections: tuple[Rejection, ...], *, never: bool) -> str:
-    task = ask.want.spec
-    nouns = "whole idle nodes" if task.whole_nodes else "places"
-    together = " in one cluster fleet" if task.cluster and task.nodes > 1 else ""
-    wanted = (
-        f"{task.nodes} {nouns if task.nodes > 1 else nouns[:-1]}{together} wanted, {len(trial.partial)} found"
-    )
-    counts = Counter(r.code for r in rejections)
-    ordered = sorted(counts.items(), key=lambda p: (p[0] not in STRUCTURAL, -p[1], p[0]))
-    why = ", ".join(f"{n} {WORDS.get(code, code)}" for code, n in ordered[:4])
-    tail = "can never fit" if never else "does not fit now"
-    if not trial.work.fleets:
-        why = "the project declares no fleet"
-    return f"{tail}: {wanted}" + (f" ({why})" if why else "")
+def _not_pinned(task: Task) -> Reason:
+    return Reason("instance", f"the task asks for {', '.join(task.instances)}")
 
 
-def _hint(ask: Ask, rejections: tuple[Rejection, ...], *, never: bool) -> str | None:
-    codes = {r.code for r in rejections}
-    task = ask.want.spec
-    if not rejections:
-        return "declare a fleet"
-    if codes <= {"not-cluster", "fleet"} and "not-cluster" in codes:
-        return "set `placement: cluster` on a fleet, or `placement: any` on the task"
-    if "too-large" in codes and task.whole_nodes and never:
-        return "widen the range in the task's `resources`, or set `exclusive: false`"
-    if "not-ready" in codes and task.instances:
-        return "wait until the pinned node is ready, or pin another one"
-    # Waiting mends only what does not fit now.
-    wait = "" if never else ", or wait until running tasks have ended"
-    if "fleet-max" in codes:
-        return f"raise the fleet's `nodes`{wait}"
-    if "reuse-only" in codes:
-        return f"set `creation_policy: reuse-or-create`{wait}"
-    return None if never else "wait until running tasks have ended, then run `fleetform apply` again"
+def _elsewhere(found: Try) -> Reason:
+    fleet, backend, region = found.domain or ("", "", "")
+    where = f"fleet/{fleet} in {backend}/{region}"
+    return Reason("region", f"the other ranks lie in {where}, and a cluster task stays together")

@@ -58,6 +58,8 @@ class VolumeAt:
     region: str
     zone: str | None
     holder: str | None = None
+    fresh: bool = False
+    """It is made by this plan: without a zone it goes to the one where its rank goes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,8 @@ class Ask:
 
     want: TaskWant
     prior: Mapping[int, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    reuse: bool = False
+    """Launch nothing for it, whatever its `creation_policy`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,3 +130,5 @@ class Outcome:
     launches: tuple[Node, ...] = ()
     short_fleets: tuple[tuple[str, int], ...] = ()
     """Fleets that no offer could bring to their size, and by how many nodes."""
+    zones: Mapping[str, str] = field(default_factory=dict)
+    """The zone of each volume that is made by this plan and goes where its rank goes."""

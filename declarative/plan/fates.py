@@ -31,6 +31,7 @@ class Question:
     now: float
     requested: frozenset[str]
     destroy: bool
+    reuse: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +83,9 @@ def _judge(asked: Question, stuck: frozenset[str]) -> Fates:
             break
         freed = more
     while True:
+        runs = (f for f in fates.values() if f.fate is Fate.RUN)
         outcome = place(
-            [Ask(want=f.want, prior=_prior(state, f)) for f in fates.values() if f.fate is Fate.RUN],
+            [Ask(want=f.want, prior=_prior(state, f), reuse=asked.reuse) for f in runs],
             _nodes(fleets),
             fleets.rules(),
             _volumes(state, volumes, freed),
@@ -91,7 +93,13 @@ def _judge(asked: Question, stuck: frozenset[str]) -> Fates:
         retired = fleets.retire(frozenset(c.node for c in outcome.choices), _launched(outcome))
         if not (retired and outcome.refusals):
             break  # else what goes may make room below a fleet's maximum
-    return Fates(fleets=fleets, volumes=volumes, tasks=fates, outcome=outcome, errors=tuple(errors))
+    zoned = {name: _in_zone(fate, outcome.zones.get(name)) for name, fate in volumes.items()}
+    return Fates(fleets=fleets, volumes=zoned, tasks=fates, outcome=outcome, errors=tuple(errors))
+
+
+def _in_zone(fate: VolumeFate, zone: str | None) -> VolumeFate:
+    """A volume that is made goes to the zone that its rank needs."""
+    return fate if zone is None or fate.after is None else replace(fate, after={**fate.after, "zone": zone})
 
 
 def _held(state: State, tasks: frozenset[str]) -> frozenset[Address]:
@@ -147,6 +155,7 @@ def _volumes(state: State, volumes: Mapping[str, VolumeFate], freed: frozenset[s
             region=str(v.after["region"]),
             zone=v.after.get("zone"),
             holder=holders.get(v.name),
+            fresh=v.record is None or v.replaced,
         )
         for v in volumes.values()
         if v.after is not None

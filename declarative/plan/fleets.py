@@ -10,7 +10,7 @@ from typing import Any
 from declarative.blocks import divisors, misfits, split
 from declarative.diagnostic import Diagnostic, Severity
 from declarative.placement import FleetRule, Node
-from declarative.placement.filters import of_offer, price_rejection
+from declarative.placement.filters import price_reason
 from declarative.plan.types import Inventory, Reason
 from declarative.resource import LOCAL, Desired, Offer, fleet_marks, shape_of, shaped
 from declarative.spec import Fleet, SpotPolicy
@@ -56,7 +56,7 @@ def limits(fleet: Fleet, backends: tuple[str, ...], offer: Offer) -> str | None:
         ("availability_zones", not fleet.availability_zones or offer.zone in fleet.availability_zones),
         ("instance_types", not fleet.instance_types or offer.instance_type in fleet.instance_types),
         ("spot_policy", spot_ok[fleet.spot_policy]),
-        ("max_price", price_rejection(fleet.max_price, of_offer(offer, fleet, 1), "the fleet") is None),
+        ("max_price", price_reason(fleet.max_price, offer.price, "the fleet") is None),
         ("resources", not misfits(fleet.resources, offer.shape)),
     )
     return next((name for name, ok in checks if not ok), None)

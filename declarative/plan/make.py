@@ -13,11 +13,8 @@ from declarative.plan.types import Inventory, Plan
 from declarative.resource import Desired
 from declarative.state import State
 
-MOST_PLACES = 50_000
+MOST_PLACES = 100_000
 """Ranks to place and nodes to place them on, together."""
-
-MOST_PAIRS = 10_000_000
-"""Tasks times the above: each task looks at each node once."""
 
 
 def make(
@@ -28,11 +25,13 @@ def make(
     *,
     requested: frozenset[str] = frozenset(),
     destroy: bool = False,
+    reuse: bool = False,
 ) -> Plan:
     """What to do so that `desired` is there.
 
     `now` is seconds since the epoch, for idle times only. `requested` holds addresses of tasks that are
     to run again although nothing about them changed. With `destroy`, protected things are left alone.
+    With `reuse` nothing is launched for tasks.
     """
     large = _too_large(desired, recorded)
     if large:
@@ -45,6 +44,7 @@ def make(
         now=now,
         requested=requested,
         destroy=destroy,
+        reuse=reuse,
     )
     found = decide(asked)
     fleets, outcome = found.fleets, found.outcome
@@ -71,12 +71,12 @@ def _too_large(desired: Desired, recorded: State) -> Diagnostic | None:
     ranks = sum(want.spec.nodes for want in desired.tasks.values())
     nodes = sum(fleet.nodes.target for fleet in desired.fleets.values() if fleet.nodes)
     places = ranks + nodes + len(recorded.of("node"))
-    if places <= MOST_PLACES and len(desired.tasks) * places <= MOST_PAIRS:
+    if places <= MOST_PLACES:
         return None
     return Diagnostic(
         code="too-large",
         summary=f"{len(desired.tasks)} tasks with {ranks} ranks, and {nodes} nodes, are too many for a plan",
-        hint=f"split the project: a plan places {MOST_PLACES} ranks and nodes at most, fewer with many tasks",
+        hint=f"split the project: a plan places {MOST_PLACES} ranks and nodes at most",
     )
 
 

@@ -43,7 +43,7 @@ def judge_all(
         if record is None:
             fates[name] = VolumeFate(name=name, record=None, after=want.inputs)
             continue
-        before, after = record.inputs, want.inputs
+        before, after = record.inputs, _settled(record.inputs, want.inputs)
         if before == after:  # nearly always; all things of one document share their inputs
             fates[name] = VolumeFate(name=name, record=record, after=after)
             continue
@@ -78,6 +78,14 @@ def judge_all(
         if fate and fate.record and (fate.replaced or fate.after is None):
             fates[fate.name] = VolumeFate(name=fate.name, record=fate.record, after=fate.record.inputs)
     return fates, errors
+
+
+def _settled(before: Mapping[str, Any], after: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A zone that is not declared was chosen with the first rank, and stays."""
+    if "zone" in after or "zone" not in before:
+        return after
+    same = all(before.get(key) == after.get(key) for key in ("backend", "region"))
+    return {**after, "zone": before["zone"]} if same else after
 
 
 def _protected(desired: Desired, name: str, what: str, *, declared: bool) -> Diagnostic:

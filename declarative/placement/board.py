@@ -1,0 +1,230 @@
+"""What a search is given, digested once: kinds instead of nodes, wishes instead of tasks.
+
+All of it is fixed while the search runs; what changes is in the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from declarative.blocks import Shape
+from declarative.placement.filters import blocks_wanted, fleet_reason, place_reason, ready_reason
+from declarative.placement.kinds import Kind, Place, by_name, of_node, of_offer
+from declarative.placement.types import Ask, FleetRule, Node, VolumeAt
+from declarative.resource import Offer
+from declarative.spec import CreationPolicy, Task
+from declarative.spec.fleet import Placement
+from declarative.state import natural
+
+Quota = tuple[str, str, str, bool]
+"""What an offer's `limit` counts: backend, region, instance type, spot."""
+
+Domain = tuple[str, str, str] | None
+"""Where all ranks of a cluster task lie together: fleet, backend, region. None is anywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An offer as one fleet would launch it."""
+
+    index: int
+    kind: int
+    fleet: str
+    quota: Quota
+    offer: Offer
+
+
+class Wish:
+    """What a rank asks for and where its task may go. Tasks with one wish are alike to all filters."""
+
+    __slots__ = ("domains", "fit", "gpus", "grounds", "least", "options", "places", "task", "whole")
+
+    def __init__(self, task: Task, fit: dict[int, int]) -> None:
+        self.task = task
+        self.whole = task.whole_nodes
+        self.gpus = task.resources.gpu.count.min if task.resources.gpu else 0
+        self.fit = fit
+        """Kind → how many blocks a rank takes there; kinds where it can never go are left out."""
+        self.options: dict[Domain, tuple[tuple[Option, int, int], ...]] = {}
+        """Domain → the options that fit, the blocks a rank takes, and how many ranks a node holds."""
+        self.domains: dict[Domain, tuple[tuple[int, int], ...]] = {}
+        """Domain → the kinds that fit, and the blocks a rank takes."""
+        self.grounds: dict[tuple[Domain, frozenset[Place]], tuple[tuple[int, int], ...]] = {}
+        """The same for some places of a domain."""
+        self.places: dict[Domain, tuple[Place, ...]] = {}
+        """Domain → the places where it fits."""
+        self.least = min(fit.values(), default=0)
+
+
+@dataclass(slots=True)
+class Job:
+    """One task to place. Its index is its place in the order of names."""
+
+    index: int
+    ask: Ask
+    wish: Wish
+    ranks: int
+    reuse: bool
+    plain: bool
+    """No volumes, no prior place, no pins: only its wish and its number of ranks matter."""
+    key: tuple[int, int, bool] = field(default=(0, 0, False))
+
+    @property
+    def task(self) -> Task:
+        """Its declaration."""
+        return self.ask.want.spec
+
+    @property
+    def weight(self) -> int:
+        """Blocks that are left out when it is left out: what a search keeps small."""
+        return self.ranks * max(1, self.wish.least)
+
+
+class Board:
+    """The digest. Nodes are numbered in the order of their names, so that ties break by name."""
+
+    def __init__(
+        self,
+        asks: Sequence[Ask],
+        nodes: Sequence[Node],
+        fleets: Mapping[str, FleetRule],
+        volumes: Mapping[str, VolumeAt],
+    ) -> None:
+        self.nodes = sorted(nodes, key=lambda n: natural(n.name))
+        self.fleets = dict(sorted(fleets.items()))
+        self.volumes = volumes
+        self.index = {node.name: i for i, node in enumerate(self.nodes)}
+        found = [of_node(n) for n in self.nodes]
+        offers = [(of_offer(o, rule.fleet), o) for rule in self.fleets.values() for o in rule.offers]
+        kinds = {fields: Kind(*fields) for fields in {*found, *(fields for fields, _ in offers)}}
+        self.kinds: list[Kind] = sorted(kinds.values(), key=by_name)
+        self.place_of: list[Place] = [kind.place for kind in self.kinds]
+        number = {id(kind): i for i, kind in enumerate(self.kinds)}
+        self.kind_of = [number[id(kinds[fields])] for fields in found]
+        self.ready = [n.fleet in self.fleets and ready_reason(n) is None for n in self.nodes]
+        priced = sorted(offers, key=lambda o: (kinds[o[0]].cost, *by_name(kinds[o[0]])))
+        self.options = [
+            Option(i, number[id(kinds[fields])], fields[0], quota_of(offer), offer)
+            for i, (fields, offer) in enumerate(priced)
+        ]
+        self._allowed: dict[tuple[object, ...], list[int]] = {}
+        self._needs: dict[tuple[object, ...], dict[tuple[Shape, int], int]] = {}
+        self._wishes: dict[tuple[object, ...], Wish] = {}
+        ordered = sorted(asks, key=lambda a: natural(str(a.want.spec.name)))
+        self.jobs = [self._job(i, ask) for i, ask in enumerate(ordered)]
+
+    def _job(self, index: int, ask: Ask) -> Job:
+        task = ask.want.spec
+        job = Job(
+            index=index,
+            ask=ask,
+            wish=self.wish(task),
+            ranks=task.nodes,
+            reuse=ask.reuse or task.creation_policy is CreationPolicy.REUSE,
+            plain=not ask.prior and not task.instances and not any(ask.want.mounts),
+        )
+        job.key = (id(job.wish), job.ranks, job.reuse)
+        return job
+
+    def wish(self, task: Task) -> Wish:
+        """The wish of a task; the same object for tasks that are alike."""
+        limits = (
+            task.cluster,
+            task.fleets,
+            task.backends,
+            task.regions,
+            task.spot_policy,
+            task.max_price,
+        )
+        size = (task.resources, task.whole_nodes)
+        key = (limits, size)
+        found = self._wishes.get(key)
+        if found is None:
+            found = self._wishes[key] = Wish(task, self._fit(task, limits, size))
+        return found
+
+    def _fit(self, task: Task, limits: tuple[object, ...], size: tuple[object, ...]) -> dict[int, int]:
+        """Kind → blocks wanted. Limits and sizes are asked about apart: each has few values."""
+        allowed = self._allowed.get(limits)
+        if allowed is None:
+            allowed = self._allowed[limits] = [
+                i for i, kind in enumerate(self.kinds) if self._may(task, kind)
+            ]
+        needs = self._needs.setdefault(size, {})
+        out: dict[int, int] = {}
+        for i in allowed:
+            kind = self.kinds[i]
+            make = (kind.shape, kind.total)
+            wanted = needs.get(make)
+            if wanted is None:
+                wanted = needs[make] = blocks_wanted(task, kind)
+            if wanted:
+                out[i] = wanted
+        return out
+
+    def _may(self, task: Task, kind: Kind) -> bool:
+        rule = self.fleets.get(kind.fleet)
+        return rule is not None and not fleet_reason(task, rule.fleet) and not place_reason(task, kind)
+
+    def domains(self, wish: Wish) -> list[Domain]:
+        """Where the ranks of a task may lie together."""
+        if not wish.task.cluster:
+            return [None]
+        kinds = (self.kinds[k] for k in wish.fit)
+        return list(dict.fromkeys((k.fleet, k.backend, k.region) for k in kinds))
+
+    def kinds_in(self, wish: Wish, domain: Domain) -> tuple[tuple[int, int], ...]:
+        """The kinds of a domain where the wish fits, and the blocks a rank takes."""
+        found = wish.domains.get(domain)
+        if found is None:
+            found = wish.domains[domain] = tuple(
+                (k, q) for k, q in wish.fit.items() if self.inside(domain, k)
+            )
+        return found
+
+    def kinds_at(
+        self, wish: Wish, domain: Domain, places: frozenset[Place] | None
+    ) -> tuple[tuple[int, int], ...]:
+        """The same, of some places of the domain."""
+        if places is None:
+            return self.kinds_in(wish, domain)
+        found = wish.grounds.get((domain, places))
+        if found is None:
+            found = wish.grounds[domain, places] = tuple(
+                (k, q) for k, q in self.kinds_in(wish, domain) if self.place_of[k] in places
+            )
+        return found
+
+    def places_in(self, wish: Wish, domain: Domain) -> tuple[Place, ...]:
+        """The places of a domain where the wish fits."""
+        found = wish.places.get(domain)
+        if found is None:
+            kinds = self.kinds_in(wish, domain)
+            found = wish.places[domain] = tuple(dict.fromkeys(self.place_of[k] for k, _ in kinds))
+        return found
+
+    def options_in(self, wish: Wish, domain: Domain) -> tuple[tuple[Option, int, int], ...]:
+        """The options of a domain where the wish fits, cheapest first."""
+        found = wish.options.get(domain)
+        if found is None:
+            found = wish.options[domain] = tuple(
+                (o, wish.fit[o.kind], 1 if wish.whole else self.kinds[o.kind].total // wish.fit[o.kind])
+                for o in self.options
+                if o.kind in wish.fit and self.inside(domain, o.kind)
+            )
+        return found
+
+    def inside(self, domain: Domain, kind: int) -> bool:
+        """Whether nodes of a kind lie in a domain."""
+        found = self.kinds[kind]
+        return domain is None or (found.fleet, found.backend, found.region) == domain
+
+    def clustered(self, fleet: str) -> bool:
+        """Whether a fleet's nodes have to lie together."""
+        return self.fleets[fleet].fleet.placement is Placement.CLUSTER
+
+
+def quota_of(thing: Offer | Node) -> Quota:
+    """What an offer's quantity limit counts."""
+    return (thing.backend, thing.region, thing.instance_type, thing.spot)

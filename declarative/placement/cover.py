@@ -1,0 +1,216 @@
+"""Where a number of ranks with one wish go: idle blocks first, the tightest fit first; then launches.
+
+A choice changes nothing: it is compared with others first, and carried out by the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from declarative.placement.board import Board, Domain, Option, Quota, Wish
+from declarative.placement.kinds import Place
+from declarative.placement.ledger import Buy, Home, Ledger, Pick
+
+DEAR = 1e9
+"""What an unknown price counts as, USD an hour: more than any that is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """Where to look: a domain, some places of it, some nodes; and whether anything may be launched.
+
+    With `kinds` it is about what is there, and nothing is launched.
+    """
+
+    domain: Domain = None
+    places: frozenset[Place] | None = None
+    kinds: Collection[int] | None = None
+    nodes: Collection[int] | None = None
+    """Numbers of the nodes that may be used; None is any."""
+    names: Sequence[str] | None = None
+    """Names that a node may be launched under; None is any."""
+    reuse: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Where ranks would go. `short` is how many found no place; `cost` what the launches add, USD an hour."""
+
+    picks: tuple[Pick, ...]
+    buys: tuple[Buy, ...]
+    cost: float
+    waste: float
+    short: int
+
+    @property
+    def launches(self) -> int:
+        """How many nodes are launched."""
+        return sum(buy.count for buy in self.buys)
+
+
+def choose(
+    ledger: Ledger, wish: Wish, ranks: int, ground: Ground, wanted: Mapping[int, int] | None = None
+) -> Choice:
+    """Where `ranks` ranks go. `wanted` says of each kind how many blocks are asked for by all tasks."""
+    slots = _slots(ledger, wish, ground, wanted or {})
+    picks: list[Pick] = []
+    left, waste = ranks, 0.0
+    for _, kind, free, count, per, need, only in slots:
+        if left <= 0:
+            break
+        nodes = min(count, -(-left // per))
+        picks.append(Pick(kind, free, nodes, per, need, only))
+        here = min(left, nodes * per)
+        left -= here
+        waste += nodes * free - here * need
+    buys: list[Buy] = []
+    cost = 0.0
+    if left > 0 and ground.kinds is None:
+        buys, cost, left = _buy(ledger, wish, left, ground)
+    return Choice(picks=tuple(picks), buys=tuple(buys), cost=cost, waste=waste, short=left)
+
+
+Slot = tuple[tuple[float, ...], int, int, int, int, int, int | None]
+"""Key, kind, idle blocks a node, nodes, ranks a node, blocks a rank, the one node that it is."""
+
+
+def _slots(ledger: Ledger, wish: Wish, ground: Ground, wanted: Mapping[int, int]) -> list[Slot]:
+    """Places among what is there, best first."""
+    board = ledger.board
+    if ground.nodes is not None:
+        return _slots_of_nodes(ledger, wish, ground)
+    out: list[Slot] = []
+    for kind, need in board.kinds_at(wish, ground.domain, ground.places):
+        pile = ledger.piles.get(kind)
+        if not pile or (ground.kinds is not None and kind not in ground.kinds):
+            continue
+        total = board.kinds[kind].total
+        for free, ids in pile.items():
+            if free < need or (wish.whole and free < total):
+                continue
+            per = 1 if wish.whole else free // need
+            key = _key(board, wish, kind, free, wanted.get(kind, 0))
+            out.append((key, kind, free, len(ids), per, need, None))
+    out.sort()
+    return out
+
+
+def _slots_of_nodes(ledger: Ledger, wish: Wish, ground: Ground) -> list[Slot]:
+    board = ledger.board
+    out: list[Slot] = []
+    for node in sorted(ground.nodes or ()):
+        kind, free = ledger.kind_of[node], ledger.free[node]
+        need = wish.fit.get(kind, 0)
+        if not need or free < need or (wish.whole and free < board.kinds[kind].total):
+            continue
+        if not board.inside(ground.domain, kind):
+            continue
+        if ground.places is not None and board.place_of[kind] not in ground.places:
+            continue
+        per = 1 if wish.whole else free // need
+        out.append(((*_key(board, wish, kind, free, 0), node), kind, free, 1, per, need, node))
+    out.sort()
+    return out
+
+
+def _key(board: Board, wish: Wish, kind: int, free: int, wanted: int) -> tuple[float, ...]:
+    """How good a place is, the best least.
+
+    No GPU for those that want none; a node that is in use before one that is idle; what others can use
+    less; the tightest fit; the cheapest.
+    """
+    found, need = board.kinds[kind], wish.fit[kind]
+    shape, total = found.shape, found.total
+    idle = free == total and not wish.whole
+    gpus = need * shape.gpus // total - wish.gpus
+    return (gpus, idle, wanted, free % need, free, need * shape.cpu // total, found.cost, kind)
+
+
+def _buy(ledger: Ledger, wish: Wish, left: int, ground: Ground) -> tuple[list[Buy], float, int]:
+    """The launches that hold `left` ranks: again and again the best offer by what it would hold."""
+    market = Market(ledger, wish, ground)
+    buys: list[Buy] = []
+    cost = 0.0
+    while left > 0:
+        best = market.best(left)
+        if best is None:
+            break
+        buy, price = best
+        market.sell(buy)
+        buys.append(buy)
+        cost += buy.count * price
+        left -= min(left, buy.count * buy.per)
+    return buys, cost, left
+
+
+class Market:
+    """What can be launched and at what price, while one choice is made.
+
+    Nodes that a fleet launches for itself anyway cost only what is above its cheapest.
+    """
+
+    def __init__(self, ledger: Ledger, wish: Wish, ground: Ground) -> None:
+        self.ledger = ledger
+        self.kinds = ledger.board.kinds
+        self.reuse = ground.reuse
+        self.names = None if ground.names is None else list(ground.names)
+        self.by_fleet: dict[str, int] = {}
+        self.by_quota: dict[Quota, int] = {}
+        self.home: dict[str, Home] = {}
+        self.options = [
+            found
+            for found in ledger.board.options_in(wish, ground.domain)
+            if ground.places is None or ledger.board.place_of[found[0].kind] in ground.places
+        ]
+
+    def best(self, ranks: int) -> tuple[Buy, float] | None:
+        """What to launch for so many ranks, and its price: the cheapest by what it would hold."""
+        best: tuple[tuple[float, float, int], Option, int, int, int, str | None] | None = None
+        for option, need, per in self.options:
+            most, price = self._of(option)
+            name = self._name(option)
+            if most <= 0 or (self.names is not None and name is None):
+                continue
+            # Where few nodes may be launched each has to hold much.
+            by = -self.kinds[option.kind].total / need if self.ledger.roomy else price / min(per, ranks)
+            key = (by, price, option.index)
+            if best is None or key < best[0]:
+                best = (key, option, need, per, most, name)
+        if best is None:
+            return None
+        (_, price, _), option, need, per, most, name = best
+        count = 1 if name is not None else max(1, min(most, ranks // per))
+        return Buy(option, count, per, need, name), price
+
+    def sell(self, buy: Buy) -> None:
+        """Note that it is taken."""
+        option = buy.option
+        self.by_fleet[option.fleet] = self.by_fleet.get(option.fleet, 0) + buy.count
+        self.by_quota[option.quota] = self.by_quota.get(option.quota, 0) + buy.count
+        if option.fleet in self.ledger.bound:
+            self.home[option.fleet] = (option.offer.backend, option.offer.region)
+        if buy.name is not None and self.names is not None:
+            self.names.remove(buy.name)
+
+    def _name(self, option: Option) -> str | None:
+        """The first pinned name that is a name of the option's fleet."""
+        return next((n for n in self.names or () if n.rpartition("-")[0] == option.fleet), None)
+
+    def _of(self, option: Option) -> tuple[int, float]:
+        """How many of it can be had, and at what price each."""
+        ledger = self.ledger
+        home = self.home.get(option.fleet)
+        astray = home is not None and home != (option.offer.backend, option.offer.region)
+        if astray or not ledger.may_launch(option):
+            return 0, 0.0
+        sold = self.by_fleet.get(option.fleet, 0)
+        room, left = ledger.room[option.fleet], ledger.left[option.quota]
+        most = 1_000_000_000 if room is None else room - sold
+        if left is not None:
+            most = min(most, left - self.by_quota.get(option.quota, 0))
+        owed = ledger.owed[option.fleet] - sold
+        price = min(self.kinds[option.kind].cost, DEAR)
+        if owed > 0:
+            return min(most, owed), max(0.0, price - min(ledger.base[option.fleet], DEAR))
+        return (0, 0.0) if self.reuse else (most, price)

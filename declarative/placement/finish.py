@@ -1,0 +1,143 @@
+"""From counts to names: which block indices each rank gets, and what the nodes to launch are called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from declarative.placement.board import Board, Job
+from declarative.placement.ledger import Launch, Ledger
+from declarative.placement.types import Choice, Node
+from declarative.state import NodeState, Readiness, natural, rank_name
+
+
+@dataclass(slots=True)
+class Finished:
+    """Every node with all that is held on it, and the choices."""
+
+    nodes: dict[int, Node]
+    """By number: those that are there, and those to launch."""
+    held: dict[int, dict[int, str]]
+    choices: list[Choice]
+    zones: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def launches(self) -> tuple[Node, ...]:
+        """The nodes to launch, by name."""
+        return tuple(sorted((n for n in self.nodes.values() if n.new), key=lambda n: natural(n.name)))
+
+
+def finish(ledger: Ledger) -> Finished:
+    """Give names to the launches and blocks to the ranks."""
+    board = ledger.board
+    names = _names(board, ledger.launches)
+    nodes = dict(enumerate(board.nodes))
+    nodes |= {x.node: _new_node(board, x, names[x.node]) for x in ledger.launches}
+    on_node: dict[int, list[tuple[int, Job, int]]] = {}
+    for index, seats in ledger.seats.items():
+        job = board.jobs[index]
+        for rank, node in enumerate(seats):
+            need = job.wish.fit[ledger.kind_of[node]]
+            on_node.setdefault(node, []).append((need, job, rank))
+    out = Finished(nodes=nodes, held={}, choices=[])
+    for node, here in sorted(on_node.items()):
+        _divide(out, ledger, (node, nodes[node]), here)
+    order = {str(job.task.name): job.index for job in board.jobs}
+    out.choices.sort(key=lambda c: (order[c.task], c.rank))
+    return out
+
+
+def _divide(out: Finished, ledger: Ledger, at: tuple[int, Node], seats: list[tuple[int, Job, int]]) -> None:
+    """The blocks of one node: those that have theirs already first, then the large, then by name."""
+    number, node = at
+    held = dict(node.held)
+    prior = {
+        (job.index, rank): blocks
+        for need, job, rank in seats
+        if (blocks := _prior_blocks(job, rank, node)) and len(blocks) == need
+    }
+    order = sorted(seats, key=lambda s: ((s[1].index, s[2]) not in prior, -s[0], s[1].index, s[2]))
+    for need, job, rank in order:
+        name = str(job.task.name)
+        blocks = stretch(held, node.total, need, prior.get((job.index, rank), ()))
+        assert len(blocks) == need, f"{name}-{rank}: obtained is not requested"
+        held.update(dict.fromkeys(blocks, f"rank/{rank_name(name, rank)}"))
+        volumes = ledger.volumes.get((job.index, rank), {})
+        out.choices.append(Choice(task=name, rank=rank, node=node.name, blocks=blocks, volumes=volumes))
+        if node.zone:
+            known = ledger.board.volumes
+            fresh = (v for v in volumes.values() if known[v].fresh and not known[v].zone)
+            out.zones.update(dict.fromkeys(fresh, node.zone))
+    out.held[number] = held
+
+
+def _prior_blocks(job: Job, rank: int, node: Node) -> tuple[int, ...]:
+    name, blocks = job.ask.prior.get(rank, ("", ()))
+    return blocks if name == node.name else ()
+
+
+def stretch(held: Mapping[int, str], total: int, wanted: int, prior: tuple[int, ...] = ()) -> tuple[int, ...]:
+    """Which idle blocks to take: the prior ones, else the shortest idle stretch that holds them all.
+
+    So long ones stay whole; scattered ones are taken only where there is no such stretch.
+    """
+    if not held:
+        return prior or tuple(range(wanted))
+    idle = [b for b in range(total) if b not in held]
+    if len(prior) == wanted and all(b not in held and b < total for b in prior):
+        return prior
+    runs: list[list[int]] = []
+    for block in idle:
+        if runs and runs[-1][-1] == block - 1:
+            runs[-1].append(block)
+        else:
+            runs.append([block])
+    fitting = [(len(run), run[0]) for run in runs if len(run) >= wanted]
+    if fitting:
+        _, first = min(fitting)
+        return tuple(range(first, first + wanted))
+    return tuple(idle[:wanted])
+
+
+def _names(board: Board, launches: list[Launch]) -> dict[int, str]:
+    """Pinned names as they are; then those of nodes that are replaced; then the lowest free numbers."""
+    taken = {node.name for node in board.nodes}.union(*(rule.taken for rule in board.fleets.values()))
+    taken |= {x.name for x in launches if x.name}
+    spare = {
+        fleet: [n for n in rule.free_names if n not in taken][::-1] for fleet, rule in board.fleets.items()
+    }
+    next_: dict[str, int] = {}
+    out: dict[int, str] = {}
+    for launch in launches:
+        fleet = launch.option.fleet
+        name = launch.name
+        if name is None and spare[fleet]:
+            name = spare[fleet].pop()
+        while name is None:
+            number = next_.get(fleet, 0)
+            next_[fleet] = number + 1
+            if f"{fleet}-{number}" not in taken:
+                name = f"{fleet}-{number}"
+        taken.add(name)
+        out[launch.node] = name
+    return out
+
+
+def _new_node(board: Board, launch: Launch, name: str) -> Node:
+    """The node that an offer gives a fleet: split as the fleet says, ready once it runs."""
+    kind, offer = board.kinds[launch.option.kind], launch.option.offer
+    return Node(
+        name=name,
+        fleet=kind.fleet,
+        backend=kind.backend,
+        region=kind.region,
+        zone=kind.zone,
+        instance_type=kind.instance_type,
+        shape=kind.shape,
+        total=kind.total,
+        price=kind.price,
+        spot=kind.spot,
+        readiness=Readiness(state=NodeState.READY, reason="to be launched"),
+        new=True,
+        offer=offer,
+    )

@@ -1,0 +1,104 @@
+"""In which order tasks are seated, and which kinds are in demand."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from declarative.placement.board import Job
+from declarative.placement.cover import DEAR
+from declarative.placement.ledger import Ledger
+
+ORDERS = ("regret", "scarce", "size")
+"""First what would pay most elsewhere; first what few places serve; first what is large."""
+
+LAST_RESORTS = ("roomy",)
+"""By size, and the largest nodes are launched."""
+
+
+class Orders:
+    """The keys of the orders. What they need of a wish is worked out once."""
+
+    def __init__(self, start: Ledger) -> None:
+        self.start = start
+        self._regret: dict[int, float] = {}
+        self._supply: dict[int, int] = {}
+        self._text: dict[int, str] = {}
+
+    def key(
+        self, job: Job, order: str, front: Collection[object], *, by_priority: bool = True
+    ) -> tuple[object, ...]:
+        """Priority first; then those that have a place already; then the hardest ones to place."""
+        wish, task = job.wish, job.task
+        want = task.resources
+        cpu = want.cpu.min if want.cpu else 0
+        memory = want.memory.min if want.memory else 0
+        by = 0.0
+        if order == "regret":
+            by = -self._regret_of(job)
+        elif order == "scarce":
+            by = self._supply_of(job)
+        together = job.ranks if task.cluster else 1
+        return (
+            -task.priority if by_priority else 0,
+            not job.ask.prior,
+            not task.instances,
+            (job.key if job.plain else job.index) not in front,
+            by,
+            not wish.whole,
+            -together * wish.gpus,
+            -wish.gpus,
+            -together * cpu,
+            -cpu,
+            -memory,
+            job.plain,
+            -job.ranks,
+            job.reuse,
+            self._text_of(job),
+            job.index,
+        )
+
+    def _regret_of(self, job: Job) -> float:
+        """What a rank would pay for a block if it had to launch, USD an hour; if it cannot, all there is."""
+        found = self._regret.get(id(job.wish))
+        if found is None:
+            kinds, wish = self.start.board.kinds, job.wish
+            prices = [
+                min(kinds[option.kind].cost, DEAR) / per
+                for option, _, per in self.start.board.options_in(wish, None)
+                if self.start.may_launch(option)
+            ]
+            found = self._regret[id(wish)] = round(min(prices, default=DEAR) / max(1, wish.least), 2)
+        return found
+
+    def _supply_of(self, job: Job) -> int:
+        """The blocks that it could use at all, up to 1000 of each offer."""
+        found = self._supply.get(id(job.wish))
+        if found is None:
+            found = 0
+            for kind in job.wish.fit:
+                found += sum(f * len(ids) for f, ids in self.start.piles.get(kind, {}).items())
+            for option, _, _ in self.start.board.options_in(job.wish, None):
+                found += min(1000, self.start.most(option) * self.start.board.kinds[option.kind].total)
+            self._supply[id(job.wish)] = found
+        return found
+
+    def _text_of(self, job: Job) -> str:
+        """Something that tells wishes apart, whatever the order of the input."""
+        found = self._text.get(id(job.wish))
+        if found is None:
+            task = job.wish.task
+            limits = (task.fleets, task.backends, task.regions, task.spot_policy, task.max_price)
+            found = self._text[id(job.wish)] = f"{task.resources}{limits}"
+        return found
+
+    def wanted(self, jobs: Sequence[Job]) -> dict[int, int]:
+        """Kind → blocks that tasks could want of it: what few can use is given out first."""
+        weights: dict[int, int] = {}
+        wishes = {id(j.wish): j.wish for j in jobs}
+        for job in jobs:
+            weights[id(job.wish)] = weights.get(id(job.wish), 0) + job.weight
+        out: dict[int, int] = {}
+        for key, weight in weights.items():
+            for kind in wishes[key].fit:
+                out[kind] = out.get(kind, 0) + weight
+        return out

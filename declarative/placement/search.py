@@ -1,0 +1,248 @@
+"""The search: tasks are seated in several orders, and the best outcome is kept.
+
+No single order is good everywhere; the best of three is within a few percent of the optimum. Which tasks are
+left out is decided before what the rest costs, and so that leaving one out changes nothing for the others.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from declarative.placement.board import Board, Job
+from declarative.placement.cover import DEAR, Ground, choose
+from declarative.placement.gangs import seat, seat_again, seat_alike
+from declarative.placement.launches import launch_baselines
+from declarative.placement.ledger import Ledger
+from declarative.placement.orders import LAST_RESORTS, ORDERS, Orders
+from declarative.placement.quotas import quotas
+from declarative.placement.tidy import Tidy
+from declarative.placement.trial import carry_out
+
+FEW = 200
+"""Up to that many tasks, each that is left out is tried again by itself, in front of the others."""
+
+MOST_EFFORT = 30_000
+"""Tasks seated in such tries."""
+
+ROUNDS = 3
+"""With more tasks: passes with all sizes that were left out in front."""
+
+
+@dataclass(slots=True)
+class Result:
+    """What one pass came to."""
+
+    ledger: Ledger
+    left: list[Job]
+    short: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def cost(self) -> float:
+        """USD an hour of all launches."""
+        kinds = self.ledger.board.kinds
+        return sum(min(kinds[x.option.kind].cost, DEAR) for x in self.ledger.launches)
+
+    @property
+    def value(self) -> tuple[object, ...]:
+        """What is left out, of higher priority first; then the cost; then the launches."""
+        out: dict[int, int] = {}
+        for job in self.left:
+            out[-job.task.priority] = out.get(-job.task.priority, 0) + job.weight
+        listing = [(level, out[level]) for level in sorted(out)]
+        # A level that is missing has nothing left out: that is better than any number.
+        worst = [(level, -weight) for level, weight in listing]
+        return (_Left(tuple(worst)), round(self.cost, 6), len(self.ledger.launches))
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What was left out: (level, minus its weight), the most important level first; more is better."""
+
+    levels: tuple[tuple[int, int], ...]
+
+    def __lt__(self, other: _Left) -> bool:
+        mine, theirs = dict(self.levels), dict(other.levels)
+        for level in sorted(mine.keys() | theirs.keys()):
+            a, b = mine.get(level, 0), theirs.get(level, 0)
+            if a != b:
+                return a > b
+        return False
+
+
+class Search:
+    """One board, searched."""
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+        self.start = Ledger.start(board)
+        self.orders = Orders(self.start)
+
+    def run(self) -> Result:
+        """The best outcome that was found."""
+        jobs = self.board.jobs
+        if len(jobs) > FEW:
+            return self._rounds(jobs)
+        first = self._pass(jobs, "size", wanted={})
+        if not first.left:
+            return self._cheapest(first, jobs)
+        admitted = self._admit(first, jobs)
+        left = [j for j in jobs if j.index not in admitted.ledger.seats]
+        admitted.left = []  # what follows is about the others alone
+        best = self._cheapest(admitted, [j for j in jobs if j.index in admitted.ledger.seats])
+        best.left = left
+        return best
+
+    def _cheapest(self, first: Result, jobs: Sequence[Job]) -> Result:
+        """The cheapest pass that seats all of `jobs`, as `first` does."""
+        best = first
+        if self._is_free(first):
+            return best
+        wanted = self.orders.wanted(jobs)
+        for order in ORDERS:
+            found = self._pass(jobs, order, wanted=wanted)
+            if not found.left and found.value < best.value:
+                best = found
+        return best
+
+    def _is_free(self, found: Result) -> bool:
+        """Whether all tasks are seated and nothing is launched for them."""
+        owed = sum(rule.baseline for rule in self.board.fleets.values())
+        return not found.left and not (found.cost or len(found.ledger.launches) > owed)
+
+    # Which tasks are left out
+
+    def _admit(self, first: Result, jobs: Sequence[Job]) -> Result:
+        """Add to what the first pass seats each task that can be had beside all of it.
+
+        What is tried for a task depends on the tasks that are seated and on no other that is left out.
+        """
+        best, effort = first, 0
+        failed: set[object] = set()
+        for job in sorted(first.left, key=lambda j: self.orders.key(j, "size", frozenset())):
+            key = job.key if job.plain else job.index
+            if not job.wish.fit or key in failed or job.index in best.ledger.seats:
+                continue
+            keep = [j for j in jobs if j.index in best.ledger.seats and j.task.priority >= job.task.priority]
+            effort += (len(ORDERS) + len(LAST_RESORTS)) * (len(keep) + 1)
+            if effort > MOST_EFFORT:
+                break
+            found = self._with(job, keep)
+            if found is None:
+                failed.add(key)
+            else:
+                best, failed = self._rest(found, jobs, best), set()
+        return best
+
+    def _rest(self, found: Result, jobs: Sequence[Job], before: Result) -> Result:
+        """Seat beside `found` what else can be had, first of all what was seated before."""
+        rest = [j for j in jobs if j.index not in found.ledger.seats and j.wish.fit]
+        front = {j.key if j.plain else j.index for j in rest if j.index in before.ledger.seats}
+        if not rest:
+            return found
+        return self._pass(jobs, "size", wanted={}, front=front, first=found.ledger)
+
+    def _with(self, job: Job, others: Sequence[Job]) -> Result | None:
+        """An outcome that seats a task and all the others: then their priorities do not matter."""
+        jobs = sorted([*others, job], key=lambda j: j.index)
+        wanted = self.orders.wanted(jobs)
+        front = {job.key} if job.plain else {job.index}
+        for order in (*ORDERS, *LAST_RESORTS):
+            found = self._pass(jobs, order, wanted=wanted, front=front, by_priority=False)
+            if not found.left:
+                return found
+        return None
+
+    def _rounds(self, jobs: Sequence[Job]) -> Result:
+        """Many tasks: three orders, then the sizes that were left out go to the front."""
+        wanted = self.orders.wanted(jobs)
+        tried: list[tuple[Result, str]] = []
+        for order in ORDERS:
+            tried.append((self._pass(jobs, order, wanted=wanted), order))
+            if self._is_free(tried[-1][0]):
+                return tried[-1][0]  # nothing is left out, and nothing costs more than it has to
+        best, order = min(tried, key=lambda t: t[0].value)
+        front: set[object] = set()
+        for _ in range(ROUNDS):
+            lost = {j.key if j.plain else j.index for j in best.left if j.wish.fit} - front
+            if not lost:
+                break
+            front |= lost
+            found = self._pass(jobs, order, wanted=wanted, front=front)
+            if found.value < best.value:
+                best = found
+        return best
+
+    # One pass
+
+    def _pass(
+        self,
+        jobs: Sequence[Job],
+        order: str,
+        *,
+        wanted: Mapping[int, int],
+        front: Collection[object] = frozenset(),
+        first: Ledger | None = None,
+        by_priority: bool = True,
+    ) -> Result:
+        """Seat tasks one after the other; those that are alike and have one rank, all at once."""
+        ledger = (first or self.start).copy()
+        todo = [j for j in jobs if j.index not in ledger.seats]
+        ledger.roomy = order == "roomy"
+        todo.sort(key=lambda j: self.orders.key(j, order, front, by_priority=by_priority))
+        left: list[Job] = []
+        for _, level in itertools.groupby(todo, key=lambda j: by_priority and j.task.priority):
+            # Who has a place comes before those who lost theirs.
+            unseated = [j for j in level if not (j.ask.prior and seat_again(ledger, j))]
+            left += self._seat_all(ledger, self._by_quota(ledger, unseated, wanted), wanted)
+        if ledger.launches:
+            Tidy(ledger).run()
+        short = launch_baselines(ledger)
+        if left and ledger.launches:
+            # What was launched since may hold those that launch nothing themselves.
+            left = self._seat_all(ledger, left, wanted)
+        return Result(ledger, left, short)
+
+    def _seat_all(self, ledger: Ledger, todo: Sequence[Job], wanted: Mapping[int, int]) -> list[Job]:
+        left: list[Job] = []
+        failed: set[tuple[int, int, bool]] = set()
+        i = 0
+        while i < len(todo):
+            job = todo[i]
+            j = i + 1
+            if job.plain and job.ranks == 1:
+                while j < len(todo) and todo[j].plain and todo[j].key == job.key:
+                    j += 1
+            alike = todo[i:j]
+            i = j
+            if not job.wish.fit or (job.plain and job.key in failed):
+                left += alike  # room only ever shrinks: what found none finds none later
+            elif job.plain and job.ranks == 1:
+                left += alike[seat_alike(ledger, alike, wanted) :]
+            elif not seat(ledger, job, wanted):
+                left.append(job)
+                if job.plain:
+                    failed.add(job.key)
+        return left
+
+    def _by_quota(self, ledger: Ledger, todo: list[Job], wanted: Mapping[int, int]) -> list[Job]:
+        """Seat what the quotas name, after all that is harder to seat; what is left to seat."""
+        if not quotas(ledger, todo):
+            return todo
+        hard = [j for j in todo if not j.plain or j.ranks > 1 or j.wish.whole]
+        left = self._seat_all(ledger, hard, wanted)
+        alike: dict[tuple[int, int, bool], list[Job]] = {}
+        for job in todo:
+            if job.index not in ledger.seats and job.plain and job.ranks == 1:
+                alike.setdefault(job.key, []).append(job)
+        for key, kinds, number in quotas(ledger, todo):
+            jobs = alike[key][:number]
+            if not jobs:
+                continue
+            choice = choose(ledger, jobs[0].wish, len(jobs), Ground(kinds=kinds))
+            seated = len(jobs) - choice.short
+            for job, node in zip(jobs, carry_out(ledger, choice, seated), strict=False):
+                ledger.seats[job.index] = [node]
+            del alike[key][:seated]
+        return [*left, *(j for j in todo if j.index not in ledger.seats and j not in left)]

@@ -1,0 +1,184 @@
+"""A task with volumes, pins or prior places in one domain."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+from declarative.placement.board import Domain, Job
+from declarative.placement.cover import Choice, Ground, choose
+from declarative.placement.kinds import Place
+from declarative.placement.ledger import Ledger
+from declarative.placement.trial import Try, carry_out
+from declarative.placement.volumes import Binding, Matching, bindings, serves
+
+
+class Special:
+    """One try. Ranks that can stay where they were do; all others go in groups that reach the same places."""
+
+    def __init__(self, ledger: Ledger, job: Job, domain: Domain) -> None:
+        self.ledger = ledger
+        self.board = ledger.board
+        self.job = job
+        self.domain = domain
+        self.mounts = job.ask.want.mounts
+        self.places = self.board.places_in(job.wish, domain)
+
+    def run(self, *, keep: bool = False) -> Try:
+        """What comes of it. The ledger is left as it was, unless it is to `keep` what succeeds."""
+        stays = self.stays()
+        bound, failed = self._bind(stays)
+        if failed is not None and stays:
+            stays = {}  # those who stay may take what another one needs
+            bound, failed = self._bind(stays)
+        if failed is not None:
+            volumes = {r: b.volumes for r, b in bound.items()}
+            return Try(domain=self.domain, nodes=dict.fromkeys(bound, -1), volumes=volumes, failed=failed)
+        reach = {r: self._reach(b) for r, b in bound.items()}
+        found = self._seat(stays, bound, reach, keep=keep)
+        if found.failed is not None and bound:
+            # Groups that overlap took one another's places: each rank goes where it was matched.
+            exact = {r: frozenset({b.place}) for r, b in bound.items()}
+            second = self._seat(stays, bound, exact, keep=keep)
+            found = second if second.failed is None else found
+        if found.failed is not None and stays:
+            third = self._seat({}, bound, reach, keep=keep)
+            found = third if third.failed is None else found
+        return found
+
+    # Staying
+
+    def stays(self) -> dict[int, int]:
+        """Ranks that can stay on the node that they had, all of them at once."""
+        out: dict[int, int] = {}
+        free: dict[int, int] = {}
+        for rank, (name, _) in sorted(self.job.ask.prior.items()):
+            node = self.board.index.get(name)
+            if node is None or rank >= self.job.ranks or not self.ledger.open[node]:
+                continue
+            kind = self.ledger.kind_of[node]
+            need = self.job.wish.fit.get(kind, 0)
+            idle = free.get(node, self.ledger.free[node])
+            pins = self.job.task.instances
+            if not need or not self.board.inside(self.domain, kind) or (pins and name not in pins):
+                continue
+            if idle >= (self.board.kinds[kind].total if self.job.wish.whole else need):
+                out[rank] = node
+                free[node] = idle - need
+        return out
+
+    # Volumes
+
+    def _bind(self, stays: Mapping[int, int]) -> tuple[Mapping[int, Binding], int | None]:
+        """The volumes of each rank, and the first rank that cannot have its own."""
+        if not any(self.mounts):
+            return {}, None
+        options: dict[int, list[Binding]] = {}
+        for rank in range(self.job.ranks):
+            places = self.places
+            if rank in stays:
+                places = (self.board.place_of[self.ledger.kind_of[stays[rank]]],)
+            options[rank] = bindings(self.mounts[rank], places, self.board.volumes, self.ledger.claims)
+        if self.job.ranks == 1 and options[0] and all(b.volumes == options[0][0].volumes for b in options[0]):
+            return {0: options[0][0]}, None  # there is nothing to match
+        matching = Matching(options, functools.cache(self._room))
+        failed = matching.match()
+        return matching.given, failed
+
+    def _room(self, place: Place) -> int:
+        """How many ranks a place holds."""
+        self.ledger.log = []
+        choice = self._ask(self.job.ranks, frozenset((place,)))
+        self.ledger.undo()
+        return self.job.ranks - choice.short
+
+    def _reach(self, binding: Binding) -> frozenset[Place]:
+        """The places from which a rank reaches its volumes."""
+        found = [self.board.volumes[v] for v in binding.volumes.values()]
+        return frozenset(p for p in self.places if all(serves(at, p) for at in found))
+
+    # Seating
+
+    def _seat(
+        self,
+        stays: Mapping[int, int],
+        bound: Mapping[int, Binding],
+        reach: Mapping[int, frozenset[Place]],
+        *,
+        keep: bool,
+    ) -> Try:
+        ledger = self.ledger
+        ledger.log = []
+        out = Try(domain=self.domain)
+        for rank, node in stays.items():
+            ground = Ground(domain=self.domain, nodes=(node,), reuse=True)
+            carry_out(ledger, choose(ledger, self.job.wish, 1, ground), 1)
+            out.nodes[rank] = node
+        groups: dict[frozenset[Place] | None, list[int]] = {}
+        for rank in range(self.job.ranks):
+            if rank not in stays:
+                groups.setdefault(reach.get(rank), []).append(rank)
+        every = len(self.places) + 1
+        for places in sorted(groups, key=lambda g: (every if g is None else len(g), groups[g])):
+            self._group(out, groups[places], places)
+            if out.failed is not None:
+                break
+        out.moved = sum(1 for r in self.job.ask.prior if r < self.job.ranks and r not in stays)
+        if out.failed is None:
+            out.volumes = {r: b.volumes for r, b in bound.items()}
+        if keep and out.failed is None:
+            ledger.log = None
+        else:
+            ledger.undo()
+        return out
+
+    def _group(self, out: Try, ranks: list[int], places: frozenset[Place] | None) -> None:
+        choice = self._ask(len(ranks), places)
+        seated = len(ranks) - choice.short
+        out.nodes |= dict(zip(ranks, sorted(carry_out(self.ledger, choice, seated)), strict=False))
+        out.cost += choice.cost
+        out.waste += choice.waste
+        out.launches += choice.launches
+        if choice.short:
+            out.failed = ranks[seated]
+
+    def _ask(self, ranks: int, places: frozenset[Place] | None) -> Choice:
+        ledger = self.ledger
+        pins = self.job.task.instances
+        if not pins:
+            ground = Ground(domain=self.domain, places=places, reuse=self.job.reuse)
+            return choose(ledger, self.job.wish, ranks, ground)
+        index, open_ = self.board.index, self.ledger.open
+        nodes = [index[name] for name in pins if name in index and open_[index[name]]]
+        names = self._give_names([n for n in pins if n not in index and self._is_free(n)])
+        nodes += [x.node for x in ledger.launches if x.name in pins]
+        ground = Ground(domain=self.domain, places=places, nodes=nodes, names=names, reuse=self.job.reuse)
+        return choose(ledger, self.job.wish, ranks, ground)
+
+    def _give_names(self, names: list[str]) -> list[str]:
+        """Nodes that are launched anyhow get the pinned names, if the task fits there; the names left."""
+        left: list[str] = []
+        given = {x.name for x in self.ledger.launches}
+        for name in (n for n in names if n not in given):
+            index = next((i for i in range(len(self.ledger.launches)) if self._suits(i, name)), None)
+            if index is None:
+                left.append(name)
+            else:
+                self.ledger.name(index, name)
+        return left
+
+    def _suits(self, index: int, name: str) -> bool:
+        """Whether a launch without a name may have this one, and has room for a rank."""
+        launch = self.ledger.launches[index]
+        kind = launch.option.kind
+        need = self.job.wish.fit.get(kind, 0)
+        wanted = self.board.kinds[kind].total if self.job.wish.whole else need
+        mine = launch.name is None and launch.option.fleet == name.rpartition("-")[0]
+        return mine and need > 0 and self.ledger.free[launch.node] >= wanted
+
+    def _is_free(self, name: str) -> bool:
+        """Whether a fleet may launch a node under that name."""
+        fleet, _, number = name.rpartition("-")
+        rule = self.board.fleets.get(fleet)
+        plain = number.isdecimal() and number.isascii() and str(int(number)) == number
+        return rule is not None and plain and name not in rule.taken

@@ -1,0 +1,83 @@
+"""What a refusal says in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from declarative.spec import Task
+
+STRUCTURAL = (
+    "fleet",
+    "not-cluster",
+    "instance",
+    "backend",
+    "region",
+    "spot",
+    "price",
+    "price-unknown",
+    "too-small",
+    "too-large",
+    "volume-missing",
+    "volume-elsewhere",
+    "reuse-only",
+    "no-offer",
+)
+"""Codes that no waiting mends; they are named before those that are about capacity."""
+
+WORDS = {
+    "fleet": "in another fleet",
+    "not-cluster": "in no cluster fleet",
+    "instance": "not among the pinned nodes",
+    "backend": "in another backend",
+    "region": "in another region",
+    "spot": "ruled out by the spot policy",
+    "price": "over the price cap",
+    "price-unknown": "without a known price",
+    "too-small": "too small",
+    "too-large": "too large",
+    "volume-missing": "without the volume",
+    "volume-elsewhere": "away from the volume",
+    "reuse-only": "not launched (`creation_policy: reuse`)",
+    "no-offer": "without an offer",
+    "not-ready": "not ready",
+    "closed": "about to be replaced or deleted",
+    "not-idle": "not wholly idle",
+    "busy": "without enough idle blocks",
+    "volume-busy": "but the volume is in use",
+    "fleet-max": "beyond the fleet's maximum",
+    "limit": "beyond the offer's limit",
+}
+
+
+def summary_of(task: Task, found: int, counts: Mapping[str, int], *, never: bool, fleets: int) -> str:
+    """One sentence: how many places were wanted and found, and what most of the others lacked."""
+    nouns = "whole idle nodes" if task.whole_nodes else "places"
+    together = " in one cluster fleet" if task.cluster and task.nodes > 1 else ""
+    noun = nouns if task.nodes > 1 else nouns[:-1]
+    wanted = f"{task.nodes} {noun}{together} wanted, {found} found"
+    ordered = sorted(counts.items(), key=lambda p: (p[0] not in STRUCTURAL, -p[1], p[0]))
+    why = ", ".join(f"{n} {WORDS.get(code, code)}" for code, n in ordered[:4])
+    if not fleets:
+        why = "the project declares no fleet"
+    tail = "can never fit" if never else "does not fit now"
+    return f"{tail}: {wanted}" + (f" ({why})" if why else "")
+
+
+def hint_for(task: Task, counts: Mapping[str, int], *, never: bool) -> str | None:
+    """What to do about it."""
+    codes = set(counts)
+    if not codes:
+        return "declare a fleet"
+    if codes <= {"not-cluster", "fleet"} and "not-cluster" in codes:
+        return "set `placement: cluster` on a fleet, or `placement: any` on the task"
+    if "too-large" in codes and task.whole_nodes and never:
+        return "widen the range in the task's `resources`, or set `exclusive: false`"
+    if "not-ready" in codes and task.instances:
+        return "wait until the pinned node is ready, or pin another one"
+    # Waiting mends only what does not fit now.
+    wait = "" if never else ", or wait until running tasks have ended"
+    if "fleet-max" in codes:
+        return f"raise the fleet's `nodes`{wait}"
+    if "reuse-only" in codes:
+        return f"set `creation_policy: reuse-or-create`{wait}"
+    return None if never else "wait until running tasks have ended, then run `fleetform apply` again"

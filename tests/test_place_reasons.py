@@ -1,0 +1,134 @@
+"""Which task comes first, what stays where it is, and what a refusal says, in the plan's JSON (DESIGN §4)."""
+
+import pytest
+
+from declarative.render import plan_json
+from declarative.state import NodeState
+from tests.model import World
+from tests.planned import (
+    GPU,
+    H100,
+    bring,
+    declared,
+    look,
+    places,
+    refused,
+    small,
+    verdicts,
+)
+
+# ------------------------------------------------------------------------------------- order and stability
+
+
+def test_higher_priority_is_placed_first_when_capacity_is_short():
+    """Whatever the names, the sizes and the order of the documents."""
+    fleet = {**GPU, "nodes": 1}
+    tasks = [
+        {"name": "aa", "resources": {"gpu": 8}},
+        {"name": "bb", "resources": {"gpu": 6}, "priority": 5},
+        {"name": "zz", "resources": {"gpu": 3}, "priority": 9},
+    ]
+    for order in (tasks, tasks[::-1]):
+        found = look(World(), [fleet], order)
+        assert set(places(found)) == {"zz-0"}
+        assert {r["task"]: r["code"] for r in found["unplaced"]} == dict.fromkeys(("aa", "bb"), "no-capacity")
+
+
+def test_planned_ranks_keep_their_place_on_a_new_plan():
+    """Ranks that have blocks and were not started yet stay, though another task would fit better there and a
+    cheaper node can be had now.
+    """
+    fleet = {**GPU, "nodes": "0..3", "placement": "any"}
+    world = World()
+    first = world.plan(declared([fleet], small(3, gpus=3)))
+    done = world.apply(
+        first, stop_after=sum(a.address.kind in ("node", "reservation") for a in first.actions)
+    )
+    assert len(done) == 5
+    assert world.of("rank") == []
+    before = places(plan_json(first))
+    cheap = {**H100, "instance_type": "cheap", "price": 8.0}
+    tasks = [*small(3, gpus=3), {"name": "aa", "resources": {"gpu": 5}}, {"name": "bb", "exclusive": True}]
+    found = look(world, [fleet], tasks, catalog=[H100, cheap])
+    assert before.items() <= places(found).items()
+    assert not [a for a in found["actions"] if a["op"] != "create"]
+    bring(world, [fleet], tasks, catalog=[H100, cheap])
+
+
+def test_running_ranks_never_move():
+    """Not even where moving one would make a whole node."""
+    first = small(4, gpus=4)
+    world = bring(World(), tasks=first)
+    stay = [t for t in first if t["name"] in ("small-0", "small-3")]
+    bring(world, tasks=stay)
+    before = places(look(world, tasks=stay))
+    assert len({node for node, _ in before.values()}) == 2
+    found = look(world, tasks=[*stay, {"name": "big", "exclusive": True, "priority": 9}])
+    assert (refused(found)["code"], found["actions"], places(found)) == ("no-capacity", [], before)
+
+
+# ------------------------------------------------------------------------------------------------- refusals
+
+
+def test_structural_rejections_come_before_those_of_capacity():
+    """What no waiting mends is said first."""
+    fleets = [
+        {**GPU, "name": "aa", "nodes": 1},
+        {**GPU, "name": "bb", "nodes": 1, "placement": "any", "instance_types": ["tiny"], "blocks": 1},
+        {**GPU, "name": "cc", "nodes": 1},
+    ]
+    catalog = [H100, {"instance_type": "tiny", "cpu": 2, "memory": "4GB", "price": 1.0}]
+    busy = {"name": "busy", "fleets": ["cc"], "exclusive": True}
+    world = bring(World(), fleets, [busy], catalog=catalog)
+    world.sick["aa-0"] = NodeState.UNREACHABLE
+    task = {"name": "one", "resources": {"gpu": "1.."}}
+    refusal = refused(look(world, fleets, [busy, task], catalog=catalog))
+    (cause,) = refusal["ranks"]
+    listed = [r["code"] for r in cause["rejections"]]
+    structural = [code in ("too-small", "too-large", "backend", "region", "fleet") for code in listed]
+    assert structural == sorted(structural, reverse=True)
+    assert {"too-small", "not-ready", "busy", "fleet-max"} == set(listed)
+    assert refusal["code"] == "no-capacity"
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ({"resources": {"cpu": "97.."}}, "never-fits"),
+        ({"resources": {"gpu": "A100:1"}}, "never-fits"),
+        ({"regions": ["west"]}, "never-fits"),
+        ({"max_price": 79}, "never-fits"),
+        ({"spot_policy": "spot"}, "never-fits"),
+        ({"nodes": 3}, "never-fits"),
+        ({"instances": ["gpu-9"]}, "never-fits"),
+        ({"nodes": 2}, "no-capacity"),
+        ({"resources": {"gpu": 3}}, "no-capacity"),
+        ({"instances": ["gpu-0"], "resources": {"gpu": 8}}, "no-capacity"),
+        ({"instances": ["gpu-1"]}, "no-capacity"),
+    ],
+)
+def test_what_can_never_fit_and_what_does_not_fit_now_have_different_codes(words, code):
+    """One of two nodes is not ready, and six blocks of the other are busy."""
+    world = bring(World(), tasks=small(6))
+    world.sick["gpu-1"] = NodeState.NOT_READY
+    refusal = refused(look(world, tasks=[*small(6), {"name": "more", **words}]))
+    assert refusal["code"] == code
+
+
+def test_a_gang_that_a_smaller_launch_keeps_out_may_fit_later():
+    """Another task's new node takes its place below the fleet's maximum: that is no reason for `never`."""
+    tiny = {"instance_type": "tiny", "cpu": 12, "memory": "4GB", "price": 1.0}
+    fleet = {**GPU, "nodes": "0..2", "blocks": 1}
+    tasks = [{"name": "one", "priority": 9}, {"name": "train", "nodes": 2, "resources": {"gpu": 8}}]
+    refusal = refused(look(World(), [fleet], tasks, catalog=[H100, tiny]))
+    assert (refusal["task"], refusal["code"]) == ("train", "no-capacity")
+
+
+def test_each_rank_has_a_verdict():
+    """One is the cause, and has all rejections; those that were placed fit, the rest were not tried."""
+    world = bring(World(), tasks=small(1))
+    found = look(world, tasks=[*small(1), {"name": "train", "nodes": 4}])
+    refusal = refused(found)
+    assert [v["rank"] for v in refusal["ranks"]] == [0, 1, 2, 3]
+    assert sorted(verdicts(refusal)) == ["cause", "fits", "not-tried", "not-tried"]
+    assert [bool(v["rejections"]) for v in refusal["ranks"]] == [v == "cause" for v in verdicts(refusal)]
