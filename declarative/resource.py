@@ -15,7 +15,7 @@ from declarative.spec.values import Resources, show_mib
 LOCAL = "local"
 """The backend that is there without a document, and the name of its region."""
 
-RANK_IN_PLACE = ("priority", "tags", "max_duration", "stop_duration")
+RANK_IN_PLACE = ("priority", "tags", "max_duration", "stop_duration", "retry")
 """Fields of a task whose change does not restart it (DESIGN §2, What a change does)."""
 
 
@@ -119,6 +119,7 @@ def shaped(offer: Offer, want: Resources) -> Offer:
         gpu_name=gpu.names[0] if gpu and gpu.names else base.gpu_name,
         gpu_memory_mib=gpu.memory.min if gpu and gpu.memory else base.gpu_memory_mib,
         disk_mib=want.disk.min if want.disk and want.disk.min else base.disk_mib,
+        gpu_vendor=gpu.vendor if gpu and gpu.vendor else base.gpu_vendor,
     )
     return replace(offer, shape=shape)
 
@@ -138,6 +139,7 @@ def catalog_offers(backend: Backend) -> tuple[Offer, ...]:
             gpu_name=entry.gpu.names[0] if entry.gpu and entry.gpu.names else None,
             gpu_memory_mib=entry.gpu.memory.min if entry.gpu and entry.gpu.memory else None,
             disk_mib=entry.disk.mib if entry.disk else None,
+            gpu_vendor=entry.gpu.vendor if entry.gpu else None,
         )
         prices = [(False, entry.price)] + ([(True, entry.spot_price)] if entry.spot_price is not None else [])
         for region in entry.regions or backend.regions or (LOCAL,):
@@ -188,6 +190,7 @@ def node_inputs(fleet: Fleet, offer: Offer) -> dict[str, Any]:
                 ("gpu_name", shape.gpu_name),
                 ("gpu_memory_mib", shape.gpu_memory_mib),
                 ("disk_mib", shape.disk_mib),
+                ("gpu_vendor", shape.gpu_vendor),
             )
             if value is not None
         },

@@ -1,7 +1,9 @@
 """How nodes are split and shared: DESIGN §3, with the cases that dstack gets wrong (notes/dstack.md §1)."""
 
+import os
+
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from declarative.blocks import Shape, cpus_of, divisors, fewest, gpus_of, misfits, share, split
@@ -121,12 +123,50 @@ def test_blocks_cover_the_node_once(cpu, gpus):
         assert (cpu, gpus) == (share(node, total, total).cpu, share(node, total, total).gpus)
 
 
-@given(st.integers(1, 64), st.integers(0, 8), st.integers(0, 70), st.integers(0, 70), st.booleans())
-def test_fewest_is_the_least_that_fits(cpu, gpus, low, more, bounded):
-    """`fewest` blocks fit, and no smaller number does."""
-    node = shape(cpu, gpus)
-    request = want(cpu=f"{low}..{low + more}" if bounded else f"{low}..")
-    total = split(node, None)
-    assert total is not None
+def ranges(most, unit=""):
+    """Any range up to `most`, open above or not."""
+
+    def text(low, more):
+        return f"{low}{unit}.." if more is None else f"{low}{unit}..{low + more}{unit}"
+
+    return st.builds(text, st.integers(0, most), st.none() | st.integers(0, most))
+
+
+def requests():
+    """Any request: bounds of both kinds in every dimension, models, vendors and a GPU's memory."""
+    before = st.sampled_from(
+        ("", "H100:", "A100:", "nvidia:", "amd:", "nvidia:H100:", "24GB..80GB:", "100GB..:")
+    )
+    fields = {
+        "cpu": ranges(70),
+        "memory": ranges(70, "GB"),
+        "gpu": st.builds("{}{}".format, before, ranges(9)),
+        "disk": ranges(2, "TB"),
+    }
+    return st.fixed_dictionaries({}, optional=fields)
+
+
+def nodes():
+    """Any node, of any model or none that is known; memory that does not divide."""
+    return st.builds(
+        Shape,
+        cpu=st.integers(1, 64),
+        memory_mib=st.integers(1, 64 * 1024),
+        gpus=st.integers(0, 8),
+        gpu_name=st.sampled_from((None, "H100", "h100", "MI300X")),
+        gpu_memory_mib=st.sampled_from((None, 24 * 1024, 80 * 1024)),
+        disk_mib=st.sampled_from((None, 0, 1024 * 1024)),
+        gpu_vendor=st.sampled_from((None, "nvidia", "amd")),
+    )
+
+
+@settings(max_examples=int(os.environ.get("FLEETFORM_EXAMPLES", "500")))
+@given(nodes(), requests(), st.integers(0, 100))
+@example(Shape(cpu=8, memory_mib=7), {"memory": "0GB..1GB"}, 0)
+@example(Shape(cpu=4, memory_mib=9000, gpus=4), {"gpu": "0..2"}, 0)
+def test_fewest_is_the_least_that_fits(node, words, which):
+    """`fewest` is worked out and not searched for; by its definition these blocks do, and no fewer do."""
+    request = want(**words)
+    total = divisors(node)[which % len(divisors(node))]
     good = [b for b in range(1, total + 1) if not misfits(request, share(node, total, b))]
     assert (min(good) if good else None) == fewest(request, node, total)

@@ -20,6 +20,9 @@ from declarative.state import natural
 Quota = tuple[str, str, str, bool]
 """What an offer's `limit` counts: backend, region, instance type, spot."""
 
+Home = tuple[str, str]
+"""Where the nodes of a cluster fleet lie: backend and region."""
+
 Domain = tuple[str, str, str] | None
 """Where all ranks of a cluster task lie together: fleet, backend, region. None is anywhere."""
 
@@ -34,15 +37,33 @@ class Option:
     quota: Quota
     offer: Offer
 
+    @property
+    def home(self) -> Home:
+        """Where a cluster fleet lies that launches it."""
+        return (self.offer.backend, self.offer.region)
+
 
 class Wish:
     """What a rank asks for and where its task may go. Tasks with one wish are alike to all filters."""
 
-    __slots__ = ("domains", "fit", "gpus", "grounds", "least", "options", "places", "task", "whole")
+    __slots__ = (
+        "domains",
+        "fit",
+        "gpus",
+        "grounds",
+        "least",
+        "options",
+        "places",
+        "task",
+        "together",
+        "traits",
+        "whole",
+    )
 
     def __init__(self, task: Task, fit: dict[int, int]) -> None:
         self.task = task
         self.whole = task.whole_nodes
+        self.together = _together(task)
         self.gpus = task.resources.gpu.count.min if task.resources.gpu else 0
         self.fit = fit
         """Kind → how many blocks a rank takes there; kinds where it can never go are left out."""
@@ -54,6 +75,10 @@ class Wish:
         """The same for some places of a domain."""
         self.places: dict[Domain, tuple[Place, ...]] = {}
         """Domain → the places where it fits."""
+        self.traits: dict[int, tuple[int, int, float, int]] = {}
+        """Kind → GPUs that a rank is given beyond its own, CPUs that it is given, USD an hour and blocks of a
+        node.
+        """
         self.least = min(fit.values(), default=0)
 
 
@@ -91,7 +116,7 @@ class Board:
         fleets: Mapping[str, FleetRule],
         volumes: Mapping[str, VolumeAt],
     ) -> None:
-        self.nodes = sorted(nodes, key=lambda n: natural(n.name))
+        self.nodes = sorted(nodes, key=lambda n: _order(n.name))
         self.fleets = dict(sorted(fleets.items()))
         self.volumes = volumes
         self.index = {node.name: i for i, node in enumerate(self.nodes)}
@@ -111,7 +136,7 @@ class Board:
         self._allowed: dict[tuple[object, ...], list[int]] = {}
         self._needs: dict[tuple[object, ...], dict[tuple[Shape, int], int]] = {}
         self._wishes: dict[tuple[object, ...], Wish] = {}
-        ordered = sorted(asks, key=lambda a: natural(str(a.want.spec.name)))
+        ordered = sorted(asks, key=lambda a: _order(str(a.want.spec.name)))
         self.jobs = [self._job(i, ask) for i, ask in enumerate(ordered)]
 
     def _job(self, index: int, ask: Ask) -> Job:
@@ -138,7 +163,7 @@ class Board:
             task.max_price,
         )
         size = (task.resources, task.whole_nodes)
-        key = (limits, size)
+        key = (limits, size, _together(task))
         found = self._wishes.get(key)
         if found is None:
             found = self._wishes[key] = Wish(task, self._fit(task, limits, size))
@@ -169,7 +194,7 @@ class Board:
 
     def domains(self, wish: Wish) -> list[Domain]:
         """Where the ranks of a task may lie together."""
-        if not wish.task.cluster:
+        if not wish.together:
             return [None]
         kinds = (self.kinds[k] for k in wish.fit)
         return list(dict.fromkeys((k.fleet, k.backend, k.region) for k in kinds))
@@ -223,6 +248,16 @@ class Board:
     def clustered(self, fleet: str) -> bool:
         """Whether a fleet's nodes have to lie together."""
         return self.fleets[fleet].fleet.placement is Placement.CLUSTER
+
+
+def _together(task: Task) -> bool:
+    """Whether its ranks have to lie in one domain: one rank always does, wherever it is."""
+    return task.cluster and task.nodes > 1
+
+
+def _order(name: str) -> tuple[object, ...]:
+    """As people count; `a-1` and `a-01` are two names all the same."""
+    return (natural(name), name)
 
 
 def quota_of(thing: Offer | Node) -> Quota:

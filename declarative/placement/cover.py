@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from declarative.placement.board import Board, Domain, Option, Quota, Wish
+from declarative.placement.board import Board, Domain, Home, Option, Quota, Wish
 from declarative.placement.kinds import Place
-from declarative.placement.ledger import Buy, Home, Ledger, Pick
+from declarative.placement.ledger import UNLIMITED, Buy, Ledger, Pick
 
 DEAR = 1e9
 """What an unknown price counts as, USD an hour: more than any that is known."""
@@ -85,12 +85,12 @@ def _slots(ledger: Ledger, wish: Wish, ground: Ground, wanted: Mapping[int, int]
         pile = ledger.piles.get(kind)
         if not pile or (ground.kinds is not None and kind not in ground.kinds):
             continue
-        total = board.kinds[kind].total
+        traits = _traits(board, wish, kind)
         for free, ids in pile.items():
-            if free < need or (wish.whole and free < total):
+            if free < need or (wish.whole and free < traits[3]):
                 continue
             per = 1 if wish.whole else free // need
-            key = _key(board, wish, kind, free, wanted.get(kind, 0))
+            key = _key(wish, kind, free, wanted.get(kind, 0), traits)
             out.append((key, kind, free, len(ids), per, need, None))
     out.sort()
     return out
@@ -109,22 +109,34 @@ def _slots_of_nodes(ledger: Ledger, wish: Wish, ground: Ground) -> list[Slot]:
         if ground.places is not None and board.place_of[kind] not in ground.places:
             continue
         per = 1 if wish.whole else free // need
-        out.append(((*_key(board, wish, kind, free, 0), node), kind, free, 1, per, need, node))
+        out.append(
+            ((*_key(wish, kind, free, 0, _traits(board, wish, kind)), node), kind, free, 1, per, need, node)
+        )
     out.sort()
     return out
 
 
-def _key(board: Board, wish: Wish, kind: int, free: int, wanted: int) -> tuple[float, ...]:
+def _traits(board: Board, wish: Wish, kind: int) -> tuple[int, int, float, int]:
+    """What of a kind matters to a wish and does not change: worked out once."""
+    found = wish.traits.get(kind)
+    if found is None:
+        of, need = board.kinds[kind], wish.fit[kind]
+        gpus = need * of.shape.gpus // of.total - wish.gpus
+        found = wish.traits[kind] = (gpus, need * of.shape.cpu // of.total, of.cost, of.total)
+    return found
+
+
+def _key(
+    wish: Wish, kind: int, free: int, wanted: int, traits: tuple[int, int, float, int]
+) -> tuple[float, ...]:
     """How good a place is, the best least.
 
     No GPU for those that want none; a node that is in use before one that is idle; what others can use
     less; the tightest fit; the cheapest.
     """
-    found, need = board.kinds[kind], wish.fit[kind]
-    shape, total = found.shape, found.total
+    gpus, cpu, cost, total = traits
     idle = free == total and not wish.whole
-    gpus = need * shape.gpus // total - wish.gpus
-    return (gpus, idle, wanted, free % need, free, need * shape.cpu // total, found.cost, kind)
+    return (gpus, idle, wanted, free % wish.fit[kind], free, cpu, cost, kind)
 
 
 def _buy(ledger: Ledger, wish: Wish, left: int, ground: Ground) -> tuple[list[Buy], float, int]:
@@ -166,7 +178,7 @@ class Market:
 
     def best(self, ranks: int) -> tuple[Buy, float] | None:
         """What to launch for so many ranks, and its price: the cheapest by what it would hold."""
-        best: tuple[tuple[float, float, int], Option, int, int, int, str | None] | None = None
+        best: tuple[tuple[float, float, int, int], Option, int, int, int, str | None] | None = None
         for option, need, per in self.options:
             most, price = self._of(option)
             name = self._name(option)
@@ -174,12 +186,12 @@ class Market:
                 continue
             # Where few nodes may be launched each has to hold much.
             by = -self.kinds[option.kind].total / need if self.ledger.roomy else price / min(per, ranks)
-            key = (by, price, option.index)
+            key = (by, price, -per, option.index)  # at one price the node that others can use too
             if best is None or key < best[0]:
                 best = (key, option, need, per, most, name)
         if best is None:
             return None
-        (_, price, _), option, need, per, most, name = best
+        (_, price, _, _), option, need, per, most, name = best
         count = 1 if name is not None else max(1, min(most, ranks // per))
         return Buy(option, count, per, need, name), price
 
@@ -189,7 +201,7 @@ class Market:
         self.by_fleet[option.fleet] = self.by_fleet.get(option.fleet, 0) + buy.count
         self.by_quota[option.quota] = self.by_quota.get(option.quota, 0) + buy.count
         if option.fleet in self.ledger.bound:
-            self.home[option.fleet] = (option.offer.backend, option.offer.region)
+            self.home[option.fleet] = option.home
         if buy.name is not None and self.names is not None:
             self.names.remove(buy.name)
 
@@ -200,13 +212,11 @@ class Market:
     def _of(self, option: Option) -> tuple[int, float]:
         """How many of it can be had, and at what price each."""
         ledger = self.ledger
-        home = self.home.get(option.fleet)
-        astray = home is not None and home != (option.offer.backend, option.offer.region)
-        if astray or not ledger.may_launch(option):
+        if self.home.get(option.fleet, option.home) != option.home or ledger.astray(option):
             return 0, 0.0
         sold = self.by_fleet.get(option.fleet, 0)
-        room, left = ledger.room[option.fleet], ledger.left[option.quota]
-        most = 1_000_000_000 if room is None else room - sold
+        room, left = ledger.room[option.fleet], ledger.remain(option)
+        most = UNLIMITED if room is None else room - sold
         if left is not None:
             most = min(most, left - self.by_quota.get(option.quota, 0))
         owed = ledger.owed[option.fleet] - sold

@@ -84,7 +84,8 @@ def shape_reason(task: Task, kind: Kind) -> Reason | None:
     if not off:
         return None
     large = all(item.short < 0 for item in off)
-    what = ", ".join(f"{i.dimension}: wanted {i.wanted}, has {i.had}" for i in off)
+    names = (i.dimension.removesuffix("_mib").replace("_", " ") for i in off)
+    what = ", ".join(f"{name}: wanted {i.wanted}, has {i.had}" for name, i in zip(names, off, strict=True))
     if large and task.whole_nodes:
         what += "; an exclusive rank takes the whole node: widen the range, or set `exclusive: false`"
     return Reason("too-large" if large else "too-small", what, {i.dimension: i.short for i in off})

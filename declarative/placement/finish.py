@@ -51,15 +51,23 @@ def _divide(out: Finished, ledger: Ledger, at: tuple[int, Node], seats: list[tup
     """The blocks of one node: those that have theirs already first, then the large, then by name."""
     number, node = at
     held = dict(node.held)
-    prior = {
-        (job.index, rank): blocks
-        for need, job, rank in seats
-        if (blocks := _prior_blocks(job, rank, node)) and len(blocks) == need
-    }
-    order = sorted(seats, key=lambda s: ((s[1].index, s[2]) not in prior, -s[0], s[1].index, s[2]))
-    for need, job, rank in order:
+    prior: dict[tuple[int, int], tuple[int, ...]] = {}
+    spoken_for = set(held)
+    if len(seats) > 1:
+        seats.sort(key=lambda s: (s[1].index, s[2]))
+    for need, job, rank in seats:
+        if not job.ask.prior:
+            continue
+        blocks = _prior_blocks(job, rank, node)
+        # A node may have been split anew since, and has other blocks then.
+        if len(blocks) == need and spoken_for.isdisjoint(blocks) and max(blocks) < node.total:
+            prior[job.index, rank] = blocks
+            spoken_for.update(blocks)
+    if len(seats) > 1:
+        seats.sort(key=lambda s: ((s[1].index, s[2]) not in prior, -s[0], s[1].index, s[2]))
+    for need, job, rank in seats:
         name = str(job.task.name)
-        blocks = stretch(held, node.total, need, prior.get((job.index, rank), ()))
+        blocks = prior.get((job.index, rank)) or stretch(held, node.total, need)
         assert len(blocks) == need, f"{name}-{rank}: obtained is not requested"
         held.update(dict.fromkeys(blocks, f"rank/{rank_name(name, rank)}"))
         volumes = ledger.volumes.get((job.index, rank), {})
@@ -76,16 +84,14 @@ def _prior_blocks(job: Job, rank: int, node: Node) -> tuple[int, ...]:
     return blocks if name == node.name else ()
 
 
-def stretch(held: Mapping[int, str], total: int, wanted: int, prior: tuple[int, ...] = ()) -> tuple[int, ...]:
-    """Which idle blocks to take: the prior ones, else the shortest idle stretch that holds them all.
+def stretch(held: Mapping[int, str], total: int, wanted: int) -> tuple[int, ...]:
+    """Which idle blocks to take: the shortest idle stretch that holds them all.
 
     So long ones stay whole; scattered ones are taken only where there is no such stretch.
     """
     if not held:
-        return prior or tuple(range(wanted))
+        return tuple(range(wanted))
     idle = [b for b in range(total) if b not in held]
-    if len(prior) == wanted and all(b not in held and b < total for b in prior):
-        return prior
     runs: list[list[int]] = []
     for block in idle:
         if runs and runs[-1][-1] == block - 1:

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from declarative.placement.board import Domain, Job
-from declarative.placement.cover import Choice, Ground, choose
+from declarative.placement.board import Domain, Home, Job, Wish
+from declarative.placement.cover import Ground, choose
 from declarative.placement.ledger import Ledger
 from declarative.placement.special import Special
 from declarative.placement.trial import Try, carry_out
 from declarative.state import rank_name
 
+MOST_HOMES = 12
+"""Places that are tried for cluster fleets that have no nodes yet."""
+
 
 def seat_alike(ledger: Ledger, jobs: Sequence[Job], wanted: Mapping[int, int]) -> int:
     """Seat tasks of one rank that are alike, all in one choice; how many were seated, the first by name."""
     first = jobs[0]
-    best: Choice | None = None
-    for domain in ledger.board.domains(first.wish):
-        found = choose(ledger, first.wish, len(jobs), Ground(domain=domain, reuse=first.reuse), wanted)
-        if best is None or (found.short, found.cost) < (best.short, best.cost):
-            best = found
-    if best is None:
-        return 0
+    ground = Ground(reuse=first.reuse)
+    begin = ledger.begin
+    best, found_at = choose(ledger, first.wish, len(jobs), ground, wanted), begin
+    for other in homes_to_try(ledger, first.wish) if best.short else ():
+        ledger.begin = other
+        found = choose(ledger, first.wish, len(jobs), ground, wanted)
+        if found.short < best.short:
+            best, found_at = found, other
+    ledger.begin = found_at
     seated = len(jobs) - best.short
     for job, node in zip(jobs[:seated], carry_out(ledger, best, seated), strict=True):
         ledger.seats[job.index] = [node]
+    ledger.begin = begin
     return seated
 
 
@@ -32,15 +38,25 @@ def seat(ledger: Ledger, job: Job, wanted: Mapping[int, int]) -> bool:
     """Seat one task where it costs least; whether it found a place."""
     domains = ledger.board.domains(job.wish)
     once = not job.plain and len(domains) == 1
-    found = Special(ledger, job, domains[0]).run(keep=True) if once else best_try(ledger, job, wanted)
+    if once:
+        at_once = Special(ledger, job, domains[0]).run(keep=True)
+        if at_once.failed is None:
+            _note(ledger, job, at_once)
+            return True
+        if not homes_to_try(ledger, job.wish):
+            return False
+    found = best_try(ledger, job, wanted)
     if found is None or found.failed is not None:
         return False
+    begin = ledger.begin
+    ledger.begin = begin if found.begin is None else found.begin
     if job.plain:
         ground = Ground(domain=found.domain, reuse=job.reuse)
         nodes = carry_out(ledger, choose(ledger, job.wish, job.ranks, ground, wanted), job.ranks)
         found.nodes = dict(enumerate(sorted(nodes)))
-    elif not once:
+    else:
         found = Special(ledger, job, found.domain).run(keep=True)
+    ledger.begin = begin
     _note(ledger, job, found)
     return True
 
@@ -69,10 +85,49 @@ def best_try(ledger: Ledger, job: Job, wanted: Mapping[int, int]) -> Try | None:
     """The best domain, or the one that came furthest; None where no domain fits at all."""
     best: Try | None = None
     for domain in ledger.board.domains(job.wish):
-        found = _try_plain(ledger, job, domain, wanted) if job.plain else Special(ledger, job, domain).run()
+        found = _try(ledger, job, domain, wanted)
         if best is None or _better(found, best):
             best = found
+    if best is None or best.failed is None:
+        return best
+    begin = ledger.begin
+    for other in homes_to_try(ledger, job.wish):
+        ledger.begin = other
+        found = _try(ledger, job, None, wanted)
+        found.begin = other
+        if _better(found, best):
+            best = found
+    ledger.begin = begin
     return best
+
+
+def homes_to_try(ledger: Ledger, wish: Wish) -> list[Mapping[str, frozenset[Home]]]:
+    """Where else cluster fleets could begin that have no nodes yet, for ranks that may lie anywhere.
+
+    The first launch decides where a fleet lies; the cheapest place may not hold the rest.
+    """
+    if wish.together:
+        return []
+    return [{**ledger.begin, fleet: frozenset((home,))} for fleet, home in open_homes(ledger, [wish])]
+
+
+def open_homes(ledger: Ledger, wishes: Iterable[Wish]) -> list[tuple[str, Home]]:
+    """The places where cluster fleets may begin that have more than one to choose from; a few at most."""
+    if all(ledger.bound.values()):
+        return []
+    homes: dict[str, dict[Home, None]] = {}
+    for wish in wishes:
+        for option, _, _ in ledger.board.options_in(wish, None):
+            if not ledger.bound.get(option.fleet, True) and ledger.may_launch(option):
+                homes.setdefault(option.fleet, {})[option.home] = None
+    found = [(fleet, home) for fleet, own in sorted(homes.items()) if len(own) > 1 for home in sorted(own)]
+    return found[:MOST_HOMES]
+
+
+def _try(ledger: Ledger, job: Job, domain: Domain, wanted: Mapping[int, int]) -> Try:
+    if job.plain:
+        return _try_plain(ledger, job, domain, wanted)
+    return Special(ledger, job, domain).run()
 
 
 def _better(new: Try, old: Try) -> bool:

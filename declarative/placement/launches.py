@@ -1,40 +1,90 @@
-"""Nodes that fleets want for themselves and that no task has launched yet."""
+"""Nodes that fleets want for themselves: kept free of other claims while tasks are seated, launched after.
+
+A fleet that cannot be brought to its size is an error of the whole plan, so what it needs comes before tasks.
+"""
 
 from __future__ import annotations
 
-from declarative.placement.board import Option
-from declarative.placement.ledger import Home, Ledger
+from declarative.placement.board import Home, Option, Quota
+from declarative.placement.cover import DEAR
+from declarative.placement.ledger import UNLIMITED, Ledger
+
+Bid = tuple[tuple[int, float], list[tuple[Option, int]]]
+"""How good it is (what it comes to, negated, and its price), and how many to launch of which options."""
+
+
+def keep_baselines(ledger: Ledger) -> None:
+    """Note for each fleet what it needs of limited offers, and where it may begin if it is a cluster.
+
+    Those that have the least to choose from go first.
+    """
+    fleets = [name for name, owed in ledger.owed.items() if owed]
+    if not fleets:
+        return
+    left = dict(ledger.left)
+    slack = {name: _supply(ledger, name) - ledger.owed[name] for name in fleets}
+    kept: dict[Quota, dict[str, tuple[int, int]]] = {}
+    begin: dict[str, frozenset[Home]] = {}
+    for name in sorted(fleets, key=lambda name: (slack[name], name)):
+        bids = _bids(ledger, name, left)
+        if not bids:
+            continue
+        (most, _), chosen = min(bids.values(), key=lambda bid: bid[0])
+        good = frozenset(home for home, bid in bids.items() if home and bid[0][0] == most)
+        if 0 < len(good) < len(bids):
+            begin[name] = good
+        for option, count in chosen:
+            now = left[option.quota]
+            if now is not None:
+                left[option.quota] = now - count
+                own = kept.setdefault(option.quota, {})
+                own[name] = (own.get(name, (0, 0))[0] + count, ledger.owed[name] + most)
+    ledger.begin, ledger.kept = begin, kept
+
+
+def _supply(ledger: Ledger, fleet: str) -> int:
+    """How many nodes a fleet could launch if it were alone."""
+    limits = {o.quota: ledger.left[o.quota] for o in ledger.board.options if o.fleet == fleet}
+    return min(UNLIMITED, sum(UNLIMITED if left is None else left for left in limits.values()))
+
+
+def _bids(ledger: Ledger, fleet: str, left: dict[Quota, int | None]) -> dict[Home | None, Bid]:
+    """The cheapest launches of what a fleet wants for itself: by home where it has to choose one."""
+    options = [o for o in ledger.board.options if o.fleet == fleet and not ledger.astray(o)]
+    free = ledger.board.clustered(fleet) and not ledger.bound[fleet]
+    homes = dict.fromkeys(o.home for o in options) if free else {None: None}
+    out: dict[Home | None, Bid] = {}
+    for home in homes:
+        got, cost = 0, 0.0
+        chosen: list[tuple[Option, int]] = []
+        used: dict[Quota, int] = {}
+        for option in options:
+            if home and option.home != home:
+                continue
+            most = left[option.quota]
+            here = ledger.owed[fleet] - got
+            if most is not None:
+                here = min(here, most - used.get(option.quota, 0))
+            if here > 0:
+                chosen.append((option, here))
+                used[option.quota] = used.get(option.quota, 0) + here
+                got += here
+                cost += here * min(ledger.board.kinds[option.kind].cost, DEAR)
+        out[home] = ((-got, cost), chosen)
+    return out
 
 
 def launch_baselines(ledger: Ledger) -> dict[str, int]:
-    """Launch them at the lowest price; by fleet, how many could not be had."""
+    """Launch, at the lowest price, what tasks have not launched; by fleet, how many could not be had."""
     short: dict[str, int] = {}
     for fleet, owed in ledger.owed.items():
-        if owed <= 0:
+        if not owed:
             continue
-        options = [o for o in ledger.board.options if o.fleet == fleet]
-        home = _home(ledger, fleet, options, owed)
-        for option in options:
-            if home and (option.offer.backend, option.offer.region) != home:
-                continue
-            if ledger.may_launch(option):
-                ledger.launch_idle(option, min(ledger.owed[fleet], ledger.most(option)))
+        left = {o.quota: ledger.remain(o) for o in ledger.board.options if o.fleet == fleet}
+        bids = _bids(ledger, fleet, left)
+        _, chosen = min(bids.values(), key=lambda bid: bid[0], default=(None, []))
+        for option, count in chosen:
+            ledger.launch_idle(option, min(count, ledger.most(option)))
         if ledger.owed[fleet]:
             short[fleet] = ledger.owed[fleet]
     return short
-
-
-def _home(ledger: Ledger, fleet: str, options: list[Option], owed: int) -> Home | None:
-    """Where a cluster fleet begins: where all of it can be had, at the lowest price; else most of it."""
-    if ledger.bound.get(fleet, True):
-        return None
-    best: tuple[tuple[float, float], Home] | None = None
-    for home in dict.fromkeys((o.offer.backend, o.offer.region) for o in options):
-        got, cost = 0, 0.0
-        for option in options:
-            if (option.offer.backend, option.offer.region) == home:
-                here = min(owed - got, ledger.most(option))
-                got, cost = got + here, cost + here * min(ledger.board.kinds[option.kind].cost, 1e9)
-        if best is None or (-got, cost) < best[0]:
-            best = ((-got, cost), home)
-    return best[1] if best else None

@@ -7,14 +7,13 @@ taken from a pile only when a rank is seated, the lowest first. Room only ever s
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from declarative.placement.board import Board, Option, quota_of
+from declarative.placement.board import Board, Home, Option, Quota, quota_of
 
-Home = tuple[str, str]
-"""Where the nodes of a cluster fleet lie: backend and region."""
+UNLIMITED = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +42,7 @@ class Buy:
     name: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(NamedTuple):
     """One node to launch. `node` is its number, above those of all nodes that are there."""
 
     node: int
@@ -83,10 +81,12 @@ class Ledger:
 
     __slots__ = (
         "base",
+        "begin",
         "board",
         "bound",
         "claims",
         "free",
+        "kept",
         "kind_of",
         "launches",
         "left",
@@ -109,8 +109,15 @@ class Ledger:
     room: dict[str, int | None]
     owed: dict[str, int]
     base: dict[str, float]
-    left: dict[tuple[str, str, str, bool], int | None]
+    left: dict[Quota, int | None]
     bound: dict[str, frozenset[Home]]
+    """Cluster fleet → where its nodes lie."""
+    begin: Mapping[str, frozenset[Home]]
+    """Where a cluster fleet may begin; one that is not named may begin anywhere."""
+    kept: Mapping[Quota, Mapping[str, tuple[int, int]]]
+    """What of an offer's limit is kept for the nodes that a fleet launches for itself, and how many of those
+    cannot be had at all.
+    """
     claims: dict[str, str]
     launches: list[Launch]
     seats: dict[int, list[int]]
@@ -137,22 +144,25 @@ class Ledger:
             most = rule.fleet.nodes.max if rule.fleet.nodes else 0
             new.room[name] = None if most is None else max(0, most - rule.existing)
             new.owed[name] = rule.baseline
-        used: dict[tuple[str, str, str, bool], int] = {}
+        used: dict[Quota, int] = {}
         homes: dict[str, set[Home]] = {}
         for node in board.nodes:
             used[quota_of(node)] = used.get(quota_of(node), 0) + 1
             if not node.closed:
                 homes.setdefault(node.fleet, set()).add((node.backend, node.region))
-        new.left = {
-            o.quota: None if ideal or o.offer.limit is None else max(0, o.offer.limit - used.get(o.quota, 0))
-            for o in board.options
-        }
+        new.left = dict.fromkeys((o.quota for o in board.options), None)
+        for option in () if ideal else board.options:
+            if option.offer.limit is not None:
+                most, now = max(0, option.offer.limit - used.get(option.quota, 0)), new.left[option.quota]
+                # Two entries of one catalog may set two limits: the lower one holds.
+                new.left[option.quota] = most if now is None else min(now, most)
         new.bound = {name: frozenset(homes.get(name, ())) for name in board.fleets if board.clustered(name)}
         new.base = {}
         for option in reversed(board.options):  # the cheapest comes first
             new.base[option.fleet] = board.kinds[option.kind].cost
         new.claims = {n: at.holder for n, at in board.volumes.items() if at.holder and not ideal}
         new.launches, new.seats, new.volumes = [], {}, {}
+        new.begin, new.kept = {}, {}
         new.log, new.roomy = None, False
         return new
 
@@ -164,6 +174,7 @@ class Ledger:
         new.free, new.kind_of = list(self.free), list(self.kind_of)
         new.room, new.owed, new.left = dict(self.room), dict(self.owed), dict(self.left)
         new.bound, new.claims = dict(self.bound), dict(self.claims)
+        new.begin, new.kept = self.begin, self.kept
         new.launches, new.seats, new.volumes = list(self.launches), dict(self.seats), dict(self.volumes)
         new.log, new.roomy = None, False
         return new
@@ -172,20 +183,35 @@ class Ledger:
 
     def may_launch(self, option: Option) -> bool:
         """Whether the fleet's maximum, the offer's limit and the fleet's home leave room for one more."""
-        if self.room[option.fleet] == 0 or self.left[option.quota] == 0:
-            return False
-        return not self.astray(option)
+        return self.most(option) > 0 and not self.astray(option)
 
     def astray(self, option: Option) -> Home | None:
         """Where a cluster fleet's nodes lie, if the option lies elsewhere: they share one network."""
         homes = self.bound.get(option.fleet)
-        own = (option.offer.backend, option.offer.region)
-        return next((home for home in sorted(homes) if home != own), None) if homes else None
+        if homes is None:
+            return None
+        if homes:
+            return next((home for home in sorted(homes) if home != option.home), None)
+        begin = self.begin.get(option.fleet)
+        return min(begin) if begin and option.home not in begin else None
 
     def most(self, option: Option) -> int:
         """How many more of it can be launched."""
-        limits = [n for n in (self.room[option.fleet], self.left[option.quota]) if n is not None]
-        return max(0, min(limits, default=1_000_000_000))
+        room, left = self.room[option.fleet], self.remain(option)
+        if room is None:
+            return UNLIMITED if left is None else left
+        return room if left is None else min(room, left)
+
+    def remain(self, option: Option) -> int | None:
+        """How many more its limit leaves to its fleet: what other fleets want for themselves is theirs."""
+        left = self.left[option.quota]
+        if left is None or not (kept := self.kept.get(option.quota)):
+            return left
+        for fleet, (count, lacking) in kept.items():
+            homes = self.bound.get(fleet)
+            if fleet != option.fleet and (not homes or option.home in homes):
+                left -= min(count, max(0, self.owed[fleet] - lacking))
+        return max(0, left)
 
     # Changing it
 
@@ -246,14 +272,13 @@ class Ledger:
         self.left[option.quota] = None if left is None else left - 1
         self.owed[option.fleet] = max(0, self.owed[option.fleet] - 1)
         if option.fleet in self.bound:
-            home = (option.offer.backend, option.offer.region)
-            self.bound[option.fleet] |= {home}
+            self.bound[option.fleet] |= {option.home}
         return node
 
     def launch_idle(self, option: Option, count: int) -> None:
         """Launch nodes on which nobody sits yet."""
-        nodes = [self.add(option) for _ in range(count)]
         total = self.board.kinds[option.kind].total
+        nodes = [self.add(option) for _ in range(count)]
         for node in nodes:
             self.free[node] = total
         self._put(option.kind, total, [-node for node in nodes])
@@ -262,23 +287,28 @@ class Ledger:
         """Launch a node after all not; nobody sits on it."""
         self._pull(node)
         self.free[node] = 0
-        index = next(i for i, launch in enumerate(self.launches) if launch.node == node)
-        option = self.launches.pop(index).option
+        option = self.launches.pop(self._launch_of(node)).option
         self._unbuy(option)
         self.room[option.fleet] = _more(self.room[option.fleet])
-        mine = sum(1 for launch in self.launches if launch.option.fleet == option.fleet)
-        self.owed[option.fleet] = max(0, self.board.fleets[option.fleet].baseline - mine)
+        baseline = self.board.fleets[option.fleet].baseline
+        if baseline:
+            mine = sum(1 for launch in self.launches if launch.option.fleet == option.fleet)
+            self.owed[option.fleet] = max(0, baseline - mine)
 
     def swap(self, node: int, option: Option, free: int) -> None:
         """Launch another option under the same number, on which `free` blocks stay idle."""
         self._pull(node)
-        index = next(i for i, launch in enumerate(self.launches) if launch.node == node)
+        index = self._launch_of(node)
         self._unbuy(self.launches[index].option)
         left = self.left[option.quota]
         self.left[option.quota] = None if left is None else left - 1
-        self.launches[index] = replace(self.launches[index], option=option)
+        self.launches[index] = self.launches[index]._replace(option=option)
         self.kind_of[node], self.free[node] = option.kind, free
         self._put(option.kind, free, [-node])
+
+    def _launch_of(self, node: int) -> int:
+        """Where a launch stands in the list, which is in the order of the nodes' numbers."""
+        return bisect.bisect_left(self.launches, node, key=lambda launch: launch.node)
 
     def fill(self, node: int, blocks: int) -> None:
         """Take blocks of one node, or give them back (below 0)."""
@@ -292,7 +322,7 @@ class Ledger:
     def name(self, index: int, name: str) -> None:
         """Give a launch the name that a task pins."""
         old = self.launches[index]
-        self.launches[index] = replace(old, name=name)
+        self.launches[index] = old._replace(name=name)
         if self.log is not None:
             self.log.append(Named(index, old))
 
@@ -326,13 +356,15 @@ class Ledger:
             if not ids:
                 del pile[free]
 
-    def _put(self, kind: int, free: int, nodes: Iterable[int]) -> None:
-        if not free:
+    def _put(self, kind: int, free: int, nodes: Sequence[int]) -> None:
+        if not free or not nodes:
             return
         pile = self.piles.setdefault(kind, {})
         ids = pile.get(free)
         if ids is None:
             pile[free] = sorted(nodes)
+        elif len(nodes) == 1:
+            bisect.insort(ids, nodes[0])
         else:
             ids.extend(nodes)
             ids.sort()  # two runs that are sorted already: linear

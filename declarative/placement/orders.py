@@ -23,39 +23,49 @@ class Orders:
         self._regret: dict[int, float] = {}
         self._supply: dict[int, int] = {}
         self._text: dict[int, str] = {}
+        self._size: dict[tuple[int, int, bool], tuple[object, ...]] = {}
 
     def key(
         self, job: Job, order: str, front: Collection[object], *, by_priority: bool = True
     ) -> tuple[object, ...]:
         """Priority first; then those that have a place already; then the hardest ones to place."""
-        wish, task = job.wish, job.task
-        want = task.resources
-        cpu = want.cpu.min if want.cpu else 0
-        memory = want.memory.min if want.memory else 0
+        task = job.task
         by = 0.0
         if order == "regret":
             by = -self._regret_of(job)
         elif order == "scarce":
             by = self._supply_of(job)
-        together = job.ranks if task.cluster else 1
         return (
             -task.priority if by_priority else 0,
             not job.ask.prior,
             not task.instances,
             (job.key if job.plain else job.index) not in front,
             by,
-            not wish.whole,
-            -together * wish.gpus,
-            -wish.gpus,
-            -together * cpu,
-            -cpu,
-            -memory,
+            self._size_of(job),
             job.plain,
             -job.ranks,
             job.reuse,
             self._text_of(job),
             job.index,
         )
+
+    def _size_of(self, job: Job) -> tuple[object, ...]:
+        """The largest first: what lies together counts as one."""
+        found = self._size.get(job.key)
+        if found is None:
+            wish, want = job.wish, job.task.resources
+            cpu = want.cpu.min if want.cpu else 0
+            memory = want.memory.min if want.memory else 0
+            together = job.ranks if job.task.cluster else 1
+            found = self._size[job.key] = (
+                not wish.whole,
+                -together * wish.gpus,
+                -wish.gpus,
+                -together * cpu,
+                -cpu,
+                -memory,
+            )
+        return found
 
     def _regret_of(self, job: Job) -> float:
         """What a rank would pay for a block if it had to launch, USD an hour; if it cannot, all there is."""
@@ -87,8 +97,8 @@ class Orders:
         found = self._text.get(id(job.wish))
         if found is None:
             task = job.wish.task
-            limits = (task.fleets, task.backends, task.regions, task.spot_policy, task.max_price)
-            found = self._text[id(job.wish)] = f"{task.resources}{limits}"
+            where = (task.cluster, task.fleets, task.backends, task.regions)
+            found = self._text[id(job.wish)] = f"{task.resources}{where}{task.spot_policy}{task.max_price}"
         return found
 
     def wanted(self, jobs: Sequence[Job]) -> dict[int, int]:

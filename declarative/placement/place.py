@@ -29,7 +29,7 @@ def place(
     refusals = Refusals(board, found.ledger, finished).of(found.left) if found.left else ()
     return Outcome(
         choices=tuple(finished.choices),
-        refusals=tuple(sorted(refusals, key=lambda r: natural(r.task))),
+        refusals=tuple(sorted(refusals, key=lambda r: (natural(r.task), r.task))),
         launches=finished.launches,
         short_fleets=tuple(sorted(found.short.items())),
         zones=dict(sorted(finished.zones.items())),

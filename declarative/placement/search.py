@@ -10,10 +10,10 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from declarative.placement.board import Board, Job
+from declarative.placement.board import Board, Home, Job
 from declarative.placement.cover import DEAR, Ground, choose
-from declarative.placement.gangs import seat, seat_again, seat_alike
-from declarative.placement.launches import launch_baselines
+from declarative.placement.gangs import open_homes, seat, seat_again, seat_alike
+from declarative.placement.launches import keep_baselines, launch_baselines
 from declarative.placement.ledger import Ledger
 from declarative.placement.orders import LAST_RESORTS, ORDERS, Orders
 from declarative.placement.quotas import quotas
@@ -77,6 +77,7 @@ class Search:
     def __init__(self, board: Board) -> None:
         self.board = board
         self.start = Ledger.start(board)
+        keep_baselines(self.start)
         self.orders = Orders(self.start)
 
     def run(self) -> Result:
@@ -100,10 +101,13 @@ class Search:
         if self._is_free(first):
             return best
         wanted = self.orders.wanted(jobs)
-        for order in ORDERS:
-            found = self._pass(jobs, order, wanted=wanted)
-            if not found.left and found.value < best.value:
-                best = found
+        levels = {j.task.priority for j in jobs}
+        # Where all find a place it does not matter who goes first, but to the price it may.
+        for by_priority in (True, False) if len(levels) > 1 else (True,):
+            for order in (*ORDERS, *LAST_RESORTS):
+                found = self._pass(jobs, order, wanted=wanted, by_priority=by_priority)
+                if not found.left and found.value < best.value:
+                    best = found
         return best
 
     def _is_free(self, found: Result) -> bool:
@@ -152,7 +156,18 @@ class Search:
             found = self._pass(jobs, order, wanted=wanted, front=front, by_priority=False)
             if not found.left:
                 return found
+        for home in open_homes(self.start, [job.wish]):
+            start = self._beginning(self.start, home)
+            found = self._pass(jobs, "size", wanted=wanted, front=front, first=start, by_priority=False)
+            if not found.left:
+                return found
         return None
+
+    def _beginning(self, start: Ledger, home: tuple[str, Home]) -> Ledger:
+        """A ledger of which one cluster fleet begins at one place."""
+        new = start.copy()
+        new.begin = {**new.begin, home[0]: frozenset((home[1],))}
+        return new
 
     def _rounds(self, jobs: Sequence[Job]) -> Result:
         """Many tasks: three orders, then the sizes that were left out go to the front."""
@@ -171,6 +186,16 @@ class Search:
             front |= lost
             found = self._pass(jobs, order, wanted=wanted, front=front)
             if found.value < best.value:
+                best = found
+        start = self.start
+        for home in open_homes(start, {id(j.wish): j.wish for j in best.left}.values()):
+            other = self._beginning(start, home)
+            found = self._pass(jobs, order, wanted=wanted, front=front, first=other)
+            if found.value < best.value:
+                best, start = found, other
+        if not best.left and len({j.task.priority for j in jobs}) > 1:
+            found = self._pass(jobs, order, wanted=wanted, by_priority=False)
+            if not found.left and found.value < best.value:
                 best = found
         return best
 
@@ -245,4 +270,5 @@ class Search:
             for job, node in zip(jobs, carry_out(ledger, choice, seated), strict=False):
                 ledger.seats[job.index] = [node]
             del alike[key][:seated]
-        return [*left, *(j for j in todo if j.index not in ledger.seats and j not in left)]
+        tried = {j.index for j in left}
+        return [*left, *(j for j in todo if j.index not in ledger.seats and j.index not in tried)]

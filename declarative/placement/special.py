@@ -81,6 +81,9 @@ class Special:
             options[rank] = bindings(self.mounts[rank], places, self.board.volumes, self.ledger.claims)
         if self.job.ranks == 1 and options[0] and all(b.volumes == options[0][0].volumes for b in options[0]):
             return {0: options[0][0]}, None  # there is nothing to match
+        price = functools.cache(self._price)
+        for found in options.values():
+            found.sort(key=lambda b: price(b.place))  # of alternatives the first, unless another costs less
         matching = Matching(options, functools.cache(self._room))
         failed = matching.match()
         return matching.given, failed
@@ -91,6 +94,13 @@ class Special:
         choice = self._ask(self.job.ranks, frozenset((place,)))
         self.ledger.undo()
         return self.job.ranks - choice.short
+
+    def _price(self, place: Place) -> tuple[int, float]:
+        """What one rank costs in a place; places without room come last."""
+        self.ledger.log = []
+        choice = self._ask(1, frozenset((place,)))
+        self.ledger.undo()
+        return (choice.short, choice.cost)
 
     def _reach(self, binding: Binding) -> frozenset[Place]:
         """The places from which a rank reaches its volumes."""
@@ -150,27 +160,30 @@ class Special:
             return choose(ledger, self.job.wish, ranks, ground)
         index, open_ = self.board.index, self.ledger.open
         nodes = [index[name] for name in pins if name in index and open_[index[name]]]
-        names = self._give_names([n for n in pins if n not in index and self._is_free(n)])
+        names = self._give_names([n for n in pins if n not in index and self._is_free(n)], places)
         nodes += [x.node for x in ledger.launches if x.name in pins]
         ground = Ground(domain=self.domain, places=places, nodes=nodes, names=names, reuse=self.job.reuse)
         return choose(ledger, self.job.wish, ranks, ground)
 
-    def _give_names(self, names: list[str]) -> list[str]:
+    def _give_names(self, names: list[str], places: frozenset[Place] | None) -> list[str]:
         """Nodes that are launched anyhow get the pinned names, if the task fits there; the names left."""
         left: list[str] = []
         given = {x.name for x in self.ledger.launches}
         for name in (n for n in names if n not in given):
-            index = next((i for i in range(len(self.ledger.launches)) if self._suits(i, name)), None)
+            index = next((i for i in range(len(self.ledger.launches)) if self._suits(i, name, places)), None)
             if index is None:
                 left.append(name)
             else:
                 self.ledger.name(index, name)
         return left
 
-    def _suits(self, index: int, name: str) -> bool:
+    def _suits(self, index: int, name: str, places: frozenset[Place] | None) -> bool:
         """Whether a launch without a name may have this one, and has room for a rank."""
         launch = self.ledger.launches[index]
         kind = launch.option.kind
+        place = self.board.place_of[kind]
+        if place not in (self.places if places is None else places):
+            return False
         need = self.job.wish.fit.get(kind, 0)
         wanted = self.board.kinds[kind].total if self.job.wish.whole else need
         mine = launch.name is None and launch.option.fleet == name.rpartition("-")[0]

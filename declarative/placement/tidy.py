@@ -5,19 +5,51 @@ Only what is not there yet is moved, and only within one fleet and place, where 
 
 from __future__ import annotations
 
+import bisect
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from declarative.placement.board import Job, Option
 from declarative.placement.ledger import Ledger
 
 
-@dataclass(frozen=True, slots=True)
-class Seat:
+class Seat(NamedTuple):
     """One rank on a node that is launched."""
 
     job: int
     rank: int
+
+
+class Targets:
+    """Nodes that are launched and partly used, by kind and idle blocks: those that are alike are one pile."""
+
+    def __init__(self) -> None:
+        self.piles: dict[tuple[int, int], list[int]] = {}
+
+    def add(self, kind: int, free: int, node: int) -> None:
+        """One more; one that is full is no target."""
+        if free:
+            bisect.insort(self.piles.setdefault((kind, free), []), node)
+
+    def remove(self, kind: int, free: int, node: int) -> None:
+        """One less."""
+        if free:
+            pile = self.piles[kind, free]
+            del pile[bisect.bisect_left(pile, node)]
+            if not pile:
+                del self.piles[kind, free]
+
+    def best(self, fit: Mapping[int, int]) -> tuple[int, int, int, int] | None:
+        """Kind, idle blocks and number of the tightest fit, and the blocks wanted; the lowest of equals."""
+        best: tuple[tuple[int, int], tuple[int, int, int, int]] | None = None
+        for (kind, free), pile in self.piles.items():
+            need = fit.get(kind, 0)
+            if need and free >= need:
+                key = (free - need, pile[0])
+                if best is None or key < best[0]:
+                    best = (key, (kind, free, pile[0], need))
+        return best[1] if best else None
 
 
 class Tidy:
@@ -28,6 +60,7 @@ class Tidy:
         self.board = ledger.board
         self.seats: dict[int, list[Seat]] = {launch.node: [] for launch in ledger.launches}
         self.options: dict[tuple[object, ...], list[Option]] = {}
+        self.copied: set[int] = set()
         for index, nodes in ledger.seats.items():
             for rank, node in enumerate(nodes):
                 if node in self.seats:
@@ -67,52 +100,55 @@ class Tidy:
             return (self._used(node) / kind.total, -min(kind.cost, 1e12), node)
 
         order = sorted(nodes, key=key)
-        open_ = {n for n in order if 0 < self._used(n) < kinds[ledger.kind_of[n]].total}
+        targets = Targets()
+        for node in order:
+            if 0 < self._used(node) < kinds[ledger.kind_of[node]].total:
+                targets.add(ledger.kind_of[node], ledger.free[node], node)
         for node in order:
             if not self._used(node):
                 ledger.drop(node)
-            elif node in open_:
-                open_.discard(node)
-                moves = self._moves(node, open_)
+            elif ledger.free[node]:
+                moves = self._moves(node, targets)
                 if moves is None:
-                    open_.add(node)
                     continue
                 for seat, target, need in moves:
                     self._move(seat, target, need)
                 self.seats[node] = []
                 ledger.fill(node, -self._used(node))
                 ledger.drop(node)
-                open_ = {n for n in open_ if ledger.free[n]}
 
-    def _moves(self, node: int, targets: set[int]) -> list[tuple[Seat, int, int]] | None:
-        """Where each rank of a node would go, or None if one of them has no other place."""
-        left: dict[int, int] = {}
-        out: list[tuple[Seat, int, int]] = []
+    def _moves(self, node: int, targets: Targets) -> list[tuple[Seat, int, int]] | None:
+        """Where each rank of a node would go, or None if one of them has no other place.
+
+        What they take is noted in `targets`, of which the node is one no longer if there is a place for all.
+        """
         mine = self.ledger.kind_of[node]
         seats = self.seats[node]
-        if len(targets) * len(seats) > 20_000:
+        if not all(self._job(s).plain and not self._job(s).wish.whole for s in seats):
             return None
+        targets.remove(mine, self.ledger.free[node], node)
+        out: list[tuple[Seat, int, int]] = []
+        taken: list[tuple[int, int, int, int]] = []
         for seat in sorted(seats, key=lambda s: (-self._job(s).wish.fit[mine], s.job, s.rank)):
-            job = self._job(seat)
-            if not job.plain or job.wish.whole:
+            found = targets.best(self._job(seat).wish.fit)
+            if found is None:
+                for kind, free, target, need in reversed(taken):
+                    targets.remove(kind, free - need, target)
+                    targets.add(kind, free, target)
+                targets.add(mine, self.ledger.free[node], node)
                 return None
-            fits = [
-                (room - need, n, need)
-                for n in targets
-                if (need := job.wish.fit.get(self.ledger.kind_of[n], 0))
-                and (room := left.get(n, self.ledger.free[n])) >= need
-            ]
-            if not fits:
-                return None
-            room, target, need = min(fits)
-            left[target] = room
+            kind, free, target, need = found
+            targets.remove(kind, free, target)
+            targets.add(kind, free - need, target)
+            taken.append(found)
             out.append((seat, target, need))
         return out
 
     def _move(self, seat: Seat, target: int, need: int) -> None:
-        nodes = list(self.ledger.seats[seat.job])
-        nodes[seat.rank] = target
-        self.ledger.seats[seat.job] = nodes
+        if seat.job not in self.copied:  # the list may be another ledger's too
+            self.copied.add(seat.job)
+            self.ledger.seats[seat.job] = list(self.ledger.seats[seat.job])
+        self.ledger.seats[seat.job][seat.rank] = target
         self.seats[target].append(seat)
         self.ledger.fill(target, need)
 
@@ -123,8 +159,13 @@ class Tidy:
             kind = self.board.kinds[option.kind]
             if kind.cost >= price - 1e-9 or math.isinf(kind.cost):
                 return
-            needs = [self._job(s).wish.fit.get(option.kind, 0) for s in self.seats[node]]
-            left = self.ledger.left[option.quota]
-            if all(needs) and sum(needs) <= kind.total and left != 0:
-                self.ledger.swap(node, option, kind.total - sum(needs))
-                return
+            free = kind.total
+            for seat in self.seats[node]:
+                need = self._job(seat).wish.fit.get(option.kind, 0)
+                free -= need
+                if free < 0 or not need:
+                    break
+            else:
+                if self.ledger.remain(option) != 0:
+                    self.ledger.swap(node, option, free)
+                    return

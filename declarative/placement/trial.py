@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from declarative.placement.board import Domain
+from declarative.placement.board import Domain, Home
 from declarative.placement.cover import Choice
 from declarative.placement.ledger import Ledger
 
@@ -23,6 +23,8 @@ class Try:
     waste: float = 0.0
     launches: int = 0
     moved: int = 0
+    begin: Mapping[str, frozenset[Home]] | None = None
+    """Where cluster fleets had to begin for it, if it is not where they would have begun."""
 
     @property
     def key(self) -> tuple[float, ...]:

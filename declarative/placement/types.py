@@ -91,6 +91,10 @@ class Verdict(StrEnum):
     NOT_TRIED = "not-tried"
 
 
+SUCH_AS = "such as: "
+"""What comes before the reason of one, where many are only counted."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
     """Why one node, fleet or offer was turned down. `short` maps a dimension to what was missing."""
@@ -99,6 +103,8 @@ class Rejection:
     code: str
     detail: str
     short: Mapping[str, float] = field(default_factory=dict)
+    count: int = 1
+    """For how many nodes or offers it stands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +125,8 @@ class Refusal:
     summary: str
     hint: str | None
     ranks: tuple[RankVerdict, ...]
+    changes: tuple[str, ...] | None = None
+    """Single changes that would make it fit, as `with …` or `without …`; None if none was tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

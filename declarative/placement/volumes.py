@@ -93,12 +93,16 @@ class Matching:
         self.room = room
         self.given: dict[int, Binding] = {}
         self.steps = 0
+        self._places = {rank: frozenset(b.place for b in found) for rank, found in options.items()}
         self._of_volume: dict[str, int] = {}
         self._of_place: dict[Place, set[int]] = {}
 
     def match(self) -> int | None:
         """Match every rank that can be; the first of the others, or None."""
         order = sorted(self.options, key=lambda r: (len(self.options[r]), r))
+        every = frozenset[Place]().union(*self._places.values())
+        if sum(map(self.room, every)) < len(order):
+            self.steps = MOST_STEPS  # there is no room for all of them, however they are moved
         return min((rank for rank in order if not self._seat(rank, {rank})), default=None)
 
     def _seat(self, rank: int, moving: set[int]) -> bool:
@@ -107,11 +111,11 @@ class Matching:
             if not self._in_the_way(binding):
                 self._give(rank, binding)
                 return True
-        for binding in self.options[rank]:
+        for binding in self.options[rank] if self.steps < MOST_STEPS else ():
             for other in self._movable(binding, moving):
-                self.steps += 1
-                if self.steps > MOST_STEPS:
+                if self.steps >= MOST_STEPS:
                     return False
+                self.steps += 1
                 old = self._withdraw(other)
                 if not self._in_the_way(binding):
                     self._give(rank, binding)
@@ -127,7 +131,8 @@ class Matching:
         if len(holders) > 1 or len(moving) > 100:
             return []
         if not holders:
-            holders = self._of_place.get(binding.place, set())
+            here = self._of_place.get(binding.place, set())
+            holders = {r for r in here if len(self._places[r]) > 1}
         return sorted(holders - moving)
 
     def _in_the_way(self, binding: Binding) -> bool:

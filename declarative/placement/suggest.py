@@ -1,0 +1,160 @@
+"""Moves that would let a node go: priced, and only ever shown. Nothing that runs is moved by a plan.
+
+Over time nodes empty as their tasks end; a few moves are worth more then than any packing (DESIGN §4.6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from declarative.placement.filters import blocks_wanted, fleet_reason, place_reason, ready_reason
+from declarative.placement.kinds import Kind, by_name, of_node
+from declarative.placement.tidy import Targets
+from declarative.placement.types import Node
+from declarative.resource import TaskWant
+from declarative.spec import Fleet
+from declarative.state import natural
+
+MOST = 3
+"""Suggestions at most."""
+
+MOST_MOVES = 8
+"""Ranks that one suggestion moves at most: each is stopped and started anew."""
+
+MOST_TRIED = 500
+"""Nodes that are looked at: a suggestion is not worth a wait."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suggestion:
+    """What could be had by hand: `moves` are (rank, from, to), `saves` USD an hour."""
+
+    node: str
+    moves: tuple[tuple[str, str, str], ...]
+    saves: float
+
+    @property
+    def text(self) -> str:
+        """`2 moves would free node/gpu-3: -10.32 USD/h`."""
+        count = len(self.moves)
+        return f"{count} move{'' if count == 1 else 's'} would free node/{self.node}: -{self.saves:.2f} USD/h"
+
+
+def suggest(
+    nodes: Iterable[Node], fleets: Mapping[str, Fleet], wants: Mapping[str, TaskWant]
+) -> tuple[Suggestion, ...]:
+    """Up to three nodes that could be let go if their ranks moved; what saves most by a move comes first.
+
+    `nodes` are those that the plan leaves, `held` being who will sit on them (`rank/train-0`), new ones
+    included: those may take ranks, but are not freed. `fleets` are the declared ones by name. `wants` are the
+    tasks by name whose ranks may be moved; a rank stays where it is if its task is not among them, is pinned
+    or exclusive, or if it mounts a volume. Together the suggestions can be followed one after the other.
+    """
+    if not wants:
+        return ()
+    search = _Moves(sorted(nodes, key=lambda n: (natural(n.name), n.name)), fleets, wants)
+    out: list[Suggestion] = []
+    for node in search.candidates()[:MOST_TRIED]:
+        found = search.free(node)
+        if found is not None:
+            out.append(found)
+            if len(out) == MOST:
+                break
+    return tuple(out)
+
+
+class _Moves:
+    """The idle blocks of the nodes that are in use, and what was promised of them so far."""
+
+    def __init__(
+        self, nodes: Sequence[Node], fleets: Mapping[str, Fleet], wants: Mapping[str, TaskWant]
+    ) -> None:
+        self.nodes, self.fleets, self.wants = nodes, fleets, wants
+        kinds = sorted({Kind(*of_node(n)) for n in nodes}, key=by_name)
+        self.kinds = kinds
+        number = {kind: i for i, kind in enumerate(kinds)}
+        self.kind_of = [number[Kind(*of_node(n))] for n in nodes]
+        self.idle = [n.total - len(n.held) for n in nodes]
+        self.spare = {name: -fleet.nodes.target for name, fleet in fleets.items() if fleet.nodes}
+        self.targets = Targets()
+        self.touched: set[int] = set()
+        self._fits: dict[tuple[str, tuple[str, str, str] | None], dict[int, int]] = {}
+        for i, node in enumerate(nodes):
+            # Idle nodes above the target go by themselves: to move ranks there frees nothing.
+            if node.fleet in self.spare and node.held:
+                self.spare[node.fleet] += 1
+            if node.held and node.fleet in fleets and ready_reason(node) is None:
+                self.targets.add(self.kind_of[i], self.idle[i], i)
+
+    def candidates(self) -> list[int]:
+        """Nodes that cost something and whose ranks may all be moved; what saves most by a move first."""
+        worth: list[tuple[float, int]] = []
+        for i, node in enumerate(self.nodes):
+            holders = set(node.held.values())
+            fleet = self.fleets.get(node.fleet)
+            if node.new or not node.price or not fleet or self.spare.get(node.fleet, 0) <= 0:
+                continue
+            keeps = fleet.prevent_destroy or fleet.idle_duration.seconds is None
+            ready = ready_reason(node) is None
+            if ready and not keeps and 0 < len(holders) <= MOST_MOVES and all(map(self._movable, holders)):
+                worth.append((-node.price / len(holders), i))
+        return [i for _, i in sorted(worth)]
+
+    def _movable(self, holder: str) -> bool:
+        task, _, rank = holder.removeprefix("rank/").rpartition("-")
+        want = self.wants.get(task)
+        if want is None or int(rank) >= want.spec.nodes:
+            return False
+        mounted = bool(want.mounts and want.mounts[int(rank)])
+        return not (mounted or want.spec.whole_nodes or want.spec.instances)
+
+    def free(self, node: int) -> Suggestion | None:
+        """The moves that empty a node, the largest ranks first; None if there is no place for one of them."""
+        here = self.nodes[node]
+        assert here.price is not None
+        if node in self.touched or self.spare[here.fleet] <= 0:
+            return None  # one who was moved here is not moved on
+        sizes: dict[str, int] = {}
+        for holder in here.held.values():
+            sizes[holder] = sizes.get(holder, 0) + 1
+        self.targets.remove(self.kind_of[node], self.idle[node], node)
+        taken: list[tuple[int, int, int, int]] = []
+        moves: list[tuple[str, str, str]] = []
+        for holder in sorted(sizes, key=lambda h: (-sizes[h], natural(h), h)):
+            found = self.targets.best(self._fit(holder, here))
+            if found is None:
+                break
+            kind, idle, target, need = found
+            self.targets.remove(kind, idle, target)
+            self.targets.add(kind, idle - need, target)
+            taken.append(found)
+            moves.append((holder, here.name, self.nodes[target].name))
+        if len(moves) < len(sizes):
+            for kind, idle, target, need in reversed(taken):
+                self.targets.remove(kind, idle - need, target)
+                self.targets.add(kind, idle, target)
+            self.targets.add(self.kind_of[node], self.idle[node], node)
+            return None
+        for _, _, target, need in taken:
+            self.idle[target] -= need
+            self.touched.add(target)
+        self.spare[here.fleet] -= 1
+        return Suggestion(node=here.name, moves=tuple(moves), saves=round(here.price, 6))
+
+    def _fit(self, holder: str, here: Node) -> Mapping[int, int]:
+        """Kind → blocks that the rank takes there. The ranks of a cluster stay where the others are."""
+        name = holder.removeprefix("rank/").rpartition("-")[0]
+        task = self.wants[name].spec
+        bound = task.cluster and task.nodes > 1
+        home = (here.fleet, here.backend, here.region) if bound else None
+        if (name, home) not in self._fits:
+            out: dict[int, int] = {}
+            for i, kind in enumerate(self.kinds):
+                fleet = self.fleets.get(kind.fleet)
+                if fleet is None or fleet_reason(task, fleet) or place_reason(task, kind):
+                    continue
+                if home is None or home == (kind.fleet, kind.backend, kind.region):
+                    out[i] = blocks_wanted(task, kind)
+            self._fits[name, home] = {i: need for i, need in out.items() if need}
+        return self._fits[name, home]
