@@ -197,9 +197,16 @@ def kill_ranks(path: Path) -> None:
 
 
 def on_terminal(
-    project: Project, *args: str, answer: str | bytes = "", env: Mapping[str, str] | None = None
+    project: Project,
+    *args: str,
+    answer: str | bytes = "",
+    env: Mapping[str, str] | None = None,
+    asked: Callable[[], object] = lambda: None,
 ) -> tuple[int, str]:
-    """Run the command on a terminal of its own; when it asks, type `answer`. Its exit code and the screen."""
+    """Run the command on a terminal of its own; when it asks, type `answer`. Its exit code and the screen.
+
+    `asked` is called before the answer is typed.
+    """
     master, slave = pty.openpty()
     typed = answer.encode() if isinstance(answer, str) else answer
     process = subprocess.Popen(
@@ -216,6 +223,7 @@ def on_terminal(
         while data := os.read(master, 65536):
             screen += data
             if typed and b"Only `yes` is accepted: " in screen:
+                asked()
                 os.write(master, typed)
                 typed = b""
     os.close(master)

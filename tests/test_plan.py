@@ -412,6 +412,7 @@ def test_destroy_leaves_protected_volumes():
         ({"tags": {"a": "b"}}, "tags"),
         ({"max_duration": "1h"}, "max_duration"),
         ({"stop_duration": "1m"}, "stop_duration"),
+        ({"retry": {"on_events": ["no-capacity"]}}, "retry"),
     ],
 )
 def test_fields_of_a_task_that_change_in_place(words, field):

@@ -2,6 +2,7 @@
 
 from declarative.placement.place import place
 from declarative.placement.types import (
+    SUCH_AS,
     Ask,
     Choice,
     FleetRule,
@@ -15,6 +16,7 @@ from declarative.placement.types import (
 )
 
 __all__ = [
+    "SUCH_AS",
     "Ask",
     "Choice",
     "FleetRule",

@@ -20,11 +20,12 @@ from declarative.placement.gangs import best_try, seat_partly
 from declarative.placement.kinds import Place, offer_name
 from declarative.placement.ledger import Ledger
 from declarative.placement.trial import Try
-from declarative.placement.types import RankVerdict, Refusal, Rejection, Verdict
+from declarative.placement.types import SUCH_AS, RankVerdict, Refusal, Rejection, Verdict
 from declarative.placement.volumes import mount_reason
+from declarative.placement.whatif import Changes
 from declarative.placement.words import STRUCTURAL, hint_for, summary_of
 from declarative.spec import Task
-from declarative.state import rank_name
+from declarative.state import natural, rank_name
 
 MOST_REJECTIONS = 200
 """Up to that many nodes and offers are named one by one; more are counted, by fleet and code."""
@@ -43,6 +44,7 @@ class Refusals:
         self.ideal = Ledger.start(board, ideal=True)
         self._static: dict[tuple[int, int], Reason | None] = {}
         self._alike: dict[tuple[object, ...], Refusal] = {}
+        self.changes = Changes(board, ledger)
         self.alike = _alike_nodes(ledger, finished)
         offered = {option.fleet for option in board.options}
         self.without_offer = [name for name in board.fleets if name not in offered]
@@ -76,13 +78,16 @@ class Refusals:
             else RankVerdict(rank=r, verdict=Verdict.FITS if r in found.nodes else Verdict.NOT_TRIED)
             for r in range(job.ranks)
         )
+        changes = self.changes.of(job)
         fleets = len(self.board.fleets)
+        launches = not job.ask.reuse
         return Refusal(
             task=str(job.task.name),
             code="never-fits" if never else "no-capacity",
             summary=summary_of(job.task, len(found.nodes), tally.counts, never=never, fleets=fleets),
-            hint=hint_for(job.task, tally.counts, never=never),
+            hint=hint_for(job.task, tally.counts, never=never, changes=changes, launches=launches),
             ranks=verdicts,
+            changes=changes,
         )
 
     def static(self, job: Job, kind: int) -> Reason | None:
@@ -163,26 +168,23 @@ class Tally:
         """All of them by name, or the first few of each fleet and code and how many more there are."""
         every = sum(self.counts.values()) <= MOST_REJECTIONS
         out: list[Rejection] = []
-        for (fleet, code), groups in self._by_code.items():
-            numbers = sorted(n for _, found in groups for n in found)
-            for number in numbers if every else numbers[:NAMED]:
+        for (fleet, _), groups in self._by_code.items():
+            count = sum(len(found) for _, found in groups)
+            # Numbers are sorted in each group: more than the first few are not looked at.
+            first = sorted(n for _, found in groups for n in (found if every else found[:NAMED]))
+            for number in first if every else first[:NAMED]:
                 reason = self.of_node(number)
                 assert reason is not None
                 out.append(reason.of(f"node/{self.refusals.finished.nodes[number].name}"))
-            if not every and len(numbers) > NAMED:
-                nearest = min(
-                    (r for r, _ in groups), key=lambda r: (sum(map(abs, r.short.values())), r.detail)
-                )
-                detail = f"{len(numbers) - NAMED} more nodes, such as: {nearest.detail}"
-                out.append(Rejection(target=f"fleet/{fleet}", code=code, detail=detail, short=nearest.short))
-        for (fleet, code), offers in self._offers.items():
+            if not every and count > NAMED:
+                nearest = min((r for r, _ in groups), key=_distance)
+                out.append(_counted(fleet, nearest.of("nodes"), count - NAMED))
+        for (fleet, _), offers in self._offers.items():
             out += offers if every else offers[:NAMED]
             if not every and len(offers) > NAMED:
-                detail = f"{len(offers) - NAMED} more offers, such as: {offers[NAMED].detail}"
-                out.append(
-                    Rejection(target=f"fleet/{fleet}", code=code, detail=detail, short=offers[NAMED].short)
-                )
-        return tuple(sorted(out, key=lambda r: (r.code not in STRUCTURAL, r.target)))
+                nearest_offer = min(offers, key=_distance)
+                out.append(_counted(fleet, replace(nearest_offer, target="offers"), len(offers) - NAMED))
+        return tuple(sorted(out, key=lambda r: (r.code not in STRUCTURAL, r.count > 1, natural(r.target))))
 
     def of_node(self, number: int) -> Reason | None:
         """Why the rank cannot have a node."""
@@ -217,17 +219,23 @@ class Tally:
         nodes = self.board.fleets[option.fleet].fleet.nodes
         if ledger.room[option.fleet] == 0:
             most = nodes.max if nodes else 0
-            detail = f"fleet/{option.fleet} is at its maximum of {most} nodes"
+            detail = f"fleet/{option.fleet} is at its maximum of {most} node{'' if most == 1 else 's'}"
             return Reason("fleet-max", detail, {"nodes": 1})
         if self.job.reuse and ledger.owed[option.fleet] <= 0:
-            return Reason("reuse-only", "`creation_policy: reuse` launches nothing")
-        if ledger.left[option.quota] == 0:
-            return Reason("limit", f"its limit of {option.offer.limit} is reached", {"nodes": 1})
-        if task.instances and not any(n.rpartition("-")[0] == option.fleet for n in task.instances):
+            why = "`--reuse`" if self.job.ask.reuse else "`creation_policy: reuse`"
+            return Reason("reuse-only", f"{why} launches nothing")
+        if ledger.remain(option) == 0:
+            used = "reached" if ledger.left[option.quota] == 0 else "kept for nodes of other fleets"
+            return Reason("limit", f"its limit of {option.offer.limit} is {used}", {"nodes": 1})
+        if task.instances and not any(self._may_be_named(n, option.fleet) for n in task.instances):
             return _not_pinned(task)
         if not self.board.inside(self.found.domain, option.kind):
             return _elsewhere(self.found)
         return self._mounts(option.kind)
+
+    def _may_be_named(self, name: str, fleet: str) -> bool:
+        """Whether a node of the fleet that is launched could get a pinned name."""
+        return name.rpartition("-")[0] == fleet and name not in self.board.index
 
     def _mounts(self, kind: int) -> Reason | None:
         mounts = self.job.ask.want.mounts
@@ -245,6 +253,17 @@ class Tally:
             claims = {**self.ledger.claims, **siblings}
             self._mounted[place] = mount_reason(mounts[self.rank], place, self.board.volumes, claims)
         return self._mounted[place]
+
+
+def _distance(reason: Reason | Rejection) -> tuple[float, str]:
+    """How far from fitting; what is missing is compared by number alone, whatever its dimension."""
+    return (sum(map(abs, reason.short.values())), reason.detail)
+
+
+def _counted(fleet: str, nearest: Rejection, count: int) -> Rejection:
+    """One entry for many of a fleet, with what is said of the nearest."""
+    detail = f"{count} more {nearest.target}, {SUCH_AS}{nearest.detail}"
+    return replace(nearest, target=f"fleet/{fleet}", detail=detail, count=count)
 
 
 def _alike_nodes(ledger: Ledger, finished: Finished) -> dict[tuple[int, object], list[int]]:

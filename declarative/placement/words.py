@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from declarative.spec import Task
 
@@ -37,7 +37,7 @@ WORDS = {
     "too-large": "too large",
     "volume-missing": "without the volume",
     "volume-elsewhere": "away from the volume",
-    "reuse-only": "not launched (`creation_policy: reuse`)",
+    "reuse-only": "not launched for it (reuse only)",
     "no-offer": "without an offer",
     "not-ready": "not ready",
     "closed": "about to be replaced or deleted",
@@ -63,21 +63,46 @@ def summary_of(task: Task, found: int, counts: Mapping[str, int], *, never: bool
     return f"{tail}: {wanted}" + (f" ({why})" if why else "")
 
 
-def hint_for(task: Task, counts: Mapping[str, int], *, never: bool) -> str | None:
-    """What to do about it."""
+def hint_for(
+    task: Task,
+    counts: Mapping[str, int],
+    *,
+    never: bool,
+    changes: Sequence[str] | None = None,
+    launches: bool = True,
+) -> str | None:
+    """What to do about it. `changes` are those that were tried and are enough; None if none was tried.
+
+    Without `launches`, `--reuse` was given.
+    """
     codes = set(counts)
     if not codes:
         return "declare a fleet"
     if codes <= {"not-cluster", "fleet"} and "not-cluster" in codes:
         return "set `placement: cluster` on a fleet, or `placement: any` on the task"
+    fits = f"it fits {_either(changes)}" if changes else None
     if "too-large" in codes and task.whole_nodes and never:
-        return "widen the range in the task's `resources`, or set `exclusive: false`"
+        advice = "widen the range in the task's `resources`, or set `exclusive: false`"
+        return f"{advice}; {fits}" if fits else advice
     if "not-ready" in codes and task.instances:
-        return "wait until the pinned node is ready, or pin another one"
+        advice = "wait until the pinned node is ready, or pin another one"
+        return f"{advice}; {fits}" if fits else advice
     # Waiting mends only what does not fit now.
     wait = "" if never else ", or wait until running tasks have ended"
-    if "fleet-max" in codes:
-        return f"raise the fleet's `nodes`{wait}"
-    if "reuse-only" in codes:
-        return f"set `creation_policy: reuse-or-create`{wait}"
-    return None if never else "wait until running tasks have ended, then run `fleetform apply` again"
+    if fits:
+        return f"{fits}{wait}"
+    if changes is not None:
+        advice = "no single change of the task, of a fleet's `nodes` or of an offer's `limit` makes it fit"
+    elif "fleet-max" in codes:
+        advice = "raise the fleet's `nodes`"
+    elif "reuse-only" in codes:
+        advice = "set `creation_policy: reuse-or-create`" if launches else "leave out `--reuse`"
+    else:
+        return None if never else "wait until running tasks have ended, then run `fleetform apply` again"
+    return f"{advice}{wait}"
+
+
+def _either(changes: Sequence[str]) -> str:
+    """`with a, with b, or without c`."""
+    *most, last = changes
+    return f"{', '.join(most)}, or {last}" if most else last

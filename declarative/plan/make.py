@@ -8,7 +8,7 @@ from declarative.plan.actions import build
 from declarative.plan.fates import Question, decide
 from declarative.plan.fleets import Fleets
 from declarative.plan.observe import effective, vanished
-from declarative.plan.preview import cost, node_previews, reservations
+from declarative.plan.preview import cost, node_previews, reservations, suggestions
 from declarative.plan.types import Inventory, Plan
 from declarative.resource import Desired
 from declarative.state import State
@@ -63,7 +63,22 @@ def make(
         nodes=node_previews(state, fleets, found.tasks, outcome),
         diagnostics=in_order(diagnostics),
         vanished=tuple(map(str, vanished(recorded, inventory.gone))),
+        suggestions=() if destroy else suggestions(state, fleets, found.tasks, outcome),
+        waiting=_waiting(desired, outcome),
+        observed_at=_observed_at(state),
     )
+
+
+def _waiting(desired: Desired, outcome: Outcome) -> tuple[str, ...]:
+    """Tasks that do not fit now, and whose `retry` says to wait. What can never fit is not waited for."""
+    refused = (r.task for r in outcome.refusals if r.code == "no-capacity")
+    return tuple(task for task in refused if desired.tasks[task].spec.retry.waits)
+
+
+def _observed_at(state: State) -> float | None:
+    """When the nodes were observed; of several times the one longest ago."""
+    seen = (state.readiness.get(r.address.name) for r in state.of("node"))
+    return min((s.observed_at for s in seen if s and s.observed_at is not None), default=None)
 
 
 def _too_large(desired: Desired, recorded: State) -> Diagnostic | None:

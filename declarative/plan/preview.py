@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from declarative.placement import Node, Outcome
+from declarative.placement.suggest import Suggestion, suggest
 from declarative.plan.fleets import Fleets, node_of
 from declarative.plan.tasks import Fate, TaskFate
 from declarative.plan.types import Cost, NodePreview, Reservation, ReservationStatus
@@ -94,10 +95,8 @@ def cost(fleets: Fleets, outcome: Outcome) -> Cost:
     return Cost(before=before, after=_sum([*staying, *(n.price for n in outcome.launches)]))
 
 
-def node_previews(
-    state: State, fleets: Fleets, fates: Mapping[str, TaskFate], outcome: Outcome
-) -> tuple[NodePreview, ...]:
-    """The block map: each node as it will be."""
+def _holders(state: State, fates: Mapping[str, TaskFate], outcome: Outcome) -> dict[str, dict[int, str]]:
+    """Node → block → who will hold it."""
     holders: dict[str, dict[int, str]] = {}
     for choice in outcome.choices:
         name = f"rank/{rank_name(choice.task, choice.rank)}"
@@ -107,6 +106,27 @@ def node_previews(
         if record.inputs["task"] in kept:
             blocks = holders.setdefault(str(record.inputs["node"]), {})
             blocks.update({int(b): f"rank/{record.address.name}" for b in record.inputs["blocks"]})
+    return holders
+
+
+def suggestions(
+    state: State, fleets: Fleets, fates: Mapping[str, TaskFate], outcome: Outcome
+) -> tuple[Suggestion, ...]:
+    """Moves of running ranks that would let a node go."""
+    wants = {name: f.want for name, f in fates.items() if f.fate is not Fate.RUN}
+    if not wants:
+        return ()
+    holders = _holders(state, fates, outcome)
+    staying = [replace(f.node, total=int(f.after["blocks"])) for f in fleets.fates.values() if not f.goes]
+    nodes = [replace(n, held=holders.get(n.name, {})) for n in (*staying, *outcome.launches)]
+    return suggest(nodes, fleets.desired.fleets, wants)
+
+
+def node_previews(
+    state: State, fleets: Fleets, fates: Mapping[str, TaskFate], outcome: Outcome
+) -> tuple[NodePreview, ...]:
+    """The block map: each node as it will be."""
+    holders = _holders(state, fates, outcome)
     out = [
         NodePreview(
             name=f.node.name,
@@ -115,6 +135,8 @@ def node_previews(
             holders={} if f.goes else holders.get(f.node.name, {}),
             status="deleted" if f.goes else "kept",
             state=f.node.readiness.state.value,
+            price=f.node.price,
+            spot=f.node.spot,
         )
         for f in fleets.fates.values()
     ]
@@ -126,6 +148,8 @@ def node_previews(
             holders=holders.get(n.name, {}),
             status="new",
             state="pending",
+            price=n.price,
+            spot=n.spot,
         )
         for n in outcome.launches
     ]

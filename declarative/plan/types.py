@@ -9,6 +9,7 @@ from typing import Any
 
 from declarative.diagnostic import Diagnostic
 from declarative.placement import Refusal
+from declarative.placement.suggest import Suggestion
 from declarative.resource import Offer
 from declarative.state import Address, RankStatus, Readiness, Record
 
@@ -108,6 +109,9 @@ class NodePreview:
     status: str
     """`new`, `kept` or `deleted`."""
     state: str
+    price: float | None = 0.0
+    """USD an hour for the whole node; None if unknown."""
+    spot: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +137,14 @@ class Plan:
     diagnostics: tuple[Diagnostic, ...] = ()
     vanished: tuple[str, ...] = ()
     """Several things of one backend that are gone at once: apply asks before it makes them anew."""
+    suggestions: tuple[Suggestion, ...] = ()
+    """Moves that would let a node go. Only shown: no plan moves what runs."""
+    waiting: tuple[str, ...] = ()
+    """Unplaced tasks that stay pending as their `retry` says: apply does the rest all the same."""
+    observed_at: float | None = None
+    """When the node was looked at that was looked at longest ago, seconds since the epoch."""
+    offline: bool = False
+    """Nothing was looked at: what was last observed is taken for what is there."""
 
     @property
     def result(self) -> str:

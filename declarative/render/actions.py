@@ -173,5 +173,11 @@ def counts(plan: Plan) -> str:
 
 
 def unplaced_count(plan: Plan) -> str:
-    """`2 tasks cannot be placed`."""
-    return f"{plural(len(plan.unplaced), 'task')} cannot be placed"
+    """`2 tasks cannot be placed, 1 of them stays pending`."""
+    text = f"{plural(len(plan.unplaced), 'task')} cannot be placed"
+    if not plan.waiting:
+        return text
+    verb = "stays" if len(plan.waiting) == 1 else "stay"
+    if len(plan.waiting) == len(plan.unplaced):
+        return f"{text} now and {verb} pending"
+    return f"{text}, {len(plan.waiting)} of them {verb} pending"

@@ -6,14 +6,15 @@ Diagnostics of the plan are not part of it: they go to stderr, through `diagnost
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from declarative.plan import Cost, NodePreview, Op, Plan, Reservation, ReservationStatus
 from declarative.render.actions import actions_lines, counts, unplaced_count
 from declarative.render.blocks import Row, map_lines
+from declarative.render.data import iso
 from declarative.render.diagnostics import count_text
 from declarative.render.text import Cell, Paint, cells, clean, columns, money, plural, ranges, seal, sentence
-from declarative.render.unplaced import headline, unplaced_lines
+from declarative.render.unplaced import headline, together_alike, unplaced_lines
 
 MOST_UNCHANGED = 20
 """So many nodes or ranks that stay as they are get a line each; more are only counted."""
@@ -29,20 +30,23 @@ def plan_text(plan: Plan, *, color: bool, width: int, summary_only: bool = False
     paint = Paint(color=color)
     lines: list[str] = []
     if summary_only:
-        lines += [headline(refusal, paint) for refusal in plan.unplaced]
+        lines += [headline(alike, paint) for alike in together_alike(plan.unplaced)]
     else:
         lines += _drift(plan, paint)
         lines += actions_lines(plan, paint, width)
         if plan.actions or plan.unplaced:
             lines += _map(plan, paint, width)
             lines += _ranks(plan.reservations, paint, width)
-        lines += unplaced_lines(plan.unplaced, paint)
+        lines += unplaced_lines(plan.unplaced, paint, waiting=frozenset(plan.waiting))
+        lines += _suggestions(plan, paint)
     return seal([*lines, *_end(plan, paint)], color=color)
 
 
 def _end(plan: Plan, paint: Paint) -> list[str]:
     """Cost and summary. The summary line is what people and scripts look for: it stands on its own."""
     lines: list[str] = []
+    if (plan.actions or plan.unplaced) and plan.observed_at is not None:
+        lines.append(paint("dim", _observed(plan)))
     if plan.actions or plan.cost.before != plan.cost.after:
         lines.append(cost_line(plan.cost))
     if plan.actions:
@@ -58,16 +62,30 @@ def _end(plan: Plan, paint: Paint) -> list[str]:
     return lines
 
 
+def _suggestions(plan: Plan, paint: Paint) -> list[str]:
+    """Moves that would save something, for people to decide on: a plan moves nothing that runs."""
+    if not plan.suggestions:
+        return []
+    lines = ["Possible by hand (nothing that runs is moved by a plan):", ""]
+    for item in plan.suggestions:
+        moves = ", ".join(f"{clean(rank)} to {clean(to)}" for rank, _, to in item.moves)
+        lines.append(f"  {clean(item.text)}  {paint('dim', moves)}")
+    return [*lines, ""]
+
+
+def _observed(plan: Plan) -> str:
+    """How old the facts are that the plan stands on."""
+    how = "as recorded at" if plan.offline else "observed at"
+    return f"Nodes: {how} {iso(plan.observed_at)}; apply looks at each again before it uses it."
+
+
 def cost_line(cost: Cost) -> str:
     """`Cost: 0.00 → 9.84 USD/h`, of whole nodes; what is unknown is said so."""
     before, after = money(cost.before), money(cost.after)
-    if before == after:
-        unit = "" if cost.after is None else " USD/h"
-        return (
-            f"Cost: {after}{unit} (unchanged)" if unit else "Cost: unknown (some nodes have no known price)"
-        )
-    why = " (some nodes have no known price)" if None in (cost.before, cost.after) else ""
-    return f"Cost: {before} → {after} USD/h{why}"
+    if None in (cost.before, cost.after):
+        known = [f"{money(c)} USD/h" if c is not None else "unknown" for c in (cost.before, cost.after)]
+        return f"Cost: {' → '.join(dict.fromkeys(known))} (some nodes have no known price)"
+    return f"Cost: {after} USD/h (unchanged)" if before == after else f"Cost: {before} → {after} USD/h"
 
 
 def _drift(plan: Plan, paint: Paint) -> list[str]:
@@ -109,11 +127,18 @@ def _map_row(node: NodePreview, ops: set[Op]) -> Row:
         return Row(node=node.name, total=node.total, holders=None, note="deleted", style="red")
     if node.status == "new":
         note, style = ("replaced", "red") if Op.DELETE in ops else ("new", "green")
+        note += _launch(node)
         return Row(node=node.name, total=node.total, holders=node.holders, note=note, style=style)
     changed = "changed" if Op.UPDATE in ops else "kept"
     note = changed if node.state == "ready" else f"{changed}, {node.state}"
     warn = None if note == "kept" else "yellow"
     return Row(node=node.name, total=node.total, holders=node.holders, note=note, style=warn)
+
+
+def _launch(node: NodePreview) -> str:
+    """What a launch costs; nothing is said of what is free."""
+    price = "price unknown" if node.price is None else f"{money(node.price)} USD/h" if node.price else ""
+    return "".join(f", {text}" for text in (price, "spot" if node.spot else "") if text)
 
 
 def _ranks(reservations: Sequence[Reservation], paint: Paint, width: int) -> list[str]:
@@ -123,13 +148,31 @@ def _ranks(reservations: Sequence[Reservation], paint: Paint, width: int) -> lis
     shown = [r for r in reservations if not (hide and r.status is ReservationStatus.KEPT)]
     if not reservations:
         return []
-    lines = _rank_table(shown, paint, width)
+    lines = _rank_table(shown, _sums(reservations), paint, width)
     if hide:
         lines.append(f"  … {len(kept)} more ranks, unchanged")
     return ["Ranks:", "", *lines, ""]
 
 
-def _rank_table(shown: Sequence[Reservation], paint: Paint, width: int) -> list[str]:
+def _sums(reservations: Sequence[Reservation]) -> dict[str, str]:
+    """What each task of several ranks pays for them together, if anything: unknown with an unknown price."""
+    prices: dict[str, list[float | None]] = {}
+    for item in reservations:
+        if item.status is not ReservationStatus.RELEASED:
+            prices.setdefault(item.task, []).append(item.price)
+    return {
+        task: share(None if None in found else sum(p for p in found if p is not None))
+        for task, found in prices.items()
+        if len(found) > 1 and any(p is None or p for p in found)
+    }
+
+
+def share(price: float | None) -> str:
+    """A price in a table; `?` is none that is known."""
+    return "?" if price is None else money(price)
+
+
+def _rank_table(shown: Sequence[Reservation], sums: Mapping[str, str], paint: Paint, width: int) -> list[str]:
     if not shown:
         return []
     volumes = [[f"{clean(path)}={clean(name)}" for path, name in sorted(r.volumes.items())] for r in shown]
@@ -138,10 +181,12 @@ def _rank_table(shown: Sequence[Reservation], paint: Paint, width: int) -> list[
     one_each = fixed + widest > width
     head = ["task", "rank", "node", "blocks", "volumes" if widest else "", "USD/h", "status"]
     rows = [[Cell(text, "dim", right=text in {"rank", "USD/h"}) for text in head]]
-    for item, found in zip(shown, volumes, strict=True):
+    for i, (item, found) in enumerate(zip(shown, volumes, strict=True)):
         first, rest = (found[:1], found[1:]) if one_each else ([", ".join(found)], [])
         rows.append(_rank_row(item, first[0] if first else ""))
-        rows += [[Cell(text if i == 4 else "") for i in range(7)] for text in rest]
+        rows += [[Cell(text if at == 4 else "") for at in range(7)] for text in rest]
+        if item.task in sums and (i + 1 == len(shown) or shown[i + 1].task != item.task):
+            rows.append(_sum_row(item.task, sums[item.task]))
     return columns(rows, paint)
 
 
@@ -152,6 +197,11 @@ def _rank_row(item: Reservation, volume: str) -> list[Cell]:
         Cell(clean(item.node)),
         Cell(f"{ranges(item.blocks)} of {item.total_blocks}"),
         Cell(volume),
-        Cell(money(item.price), right=True),
+        Cell(share(item.price), right=True),
         Cell(item.status.value, STATUS[item.status]),
     ]
+
+
+def _sum_row(task: str, price: str) -> list[Cell]:
+    none = Cell("")
+    return [Cell(clean(task)), Cell("all", right=True), none, none, none, Cell(price, right=True), none]

@@ -2,36 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 
-from declarative.placement import RankVerdict, Refusal, Rejection, Verdict
+from declarative.placement import SUCH_AS, RankVerdict, Refusal, Rejection, Verdict
+from declarative.render.actions import together
 from declarative.render.text import Cell, Paint, clean, columns, ranges, sentence
 from declarative.spec.values import show_mib
 
-LISTED = 5
+LISTED = 7
 """Up to so many rejections are listed one by one; more are grouped by code."""
 NAMED = 3
+DETAILED = 20
+"""So many refusals are shown in full; of more only the first line."""
 WORDS = {Verdict.FITS: "fits", Verdict.NOT_TRIED: "not tried"}
+WAITS = "`retry`: it stays pending, and every `fleetform apply` tries again"
 
 
-def unplaced_lines(refusals: Sequence[Refusal], paint: Paint) -> list[str]:
-    """All refusals, with an empty line after each; empty when everything has its place."""
+def unplaced_lines(
+    refusals: Sequence[Refusal], paint: Paint, *, waiting: Collection[str] = frozenset()
+) -> list[str]:
+    """All refusals, those that are alike as one, with an empty line after each; empty when there are none."""
     if not refusals:
         return []
     out = ["Cannot be placed:", ""]
-    for refusal in refusals:
-        out += [*_refusal(refusal, paint), ""]
+    groups = [
+        part
+        for alike in together_alike(refusals)
+        for part in (
+            [r for r in alike if r.task not in waiting],
+            [r for r in alike if r.task in waiting],
+        )
+        if part
+    ]
+    for alike in groups[:DETAILED]:
+        out += [*_refusal(alike, paint, waits=alike[0].task in waiting), ""]
+    if len(groups) > DETAILED:
+        out += ["More, without their reasons (`fleetform plan --json` has them):", ""]
+        out += [*(headline(alike, paint) for alike in groups[DETAILED:]), ""]
     return out
 
 
-def headline(refusal: Refusal, paint: Paint) -> str:
-    """`task/big[never-fits]: …`."""
-    name = paint("bold", clean(f"task/{refusal.task}"))
-    return f"  {name}{paint('red', f'[{clean(refusal.code)}]')}: {sentence(refusal.summary)}"
+def together_alike(refusals: Sequence[Refusal]) -> list[list[Refusal]]:
+    """Refusals that say the same of different tasks, by the first of each."""
+    found: dict[tuple[object, ...], list[list[Refusal]]] = {}
+    out: list[list[Refusal]] = []
+    for refusal in refusals:
+        key = (refusal.code, refusal.summary, refusal.hint, len(refusal.ranks))
+        same = found.setdefault(key, [])
+        group = next((g for g in same if g[0].ranks == refusal.ranks), None)
+        if group is None:
+            group = []
+            same.append(group)
+            out.append(group)
+        group.append(refusal)
+    return out
 
 
-def _refusal(refusal: Refusal, paint: Paint) -> Iterator[str]:
-    yield headline(refusal, paint)
+def headline(alike: Sequence[Refusal], paint: Paint) -> str:
+    """`task/big[never-fits]: …`; of many that are alike `task/big-[0-199][never-fits]: 200 alike, each …`."""
+    first = alike[0]
+    name = paint("bold", _names([r.task for r in alike]))
+    count = f"{len(alike)} tasks alike, each " if len(alike) > 1 else ""
+    return f"  {name}{paint('red', f'[{clean(first.code)}]')}: {count}{sentence(first.summary)}"
+
+
+def _names(tasks: list[str]) -> str:
+    """All of them where they differ in numbers alone, else the first few."""
+    if len({re.sub(r"\d+", "#", task) for task in tasks}) == 1 and len(re.findall(r"\d+", tasks[0])) <= 1:
+        return f"task/{together(tasks)}"
+    more = f" and {len(tasks) - NAMED} more" if len(tasks) > NAMED else ""
+    return ", ".join(clean(f"task/{task}") for task in tasks[:NAMED]) + more
+
+
+def _refusal(alike: Sequence[Refusal], paint: Paint, *, waits: bool) -> Iterator[str]:
+    refusal = alike[0]
+    yield headline(alike, paint)
     for verdict in _together(refusal.ranks):
         if isinstance(verdict, RankVerdict):
             yield f"    rank {verdict.rank}: {paint('red', 'cause')}"
@@ -41,6 +87,8 @@ def _refusal(refusal: Refusal, paint: Paint) -> Iterator[str]:
             yield f"    {'rank' if len(found) == 1 else 'ranks'} {ranges(found)}: {words}"
     if refusal.hint:
         yield f"    {paint('cyan', '=')} hint: {sentence(refusal.hint)}"
+    if waits:
+        yield f"    {paint('cyan', '=')} {WAITS}"
 
 
 def _together(ranks: Sequence[RankVerdict]) -> Iterator[RankVerdict | tuple[str, list[int]]]:
@@ -62,7 +110,7 @@ def _together(ranks: Sequence[RankVerdict]) -> Iterator[RankVerdict | tuple[str,
 
 
 def _rejections(rejections: Sequence[Rejection], paint: Paint) -> Iterator[str]:
-    if len(rejections) <= LISTED:
+    if len(rejections) <= LISTED and all(r.count == 1 for r in rejections):
         rows = [
             [Cell(clean(r.target)), Cell(clean(r.code)), Cell(sentence(r.detail) + _missing([r]))]
             for r in rejections
@@ -73,19 +121,31 @@ def _rejections(rejections: Sequence[Rejection], paint: Paint) -> Iterator[str]:
     for item in rejections:
         groups.setdefault(item.code, []).append(item)
     rows = [
-        [Cell(str(len(found)), right=True), Cell(clean(code)), Cell(_group(found))]
+        [Cell(str(sum(r.count for r in found)), right=True), Cell(clean(code)), Cell(_group(found))]
         for code, found in groups.items()
     ]
     yield from columns(rows, paint, indent=" " * 6)
 
 
 def _group(found: Sequence[Rejection]) -> str:
-    """Some of the targets, what is said of them, and between which bounds they are short."""
-    names = ", ".join(clean(r.target) for r in found[:NAMED])
-    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    details = list(dict.fromkeys(r.detail for r in found))
-    example = "e.g. " if len(details) > 1 else ""
-    return f"{names}{more}: {example}{sentence(details[0])}{_missing(found)}"
+    """Some of the targets, what is said of the nearest one, and between which bounds they are short.
+
+    Where some are only counted, the bounds of all are not known, but how far the nearest is off.
+    """
+    single = [r for r in found if r.count == 1]
+    names = ", ".join(clean(r.target) for r in single[:NAMED])
+    rest = sum(r.count for r in found) - len(single[:NAMED])
+    more = (f" and {rest} more" if names else f"{rest} of them") if rest else ""
+    nearest = min(found, key=lambda r: (_shortage(r), r.count == 1))
+    detail = nearest.detail.partition(SUCH_AS)[2] if nearest.count > 1 else nearest.detail
+    if len(found) > 1 and len({r.detail for r in found}) > 1:
+        detail = f"{'the nearest: ' if nearest.short else 'e.g. '}{detail}"
+    bounds = found if len(single) == len(found) else [nearest]
+    return f"{names}{more}: {sentence(detail)}{_missing(bounds)}"
+
+
+def _shortage(item: Rejection) -> float:
+    return sum(map(abs, item.short.values()))
 
 
 def _missing(found: Sequence[Rejection]) -> str:
@@ -104,7 +164,10 @@ def _bound(key: str, low: float, high: float) -> str:
         return f"over by {_span('', low, high)} USD/h"
     word = "over by" if high < 0 else "short by"
     low, high = sorted((abs(low), abs(high))) if high < 0 else (low, high)
-    return f"{word} {_span(key, low, high)} {clean(key).removesuffix('_mib').replace('_', ' ')}"
+    noun = clean(key).removesuffix("_mib").replace("_", " ")
+    if (low, high) == (1, 1) and key in ("blocks", "nodes"):
+        noun = noun.removesuffix("s")
+    return f"{word} {_span(key, low, high)} {noun}"
 
 
 def _span(key: str, low: float, high: float) -> str:

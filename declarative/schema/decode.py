@@ -265,9 +265,10 @@ def _clause(sentence: str) -> str:
 
 
 def _not_yet(field: Field, value: Any, path: Path, out: list[Problem]) -> None:
-    if field.not_yet and value is not None and value != field.default:
-        summary = f"`{field.name}` is not supported yet"
-        out.append(Problem(path, "not-supported-yet", summary, field.not_yet.instead, at_key=True))
+    mark = field.not_yet
+    if mark and value is not None and value != field.default and not (mark.works and mark.works(value)):
+        summary = f"{'this ' if mark.works else ''}`{field.name}` is not supported yet"
+        out.append(Problem(path, "not-supported-yet", summary, mark.instead, at_key=True))
 
 
 def encode(value: Any) -> Any:

@@ -50,7 +50,8 @@ def _property(field: Field) -> dict[str, Any]:
     if field.optional:
         # `field:` with nothing behind it means "left out", as it does in dstack's files.
         schema = {"anyOf": [schema, {"type": "null"}]}
-    text = field.doc + (f" Not supported yet: {field.not_yet.instead}." if field.not_yet else "")
+    later = field.not_yet
+    text = field.doc + (f" Not supported yet: {later.instead}." if later and not later.works else "")
     return {"description": text.strip(), **schema} if text else schema
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, Self, TypeAlias, runtime_checkable
 
@@ -37,9 +37,13 @@ class InPlace:
 
 @dataclass(frozen=True, slots=True)
 class NotYet:
-    """The field is part of the language, but what it asks for does not work in this version."""
+    """The field is part of the language, but what it asks for does not work in this version.
+
+    `works` tells the values that do work, where some do.
+    """
 
     instead: str
+    works: Callable[[Any], bool] | None = None
 
 
 class BadValueError(ValueError):

@@ -1,5 +1,6 @@
-"""Fields of tasks and backends whose notation is fixed and whose work comes later: `retry`, `files`,
-`credentials`. Read in full now, so that a file that is accepted today means the same tomorrow.
+"""Fields of tasks and backends whose notation is fixed and whose work comes later: `retry` (but for
+`no-capacity`, which works), `files`, `credentials`. Read in full now, so that a file that is accepted today
+means the same tomorrow.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ class RetryEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """`true` (every event, for an hour), `false`, or `{on_events: […], duration: 2h}`."""
+    """`true` (every event, for an hour), `false`, or `{on_events: […], duration: 2h}`.
+
+    `duration` limits who tries again by itself; an `apply` that somebody runs always tries.
+    """
 
     on_events: tuple[RetryEvent, ...] = tuple(RetryEvent)
     duration: Duration = Duration(3600)
@@ -58,6 +62,15 @@ class Retry:
                 hint = suggest(key, ("on_events", "duration")) if len(key) <= MAX_WORD else None
                 raise BadValueError("unknown-field", summary, hint or cls.HINT, (key,), at_key=True)
         return cls(events, duration)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a task that does not fit now stays pending, and holds nothing else up."""
+        return RetryEvent.NO_CAPACITY in self.on_events
+
+    def is_for_capacity(self) -> bool:
+        """Whether it asks for nothing but that, which is what works so far."""
+        return set(self.on_events) <= {RetryEvent.NO_CAPACITY}
 
     @classmethod
     def _events(cls, value: Json) -> tuple[RetryEvent, ...]:

@@ -124,6 +124,8 @@ class Project:
     """
 
     name: Annotated[Name | None, Doc("The project's name.")] = None
-    state: Annotated[str | None, Doc("Where the state is kept: `sqlite:///path`.")] = None
+    state: Annotated[
+        str | None, Doc("Where the state is kept: `sqlite:///path` or `postgresql://host/database`.")
+    ] = None
     include: Annotated[tuple[str, ...], Doc("More files: patterns below the project's directory.")] = ()
     variables: Annotated[Variables, Doc("Values for `${{ var.x }}`.")] = field(default_factory=Variables)

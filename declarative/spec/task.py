@@ -110,8 +110,13 @@ class Task:
     ] = None
     retry: Annotated[
         Retry,
-        NotYet("remove it; `fleetform apply --replace task/<name>` runs a failed task again"),
-        Doc("When to run again."),
+        InPlace(),
+        NotYet(
+            "write `retry: {on_events: [no-capacity]}`, which works; "
+            "`fleetform apply --replace task/<name>` runs a failed task again",
+            works=Retry.is_for_capacity,
+        ),
+        Doc("`{on_events: [no-capacity]}`: stays pending when nothing is free; each `apply` tries again."),
     ] = Retry(())
 
     FOREIGN: ClassVar[Mapping[str, str]] = {

@@ -1,0 +1,363 @@
+"""Why a rank is where it is, and what else would have done: recounted from the finished plan.
+
+The search logs nothing. A rank is taken away from the finished plan, all others staying where they are, and
+every node and offer is asked with the filters of a refusal whether it would hold the rank.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from declarative.placement.board import Board, Domain, Job, Option
+from declarative.placement.explain import Refusals, Tally
+from declarative.placement.filters import Reason, fleet_reason
+from declarative.placement.finish import finish
+from declarative.placement.gangs import best_try
+from declarative.placement.kinds import Kind, of_node, offer_name
+from declarative.placement.ledger import Ledger
+from declarative.placement.special import Special
+from declarative.placement.trial import Try
+from declarative.placement.types import Ask, FleetRule, Node, Rejection, VolumeAt
+from declarative.state import natural, rank_name
+
+MOST = 20
+"""Nodes, offers and groups of places that are named; of all others there is a count."""
+
+NAMED = 5
+"""Targets that are named for each reason that turned many down."""
+
+MOST_DOMAINS = 50
+"""Groups of places in which a whole task is tried."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """Everything as it is once a plan is done: `held` of a node has all that will sit on it.
+
+    `loose` are volumes that the plan makes where their rank goes: without it they could lie elsewhere.
+    `barred` are offers that a fleet's own limits rule out: fleet, offer's name, price, which limit.
+    """
+
+    nodes: tuple[Node, ...]
+    fleets: Mapping[str, FleetRule]
+    volumes: Mapping[str, VolumeAt]
+    loose: frozenset[str] = frozenset()
+    barred: tuple[tuple[str, str, float | None, str], ...] = ()
+
+    def without(self, ranks: Collection[str]) -> Scene:
+        """The same, had these ranks no place: what is launched for nobody else is not launched."""
+        nodes: list[Node] = []
+        for node in self.nodes:
+            held = {b: h for b, h in node.held.items() if h not in ranks}
+            if held or not (node.new and node.held):
+                nodes.append(node if len(held) == len(node.held) else replace(node, held=held))
+        volumes = {
+            name: replace(at, holder=None, zone=None if name in self.loose else at.zone)
+            if at.holder in ranks
+            else at
+            for name, at in self.volumes.items()
+        }
+        return replace(self, nodes=tuple(nodes), volumes=volumes)
+
+    def rules(self) -> dict[str, FleetRule]:
+        """What may still be launched: the nodes that are launched count as there."""
+        new: dict[str, int] = {}
+        for node in self.nodes:
+            new[node.fleet] = new.get(node.fleet, 0) + node.new
+        return {
+            name: replace(
+                rule,
+                existing=rule.existing + new.get(name, 0),
+                baseline=max(0, rule.baseline - new.get(name, 0)),
+            )
+            for name, rule in self.fleets.items()
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """A node or an offer that would hold the rank. `more` is what the plan would cost more, USD an hour."""
+
+    target: str
+    kind: Kind
+    blocks: int
+    idle: int
+    """Blocks of it that are idle before the rank has its own."""
+    more: float | None
+    note: str | None = None
+    """Where the search prefers the place that was taken: why."""
+
+    @property
+    def share(self) -> float | None:
+        """The price of the rank's blocks, USD an hour."""
+        price = self.kind.price
+        return None if price is None else round(price * self.blocks / self.kind.total, 6)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turned:
+    """All nodes, offers or fleets that one filter turned down; `cheaper` cost less than what was taken."""
+
+    what: str
+    code: str
+    count: int
+    cheaper: int
+    examples: tuple[Rejection, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instead:
+    """What else would hold a rank, the best first, and what would not. `cheaper` counts offers that would."""
+
+    nodes: tuple[Alternative, ...] = ()
+    nodes_count: int = 0
+    offers: tuple[Alternative, ...] = ()
+    offers_count: int = 0
+    cheaper: int = 0
+    turned: tuple[Turned, ...] = ()
+    alone: bool = False
+    """What it sits on is launched for it alone."""
+    anyway: bool = False
+    """Its fleet launches such a node for itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elsewhere:
+    """What comes of a whole cluster task in one fleet and region: ranks that find a place, and launches."""
+
+    fleet: str
+    backend: str
+    region: str
+    found: int
+    launches: int
+    cost: float
+    """What they add, USD an hour."""
+
+
+class Weighed(Tally):
+    """A tally that is asked about one place after the other."""
+
+    def of_option(self, option: Option) -> Reason | None:
+        """Why the rank cannot have an offer. A name that is pinned has to be free for a launch."""
+        pins = self.job.task.instances
+        reason = self._of_option(option)
+        if reason or not pins or any(self._is_free(name, option.fleet) for name in pins):
+            return reason
+        return Reason(
+            "instance", f"the task asks for {', '.join(pins)}, and none of them can be launched here"
+        )
+
+    def _is_free(self, name: str, fleet: str) -> bool:
+        mine = name.rpartition("-")[0] == fleet
+        return mine and name not in self.board.index and name not in self.board.fleets[fleet].taken
+
+
+class Recount:
+    """A finished plan in which some tasks, or one rank, have no place."""
+
+    def __init__(self, scene: Scene, asks: Sequence[Ask]) -> None:
+        self.scene = scene
+        self.board = Board(asks, scene.nodes, scene.rules(), scene.volumes)
+        self.ledger = Ledger.start(self.board)
+        self.refusals = Refusals(self.board, self.ledger, finish(self.ledger))
+
+    def asks(self, job: Job, rank: int, domain: Domain) -> Weighed:
+        """Every place, asked for one rank of a task whose others lie in a domain."""
+        return Weighed(self.refusals, job, Try(domain=domain), rank, {})
+
+    def domain(self, job: Job) -> Domain:
+        """Where a cluster task that has no place came furthest."""
+        found = best_try(self.ledger, job, {})
+        return found.domain if found else None
+
+
+class _Weighing:
+    """Sorts all nodes and offers into those that would do for a rank and those that would not."""
+
+    def __init__(self, recount: Recount, job: Job, rank: int, domain: Domain, seat: Node | None) -> None:
+        self.recount, self.board, self.ledger = recount, recount.board, recount.ledger
+        self.job, self.seat = job, seat
+        self.tally = recount.asks(job, rank, domain)
+        self.alone = seat is not None and seat.new and seat.name not in self.board.index
+        self.anyway = self.alone and seat is not None and self.ledger.owed[seat.fleet] > 0
+        self.turned: dict[tuple[str, str], list[tuple[Rejection, bool]]] = {}
+        self.counts: dict[tuple[str, str], int] = {}
+
+    def instead(self) -> Instead:
+        """Both, named and counted."""
+        nodes, offers = self._nodes(), self._offers()
+        self._barred()
+        cost = self.seat.price if self.seat else None
+        cheaper = 0 if cost is None else sum(1 for o in offers if o.kind.cost < cost)
+        return Instead(
+            nodes=tuple(nodes[:MOST]),
+            nodes_count=len(nodes),
+            offers=tuple(offers[:MOST]),
+            offers_count=len(offers),
+            cheaper=cheaper,
+            turned=tuple(self._turned()),
+            alone=self.alone,
+            anyway=self.anyway,
+        )
+
+    # What is there
+
+    def _nodes(self) -> list[Alternative]:
+        found: list[tuple[tuple[object, ...], int]] = []
+        pinned = bool(self.job.task.instances)
+        for numbers in self.recount.refusals.alike.values():
+            for group in [[n] for n in numbers] if pinned else [numbers]:
+                reason = self.tally.of_node(group[0])
+                others = [n for n in group if not self._is_seat(n)]
+                if reason:
+                    names = [self.board.nodes[n].name for n in others]
+                    self._note("node", reason, [f"node/{n}" for n in names])
+                else:
+                    found += [((*self._key(n), natural(self.board.nodes[n].name)), n) for n in others]
+        found.sort()
+        return [self._node(n) for _, n in found]
+
+    def _is_seat(self, number: int) -> bool:
+        return self.seat is not None and self.board.nodes[number].name == self.seat.name
+
+    def _key(self, number: int) -> tuple[float, ...]:
+        """How good a place is, as far as one rank's view goes; the best least (as in `cover`)."""
+        kind, free = self.ledger.kind_of[number], self.ledger.free[number]
+        found, need = self.board.kinds[kind], self.job.wish.fit[kind]
+        gpus = need * found.shape.gpus // found.total - self.job.wish.gpus
+        return (gpus, free == found.total and not self.job.wish.whole, free - need, found.cost)
+
+    def _node(self, number: int) -> Alternative:
+        kind = self.ledger.kind_of[number]
+        price = self.seat.price if self.alone and not self.anyway and self.seat else 0.0
+        return Alternative(
+            target=f"node/{self.board.nodes[number].name}",
+            kind=self.board.kinds[kind],
+            blocks=self.job.wish.fit[kind],
+            idle=self.ledger.free[number],
+            more=None if price is None else -price or 0.0,
+            note=self._beaten(number),
+        )
+
+    def _beaten(self, number: int) -> str | None:
+        """In what the place that was taken is better, where it is one that is there."""
+        chosen = self.board.index.get(self.seat.name) if self.seat else None
+        if chosen is None or self.tally.of_node(chosen):
+            return None
+        mine, its = self._key(chosen), self._key(number)
+        gpus, idle, left, _ = (a > b for a, b in zip(its, mine, strict=True))
+        if gpus:
+            return f"it would take {its[0]:g} GPUs that the rank does not ask for"
+        if its[0] == mine[0] and idle:
+            return "it is wholly idle, and is kept whole for what needs that"
+        if its[:2] == mine[:2] and left:
+            return f"it would leave {its[2]:g} blocks idle instead of {mine[2]:g}"
+        return None
+
+    # What can be launched
+
+    def _offers(self) -> list[Alternative]:
+        out: list[Alternative] = []
+        mine = Kind(*of_node(self.seat)) if self.seat and self.seat.new else None
+        for option in self.board.options:
+            kind = self.board.kinds[option.kind]
+            if kind == mine:
+                continue
+            reason = self.tally.of_option(option)
+            if reason:
+                self._note("offer", reason, [offer_name(kind)], kind.price)
+            else:
+                out.append(self._offer(kind, self.job.wish.fit[option.kind]))
+        for name in self.recount.refusals.without_offer:
+            none = Reason("no-offer", "no backend offers a node that its limits allow")
+            reason = fleet_reason(self.job.task, self.board.fleets[name].fleet) or none
+            self._note("fleet", reason, [f"fleet/{name}"])
+        return out
+
+    def _offer(self, kind: Kind, blocks: int) -> Alternative:
+        saved: float | None = 0.0
+        if self.alone and self.seat and (not self.anyway or kind.fleet == self.seat.fleet):
+            saved = self.seat.price
+        more = None if kind.price is None or saved is None else round(kind.price - saved, 6)
+        return Alternative(target=offer_name(kind), kind=kind, blocks=blocks, idle=kind.total, more=more)
+
+    def _barred(self) -> None:
+        """Offers that a fleet's own limits rule out, of fleets that the task may use."""
+        for fleet, name, price, limit in self.recount.scene.barred:
+            if not fleet_reason(self.job.task, self.board.fleets[fleet].fleet):
+                self._note("offer", barred_reason(fleet, limit), [name], price)
+
+    # What would not do
+
+    def _note(self, what: str, reason: Reason, targets: Sequence[str], price: float | None = None) -> None:
+        cost = self.seat.price if self.seat else None
+        less = price is not None and cost is not None and price < cost
+        key = (what, reason.code)
+        self.counts[key] = self.counts.get(key, 0) + len(targets)
+        self.turned.setdefault(key, []).extend((reason.of(t), less) for t in targets)
+
+    def _turned(self) -> Iterable[Turned]:
+        for (what, code), found in sorted(self.turned.items(), key=lambda p: _turned_order(p[0], len(p[1]))):
+            if found:
+                items = [r for r, _ in found]
+                if what == "node":
+                    items.sort(key=lambda r: natural(r.target))
+                cheaper = sum(less for _, less in found)
+                yield Turned(
+                    what=what, code=code, count=len(found), cheaper=cheaper, examples=tuple(items[:NAMED])
+                )
+
+
+def barred_reason(fleet: str, limit: str) -> Reason:
+    """Why a fleet launches no such offer, whoever asks."""
+    return Reason("no-offer", f"fleet/{fleet} launches no such node: its `{limit}` rules it out")
+
+
+def _turned_order(key: tuple[str, str], count: int) -> tuple[object, ...]:
+    what, code = key
+    return (("node", "offer", "fleet").index(what), -count, code)
+
+
+# ------------------------------------------------------------------------------------------- questions
+
+
+def instead(scene: Scene, ask: Ask, rank: int, seat: Node, domain: Domain) -> Instead:
+    """What else would hold a rank that sits on `seat`, its siblings staying where they are."""
+    name = f"rank/{rank_name(str(ask.want.spec.name), rank)}"
+    recount = Recount(scene.without({name}), [ask])
+    return _Weighing(recount, recount.board.jobs[0], rank, domain, seat).instead()
+
+
+def places(scene: Scene, ask: Ask, rank: int) -> Instead:
+    """What would hold one rank of a task that cannot be placed as a whole."""
+    task = ask.want.spec
+    mine = {f"rank/{rank_name(str(task.name), r)}" for r in range(task.nodes)}
+    recount = Recount(scene.without(mine), [ask])
+    job = recount.board.jobs[0]
+    return _Weighing(recount, job, rank, recount.domain(job), None).instead()
+
+
+def elsewhere(scene: Scene, ask: Ask) -> tuple[Elsewhere, ...]:
+    """What comes of a whole cluster task wherever its ranks could lie together; the best first."""
+    task = ask.want.spec
+    mine = {f"rank/{rank_name(str(task.name), r)}" for r in range(task.nodes)}
+    recount = Recount(scene.without(mine), [ask])
+    job = recount.board.jobs[0]
+    out: list[tuple[tuple[float, ...], Elsewhere]] = []
+    for domain in itertools.islice(recount.board.domains(job.wish), MOST_DOMAINS):
+        if domain is None:
+            continue
+        found = Special(recount.ledger, job, domain).run()
+        fleet, backend, region = domain
+        item = Elsewhere(
+            fleet=fleet,
+            backend=backend,
+            region=region,
+            found=len(found.nodes) if found.failed is not None else job.ranks,
+            launches=found.launches,
+            cost=round(found.cost, 6),
+        )
+        out.append(((found.failed is not None, -item.found, *found.key), item))
+    return tuple(item for _, item in sorted(out, key=lambda p: p[0])[:MOST])

@@ -1,0 +1,372 @@
+"""Why a task, a rank or a node is as a plan has it: worked out from the finished plan, which stays as it is.
+
+The plan is made as `make` makes it; what else would have done is recounted by `placement.why`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from declarative.blocks import split
+from declarative.placement import Ask, Node, Verdict, VolumeAt
+from declarative.placement.board import Domain
+from declarative.placement.kinds import Kind, of_node, of_offer, offer_name
+from declarative.placement.why import NAMED, Scene, elsewhere, instead, places
+from declarative.placement.why_node import launched, looked
+from declarative.plan.answers import LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
+from declarative.plan.fates import Fates, Question, decide
+from declarative.plan.fleets import NodeFate, allowed_backends, limits, node_of
+from declarative.plan.make import make
+from declarative.plan.observe import effective
+from declarative.plan.reasons import Reasons, goes_text, offered
+from declarative.plan.tasks import Fate, TaskFate
+from declarative.plan.types import Inventory, NodePreview, Plan, Reservation, ReservationStatus
+from declarative.resource import LOCAL, Desired, TaskWant, shaped
+from declarative.state import NodeState, RankState, Readiness, State, rank_name
+
+MOST_RANKS = 20
+"""Ranks of a task that are explained; of all others there is a count."""
+
+MOST_LOOKED = 200
+"""Tasks without a place that are asked what turned a node down."""
+
+
+class Explainer:
+    """One plan, to be asked about. `plan` is what `make` gives for the same input."""
+
+    def __init__(
+        self,
+        desired: Desired,
+        recorded: State,
+        inventory: Inventory,
+        now: float,
+        *,
+        requested: frozenset[str] = frozenset(),
+        reuse: bool = False,
+    ) -> None:
+        self.desired = desired
+        self.recorded = recorded
+        self.inventory = inventory
+        self.plan: Plan = make(desired, recorded, inventory, now, requested=requested, reuse=reuse)
+        self.state = effective(recorded, inventory)
+        self._asked = Question(
+            desired=desired,
+            state=self.state,
+            inventory=inventory,
+            now=now,
+            requested=requested,
+            destroy=False,
+            reuse=reuse,
+        )
+        self._found: Fates | None = None
+        self._scene: Scene | None = None
+        self.previews = {n.name: n for n in self.plan.nodes}
+        self.seats: dict[str, dict[int, Reservation]] = {}
+        for item in self.plan.reservations:
+            if item.status is not ReservationStatus.RELEASED:
+                self.seats.setdefault(item.task, {})[item.rank] = item
+
+    @property
+    def feasible(self) -> bool:
+        """Whether there was a plan at all: one that is too large was refused unseen."""
+        return not any(d.code == "too-large" for d in self.plan.diagnostics)
+
+    @property
+    def found(self) -> Fates:
+        """What becomes of everything."""
+        if self._found is None:
+            self._found = decide(self._asked)
+        return self._found
+
+    # What there is to ask about
+
+    def tasks(self) -> dict[str, int]:
+        """Declared and recorded tasks, and how many ranks they have."""
+        out = {str(r.inputs["task"]): int(r.inputs.get("nodes", 1)) for r in self.recorded.of("rank")}
+        return out | {name: want.spec.nodes for name, want in self.desired.tasks.items()}
+
+    def nodes(self) -> list[str]:
+        """Recorded nodes and those to launch."""
+        return [*dict.fromkeys([*self.previews, *(r.address.name for r in self.recorded.of("node"))])]
+
+    # The scene
+
+    def scene(self) -> Scene:
+        """Everything as it is once the plan is done."""
+        if self._scene is None:
+            nodes = [
+                replace(f.node, total=int(f.after["blocks"]), held=self._held(f.node.name))
+                for f in self.found.fleets.fates.values()
+                if not f.goes
+            ]
+            nodes += [replace(n, held=self._held(n.name)) for n in self.found.outcome.launches]
+            self._scene = Scene(
+                nodes=tuple(nodes),
+                fleets=self.found.fleets.rules(),
+                volumes=self._volumes(),
+                loose=frozenset(self.found.outcome.zones),
+                barred=self._barred(),
+            )
+        return self._scene
+
+    def _held(self, node: str) -> Mapping[int, str]:
+        preview = self.previews.get(node)
+        return preview.holders if preview else {}
+
+    def _volumes(self) -> dict[str, VolumeAt]:
+        holders = {
+            volume: f"rank/{rank_name(task, rank)}"
+            for task, seats in self.seats.items()
+            for rank, place in seats.items()
+            for volume in place.volumes.values()
+        }
+        return {
+            v.name: VolumeAt(
+                backend=str(v.after["backend"]),
+                region=str(v.after["region"]),
+                zone=v.after.get("zone"),
+                holder=holders.get(v.name),
+                fresh=v.record is None or v.replaced,
+            )
+            for v in self.found.volumes.values()
+            if v.after is not None
+        }
+
+    def _barred(self) -> tuple[tuple[str, str, float | None, str], ...]:
+        """Offers that a fleet's own limits keep from placement, the cheapest first."""
+        out: list[tuple[str, str, float | None, str]] = []
+        for name, fleet in self.desired.fleets.items():
+            backends = allowed_backends(self.desired, fleet)
+            for backend in self.desired.backends or {LOCAL}:
+                for raw in self.inventory.offers.get(backend, ()):
+                    offer = shaped(raw, fleet.resources)
+                    limit = limits(fleet, backends, offer)
+                    if limit is None and split(offer.shape, fleet.blocks.number) is None:
+                        limit = "blocks"
+                    if limit:
+                        kind = Kind(*of_offer(offer, fleet))
+                        out.append((name, offer_name(kind), offer.price, limit))
+        return tuple(sorted(out, key=lambda b: (b[2] is None, b[2] or 0.0, b[1])))
+
+    # A task
+
+    def of_task(self, name: str, rank: int | None = None) -> TaskAnswer:
+        """A task, or one rank of it."""
+        fate = self.found.tasks.get(name)
+        refusal = next((r for r in self.plan.unplaced if r.task == name), None)
+        seats = self.seats.get(name, {})
+        if fate is None:
+            status = "removed"
+        elif refusal:
+            status = "unplaced"
+        elif seats:
+            status = "placed" if fate.fate is Fate.RUN else "kept"
+        else:
+            status = "ended"
+        count = self.tasks()[name]
+        wanted = list(range(min(count, MOST_RANKS))) if rank is None else [rank]
+        ask = self._ask(fate) if fate else None
+        runs = fate.reason.value if fate and fate.fate is not Fate.KEPT else None
+        failed = next((v.rank for v in refusal.ranks if v.verdict is Verdict.CAUSE), 0) if refusal else 0
+        return TaskAnswer(
+            address=f"task/{name}" if rank is None else f"rank/{rank_name(name, rank)}",
+            task=name,
+            status=status,
+            reason=runs,
+            because=fate.because if fate and runs else (),
+            ranks_count=count,
+            ranks=self._ranks(name, fate, wanted),
+            refusal=refusal,
+            places=places(self.scene(), ask, failed) if refusal and ask else None,
+            elsewhere=elsewhere(self.scene(), ask) if ask and status in ("placed", "unplaced") else (),
+        )
+
+    def _ask(self, fate: TaskFate) -> Ask:
+        prior: dict[int, tuple[str, tuple[int, ...]]] = {}
+        for rank in range(fate.want.spec.nodes):
+            record = self.state.get("reservation", rank_name(fate.name, rank))
+            if record:
+                prior[rank] = (str(record.inputs["node"]), tuple(record.inputs["blocks"]))
+        return Ask(want=fate.want, prior=prior, reuse=self._asked.reuse)
+
+    def _ranks(self, name: str, fate: TaskFate | None, wanted: Sequence[int]) -> tuple[RankAnswer, ...]:
+        out: list[RankAnswer] = []
+        first: dict[object, int] = {}
+        for rank in wanted:
+            place = self.seats.get(name, {}).get(rank)
+            if fate is None or place is None:
+                out.append(self._without_place(name, rank))
+                continue
+            like = first.setdefault(self._likeness(fate.want, rank), rank)
+            out.append(self._rank(fate, place, None if like == rank else like))
+        return tuple(out)
+
+    def _without_place(self, name: str, rank: int) -> RankAnswer:
+        """A rank that holds nothing once the plan is done, with what it gives back."""
+        found = (r for r in self.plan.reservations if (r.task, r.rank) == (name, rank))
+        place = next(found, None)
+        fate = self.found.fleets.fates.get(place.node) if place else None
+        return RankAnswer(
+            name=rank_name(name, rank),
+            rank=rank,
+            state=self._rank_state(name, rank),
+            place=place,
+            node_price=fate.node.price if fate else None,
+            why=(Why(key="released", text="its blocks are given back"),) if place else (),
+        )
+
+    def _likeness(self, want: TaskWant, rank: int) -> object:
+        """Equal for ranks that the same places would do for: those whose volumes lie in the same ones."""
+        volumes = self.scene().volumes
+        if not want.mounts:
+            return None
+        found = (volumes.get(v) for m in want.mounts[rank] for v in m.names)
+        return tuple((at.backend, at.region, at.zone) if at else None for at in found)
+
+    def _rank_state(self, name: str, rank: int) -> str:
+        status = self.state.ranks.get(rank_name(name, rank))
+        return (status.state if status else RankState.PENDING).value
+
+    def _rank(self, fate: TaskFate, place: Reservation, like: int | None) -> RankAnswer:
+        name = rank_name(place.task, place.rank)
+        scene, ask = self.scene(), self._ask(fate)
+        node = next(n for n in scene.nodes if n.name == place.node)
+        domain = _domain(fate.want, self.seats[place.task], place.rank)
+        found = instead(scene, ask, place.rank, node, domain)
+        anew = fate.fate is Fate.RUN or place.rank not in fate.have
+        reasons = Reasons(
+            fate=fate,
+            ask=ask,
+            place=place,
+            node=node,
+            preview=self.previews[place.node],
+            found=found,
+            scene=scene,
+            fates=self.found.fleets.fates,
+            record=self.state.get("reservation", name),
+            together=domain is not None,
+            stuck=any(r.task == place.task for r in self.plan.unplaced),
+        )
+        return RankAnswer(
+            name=name,
+            rank=place.rank,
+            state=RankState.PENDING.value if anew else self._rank_state(place.task, place.rank),
+            place=place,
+            node_price=node.price,
+            why=tuple(reasons.all()),
+            instead=None if like is not None else found,
+            like=like,
+        )
+
+    # A node
+
+    def of_node(self, name: str) -> NodeAnswer:
+        """A node that is there, or that the plan launches."""
+        fate = self.found.fleets.fates.get(name)
+        new = next((n for n in self.found.outcome.launches if n.name == name), None)
+        if new:
+            return self._new_node(new, fate)
+        if fate is None:
+            return self._gone(name)
+        preview = self.previews[name]
+        status = "deleted" if fate.goes else "changed" if fate.changed else "kept"
+        why = [Why(key=fate.goes.value, text=goes_text(fate))] if fate.goes else []
+        node = fate.node if fate.goes else replace(fate.node, total=int(fate.after["blocks"]))
+        found, not_asked = ((), 0) if fate.goes else self._looked(name)
+        return NodeAnswer(
+            address=f"node/{name}",
+            status=status,
+            why=tuple(why),
+            changed=() if fate.goes else fate.changed,
+            readiness=fate.node.readiness,
+            closed=fate.node.closed,
+            kind=Kind(*of_node(node)),
+            holders=preview.holders,
+            idle_price=None if fate.goes else _idle_price(node, preview),
+            looked=found,
+            not_asked=not_asked,
+        )
+
+    def _new_node(self, node: Node, old: NodeFate | None) -> NodeAnswer:
+        preview = self.previews[node.name]
+        seated: list[tuple[Ask, int, Domain]] = []
+        for task, seats in self.seats.items():
+            fate = self.found.tasks[task]
+            mine = (rank for rank, place in seats.items() if place.node == node.name)
+            seated += [(self._ask(fate), rank, _domain(fate.want, seats, rank)) for rank in mine]
+        found = launched(self.scene(), replace(node, held=preview.holders), seated)
+        why: list[Why] = []
+        if old and old.goes:
+            why.append(Why(key=old.goes.value, text=f"it is made anew: {goes_text(old)}"))
+        if found.anyway:
+            why.append(
+                Why(key="fleet-size", text=f"fleet/{node.fleet} launches it for itself, to have its nodes")
+            )
+        why.append(
+            offered(node, found, "would hold all that sits on it" if seated else "the fleet may launch")
+        )
+        looked_at, not_asked = self._looked(node.name)
+        return NodeAnswer(
+            address=f"node/{node.name}",
+            status="replaced" if old else "new",
+            why=tuple(why),
+            changed=(),
+            readiness=Readiness(state=NodeState.PENDING, reason=node.readiness.reason),
+            closed=None,
+            kind=Kind(*of_node(node)),
+            holders=preview.holders,
+            idle_price=_idle_price(node, preview),
+            instead=found,
+            looked=looked_at,
+            not_asked=not_asked,
+        )
+
+    def _gone(self, name: str) -> NodeAnswer:
+        record = self.recorded.get("node", name)
+        assert record is not None
+        readiness = Readiness(state=NodeState.UNKNOWN, reason="it is gone")
+        return NodeAnswer(
+            address=f"node/{name}",
+            status="gone",
+            why=(Why(key="gone", text="it is recorded and is not there any more"),),
+            changed=(),
+            readiness=readiness,
+            closed=None,
+            kind=Kind(*of_node(node_of(record, readiness, {}))),
+            holders={},
+            idle_price=None,
+        )
+
+    def _looked(self, name: str) -> tuple[tuple[LookedAt, ...], int]:
+        """What turned the node down for each task that has no place."""
+        asks: list[tuple[Ask, int]] = []
+        for refusal in self.plan.unplaced[:MOST_LOOKED]:
+            rank = next((v.rank for v in refusal.ranks if v.verdict is Verdict.CAUSE), 0)
+            asks.append((self._ask(self.found.tasks[refusal.task]), rank))
+        groups: dict[tuple[str | None, str, tuple[tuple[str, float], ...]], list[str]] = {}
+        for task, reason in looked(self.scene(), asks, name) if asks else ():
+            code = reason.code if reason else None
+            detail = reason.detail if reason else "it would hold a rank of it; the task lacks other places"
+            short = tuple(sorted(reason.short.items())) if reason else ()
+            groups.setdefault((code, detail, short), []).append(task)
+        found = tuple(
+            LookedAt(
+                code=code, detail=detail, short=dict(short), count=len(tasks), tasks=tuple(tasks[:NAMED])
+            )
+            for (code, detail, short), tasks in groups.items()
+        )
+        return found, max(0, len(self.plan.unplaced) - MOST_LOOKED)
+
+
+def _domain(want: TaskWant, seats: Mapping[int, Reservation], rank: int) -> Domain:
+    """Where the siblings of a rank of a cluster task lie; None where there are none."""
+    other = next((p for r, p in seats.items() if r != rank), None)
+    return (other.fleet, other.backend, other.region) if other and want.spec.cluster else None
+
+
+def _idle_price(node: Node, preview: NodePreview) -> float | None:
+    """What its idle blocks cost, USD an hour."""
+    if node.price is None:
+        return None
+    return round(node.price * (preview.total - len(preview.holders)) / preview.total, 6)

@@ -1,0 +1,348 @@
+"""Why a task, a rank or a node is as a plan has it, as text. `explain_data` has the JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from declarative.placement import Refusal, Rejection, Verdict
+from declarative.placement.kinds import Kind
+from declarative.placement.why import Alternative, Elsewhere, Instead, Turned
+from declarative.plan import ReservationStatus
+from declarative.plan.answers import Answer, LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
+from declarative.render.blocks import Row, map_lines
+from declarative.render.data import iso
+from declarative.render.text import Cell, Paint, clean, columns, money, plural, ranges, seal, sentence
+from declarative.spec.values import show_mib
+from declarative.state import NodeState
+
+FEW = 5
+"""Nodes and offers that are shown for each of several ranks; of one that is asked about alone, all."""
+
+STATUS = {
+    "kept": "is there and stays",
+    "placed": "is placed by this plan",
+    "unplaced": "cannot be placed",
+    "ended": "has ended",
+    "removed": "is not declared any more: the plan ends it and gives back what it holds",
+    "new": "is launched by this plan",
+    "changed": "is changed in place",
+    "replaced": "is replaced by this plan",
+    "deleted": "is deleted by this plan",
+    "gone": "is gone",
+}
+STYLES = {"unplaced": "red", "deleted": "red", "gone": "red", "new": "green", "placed": "green"}
+VERDICTS = {Verdict.CAUSE: "cause", Verdict.FITS: "fits", Verdict.NOT_TRIED: "not tried"}
+NOUNS = {"node": "node", "offer": "offer", "fleet": "fleet"}
+
+
+def explain_text(answer: Answer, *, color: bool, width: int) -> str:
+    """The whole answer."""
+    paint = Paint(color=color)
+    lines = _task(answer, paint) if isinstance(answer, TaskAnswer) else _node(answer, paint, width)
+    found = list(lines)
+    while found and not found[-1]:
+        found.pop()
+    return seal(found, color=color)
+
+
+def _headline(address: str, status: str, rest: str, paint: Paint) -> str:
+    words = paint(STYLES.get(status), STATUS[status])
+    return f"{paint('bold', clean(address))} {words}{rest}"
+
+
+# --------------------------------------------------------------------------------------------- a task
+
+
+def _task(answer: TaskAnswer, paint: Paint) -> Iterator[str]:
+    rest = f" ({answer.reason}" if answer.reason and answer.status == "placed" else ""
+    rest += (": " + ", ".join(map(clean, answer.because)) if answer.because else "") if rest else ""
+    yield _headline(answer.address, answer.status, rest + (")" if rest else ""), paint)
+    yield ""
+    if answer.refusal:
+        yield from _refusal(answer.refusal, paint)
+    placed = [r for r in answer.ranks if r.place]
+    if placed:
+        yield from columns(_rank_rows(placed), paint)
+        more = answer.ranks_count - len(answer.ranks)
+        if more > 0 and len(answer.ranks) > 1:
+            yield f"  … {more} more: `fleetform explain rank/{clean(answer.task)}-{len(answer.ranks)}`"
+        yield ""
+    alone = len(answer.ranks) == 1
+    for rank in placed:
+        yield from _rank(rank, placed, paint, alone=alone)
+    for rank in answer.ranks:
+        if not rank.place and answer.status in ("ended", "removed", "kept"):
+            yield f"  rank/{clean(rank.name)}: {clean(rank.state)}"
+    if answer.places:
+        yield from _places(answer.places, paint)
+    yield from _elsewhere(answer.elsewhere, answer.ranks_count, paint)
+
+
+def _rank_rows(ranks: Sequence[RankAnswer]) -> list[list[Cell]]:
+    head = ("rank", "node", "blocks", "where", "type", "volumes", "share", "of USD/h", "state")
+    right = ("rank", "share", "of USD/h")
+    rows = [[Cell(text, "dim", right=text in right) for text in head]]
+    for rank in ranks:
+        place = rank.place
+        assert place is not None
+        volumes = ", ".join(f"{clean(p)}={clean(v)}" for p, v in sorted(place.volumes.items()))
+        where = f"{place.backend}/{place.zone or place.region}"
+        rows.append(
+            [
+                Cell(str(rank.rank), right=True),
+                Cell(clean(f"node/{place.node}")),
+                Cell(f"{ranges(place.blocks)} of {place.total_blocks}"),
+                Cell(clean(where)),
+                Cell(clean(place.instance_type)),
+                Cell(volumes),
+                Cell(money(place.price), right=True),
+                Cell(money(rank.node_price), right=True),
+                Cell("new" if place.status is ReservationStatus.NEW else rank.state),
+            ]
+        )
+    if not any(row[5].text for row in rows[1:]):
+        rows[0][5] = Cell("")
+    return rows
+
+
+def _rank(rank: RankAnswer, all_: Sequence[RankAnswer], paint: Paint, *, alone: bool) -> Iterator[str]:
+    """Why one rank is there; ranks of which the same is said are put together."""
+    alike = [r for r in all_ if _said(r) == _said(rank)]
+    if alike[0] is not rank:
+        return
+    names = ranges(r.rank for r in alike)
+    yield f"{'rank' if len(alike) == 1 else 'ranks'} {names}:"
+    yield from _why(rank.why)
+    yield ""
+    likes = [r.rank for r in all_ if r.like == rank.rank or r is rank]
+    if rank.instead:
+        who = f"rank {rank.rank}, the others staying where they are"
+        also = f" ({plural(len(likes) - 1, 'other rank')} alike)" if len(likes) > 1 else ""
+        yield from _instead(rank.instead, f"would hold {who}{also}", paint, few=not alone)
+
+
+def _said(rank: RankAnswer) -> object:
+    return (rank.why, rank.place.fleet if rank.place else None)
+
+
+def _why(why: Sequence[Why]) -> Iterator[str]:
+    for item in why:
+        yield f"  - {sentence(item.text)}"
+
+
+def _refusal(refusal: Refusal, paint: Paint) -> Iterator[str]:
+    """All that is known, one place a line."""
+    yield f"{paint('red', f'[{clean(refusal.code)}]')} {sentence(refusal.summary)}"
+    yield ""
+    for words, found in _together(refusal):
+        yield f"  {'rank' if len(found) == 1 else 'ranks'} {ranges(found)}: {words}"
+    cause = next((v for v in refusal.ranks if v.rejections), None)
+    if cause:
+        yield ""
+        yield f"What turned rank {cause.rank} down:"
+        yield ""
+        yield from columns(_rejections(cause.rejections), paint)
+    yield ""
+    if refusal.changes:
+        yield "It would fit, each by itself:"
+        yield ""
+        yield from (f"  - {sentence(text)}" for text in refusal.changes)
+        yield ""
+    if refusal.hint:
+        yield f"  {paint('cyan', '=')} hint: {sentence(refusal.hint)}"
+        yield ""
+
+
+def _together(refusal: Refusal) -> Iterator[tuple[str, list[int]]]:
+    groups: dict[str, list[int]] = {}
+    for verdict in refusal.ranks:
+        groups.setdefault(VERDICTS[verdict.verdict], []).append(verdict.rank)
+    yield from groups.items()
+
+
+def _rejections(found: Sequence[Rejection]) -> list[list[Cell]]:
+    return [[Cell(clean(r.target)), Cell(clean(r.code)), Cell(_detail(r))] for r in found]
+
+
+def _elsewhere(found: Sequence[Elsewhere], ranks: int, paint: Paint) -> Iterator[str]:
+    if len(found) < 2:
+        return
+    yield f"All {ranks} ranks together, wherever they may lie:"
+    yield ""
+    rows = []
+    for item in found:
+        where = f"{item.backend}/{item.region}"
+        launches = plural(item.launches, "launch", "launches")
+        said = launches if item.launches else "nothing is launched"
+        if item.found < ranks:
+            said = f"{item.found} of {ranks} find a place"
+        cost = f"+{money(item.cost)} USD/h" if item.found == ranks and item.launches else ""
+        rows.append(
+            [Cell(clean(f"fleet/{item.fleet}")), Cell(clean(where)), Cell(said), Cell(cost, right=True)]
+        )
+    yield from columns(rows, paint)
+    yield ""
+
+
+# --------------------------------------------------------------------------------------------- a node
+
+
+def _node(answer: NodeAnswer, paint: Paint, width: int) -> Iterator[str]:
+    yield _headline(answer.address, answer.status, "", paint)
+    yield ""
+    yield from columns([[Cell(key, "dim"), Cell(text)] for key, text in _facts(answer)], paint)
+    yield ""
+    if answer.status not in ("deleted", "gone"):
+        name = answer.address.removeprefix("node/")
+        yield from map_lines(
+            [Row(node=name, total=answer.kind.total, holders=answer.holders, note="")], paint, width
+        )
+        yield ""
+    if answer.why or answer.changed:
+        yield "Why:"
+        yield from _why(answer.why)
+        if answer.changed:
+            yield f"  - these fields change in place: {', '.join(map(clean, answer.changed))}"
+        yield ""
+    if answer.instead:
+        yield from _instead(answer.instead, "could be launched in its stead", paint, few=False)
+    yield from _looked(answer.looked, answer.not_asked, paint)
+
+
+def _facts(answer: NodeAnswer) -> Iterator[tuple[str, str]]:
+    kind, ready = answer.kind, answer.readiness
+    state = ready.state.value + (f": {sentence(ready.reason)}" if ready.reason else "")
+    if ready.observed_at is not None:
+        state += f" (seen {iso(ready.observed_at)})"
+    yield "state", state
+    if answer.closed:
+        yield "work", f"takes no new work: {sentence(answer.closed)}"
+    elif ready.state is not NodeState.READY and answer.status not in ("new", "replaced"):
+        yield "work", "takes no new work: only `ready` nodes do"
+    yield "fleet", clean(f"fleet/{kind.fleet}")
+    yield "where", clean(f"{kind.backend}/{kind.region}" + (f", zone {kind.zone}" if kind.zone else ""))
+    yield "type", clean(kind.instance_type) + (", spot" if kind.spot else "")
+    yield "has", _shape(kind)
+    price = "unknown" if kind.price is None else f"{money(kind.price)} USD/h"
+    if answer.idle_price:
+        price += f", of which {money(answer.idle_price)} for idle blocks"
+    yield "price", price
+
+
+def _shape(kind: Kind) -> str:
+    shape = kind.shape
+    found = [plural(shape.cpu, "CPU"), show_mib(shape.memory_mib)]
+    if shape.gpus:
+        name = f" {clean(shape.gpu_name)}" if shape.gpu_name else ""
+        found.append(f"{shape.gpus}{name} {'GPU' if shape.gpus == 1 else 'GPUs'}")
+    return ", ".join(found) + f", in {plural(kind.total, 'block')}"
+
+
+def _looked(found: Sequence[LookedAt], more: int, paint: Paint) -> Iterator[str]:
+    if not found:
+        return
+    yield "Tasks without a place that looked at it:"
+    yield ""
+    rows = []
+    for item in found:
+        names = ", ".join(clean(f"task/{t}") for t in item.tasks)
+        names += f" and {item.count - len(item.tasks)} more" if item.count > len(item.tasks) else ""
+        detail = sentence(item.detail) + _short(item.short)
+        rows.append([Cell(names), Cell(clean(item.code or "fits")), Cell(detail)])
+    yield from columns(rows, paint)
+    if more:
+        yield f"  … and {plural(more, 'task')} that were not asked"
+    yield ""
+
+
+# --------------------------------------------------------------------------------- what else would do
+
+
+def _instead(found: Instead, what: str, paint: Paint, *, few: bool) -> Iterator[str]:
+    if found.nodes_count + found.offers_count == 0:
+        yield f"Nothing else {what}."
+        yield ""
+    else:
+        yield f"What else {what}:"
+        yield ""
+        yield from _alternatives(found, FEW if few else len(found.nodes) + len(found.offers), paint)
+        yield ""
+    if found.turned:
+        yield "What does not:"
+        yield ""
+        yield from columns([row for t in found.turned for row in _turned(t)], paint)
+        yield ""
+
+
+def _places(found: Instead, paint: Paint) -> Iterator[str]:
+    """What would hold one rank; what would not is in the refusal, save what placement was never given."""
+    if found.nodes_count + found.offers_count == 0:
+        yield "Nothing would hold even one rank of it."
+        yield ""
+    else:
+        yield "What would hold one rank of it:"
+        yield ""
+        yield from _alternatives(found, len(found.nodes) + len(found.offers), paint)
+        yield ""
+    barred = [row for t in found.turned if t.code == "no-offer" and t.what == "offer" for row in _turned(t)]
+    if barred:
+        yield "What the fleets never launch:"
+        yield ""
+        yield from columns(barred, paint)
+        yield ""
+
+
+def _alternatives(found: Instead, most: int, paint: Paint) -> Iterator[str]:
+    head = [Cell(t, "dim", right="USD/h" in t) for t in ("", "blocks", "share, USD/h", "plan, USD/h", "")]
+    shown = (found.nodes[:most], found.offers[:most])
+    yield from columns([head, *(_alternative(a) for part in shown for a in part)], paint)
+    for noun, count, part in zip(
+        ("node", "offer"), (found.nodes_count, found.offers_count), shown, strict=True
+    ):
+        if count > len(part):
+            more = count - len(part)
+            yield f"  … and {more:,} more {noun if more == 1 else noun + 's'}"
+
+
+def _alternative(item: Alternative) -> list[Cell]:
+    """Its blocks and their price, and what the plan as a whole would cost more."""
+    change = item.more or 0.0
+    sign = "-" if change < 0 else "+"
+    return [
+        Cell(clean(item.target)),
+        Cell(f"{item.blocks} of {item.kind.total}, {item.idle} idle"),
+        Cell(money(item.share), right=True),
+        Cell("unknown" if item.more is None else f"{sign}{money(abs(change))}", right=True),
+        Cell(sentence(item.note or "")),
+    ]
+
+
+def _turned(item: Turned) -> Iterator[list[Cell]]:
+    """Each by name where there are few; else how many, some names, and what is said of the first."""
+    cheap = f"; {item.cheaper:,} of them cost less" if item.cheaper and item.what == "offer" else ""
+    if item.count <= min(2, len(item.examples)):
+        for r in item.examples:
+            less = "; costs less" if item.cheaper == item.count and cheap else ""
+            yield [Cell(clean(r.target)), Cell(clean(r.code)), Cell(_detail(r) + less)]
+        return
+    first = item.examples[0]
+    targets = ", ".join(clean(r.target) for r in item.examples[:2])
+    more = item.count - min(2, len(item.examples))
+    text = f"such as {targets}: {_detail(first)}{cheap}" if more else f"{targets}: {_detail(first)}{cheap}"
+    yield [Cell(f"{item.count:,} {NOUNS[item.what]}s"), Cell(clean(item.code)), Cell(text)]
+
+
+def _detail(item: Rejection) -> str:
+    return sentence(item.detail) + _short(item.short)
+
+
+def _short(short: Mapping[str, float]) -> str:
+    """`; short by 2 blocks`, `; over by 2GB memory`."""
+    out: list[str] = []
+    for key in sorted(short):
+        number, name = short[key], clean(key).removesuffix("_mib").replace("_", " ")
+        size = show_mib(int(abs(number))) if key.endswith("_mib") else f"{abs(number):g}"
+        over = number < 0 or key == "price"
+        unit = "USD/h" if key == "price" else name.removesuffix("s") if size == "1" else name
+        out.append(f"{'over' if over else 'short'} by {size} {unit}")
+    return f"; {', '.join(out)}" if out else ""

@@ -1,0 +1,213 @@
+"""What `explain --json` prints: plain data, its keys in a fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from declarative.diagnostic import Diagnostic
+from declarative.placement import Refusal, Rejection
+from declarative.placement.kinds import Kind
+from declarative.placement.why import Alternative, Instead, Turned
+from declarative.plan import FORMAT_VERSION, Reservation
+from declarative.plan.answers import Answer, NodeAnswer, RankAnswer, TaskAnswer, Why
+from declarative.render.data import diagnostics_json, iso, plain
+
+
+def explain_json(answer: Answer, diagnostics: Sequence[Diagnostic]) -> dict[str, Any]:
+    """The whole answer; `kind` says which keys it has: `task`, `rank` or `node`."""
+    body = _task(answer) if isinstance(answer, TaskAnswer) else _node(answer)
+    return {
+        "format_version": FORMAT_VERSION,
+        "address": answer.address,
+        "kind": answer.address.partition("/")[0],
+        "status": answer.status,
+        **body,
+        "diagnostics": diagnostics_json(diagnostics),
+    }
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None else round(float(value), 6)
+
+
+def _why(why: Sequence[Why]) -> list[dict[str, str]]:
+    return [{"key": w.key, "text": w.text} for w in why]
+
+
+def _short(short: Mapping[str, float]) -> dict[str, float]:
+    return {key: round(short[key], 6) for key in sorted(short)}
+
+
+def _task(answer: TaskAnswer) -> dict[str, Any]:
+    return {
+        "task": answer.task,
+        "reason": answer.reason,
+        "because": list(answer.because),
+        "ranks_count": answer.ranks_count,
+        "ranks": [_rank(r) for r in answer.ranks],
+        "refusal": _refusal(answer.refusal),
+        "places": _instead(answer.places),
+        "elsewhere": [
+            {
+                "fleet": e.fleet,
+                "backend": e.backend,
+                "region": e.region,
+                "ranks_found": e.found,
+                "launches": e.launches,
+                "hourly": _number(e.cost),
+            }
+            for e in answer.elsewhere
+        ],
+    }
+
+
+def _rank(item: RankAnswer) -> dict[str, Any]:
+    return {
+        "rank": item.rank,
+        "state": item.state,
+        "place": _place(item.place, item.node_price),
+        "why": _why(item.why),
+        "instead": _instead(item.instead),
+        "instead_of_rank": item.like,
+    }
+
+
+def _place(item: Reservation | None, node_price: float | None) -> dict[str, Any] | None:
+    if item is None:
+        return None
+    return {
+        "node": item.node,
+        "fleet": item.fleet,
+        "new_node": item.new_node,
+        "blocks": list(item.blocks),
+        "total_blocks": item.total_blocks,
+        "volumes": plain(item.volumes),
+        "backend": item.backend,
+        "region": item.region,
+        "zone": item.zone,
+        "instance_type": item.instance_type,
+        "price": _number(item.price),
+        "node_price": _number(node_price),
+        "status": item.status.value,
+    }
+
+
+def _refusal(item: Refusal | None) -> dict[str, Any] | None:
+    if item is None:
+        return None
+    return {
+        "code": item.code,
+        "summary": item.summary,
+        "hint": item.hint,
+        "changes": None if item.changes is None else list(item.changes),
+        "ranks": [
+            {
+                "rank": v.rank,
+                "verdict": v.verdict.value,
+                "rejections": [_rejection(r) for r in v.rejections],
+            }
+            for v in item.ranks
+        ],
+    }
+
+
+def _rejection(item: Rejection) -> dict[str, Any]:
+    return {
+        "target": item.target,
+        "code": item.code,
+        "detail": item.detail,
+        "short": _short(item.short),
+        "count": item.count,
+    }
+
+
+def _instead(found: Instead | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "nodes_count": found.nodes_count,
+        "nodes": [_alternative(a) for a in found.nodes],
+        "offers_count": found.offers_count,
+        "offers_cheaper": found.cheaper,
+        "offers": [_alternative(a) for a in found.offers],
+        "turned_down": [_turned(t) for t in found.turned],
+    }
+
+
+def _alternative(item: Alternative) -> dict[str, Any]:
+    kind = item.kind
+    return {
+        "target": item.target,
+        "fleet": kind.fleet,
+        "backend": kind.backend,
+        "region": kind.region,
+        "zone": kind.zone,
+        "instance_type": kind.instance_type,
+        "spot": kind.spot,
+        "blocks": item.blocks,
+        "idle_blocks": item.idle,
+        "total_blocks": kind.total,
+        "price": _number(item.share),
+        "node_price": _number(kind.price),
+        "plan_hourly_change": _number(item.more),
+        "note": item.note,
+    }
+
+
+def _turned(item: Turned) -> dict[str, Any]:
+    return {
+        "what": item.what,
+        "code": item.code,
+        "count": item.count,
+        "cheaper": item.cheaper,
+        "examples": [_rejection(r) for r in item.examples],
+    }
+
+
+def _node(answer: NodeAnswer) -> dict[str, Any]:
+    kind, ready = answer.kind, answer.readiness
+    busy = len(answer.holders)
+    return {
+        "state": ready.state.value,
+        "state_reason": ready.reason,
+        "observed_at": iso(ready.observed_at),
+        "closed": answer.closed,
+        **_shape(kind),
+        "blocks": {"total": kind.total, "busy": busy, "idle": kind.total - busy},
+        "holders": {str(block): answer.holders[block] for block in sorted(answer.holders)},
+        "price": _number(kind.price),
+        "idle_price": _number(answer.idle_price),
+        "why": _why(answer.why),
+        "changed": list(answer.changed),
+        "instead": _instead(answer.instead),
+        "looked": [
+            {
+                "code": item.code,
+                "detail": item.detail,
+                "short": _short(item.short),
+                "count": item.count,
+                "tasks": list(item.tasks),
+            }
+            for item in answer.looked
+        ],
+        "not_asked": answer.not_asked,
+    }
+
+
+def _shape(kind: Kind) -> dict[str, Any]:
+    shape = kind.shape
+    return {
+        "fleet": kind.fleet,
+        "backend": kind.backend,
+        "region": kind.region,
+        "zone": kind.zone,
+        "instance_type": kind.instance_type,
+        "spot": kind.spot,
+        "resources": {
+            "cpu": shape.cpu,
+            "memory_mib": shape.memory_mib,
+            "gpus": shape.gpus,
+            "gpu_name": shape.gpu_name,
+        },
+    }

@@ -1,0 +1,109 @@
+"""Tasks that have no room now: `retry` with `no-capacity`, and `--reuse`, by the installed command."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli import fleet, lines, release, task
+
+RETRY = {"retry": {"on_events": ["no-capacity"]}}
+
+
+@pytest.fixture
+def full(project):
+    """A project whose only node is taken until `go` is there."""
+    busy = task("busy", release(project.path / "go"), resources={"cpu": 2})
+    project.declare(fleet(), busy, file="busy.yaml")
+    project.apply()
+    return project
+
+
+def late(project, **fields):
+    """A task that would need the whole node."""
+    return task("late", f"echo late >> {project.path / 'ran'}", resources={"cpu": 2}, **fields)
+
+
+def test_a_task_that_waits_holds_nothing_up(full):
+    """`plan` lists it and exits 3; `apply` does the rest, says that it stays pending, and exits 0. The next
+    `apply` after room was made starts it.
+    """
+    more = {"type": "volume", "name": "data", "size": "1GB"}
+    full.declare(late(full, **RETRY), more)
+    assert full.plan(code=3)["unplaced"][0]["code"] == "no-capacity"
+    planned = full.run("plan", code=3).out
+    assert "`retry`: it stays pending, and every `fleetform apply` tries again" in planned
+    assert planned.endswith("1 task cannot be placed now and stays pending.\n")
+    done = full.apply()
+    assert "task/late stays pending (no capacity now): the next `fleetform apply` tries again\n" in done.err
+    assert full.data("data").exists()
+    assert full.ranks("late")[0]["state"] == "pending"
+    events = full.apply("--json").events
+    assert {"event": "pending", "address": "task/late"} in events
+    assert events[-1] == {"event": "summary", "done": 0, "failed": 0, "skipped": 0}
+    (full.path / "go").touch()
+    full.apply("--wait")
+    full.apply("--wait")
+    assert lines(full.path / "ran") == ["late"]
+    full.no_changes()
+
+
+@pytest.mark.parametrize("fields", [{}, {"retry": False}, {**RETRY, "resources": {"cpu": 3}}])
+def test_what_does_not_wait_stops_the_apply(full, fields):
+    """Without the field, and where the task can never fit, however long it waits."""
+    full.declare({**late(full), **fields})
+    assert "nothing was done: a task cannot be placed" in full.apply(code=3).err
+    full.apply("--allow-unplaced")
+
+
+def test_one_that_waits_does_not_excuse_another(full):
+    """All that cannot be placed have to be able to wait."""
+    full.declare(late(full, **RETRY), {**late(full), "name": "other"})
+    done = full.apply(code=3)
+    assert "2 tasks cannot be placed, 1 of them stays pending.\n" in done.out
+    assert "stays pending (" not in done.err
+
+
+def test_a_task_that_runs_goes_on_when_its_change_has_no_room(full):
+    """It is not stopped for a place that is not there, and what is said is not that it is pending."""
+    full.declare(fleet(), {**task("busy", release(full.path / "go"), nodes=2), **RETRY}, file="busy.yaml")
+    done = full.apply(code=3)  # two nodes where there is one: that can never fit
+    assert "never-fits" in done.out
+    wide = {**task("busy", release(full.path / "go"), "true", resources={"cpu": 2}), **RETRY}
+    other = task("other", release(full.path / "go"), priority=9)
+    full.declare(fleet(), {**wide, "resources": {"cpu": 1}}, other, file="busy.yaml")
+    full.apply()
+    full.declare(fleet(), wide, other, file="busy.yaml")
+    done = full.apply()
+    said = (
+        "task/busy stays as it was (no capacity now for what changed): the next `fleetform apply` tries again"
+    )
+    assert said in done.err
+    assert full.ranks("busy")[0]["state"] == "running"
+
+
+def test_retry_changes_in_place(full):
+    """It says nothing about how the task runs."""
+    busy = task("busy", release(full.path / "go"), resources={"cpu": 2})
+    full.declare(
+        fleet(), {**busy, "retry": {"on_events": ["no-capacity"], "duration": "2h"}}, file="busy.yaml"
+    )
+    (action,) = full.plan()["actions"]
+    assert (action["op"], action["address"], action["because"]) == ("update", "rank/busy-0", ["retry"])
+    full.apply()
+    full.no_changes()
+
+
+def test_reuse_launches_nothing_for_tasks(project):
+    """`plan --reuse` and `apply --reuse`: as if each task said `creation_policy: reuse`."""
+    job = task("job", f"echo ran >> {project.path / 'ran'}")
+    project.declare(fleet(nodes="0..1"), job)
+    plan = project.plan("--reuse", code=3)
+    assert plan["actions"] == []
+    text = project.run("plan", "--reuse", code=3).out
+    assert "`--reuse` launches nothing" in text
+    assert "hint: it fits without `--reuse`" in text
+    project.apply("--reuse", code=3)
+    assert not project.local.exists()
+    project.declare(fleet(nodes="1..1"), job)
+    project.apply("--reuse", "--wait")  # a fleet's own nodes are not launched for a task
+    assert lines(project.path / "ran") == ["ran"]
