@@ -11,6 +11,7 @@ import tenacity
 from declarative.provider import TransientError
 
 T = TypeVar("T")
+E = TypeVar("E", bound=Exception)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,18 +46,30 @@ def call(
 
     The last `TransientError` is raised when it passes, or when `stopping` says so; any other error at once.
     """
+    return call_on(TransientError, function, policy=policy, on_retry=on_retry, stopping=stopping)
+
+
+def call_on(
+    transient: type[E],
+    function: Callable[[], T],
+    *,
+    policy: Policy | None = None,
+    on_retry: Callable[[E, float], None] | None = None,
+    stopping: Callable[[], bool] | None = None,
+) -> T:
+    """`call` for another kind of error that passes: that of the state's database is one of the store."""
     policy = policy or Policy()
 
     def note(state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
-        if on_retry and isinstance(error, TransientError):
+        if on_retry and isinstance(error, transient):
             on_retry(error, state.next_action.sleep if state.next_action else 0.0)
 
     stop: tenacity.stop.stop_base = tenacity.stop_after_delay(policy.deadline)
     if stopping is not None:
         stop = stop | _StopWhen(stopping)
     retrying = tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(TransientError),
+        retry=tenacity.retry_if_exception_type(transient),
         wait=_Wait(policy),
         stop=stop,
         before_sleep=note,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -24,3 +27,35 @@ def project(tmp_path):
     made = Project(path)
     yield made
     made.clean_up()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Any]:
+    """A PostgreSQL server, started when the first test asks for it."""
+    from tests import postgres as servers
+
+    why_not = servers.missing()
+    if why_not:
+        pytest.skip(why_not)
+    with servers.running() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres, monkeypatch) -> Callable[[], str]:
+    """Makes a database on it; the URL of a state there. User and password are in the environment."""
+    for name in [name for name in os.environ if name.startswith("PG")]:
+        monkeypatch.delenv(name)
+    for name, value in postgres.environment.items():
+        monkeypatch.setenv(name, value)
+    return lambda: str(postgres.url(postgres.database()))
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def new_state(request, tmp_path: Path) -> Callable[[], str]:
+    """Names a place for a state, another one each time, in each database."""
+    if request.param == "postgresql":
+        made: Callable[[], str] = request.getfixturevalue("postgres_url")
+        return made
+    numbers = iter(range(10_000))
+    return lambda: f"sqlite:///{tmp_path}/states/{next(numbers)}/state.db"

@@ -287,17 +287,17 @@ CASES = {
         "fleet/gpu",
         (4, 19),
     ),
-    "not-supported-yet: state": (
+    "bad-state-url: a password": (
         "type: project\nstate: postgresql://u:secret@h/db\n",
-        "a state in PostgreSQL is not supported yet",
-        "write `state: sqlite:///path`",
+        "`state` names a user or a password",
+        "leave them out: they come from PGUSER, PGPASSWORD, ~/.pgpass or a service",
         None,
         (2, 8),
     ),
     "bad-state-url": (
         "type: project\nstate: mysql://u:secret@h/db\n",
         "`state` is not a URL that can be used",
-        "write `state: sqlite:///path`, or leave it out for `.fleetform/state.db`",
+        "write `state: sqlite:///path` or `state: postgresql://host/database`, or leave it out",
         None,
         (2, 8),
     ),

@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import update
 
 from declarative.state import Address
-from declarative.store import StateError, Store, open_store
+from declarative.store import StateError, Store, database, open_store, tables
 from declarative.store import lock as locks
 
 NODE = Address("node", "gpu-0")
@@ -48,9 +49,47 @@ class Clock:
         return self.now
 
 
+class Times:
+    """Lets a state's clock go on. A server's cannot be set: what it recorded moves back instead."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.clock = Clock(1000.0)
+
+    def open(self) -> Store:
+        return open_store(self.url, clock=self.clock)
+
+    def go_on(self, seconds: float) -> None:
+        self.clock.now += seconds
+        if not self.url.startswith("sqlite"):
+            lock = tables.writer_lock
+            moved = {name: lock.c[name] - seconds for name in ("since", "expires")}
+            with open_store(self.url) as store, database.writing(store._writable()) as connection:
+                connection.execute(update(lock).values(moved))
+
+    def left(self, info: locks.LockInfo | None) -> float:
+        """Seconds until a lease ends."""
+        assert info
+        with (
+            open_store(self.url, clock=self.clock) as store,
+            database.reading(store._writable()) as connection,
+        ):
+            return info.expires - database.now(connection)
+
+
 @pytest.fixture
-def url(tmp_path):
-    return f"sqlite:///{tmp_path}/state.db"
+def url(new_state):
+    """In SQLite and in PostgreSQL."""
+    return new_state()
+
+
+@pytest.fixture
+def times(url):
+    return Times(url)
+
+
+def owner(info: locks.LockInfo | None) -> str | None:
+    return info.owner if info else None
 
 
 @pytest.fixture
@@ -113,10 +152,13 @@ def test_a_killed_holders_lock_lapses_at_once(store, url) -> None:
 
 def test_a_stopped_holder_that_wakes_up_writes_nothing(store, url) -> None:
     """SIGSTOPped until its lease lapsed and another one has the lock: its next write is refused."""
+    times = Times(url)
+    times.clock.now = time.time()
     with holder(url, "apply") as (process, heard, go_on):
         assert heard() == "holds 1"
         process.send_signal(signal.SIGSTOP)
-        with open_store(url, clock=lambda: time.time() + 3600) as later, later.lock("apply", 0) as writer:
+        times.go_on(3600)
+        with times.open() as later, later.lock("apply", 0) as writer:
             process.send_signal(signal.SIGCONT)
             go_on()
             assert heard() == "stale-lease"
@@ -163,17 +205,12 @@ def test_it_is_given_back(store) -> None:
     assert store.lock_info() is None
 
 
-def test_a_lapsed_lease_is_taken_over_and_its_holder_refused(url) -> None:
+def test_a_lapsed_lease_is_taken_over_and_its_holder_refused(times) -> None:
     """Every write of the old holder is refused, and nothing of it is written."""
-    clock = Clock(1000.0)
-    with (
-        open_store(url, clock=clock) as one,
-        open_store(url, clock=clock) as two,
-        one.lock("apply", 0) as old,
-    ):
-        clock.now += locks.LEASE_SECONDS - 1
-        assert two.lock_info() == old.lease
-        clock.now += 1
+    with times.open() as one, times.open() as two, one.lock("apply", 0) as old:
+        times.go_on(locks.LEASE_SECONDS - 5)
+        assert owner(two.lock_info()) == old.lease.owner
+        times.go_on(5)
         assert two.lock_info() is None
         with two.lock("apply", 0) as new:
             before = two.pull()
@@ -191,27 +228,60 @@ def test_a_lapsed_lease_is_taken_over_and_its_holder_refused(url) -> None:
         assert two.lock_info() is None
 
 
-def test_the_old_holder_does_not_give_back_the_new_ones_lock(url) -> None:
-    clock = Clock(1000.0)
-    with open_store(url, clock=clock) as one, open_store(url, clock=clock) as two:
+def test_the_old_holder_does_not_give_back_the_new_ones_lock(times) -> None:
+    with times.open() as one, times.open() as two:
         old = one.lock("apply", 0)
         old.__enter__()
-        clock.now += 3600
+        times.go_on(3600)
         with two.lock("apply", 0) as new:
             old.__exit__(None, None, None)
             assert two.lock_info() == new.lease
 
 
-def test_a_lapsed_lease_that_nobody_took_is_still_good(url) -> None:
+def test_a_lapsed_lease_that_nobody_took_is_still_good(times) -> None:
     """A laptop that slept for an hour goes on where it was: nobody else has written."""
-    clock = Clock(1000.0)
-    with open_store(url, clock=clock) as store, store.lock("apply", 0) as writer:
-        clock.now += 3600
+    with times.open() as store, store.lock("apply", 0) as writer:
+        times.go_on(3600)
+        assert store.lock_info() is None
         writer.begin("create", NODE, "local", {})
-        writer.renew(locks.LEASE_SECONDS)
-        held = store.lock_info()
-        assert held
-        assert held.expires == clock.now + locks.LEASE_SECONDS
+        writer.renew(600)
+        assert 500 < times.left(store.lock_info()) <= 600
+
+
+def test_a_client_whose_clock_is_wrong_steals_no_lease(postgres_url) -> None:
+    """On a server, leases go by the server's clock: a day fast, a day slow, all the same."""
+    url = postgres_url()
+    for mine, theirs in ((0.0, 86400.0), (-86400.0, 0.0), (86400.0, -86400.0)):
+        with (
+            open_store(url, clock=Clock(time.time() + mine)) as one,
+            open_store(url, clock=Clock(time.time() + theirs)) as two,
+            one.lock("apply", 0) as writer,
+        ):
+            writer.renew(locks.LEASE_SECONDS)
+            assert owner(two.lock_info()) == writer.lease.owner
+            with pytest.raises(StateError, match="locked"), two.lock("apply", 0):
+                pass
+            writer.ensure_lineage()
+
+
+def test_taking_it_twice_is_taking_it_once(url) -> None:
+    """The connection was lost while it was committed that the lock is ours: the next try finds that it is."""
+    tries = 0
+
+    def twice(step):
+        nonlocal tries
+        tries += 1
+        step()
+        return step()
+
+    with open_store(url, resume=twice) as store:
+        for fence in (1, 2):
+            with store.lock("apply", 0) as writer:
+                assert writer.lease.fence == fence
+                writer.begin("create", NODE, "local", {})
+                assert store.lock_info() == writer.lease
+        assert len(store.read().intents) == 1
+    assert tries > 6
 
 
 def test_renewal_goes_on_until_the_lease_is_lost() -> None:

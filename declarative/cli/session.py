@@ -7,6 +7,7 @@ import functools
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -26,8 +27,12 @@ if TYPE_CHECKING:
 PATIENCE = 30.0
 """Seconds to wait for a lock that is held for moments only."""
 
+AWAY = 60.0
+"""Seconds to wait, in the middle of a command, for a state's database that has gone away."""
+
 DEFAULT_STATE = "sqlite:///.fleetform/state.db"
 
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 Form = Literal["text", "object", "event"]
 
@@ -140,6 +145,50 @@ lock_option = click.option(
 approve_option = click.option("--auto-approve", is_flag=True, help="Do not ask.")
 
 
+class Patience:
+    """Waits for a state's database that is away: a minute in all, for all threads of the command together.
+
+    Once that was in vain nobody waits any more, and what is left of the command fails at once.
+    """
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._since: float | None = None
+
+    def __call__(self, step: Callable[[], T], /) -> T:
+        """What came of the step."""
+        from declarative.store import UnreachableError
+
+        try:
+            result = step()
+        except UnreachableError:
+            result = self._again(step)
+        self._since = None
+        return result
+
+    def _again(self, step: Callable[[], T]) -> T:
+        from declarative.retry import Policy, call_on
+        from declarative.store import UnreachableError
+
+        def told(error: UnreachableError, _wait: float) -> None:
+            with self._turn:
+                first, self._since = self._since is None, self._since or time.monotonic()
+            if first:
+                _note(f"waiting up to {AWAY:.0f} s: {error.summary}")
+
+        return call_on(
+            UnreachableError,
+            step,
+            policy=Policy(deadline=AWAY, first=0.2, longest=5.0),
+            on_retry=told,
+            stopping=lambda: self._since is not None and time.monotonic() - self._since >= AWAY,
+        )
+
+
+def _note(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
 class Session:
     """One command's view of a project."""
 
@@ -207,14 +256,24 @@ class Session:
         declared = None if offline or desired is None else desired.project.state
         return self._state_url or declared or DEFAULT_STATE
 
-    def store(self, desired: Desired | None, *, write: bool = False, offline: bool = False) -> Store:
-        """The state, opened once; for reading it need not exist."""
+    def store(
+        self, desired: Desired | None, *, write: bool = False, offline: bool = False, create: bool = True
+    ) -> Store:
+        """The state, opened once; for reading it need not exist, and for writing it is made."""
         from declarative.store import StateError, open_store
 
         if self._store is None:
             try:
                 url = self.state_url(desired, offline=offline)
-                self._store = open_store(url, create=write, read_only=not write, root=self.directory)
+                make = write and create
+                self._store = open_store(
+                    url,
+                    create=make,
+                    read_only=not write,
+                    root=self.directory,
+                    resume=Patience(),
+                    tell=lambda text: _note(f"note: {text}"),
+                )
             except StateError as error:
                 raise failed(error.code, error.summary, error.hint) from None
         return self._store

@@ -68,13 +68,15 @@ def _part(document: Document, field: str) -> Project | None:
 def _check_state(url: str | None, document: Document, findings: Findings) -> None:
     """The URL is never shown, nor its line: it might hold a password."""
     span = shown_span(document, ("state",))
-    hint = "write `state: sqlite:///path`, or leave it out for `.fleetform/state.db`"
+    hint = "write `state: sqlite:///path` or `state: postgresql://host/database`, or leave it out"
     scheme = (url or "").partition(":")[0].lower()
     if url is None:
         return
     if scheme.partition("+")[0] in {"postgresql", "postgres"}:
-        findings.add("not-supported-yet", "a state in PostgreSQL is not supported yet", hint, span=span)
-        return
+        if "@" in url:
+            hint = "leave them out: they come from PGUSER, PGPASSWORD, ~/.pgpass or a service"
+            findings.add("bad-state-url", "`state` names a user or a password", hint, span=span)
+        return  # the rest is for the store to say, which knows what such a URL may hold
     path = url.removeprefix("sqlite:///")
     if path in {url, "", ":memory:", "/"} or any(c in path for c in "?#\0") or path.endswith("/"):
         findings.add("bad-state-url", "`state` is not a URL that can be used", hint, span=span)

@@ -24,6 +24,13 @@ MAX_VOLUMES = 100_000
 MAX_RANKS = 100_000
 
 
+def _plugged_in(driver: str) -> bool:
+    """Whether another package that is installed brings the driver (DESIGN §8)."""
+    from declarative.provider import installed
+
+    return driver not in BUILT_IN and driver in installed()
+
+
 def assemble(entries: Sequence[Entry], project: ProjectFile, scope: Scope, findings: Findings) -> Desired:
     """Everything that the documents declare, in the order of names."""
     return _Assembly(entries, findings).desired(project, scope)
@@ -81,7 +88,7 @@ class _Assembly:
 
     def _backends(self) -> None:
         for entry in self._good("backend"):
-            if entry.spec.provider not in WORKING:
+            if entry.spec.provider not in WORKING and not _plugged_in(entry.spec.provider):
                 path = ("driver",) if entry.spec.driver else ("name",)
                 summary = f"the driver `{entry.spec.provider}` is not supported yet"
                 self._say(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 
-from declarative.state import Address, RankState, Record, State
+from declarative.provider import token
+from declarative.state import MADE_AS, Address, RankState, Record, State, made_as
 
 Held = Mapping[tuple[str, int], str]
 """(node, block) → the name of the reservation that holds it."""
@@ -15,10 +16,13 @@ def check(state: State, held: Held) -> list[str]:
     """What is wrong, in sentences; empty when all is well."""
     return [
         *_identity(state),
+        *_names(state),
         *_nodes(state, held),
         *_reservations(state, held),
         *_ranks(state),
+        *_volumes(state),
         *_needs(state),
+        *_intents(state),
     ]
 
 
@@ -88,6 +92,42 @@ def _ranks(state: State) -> Iterator[str]:
             yield f"{rank} has ended ({status.state}), and {reservation} still holds its blocks"
         if status.state in (RankState.STARTING, RankState.RUNNING) and reservation not in state.records:
             yield f"{rank} is {status.state} and holds no blocks"
+
+
+def _volumes(state: State) -> Iterator[str]:
+    holders: dict[str, list[str]] = {}
+    for record in state.of("attachment"):
+        volume = str(record.inputs.get("volume"))
+        holders.setdefault(volume, []).append(str(record.address))
+    for volume, found in holders.items():
+        if len(found) > 1:
+            yield f"volume/{volume} is held more than once: {', '.join(found)}"
+
+
+def _intents(state: State) -> Iterator[str]:
+    """By its token, what an open call made is found again: it has to be this lineage's."""
+    for intent in state.intents:
+        have = state.records.get(intent.address) if intent.op != "create" else None
+        known = have.outputs.get(MADE_AS) if have else None
+        zone = (have.inputs if have else intent.inputs).get("zone")
+        wanted = token(state.lineage or "", intent.address, intent.generation, zone)
+        if (known["token"] if known else wanted) != intent.token:
+            yield f"{intent.op}:{intent.address} is open, and its token is not of this lineage"
+
+
+def _names(state: State) -> Iterator[str]:
+    """What a backend calls a thing, no other thing of its kind is called."""
+    seen: dict[object, Address] = {}
+    for address, record in state.records.items():
+        if address.kind in ("node", "volume", "attachment"):
+            own = made_as(record)
+            ids = [("known", own)]
+            if record.backend and record.outputs.get("id") is not None:
+                ids.append((f"{record.backend} {record.outputs['id']}", Address(address.kind, "")))
+            for key in ids:
+                if key in seen:
+                    yield f"{address} and {seen[key]} are one and the same at their backend"
+                seen.setdefault(key, address)
 
 
 def _needs(state: State) -> Iterator[str]:

@@ -3,6 +3,8 @@
 The lock is one row. A holder renews its lease from a thread of its own; every write of it checks in its
 own transaction that the row still carries its fence, a number that counts up with each holder. So a
 process that slept through its lease and wakes up writes nothing.
+
+Times are those of the database's clock (`database.now`): the clocks of hosts that share a server differ.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select, update
 
-from declarative.store.database import StateError, reading, writing
+from declarative.store.database import now, reading, writing
+from declarative.store.faults import StateError
+from declarative.store.resume import Resume, once
 from declarative.store.tables import writer_lock
 
 LEASE_SECONDS = 30.0
@@ -60,9 +64,9 @@ class LockInfo:
         since = datetime.fromtimestamp(self.since, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         return f"`{self.doing}` on {self.host}, pid {self.pid}, since {since}"
 
-    def lapsed(self, now: float) -> bool:
+    def lapsed(self, time: float) -> bool:
         """Whether the lease ended, or the holder can be seen to be dead."""
-        return self.expires <= now or (self.place == place() and is_dead(self.pid, self.started))
+        return self.expires <= time or (self.place == place() and is_dead(self.pid, self.started))
 
 
 def place() -> str:
@@ -123,36 +127,50 @@ def holder(connection: Connection, *, to_write: bool = False) -> LockInfo | None
     return info_of(connection.execute(statement.with_for_update() if to_write else statement).one())
 
 
+def current(database: Engine) -> LockInfo | None:
+    """Who holds the lock; None if nobody does, or its holder is gone. Hinders no writer by looking."""
+    with reading(database) as connection:
+        found = holder(connection)
+        return None if found is None or found.lapsed(now(connection)) else found
+
+
 def check(connection: Connection, lease: LockInfo) -> None:
     """Refuse the writes of this transaction unless `lease` is still the current one."""
     row = connection.execute(select(writer_lock).with_for_update()).one()
     if row.fence == lease.fence and row.owner == lease.owner:
         return
-    now = info_of(row)
+    other = info_of(row)
     raise StateError(
         "stale-lease",
-        "this command has lost the state's lock" + (f" to {now}" if now else "") + "; it writes nothing more",
+        "this command has lost the state's lock"
+        + (f" to {other}" if other else "")
+        + "; it writes nothing more",
         "what it had begun is in the journal: run it again, and it is taken up from there",
-        lock=now,
+        lock=other,
     )
 
 
-def take(connection: Connection, doing: str, now: float, seconds: float) -> LockInfo | None:
-    """Take the lock in this transaction; None if another one holds it."""
+def take(connection: Connection, owner: str, doing: str, seconds: float) -> LockInfo | None:
+    """Take the lock in this transaction; None if another one holds it.
+
+    Again as the same `owner` is no harm: the connection may have been lost while the first was committed.
+    """
     row = connection.execute(select(writer_lock).with_for_update()).one()
-    before = info_of(row)
-    if before and not before.lapsed(now):
+    before, time = info_of(row), now(connection)
+    if before and before.owner == owner:
+        return before
+    if before and not before.lapsed(time):
         return None
     pid = os.getpid()
     lease = LockInfo(
-        owner=str(uuid.uuid4()),
+        owner=owner,
         host=socket.gethostname(),
         place=place(),
         pid=pid,
         started=started_at(pid),
         doing=doing,
-        since=now,
-        expires=now + seconds,
+        since=time,
+        expires=time + seconds,
         fence=row.fence + 1,
     )
     values = {name: getattr(lease, name) for name in (*FREE, "fence")}
@@ -165,43 +183,47 @@ def acquire(
     doing: str,
     timeout: float,
     *,
-    clock: Callable[[], float],
     wait: Callable[[float], None],
     seconds: float = LEASE_SECONDS,
     on_wait: Callable[[LockInfo], None] | None = None,
+    resume: Resume = once,
 ) -> LockInfo:
     """Take the lock, waiting up to `timeout` seconds; then a `StateError` that names the holder."""
     waited = 0.0  # what was slept: a clock that is set meanwhile changes nothing
     told: str | None = None
+    owner = str(uuid.uuid4())
+
+    def attempt() -> LockInfo | None:
+        with writing(database) as connection:
+            return take(connection, owner, doing, seconds)
+
     while True:
-        with reading(database) as connection:  # so as not to hinder the holder's writes by looking
-            now = holder(connection)
-        if now is None or now.lapsed(clock()):
-            with writing(database) as connection:
-                lease = take(connection, doing, clock(), seconds)
+        other = resume(lambda: current(database))
+        if other is None:
+            lease = resume(attempt)
             if lease:
                 return lease
             continue  # another one was faster; look who
         if waited >= timeout:
             raise StateError(
                 "locked",
-                f"the state is locked by {now}",
+                f"the state is locked by {other}",
                 "wait with `--lock-timeout 10m`; if its holder cannot be alive: `fleetform state unlock`",
-                lock=now,
+                lock=other,
             )
-        if on_wait and told != now.owner:
-            told = now.owner
-            on_wait(now)
+        if on_wait and told != other.owner:
+            told = other.owner
+            on_wait(other)
         step = min(POLL_SECONDS, timeout - waited)
         wait(step)
         waited += step
 
 
-def renew(database: Engine, lease: LockInfo, now: float, seconds: float) -> None:
+def renew(database: Engine, lease: LockInfo, seconds: float) -> None:
     """Move the end of the lease; `StateError` stale-lease if it is another one's by now."""
     with writing(database) as connection:
         check(connection, lease)
-        connection.execute(update(writer_lock).values(expires=now + seconds))
+        connection.execute(update(writer_lock).values(expires=now(connection) + seconds))
 
 
 def release(database: Engine, lease: LockInfo) -> None:
@@ -214,13 +236,13 @@ def release(database: Engine, lease: LockInfo) -> None:
 def unlock(database: Engine, owner: str | None = None) -> LockInfo | None:
     """Take the lock away from whoever holds it; `owner`, if given, must be that one. Returns who it was."""
     with writing(database) as connection:
-        now = holder(connection, to_write=True)
-        if now is None:
+        found = holder(connection, to_write=True)
+        if found is None:
             return None
-        if owner is not None and now.owner != owner:
-            raise StateError("lock-changed", f"the lock is another one's by now: {now}", lock=now)
+        if owner is not None and found.owner != owner:
+            raise StateError("lock-changed", f"the lock is another one's by now: {found}", lock=found)
         connection.execute(update(writer_lock).values(FREE))
-        return now
+        return found
 
 
 class Renewal:

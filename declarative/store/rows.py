@@ -20,7 +20,8 @@ from declarative.state import (
     natural,
 )
 from declarative.store import tables as t
-from declarative.store.database import StateError, plain
+from declarative.store.database import plain
+from declarative.store.faults import StateError
 
 RESERVATION, NODE, RANK = "reservation", "node", "rank"
 
@@ -144,6 +145,7 @@ def intent_of(row: Row[Any]) -> Intent:
         token=row.token,
         inputs=row.inputs,
         needs=frozenset(Address.parse(text) for text in row.needs),
+        begun_at=row.begun_at,
     )
 
 
@@ -251,8 +253,7 @@ def put(connection: Connection, made: Record) -> None:
     """Write a record and its needs, over an older one of the same address."""
     require(connection, made.address, made.needs)
     text, outputs = str(made.address), plain(made.outputs)
-    external = outputs.get("id")
-    external = None if external is None else str(external)
+    external = external_id(outputs)
     columns = t.resources.c
     if external is not None and made.backend is not None:
         other = connection.execute(
@@ -280,6 +281,12 @@ def put(connection: Connection, made: Record) -> None:
         connection.execute(insert(t.resources).values(address=text, **made.address._asdict(), **values))
     replace_needs(connection, made.address, made.needs)
     raise_generation(connection, made.address, made.generation)
+
+
+def external_id(outputs: Mapping[str, Any]) -> str | None:
+    """What a backend calls the thing."""
+    found = outputs.get("id")
+    return None if found is None else str(found)
 
 
 def replace_needs(connection: Connection, address: Address, wanted: Iterable[Address]) -> None:

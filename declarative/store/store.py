@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
 from sqlalchemy import Engine
 
-from declarative.state import Intent, Record, State
-from declarative.store import rows
-from declarative.store.check import Held
+from declarative.state import State
+from declarative.store import history, rows
 from declarative.store.check import check as contradictions
-from declarative.store.database import StateError, damage, open_file, path_of, plain, reading, writing
-from declarative.store.lock import LEASE_SECONDS, LockInfo, Renewal, acquire, holder, release, unlock
-from declarative.store.tables import FORMAT_VERSION
+from declarative.store.database import Opening, damage, open_database, reading, writing
+from declarative.store.faults import StateError
+from declarative.store.history import Operation
+from declarative.store.lock import LEASE_SECONDS, LockInfo, Renewal, acquire, current, release, unlock
+from declarative.store.resume import Resume, once, resumed
+from declarative.store.whole import dump
 from declarative.store.writer import Writer
 
 KEPT_OPERATIONS = 5000
 """How much history the journal keeps."""
 
 
-def open_store(
+def open_store(  # noqa: PLR0913 (keywords, each with a default)
     url: str,
     *,
     create: bool = True,
@@ -32,15 +33,17 @@ def open_store(
     root: Path | None = None,
     clock: Callable[[], float] = time.time,
     wait: Callable[[float], None] = time.sleep,
+    resume: Resume = once,
+    tell: Callable[[str], None] | None = None,
 ) -> Store:
     """Open the state at `url` (a relative path is one of `root`, else of the current folder).
 
-    Read-only, a state that is not there is an empty one, and nothing is made.
+    Read-only, a state that is not there is an empty one, and nothing is made. `tell` hears of a migration;
+    `resume` decides how long each later step is repeated while the database is away.
     """
-    path = path_of(url, root)
-    return Store(
-        url, open_file(path, create=create, read_only=read_only), read_only=read_only, clock=clock, wait=wait
-    )
+    opening = Opening(root=root or Path(), create=create, read_only=read_only, clock=clock, tell=tell)
+    database = open_database(url, opening)
+    return Store(url, database, read_only=read_only, clock=clock, wait=wait, resume=resume)
 
 
 class Store:
@@ -54,12 +57,14 @@ class Store:
         read_only: bool = False,
         clock: Callable[[], float] = time.time,
         wait: Callable[[float], None] = time.sleep,
+        resume: Resume = once,
     ) -> None:
         self.url = url
         self._database = database
         self._read_only = read_only
         self._clock = clock
         self._wait = wait
+        self._resume = resume
 
     def __enter__(self) -> Self:
         return self
@@ -72,6 +77,7 @@ class Store:
         if self._database:
             self._database.dispose()
 
+    @resumed
     def read(self) -> State:
         """Everything that is known, as one consistent snapshot; never waits for a writer."""
         if self._database is None:
@@ -79,6 +85,7 @@ class Store:
         with reading(self._database) as connection:
             return rows.load(connection)
 
+    @resumed
     def check(self) -> list[str]:
         """What contradicts itself in what is recorded, in sentences; empty when all is well."""
         if self._database is None:
@@ -87,12 +94,21 @@ class Store:
             found = damage(connection)
             return found or contradictions(rows.load(connection), rows.blocks(connection))
 
+    @resumed
     def pull(self) -> dict[str, Any]:
         """The whole state as JSON-able data."""
         if self._database is None:
-            return _data(State(), {})
+            return dump(State(), {})
         with reading(self._database) as connection:
-            return _data(rows.load(connection), rows.blocks(connection))
+            return dump(rows.load(connection), rows.blocks(connection))
+
+    @resumed
+    def history(self, addresses: Collection[str] = (), limit: int | None = None) -> list[Operation]:
+        """What was done, newest first; with `addresses`, to them alone."""
+        if self._database is None:
+            return []
+        with reading(self._database) as connection:
+            return history.read(connection, addresses, limit)
 
     def _writable(self) -> Engine:
         if self._database is None or self._read_only:
@@ -116,73 +132,27 @@ class Store:
             database,
             doing,
             timeout,
-            clock=self._clock,
             wait=self._wait,
             seconds=lease_seconds,
             on_wait=on_wait,
+            resume=self._resume,
         )
-        writer = Writer(database, lease, self._clock)
+        writer = Writer(database, lease, self._clock, self._resume)
         try:
             with Renewal(lambda: writer.renew(lease_seconds), lease_seconds / 3):
                 yield writer
         finally:
             # What was done is committed; a lock that cannot be given back lapses by itself.
             with suppress(StateError):
-                release(database, lease)
+                self._resume(lambda: release(database, lease))
             with suppress(StateError), writing(database) as connection:
                 rows.prune(connection, KEPT_OPERATIONS)
 
+    @resumed
     def lock_info(self) -> LockInfo | None:
         """Who holds the lock; None if nobody does, or its holder is gone."""
-        if self._database is None:
-            return None
-        with reading(self._database) as connection:
-            now = holder(connection)
-        return None if now is None or now.lapsed(self._clock()) else now
+        return None if self._database is None else current(self._database)
 
     def unlock(self, owner: str | None = None) -> LockInfo | None:
         """Take the lock away, from `owner` alone if given; whose it was. That one writes nothing more."""
         return unlock(self._writable(), owner)
-
-
-def _data(state: State, held: Held) -> dict[str, Any]:
-    nodes = {name: asdict(seen) for name, seen in state.readiness.items()}
-    for name, since in state.idle_since.items():
-        nodes.setdefault(name, {"state": None, "reason": None, "observed_at": None})["idle_since"] = since
-    data = {
-        "format_version": FORMAT_VERSION,
-        "lineage": state.lineage,
-        "serial": state.serial,
-        "records": [_record(record) for record in state.records.values()],
-        "reserved_blocks": [{"node": n, "block": b, "reservation": who} for (n, b), who in held.items()],
-        "ranks": {name: asdict(status) for name, status in state.ranks.items()},
-        "nodes": {name: {"idle_since": None, **seen} for name, seen in nodes.items()},
-        "generations": {str(address): number for address, number in state.generations.items()},
-        "intents": [_intent(intent) for intent in state.intents],
-    }
-    copied: dict[str, Any] = plain(data)
-    return copied
-
-
-def _record(record: Record) -> dict[str, Any]:
-    return {
-        "address": str(record.address),
-        "backend": record.backend,
-        "inputs": record.inputs,
-        "outputs": record.outputs,
-        "needs": sorted(map(str, record.needs)),
-        "generation": record.generation,
-    }
-
-
-def _intent(intent: Intent) -> dict[str, Any]:
-    return {
-        "id": intent.id,
-        "op": intent.op,
-        "address": str(intent.address),
-        "backend": intent.backend,
-        "generation": intent.generation,
-        "token": intent.token,
-        "inputs": intent.inputs,
-        "needs": sorted(map(str, intent.needs)),
-    }

@@ -151,7 +151,10 @@ writer_lock = Table(
 Migration = Callable[[Connection], None]
 
 MIGRATIONS: Sequence[Migration] = ()
-"""MIGRATIONS[i] makes format i+2 of format i+1; append, never edit."""
+"""MIGRATIONS[i] makes format i+2 of format i+1, on every database; append, never edit.
+
+With each: the format before it as a fixture in `tests/states`. What every format keeps: see `migrations`.
+"""
 
 FORMAT_VERSION = 1 + len(MIGRATIONS)
 
@@ -167,13 +170,14 @@ def suit(dialect: str) -> None:
 def create(connection: Connection) -> None:
     """All tables, and the rows that are always there. Inside the caller's transaction."""
     suit(connection.dialect.name)
-    metadata.create_all(connection)
+    metadata.create_all(connection, checkfirst=False)  # tables that are not ours are no tables of ours
     connection.execute(insert(meta).values(id=1, format_version=FORMAT_VERSION, tool=__version__, serial=0))
     connection.execute(insert(writer_lock).values(id=1, fence=0))
 
 
-def migrate(connection: Connection, found: int, steps: Sequence[Migration] = MIGRATIONS) -> None:
+def migrate(connection: Connection, found: int, steps: Sequence[Migration] | None = None) -> None:
     """Bring a state of format `found` to this tool's, inside the caller's transaction: all or nothing."""
+    steps = MIGRATIONS if steps is None else steps
     for step in steps[found - 1 :]:
         step(connection)
     connection.execute(update(meta).values(format_version=1 + len(steps), tool=__version__))

@@ -1,12 +1,12 @@
 """The only one that changes a state: holds its lock, and writes each step in one transaction.
 
-Safe to call from many threads: its transactions take turns.
+Safe to call from many threads: its transactions take turns. What is `resumed` may be done twice, because it
+may be that it was: see `resume`.
 """
 
 from __future__ import annotations
 
 import threading
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,13 +15,15 @@ from typing import Any
 from sqlalchemy import Connection, Engine, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from declarative.provider import token
 from declarative.state import Address, Intent, RankStatus, Readiness, Record, State
-from declarative.store import lock, rows
+from declarative.store import by_hand, history, intents, lock, rows
 from declarative.store import tables as t
-from declarative.store.database import StateError, plain, reading, writing
-
-OPS = ("create", "update", "delete")
+from declarative.store.check import Held
+from declarative.store.database import plain, reading, writing
+from declarative.store.faults import StateError
+from declarative.store.move import Names
+from declarative.store.resume import Resume, once, resumed
+from declarative.store.whole import OPS
 
 ERROR_LENGTH = 2000
 """How much of a backend's message the journal keeps."""
@@ -30,8 +32,11 @@ ERROR_LENGTH = 2000
 class Writer:
     """Writes to one state while it holds its lock. Every call either happens whole or raises `StateError`."""
 
-    def __init__(self, database: Engine, lease: lock.LockInfo, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, database: Engine, lease: lock.LockInfo, clock: Callable[[], float], resume: Resume = once
+    ) -> None:
         self._database = database
+        self._resume = resume
         self._clock = clock
         self._turn = threading.Lock()
         self.lease = lease
@@ -43,11 +48,13 @@ class Writer:
             lock.check(connection, self.lease)
             yield connection
 
+    @resumed
     def state(self) -> State:
         """Everything that is known now."""
         with reading(self._database) as connection:
             return rows.load(connection)
 
+    @resumed
     def part(self, wanted: Iterable[Address]) -> State:
         """The records of `wanted` and all that they need, with their ranks' statuses: cheap at any size."""
         with reading(self._database) as connection:
@@ -56,15 +63,17 @@ class Writer:
     def renew(self, seconds: float) -> None:
         """Move the end of the lease."""
         with self._turn:
-            lock.renew(self._database, self.lease, self._clock(), seconds)
+            lock.renew(self._database, self.lease, seconds)
 
+    @resumed
     def ensure_lineage(self) -> str:
         """The id of this state: made at random once, before its first write."""
         with self._write() as connection:
-            return _lineage(connection)
+            return intents.lineage(connection)
 
     # ------------------------------------------------------------------------------------ the journal
 
+    @resumed
     def begin(
         self,
         op: str,
@@ -91,28 +100,31 @@ class Writer:
                 "backend": backend,
                 "inputs": plain(inputs),
                 "needs": sorted(map(str, needs)),
+                "begun_at": self._clock(),
             }
             if op in earlier:
-                return _take_up(connection, earlier[op], values)
+                return intents.take_up(connection, earlier[op], values)
             if op == "create" and earlier:
-                raise _open(address, earlier)
-            generation, its_token = _identify(connection, op, address, inputs)
+                raise intents.left_open(address, earlier)
+            generation, its_token = intents.identify(connection, op, address, inputs)
             if op == "create":
+                intents.name_is_free(connection, address)
                 rows.raise_generation(connection, address, generation)
                 rows.forget_status(connection, address)
-            done = connection.execute(
+            key = history.next_id(connection)
+            connection.execute(
                 insert(t.operations).values(
+                    id=key,
                     op=op,
                     address=str(address),
                     generation=generation,
                     token=its_token,
-                    begun_at=self._clock(),
                     **values,
                 )
             )
-            key = done.inserted_primary_key
-            return _intent(connection, key[0] if key else 0)
+            return intents.intent_at(connection, key)
 
+    @resumed
     def finish(
         self, intent: Intent, outputs: Mapping[str, Any] | None = None, *, observed: bool = False
     ) -> None:
@@ -127,7 +139,7 @@ class Writer:
                 rows.remove(connection, intent.address)
                 self._supersede(connection, intent.address)
             else:
-                rows.put(connection, _made(connection, intent, outputs))
+                rows.put(connection, intents.made_of(connection, intent, outputs))
             _count(connection, observed=observed)
 
     def fail(self, intent: Intent, error: str) -> None:
@@ -137,6 +149,7 @@ class Writer:
         """
         self.close_intent(intent, "failed", error)
 
+    @resumed
     def close_intent(self, intent: Intent, result: str, error: str | None = None) -> None:
         """End an open intent without a change of the record."""
         with self._write() as connection:
@@ -170,6 +183,7 @@ class Writer:
 
     # ------------------------------------------------------------------------------------ blocks
 
+    @resumed
     def reserve(self, record: Record, node: str, blocks: Iterable[int]) -> None:
         """Record a reservation and its blocks; `StateError` double-booking if one of them is held.
 
@@ -206,6 +220,7 @@ class Writer:
             rows.put_node(connection, node, {"idle_since": None})
             rows.count_up(connection)
 
+    @resumed
     def release(self, reservation: Address, now: float, *, observed: bool = False) -> None:
         """Give a reservation's blocks back; a node whose last block it was is idle from `now`.
 
@@ -214,21 +229,6 @@ class Writer:
         with self._write() as connection:
             if self._release(connection, reservation, now):
                 _count(connection, observed=observed)
-
-    def settle(self, rank: str, status: RankStatus, now: float) -> bool:
-        """Record that a rank ended, and give its blocks back, in one step; the serial stays.
-
-        False if something (an attachment) still needs the reservation: release it when that is gone.
-        """
-        with self._write() as connection:
-            rows.put_rank(connection, rank, status)
-            rows.replace_needs(connection, Address(rows.RANK, rank), ())
-            reservation = Address(rows.RESERVATION, rank)
-            users = select(t.needs.c.address).where(t.needs.c.needed == str(reservation))
-            if connection.execute(users.limit(1)).scalar():
-                return False
-            self._release(connection, reservation, now)
-            return True
 
     def _release(self, connection: Connection, reservation: Address, now: float) -> bool:
         held = t.reserved_blocks.c
@@ -244,19 +244,47 @@ class Writer:
 
     # ------------------------------------------------------------------------------------ recovery
 
+    @resumed
     def adopt(self, record: Record, intent: Intent | None = None) -> None:
         """Record what was found at the backend, and end the intent that it came of."""
         with self._write() as connection:
             if intent is not None and not self._close(connection, intent, "adopted"):
                 return
+            if intent is None and rows.record(connection, record.address) == record:
+                return  # adopted before
             rows.put(connection, record)
             rows.count_up(connection)
 
+    @resumed
     def forget(self, address: Address, *, observed: bool = False) -> None:
         """Remove a record without a backend call: its absence was confirmed. None there is no harm."""
         with self._write() as connection:
             if rows.remove(connection, address):
                 _count(connection, observed=observed)
+
+    # ------------------------------------------------------------------------------------ by hand
+
+    def drop(self, addresses: Iterable[Address]) -> None:
+        """Forget records, without a backend call: what they stand for stays. All of them, or none."""
+        with self._write() as connection:
+            now = self._clock()
+            for address in by_hand.to_drop(connection, addresses, now):
+                if address.kind == rows.RESERVATION:
+                    self._release(connection, address, now)
+                else:
+                    rows.remove(connection, address)
+            rows.count_up(connection)
+
+    def move(self, names: Names) -> dict[Address, Address]:
+        """Rename what is recorded, without a backend call; which addresses became which."""
+        with self._write() as connection:
+            return by_hand.move(connection, names, self._clock())
+
+    @resumed
+    def push(self, pushed: State, held: Held, *, force: bool = False) -> bool:
+        """Put a state that was pulled in the place of this one; False if it is this one already."""
+        with self._write() as connection:
+            return by_hand.push(connection, pushed, held, self._clock(), force=force)
 
     # ------------------------------------------------------------------------------------ observations
 
@@ -264,12 +292,14 @@ class Writer:
         """Write how one rank is doing."""
         self.observe_ranks({name: status})
 
+    @resumed
     def observe_ranks(self, statuses: Mapping[str, RankStatus]) -> None:
         """Write how ranks are doing; the serial stays."""
         with self._write() as connection:
             for name, status in statuses.items():
                 rows.put_rank(connection, name, status)
 
+    @resumed
     def observe_nodes(self, readiness: Mapping[str, Readiness]) -> None:
         """Write whether nodes may take work; the serial stays."""
         with self._write() as connection:
@@ -277,11 +307,13 @@ class Writer:
                 values = {"state": seen.state.value, "reason": seen.reason, "observed_at": seen.observed_at}
                 rows.put_node(connection, name, values)
 
+    @resumed
     def set_idle(self, node: str, since: float | None) -> None:
         """Write since when a node is idle, None for busy; the serial stays."""
         with self._write() as connection:
             rows.put_node(connection, node, {"idle_since": since})
 
+    @resumed
     def set_needs(self, address: Address, needs: Iterable[Address]) -> None:
         """Write what a record holds on to: an ended rank lets go of all; the serial stays."""
         needs = frozenset(needs)
@@ -290,63 +322,6 @@ class Writer:
                 raise StateError("not-recorded", f"{address} is not recorded")
             rows.require(connection, address, needs)
             rows.replace_needs(connection, address, needs)
-
-
-def _lineage(connection: Connection) -> str:
-    found: str | None = connection.execute(select(t.meta.c.lineage)).scalar()
-    if found is None:
-        found = str(uuid.uuid4())
-        connection.execute(update(t.meta).values(lineage=found))
-    return found
-
-
-def _identify(
-    connection: Connection, op: str, address: Address, inputs: Mapping[str, Any]
-) -> tuple[int, str]:
-    """The generation that an operation is about, and the token with which it was or will be created."""
-    zone: str | None
-    if op == "create":
-        generation, zone = rows.generation(connection, address) + 1, inputs.get("zone")
-    else:
-        have = rows.record(connection, address)
-        generation = have.generation if have else rows.generation(connection, address)
-        zone = (have.inputs if have else inputs).get("zone")
-    return generation, token(_lineage(connection), address, generation, zone)
-
-
-def _take_up(connection: Connection, intent: Intent, values: Mapping[str, Any]) -> Intent:
-    moved = intent.backend != values["backend"] or intent.inputs.get("zone") != values["inputs"].get("zone")
-    if intent.op == "create" and moved:
-        # Another place would not find what the first call made.
-        raise _open(intent.address, {intent.op: intent})
-    connection.execute(update(t.operations).where(t.operations.c.id == intent.id).values(**values))
-    return _intent(connection, intent.id)
-
-
-def _intent(connection: Connection, key: int) -> Intent:
-    return rows.intent_of(connection.execute(select(t.operations).where(t.operations.c.id == key)).one())
-
-
-def _open(address: Address, earlier: Mapping[str, Intent]) -> StateError:
-    return StateError(
-        "open-intent",
-        f"it is not known what came of {', '.join(f'{op}:{address}' for op in sorted(earlier))}",
-        "it is read back from its backend first: run the command again",
-    )
-
-
-def _made(connection: Connection, intent: Intent, outputs: Mapping[str, Any] | None) -> Record:
-    if outputs is None and intent.op == "update":
-        have = rows.record(connection, intent.address)
-        outputs = have.outputs if have else None
-    return Record(
-        address=intent.address,
-        backend=intent.backend,
-        inputs=intent.inputs,
-        outputs=outputs or {},
-        needs=intent.needs,
-        generation=intent.generation,
-    )
 
 
 def _count(connection: Connection, *, observed: bool) -> None:

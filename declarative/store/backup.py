@@ -1,0 +1,91 @@
+"""Keeping a state as it is, before all of it is changed at once (a migration, a push), in a file."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, MetaData, Table, inspect, select
+
+from declarative.store import tables
+from declarative.store.database import traits
+from declarative.store.faults import StateError
+
+
+def keep(connection: Connection) -> Path:
+    """Keep what this transaction sees, in whatever format it is, and where; never over an older backup.
+
+    Call it in the transaction that will make the change, before the change: nobody else writes in between.
+    """
+    # These two columns are in every format.
+    row = connection.execute(select(tables.meta.c.format_version, tables.meta.c.serial)).one()
+    return traits(connection.engine).backup(connection, f"{row.format_version}-{row.serial}")
+
+
+def put(folder: Path, name: str, fill: Callable[[Path], None]) -> Path:
+    """A file of that name that only its owner can read, filled aside and whole when it has its name.
+
+    Where there is one already, this one's name gets a number: nothing is overwritten.
+    """
+    make_folder(folder)
+    handle, text = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
+    aside = Path(text)
+    try:
+        os.fchmod(handle, 0o600)
+        fill(aside)
+        os.fsync(handle)
+        for number in itertools.count(1):
+            target = folder / (name if number == 1 else f"{name}.{number}")
+            with suppress(FileExistsError):
+                os.link(aside, target)
+                sync_folder(folder)
+                return target
+        raise AssertionError
+    except OSError as error:
+        # Without a backup there is no change.
+        raise StateError(
+            "backup",
+            f"the state cannot be kept as it is before it is changed: {error.strerror}",
+            f"make room, and let {folder} be written; nothing was changed",
+        ) from error
+    finally:
+        os.close(handle)
+        aside.unlink(missing_ok=True)
+
+
+def write_rows(connection: Connection, path: Path) -> None:
+    """All rows of all tables as they are, as JSON: for databases that are no file of their own."""
+    there = MetaData()
+    names = set(inspect(connection).get_table_names())
+    there.reflect(connection, only=[name for name in tables.metadata.tables if name in names])
+    found = {table.name: _rows(connection, table) for table in there.sorted_tables}
+    path.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+def _rows(connection: Connection, table: Table) -> list[dict[str, Any]]:
+    wanted = select(table).order_by(*table.primary_key.columns)
+    return [dict(row) for row in connection.execute(wanted).mappings()]
+
+
+def make_folder(folder: Path) -> None:
+    """A folder that only its owner can look into, with those above it that are missing."""
+    for part in (*reversed(folder.parents), folder):
+        if not part.exists():
+            with suppress(FileExistsError):
+                part.mkdir(mode=0o700)
+                part.chmod(0o700)
+
+
+def sync_folder(folder: Path) -> None:
+    """See that the names in a folder have reached the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,208 @@
+"""What a user changes in the state alone (`state mv`, `push`, `rm`): each a part of one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Connection, Table, delete, insert, select, update
+
+from declarative.state import Address, Intent, State
+from declarative.store import history, intents, rows
+from declarative.store import tables as t
+from declarative.store.check import Held, check
+from declarative.store.database import plain
+from declarative.store.faults import StateError
+from declarative.store.move import Names, renamed
+
+MOST_NAMED = 5
+
+
+def may_push(present: State, pushed: State, held: Held, *, force: bool) -> State:
+    """The state to write in place of `present`, or `StateError`: nothing that is known is lost unasked."""
+    if pushed.lineage is None:
+        raise StateError(
+            "bad-state",
+            "the state to push has no lineage: nothing was ever applied to it",
+            "push another one",
+        )
+    wrong = check(pushed, held)
+    if wrong:
+        more = f"; and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
+        raise StateError(
+            "contradiction",
+            f"the state to push contradicts itself: {'; '.join(wrong[:MOST_NAMED])}{more}",
+            "nothing was changed; `fleetform state check` where it comes from",
+        )
+    if present.lineage is None:
+        return pushed
+    if present.lineage != pushed.lineage:
+        return _other_lineage(present, pushed, force=force)
+    if pushed.serial > present.serial:
+        return _with_generations(present, pushed)
+    if not force:
+        raise StateError(
+            "older-state",
+            f"the state to push has serial {pushed.serial}, the one that is there {present.serial}",
+            "what was recorded since would be lost: compare with `fleetform state pull`; `--force` pushes it "
+            "all the same",
+        )
+    # Its own serial was used for something else meanwhile: a plan that was saved then must not hold now.
+    return replace(_with_generations(present, pushed), serial=present.serial + 1)
+
+
+def _other_lineage(present: State, pushed: State, *, force: bool) -> State:
+    if present.records or present.intents:
+        raise StateError(
+            "other-lineage",
+            f"another state is there: its lineage is {present.lineage}, that of the one to push "
+            f"{pushed.lineage}",
+            "nothing of it would be found again: name an empty state with `--state`",
+        )
+    if not force:
+        raise StateError(
+            "other-lineage",
+            f"another state is there, though an empty one: its lineage is {present.lineage}, that of the one "
+            f"to push {pushed.lineage}",
+            "`--force` puts it in its place",
+        )
+    return pushed
+
+
+def _with_generations(present: State, pushed: State) -> State:
+    """A generation that was used is not used again, whatever is pushed: its token would come back."""
+    used = dict(pushed.generations)
+    for address, number in present.generations.items():
+        used[address] = max(number, used.get(address, 0))
+    return replace(pushed, generations=used)
+
+
+# ------------------------------------------------------------------------------------------ writing
+
+
+def write(connection: Connection, state: State, held: Held, now: float) -> None:
+    """Put a whole state in the place of what is there: all but the lock, and the journal of what ended."""
+    for table in (t.reserved_blocks, t.needs, t.resources, t.rank_status, t.node_status, t.generations):
+        connection.execute(delete(table))
+    connection.execute(update(t.meta).values(lineage=state.lineage, serial=state.serial))
+    _insert(
+        connection,
+        t.resources,
+        [
+            {
+                "address": str(record.address),
+                **record.address._asdict(),
+                "backend": record.backend,
+                "external_id": rows.external_id(record.outputs),
+                "inputs": plain(record.inputs),
+                "outputs": plain(record.outputs),
+                "generation": record.generation,
+            }
+            for record in state.records.values()
+        ],
+    )
+    needs = ((a, need) for a, record in state.records.items() for need in sorted(record.needs))
+    _insert(connection, t.needs, [{"address": str(a), "needed": str(need)} for a, need in needs])
+    _insert(
+        connection,
+        t.reserved_blocks,
+        [
+            {
+                "node": str(Address(rows.NODE, node)),
+                "block": block,
+                "reservation": str(Address(rows.RESERVATION, name)),
+            }
+            for (node, block), name in held.items()
+        ],
+    )
+    used = state.generations.items()
+    _insert(connection, t.generations, [{"address": str(a), "generation": number} for a, number in used])
+    _observations(connection, state)
+    _open_ones(connection, state.intents, now)
+
+
+def _insert(connection: Connection, table: Table, values: list[dict[str, Any]]) -> None:
+    if values:
+        connection.execute(insert(table), values)
+
+
+def _observations(connection: Connection, state: State) -> None:
+    for name, status in state.ranks.items():
+        rows.put_rank(connection, name, status)
+    for name, seen in state.readiness.items():
+        values = {"state": seen.state.value, "reason": seen.reason, "observed_at": seen.observed_at}
+        rows.put_node(connection, name, values)
+    for name, since in state.idle_since.items():
+        rows.put_node(connection, name, {"idle_since": since})
+
+
+def _open_ones(connection: Connection, left: tuple[Intent, ...], now: float) -> None:
+    """The open ones are those of the state, under their ids; what ended stays, but for ids that are taken."""
+    journal = t.operations.c
+    begun = {
+        row.id: row.begun_at
+        for row in connection.execute(select(journal.id, journal.begun_at).where(journal.ended_at.is_(None)))
+    }
+    connection.execute(delete(t.operations).where(journal.ended_at.is_(None)))
+    connection.execute(delete(t.operations).where(journal.id.in_([intent.id for intent in left])))
+    _insert(
+        connection,
+        t.operations,
+        [
+            {
+                "id": intent.id,
+                "op": intent.op,
+                "address": str(intent.address),
+                "backend": intent.backend,
+                "generation": intent.generation,
+                "token": intent.token,
+                "inputs": plain(intent.inputs),
+                "needs": sorted(map(str, intent.needs)),
+                "begun_at": begun.get(intent.id, now),
+            }
+            for intent in left
+        ],
+    )
+
+
+def push(connection: Connection, pushed: State, held: Held, now: float, *, force: bool) -> bool:
+    """Put a state that was pulled in the place of the one that is there; False if it is that one already."""
+    present = rows.load(connection)
+    if (pushed, held) == (present, rows.blocks(connection)):
+        return False
+    made = may_push(present, pushed, held, force=force)
+    write(connection, made, held, now)
+    history.note(connection, "push", Address("state", str(made.lineage)), now, inputs={"serial": made.serial})
+    return True
+
+
+def move(connection: Connection, names: Names, now: float) -> dict[Address, Address]:
+    """Rename what is recorded; which addresses became which."""
+    made, held, moves = renamed(rows.load(connection), rows.blocks(connection), names)
+    write(connection, made, held, now)
+    for old, new in moves.items():
+        record = made.records[new]
+        history.note(
+            connection,
+            "move",
+            new,
+            now,
+            backend=record.backend,
+            generation=record.generation,
+            inputs={"from": str(old)},
+        )
+    return moves
+
+
+def to_drop(connection: Connection, addresses: Iterable[Address], now: float) -> Iterator[Address]:
+    """What is to be forgotten, one after the other: first what needs others, each with its entry."""
+    for address in sorted(set(addresses), key=rows.by_address, reverse=True):
+        have = rows.record(connection, address)
+        if have is None:
+            raise StateError("not-recorded", f"{address} is not recorded")
+        opened = rows.open_intents(connection, address)
+        if opened:
+            raise intents.left_open(address, opened)
+        history.note(connection, "forget", address, now, backend=have.backend, generation=have.generation)
+        yield address

@@ -1,0 +1,219 @@
+"""What goes wrong in a database, as a `StateError`: a stable code, what happened, what to do about it.
+
+Knows the faults of every database by their own numbers and words, and imports none of their drivers: a
+driver is loaded where its database is used. Messages never repeat a URL or a value: those may hold a secret.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from sqlalchemy import exc
+
+if TYPE_CHECKING:
+    from declarative.store.lock import LockInfo
+
+
+class StateError(Exception):
+    """The state cannot be used, or refuses what was asked of it. `code` is stable."""
+
+    def __init__(
+        self, code: str, summary: str, hint: str | None = None, *, lock: LockInfo | None = None
+    ) -> None:
+        super().__init__(summary)
+        self.code = code
+        self.summary = summary
+        self.hint = hint
+        self.lock = lock
+        """Who holds the lock, where that is what is wrong."""
+
+
+class UnreachableError(StateError):
+    """The database is away for now, or had no turn for us: the same again may go through."""
+
+
+class Fault(NamedTuple):
+    """What is said of a fault that a database has a name for."""
+
+    code: str
+    summary: str
+    hint: str | None = None
+    passes: bool = False
+    """Whether the same again may go through: connections come back, other transactions end."""
+
+
+_BUSY = Fault("busy", "the state's database is busy with another process", "try again")
+_FULL = Fault("disk-full", "the state could not be written: its disk is full", "make room and run it again")
+_DAMAGED = Fault("damaged", "the state's database is damaged", "bring it back from a backup")
+_READ_ONLY = Fault("read-only", "the state cannot be written by this user")
+_DISK = Fault("disk", "the state's disk failed", "nothing of the last step was recorded; run it again")
+
+_SQLITE: Mapping[str, Fault] = {
+    "SQLITE_BUSY": _BUSY,
+    "SQLITE_LOCKED": _BUSY,
+    "SQLITE_NOTADB": Fault("not-a-state", "the state's file is no database; it was left as it is"),
+    "SQLITE_CORRUPT": _DAMAGED,
+    "SQLITE_FULL": _FULL,
+    "SQLITE_READONLY": _READ_ONLY,
+    "SQLITE_CANTOPEN": Fault("unreadable", "the state's database cannot be opened"),
+    "SQLITE_IOERR": _DISK,
+}
+"""By the beginning of SQLite's name for it."""
+
+_AWAY = Fault(
+    "unreachable",
+    "the state's database cannot be reached",
+    "see that the server runs and can be reached from here, then run it again: "
+    "what was begun is in the journal",
+    passes=True,
+)
+_TURN = _BUSY._replace(passes=True)
+_CONNECTIONS = Fault(
+    "unreachable",
+    "the state's database takes no more connections",
+    "try again later, or raise the server's `max_connections` or the role's `CONNECTION LIMIT`",
+    passes=True,
+)
+_LOGIN = Fault(
+    "not-authenticated",
+    "the state's database does not let this user in",
+    "name the user in PGUSER and the password in PGPASSWORD or ~/.pgpass (PGPASSFILE), "
+    "or both in a service of PGSERVICE",
+)
+_RIGHTS = Fault(
+    "not-allowed",
+    "this user may not do that in the state's database",
+    "the first `apply` needs CONNECT on the database and CREATE on its schema, later ones only what was made "
+    "there; let its owner GRANT that, or be its owner",
+)
+_ABSENT = Fault(
+    "no-database",
+    "the state's database does not exist",
+    "make it (`createdb NAME`), or mend the name in `state`; the tables are made by the first `apply`",
+)
+_TLS = Fault(
+    "tls",
+    "there is no TLS connection to the state's database that both sides accept",
+    "write `sslmode=require` or `sslmode=verify-full&sslrootcert=FILE` into the URL, "
+    "or set PGSSLMODE and PGSSLROOTCERT",
+)
+_STANDBY = Fault(
+    "read-only",
+    "the state's database takes no writes",
+    "name the primary server; with several hosts, `target_session_attrs=read-write` finds it",
+)
+_OTHERS_TABLES = Fault(
+    "not-a-state",
+    "the database has tables of these names that are not fleetform's; they were left as they are",
+    "use a database of its own, or a schema: `ALTER ROLE … SET search_path = …`",
+)
+
+_STATES: Mapping[str, Fault] = {
+    "08": _AWAY,  # connection exceptions
+    "57P01": _AWAY,  # shut down by an administrator
+    "57P02": _AWAY,  # another process of the server crashed
+    "57P03": _AWAY,  # starting up, shutting down, recovering
+    "57P05": _AWAY,  # idle for too long
+    "25P03": _AWAY,  # idle in a transaction for too long, or stopped in it
+    "53300": _CONNECTIONS,
+    "53100": _FULL,
+    "58030": _DISK,
+    "XX001": _DAMAGED,
+    "XX002": _DAMAGED,
+    "40001": _TURN,
+    "40P01": _TURN,
+    "55P03": _BUSY,  # lock_timeout: it was long enough
+    "57014": _BUSY,  # statement_timeout
+    "28": _LOGIN,
+    "42501": _RIGHTS,
+    "3D000": _ABSENT,
+    "3F000": _RIGHTS,  # no schema of the search path is there, or may be used
+    "25006": _STANDBY,
+    "42P07": _OTHERS_TABLES,
+    "42P01": _OTHERS_TABLES,
+    "42703": _OTHERS_TABLES,
+}
+"""By PostgreSQL's SQLSTATE, or its class: the longest that fits."""
+
+_WORDS: tuple[tuple[str, Fault], ...] = (
+    ("failed to resolve host", _AWAY),
+    ("password authentication failed", _LOGIN),
+    ("no password supplied", _LOGIN),
+    ("authentication failed", _LOGIN),
+    ("definition of service", _LOGIN),
+    ("service file", _LOGIN),
+    ("too many c", _CONNECTIONS),  # connections for a role, a database; clients already
+    ("connection slots are reserved", _CONNECTIONS),
+    ("permission denied", _RIGHTS),
+    ("no encryption", _TLS),
+    ("does not support ssl", _TLS),
+    ("certificate", _TLS),
+    ("sslmode", _TLS),
+    ("no pg_hba.conf entry", _LOGIN),
+    ('fatal:  role "', _LOGIN),
+    ("does not exist", _ABSENT),
+    ("session is read-only", _STANDBY),
+    ("server is not in hot standby", _STANDBY),
+)
+"""Without a connection there is no SQLSTATE: what libpq or the server said then. In this order."""
+
+
+@contextmanager
+def translated(where: object = None) -> Iterator[None]:
+    """Faults of the database and of its files as `StateError`; `where` is what to call the place."""
+    try:
+        yield
+    except exc.IntegrityError as error:
+        # PostgreSQL shows the row that it refuses: its values have no place in messages and tracebacks.
+        said = _primary(error.orig)
+        raise StateError("constraint", f"the state refuses what contradicts it: {said}") from None
+    except (exc.DBAPIError, sqlite3.Error) as error:
+        raise _fault(error, where) from error
+    except exc.TimeoutError as error:  # of the pool: every connection has been in use for long
+        raise UnreachableError(_BUSY.code, _BUSY.summary, _BUSY.hint) from error
+    except exc.SQLAlchemyError as error:
+        raise StateError("damaged", f"the state cannot be read: {error}") from error
+    except OSError as error:
+        place = where or error.filename or "the state"
+        raise StateError("unreadable", f"{place}: {error.strerror}") from error
+
+
+def _fault(error: exc.DBAPIError | sqlite3.Error, where: object) -> StateError:
+    cause = error.orig if isinstance(error, exc.DBAPIError) else error
+    if type(cause).__module__.partition(".")[0] == "psycopg":
+        return _of_postgres(cause, where)
+    name = str(getattr(cause, "sqlite_errorname", ""))
+    for prefix, fault in _SQLITE.items():
+        if name.startswith(prefix):
+            return _said(fault, str(where or ""))
+    return StateError("database", f"the state's database failed: {cause}")
+
+
+def _of_postgres(cause: BaseException | None, where: object) -> StateError:
+    state, said = str(getattr(cause, "sqlstate", None) or ""), _primary(cause)
+    for length in (5, 2):
+        if len(state) == 5 and state[:length] in _STATES:
+            return _said(_STATES[state[:length]], said)
+    if state:
+        return StateError("database", f"the state's database failed: {said} ({state})")
+    # All tries are told (each host, with TLS and without): whatever says more than "away" counts.
+    everything = str(cause).lower()
+    fault = next((fault for words, fault in _WORDS if words in everything), None)
+    if fault is None and type(cause).__name__ != "OperationalError":
+        return StateError("database", f"the state's database failed: {said}")
+    return _said(fault or _AWAY, "; ".join(part for part in (str(where or ""), said) if part))
+
+
+def _said(fault: Fault, detail: str) -> StateError:
+    kind = UnreachableError if fault.passes else StateError
+    return kind(fault.code, f"{fault.summary} ({detail})" if detail else fault.summary, fault.hint)
+
+
+def _primary(cause: BaseException | None) -> str:
+    """What the database says without its DETAIL, which has values of rows; one line."""
+    diagnosis = getattr(cause, "diag", None)
+    said = getattr(diagnosis, "message_primary", None) or str(cause)
+    return str(said).strip().partition("\n")[0]

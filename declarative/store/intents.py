@@ -1,0 +1,91 @@
+"""Calls to backends before their result is known: what identifies them, and what came of them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, select, update
+
+from declarative.provider import token
+from declarative.state import MADE_AS, Address, Intent, Record
+from declarative.store import rows
+from declarative.store import tables as t
+from declarative.store.faults import StateError
+
+
+def lineage(connection: Connection) -> str:
+    """The id of this state, made at random if it has none yet."""
+    found: str | None = connection.execute(select(t.meta.c.lineage)).scalar()
+    if found is None:
+        found = str(uuid.uuid4())
+        connection.execute(update(t.meta).values(lineage=found))
+    return found
+
+
+def identify(connection: Connection, op: str, address: Address, inputs: Mapping[str, Any]) -> tuple[int, str]:
+    """The generation that an operation is about, and the token with which it was or will be created."""
+    zone: str | None
+    if op == "create":
+        generation, zone = rows.generation(connection, address) + 1, inputs.get("zone")
+    else:
+        have = rows.record(connection, address)
+        generation = have.generation if have else rows.generation(connection, address)
+        zone = (have.inputs if have else inputs).get("zone")
+        if have and MADE_AS in have.outputs:
+            return generation, str(have.outputs[MADE_AS]["token"])
+    return generation, token(lineage(connection), address, generation, zone)
+
+
+def name_is_free(connection: Connection, address: Address) -> None:
+    """Refuse to make a second thing by a name that its backend knows a renamed one by."""
+    if address.kind not in ("node", "volume", "attachment") or not rows.generation(connection, address):
+        return  # nothing was ever made by that name, or its generation tells it apart
+    known = t.resources.c.outputs[MADE_AS]["address"].as_string()
+    other = connection.execute(select(t.resources.c.address).where(known == str(address))).scalar()
+    if other:
+        raise StateError(
+            "name-in-use",
+            f"{address} cannot be made: {other} still has that name at its backend",
+            f"declare another name, or rename it back: `fleetform state mv {other} {address}`",
+        )
+
+
+def take_up(connection: Connection, intent: Intent, values: Mapping[str, Any]) -> Intent:
+    """An intent that is still open, for another try."""
+    moved = intent.backend != values["backend"] or intent.inputs.get("zone") != values["inputs"].get("zone")
+    if intent.op == "create" and moved:
+        # Another place would not find what the first call made.
+        raise left_open(intent.address, {intent.op: intent})
+    connection.execute(update(t.operations).where(t.operations.c.id == intent.id).values(**values))
+    return intent_at(connection, intent.id)
+
+
+def intent_at(connection: Connection, key: int) -> Intent:
+    """An entry of the journal as an intent."""
+    return rows.intent_of(connection.execute(select(t.operations).where(t.operations.c.id == key)).one())
+
+
+def left_open(address: Address, earlier: Mapping[str, Intent]) -> StateError:
+    """The refusal of what has to wait until it is known what came of `earlier`."""
+    return StateError(
+        "open-intent",
+        f"it is not known what came of {', '.join(f'{op}:{address}' for op in sorted(earlier))}",
+        "it is read back from its backend first: run the command again",
+    )
+
+
+def made_of(connection: Connection, intent: Intent, outputs: Mapping[str, Any] | None) -> Record:
+    """The record of what a call made or changed."""
+    if outputs is None and intent.op == "update":
+        have = rows.record(connection, intent.address)
+        outputs = have.outputs if have else None
+    return Record(
+        address=intent.address,
+        backend=intent.backend,
+        inputs=intent.inputs,
+        outputs=outputs or {},
+        needs=intent.needs,
+        generation=intent.generation,
+    )

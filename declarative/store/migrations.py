@@ -1,0 +1,83 @@
+"""Which format a state has, and how an older one becomes this tool's: with a backup, whole or not at all.
+
+The formats themselves are in `tables`. What every format keeps: `meta.format_version` and `meta.tool`, or a
+newer one could not be named; the columns of `writer_lock`, or its holder could not be asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlalchemy import Connection, Engine, select
+
+from declarative.store import backup, lock, tables
+from declarative.store.database import now, reading, traits, writing
+from declarative.store.faults import StateError
+
+Tell = Callable[[str], None]
+"""Hears what was done besides what was asked for."""
+
+
+def is_there(connection: Connection) -> bool:
+    """Whether there is a table that every state has; whose it is, its columns say."""
+    return connection.dialect.has_table(connection, tables.meta.name)
+
+
+def agree(database: Engine, *, read_only: bool, tell: Tell | None = None) -> None:
+    """Refuse what is no state of ours, check the format, and bring an older one up to date."""
+    name = traits(database).name
+    with reading(database) as connection:
+        if not is_there(connection):
+            raise StateError(
+                "not-a-state", f"{name} is a database but no fleetform state; it was left as it is"
+            )
+        found, tool = _format(connection)
+    if found > tables.FORMAT_VERSION:
+        raise StateError(
+            "newer-format",
+            f"the state {name} has format {found}, this fleetform knows up to {tables.FORMAT_VERSION}",
+            f"install fleetform {tool} or newer",
+        )
+    if found == tables.FORMAT_VERSION:
+        return
+    if read_only:
+        raise StateError(
+            "older-format", f"the state {name} has the older format {found}", "`fleetform apply` renews it"
+        )
+    _renew(database, tell or _silent)
+
+
+def _renew(database: Engine, tell: Tell) -> None:
+    """Migrate in one transaction, which everyone else waits for; the backup is whole before it begins."""
+    with writing(database) as connection:
+        # The row of the lock is what all writers wait for; another process may have been first.
+        holder = lock.holder(connection, to_write=True)
+        found, _ = _format(connection)
+        if found >= tables.FORMAT_VERSION:
+            return
+        if holder and not holder.lapsed(now(connection)):
+            # An older tool at work, which knows nothing of the new format.
+            raise StateError(
+                "locked",
+                f"the state is locked by {holder}, and has to be brought from format {found} "
+                f"to {tables.FORMAT_VERSION} first",
+                "run it again when that has ended",
+                lock=holder,
+            )
+        kept = backup.keep(connection)
+        tables.migrate(connection, found)
+    tell(
+        f"the state was brought from format {found} to {tables.FORMAT_VERSION}; "
+        f"as it was before, it is kept in {kept}"
+    )
+
+
+def _silent(_text: str) -> None:
+    pass
+
+
+def _format(connection: Connection) -> tuple[int, str]:
+    row = connection.execute(select(tables.meta.c.format_version, tables.meta.c.tool)).one_or_none()
+    if row is None:
+        raise StateError("damaged", "the state has lost its own description", "bring it back from a backup")
+    return row.format_version, row.tool

@@ -1,0 +1,241 @@
+"""Other names for what is recorded: a rename of the state alone, as if it had been declared so all along.
+
+Pure. The real things keep the names, tags and tokens of their making; a record remembers those in
+`state.MADE_AS`, which is how its backend is asked for it. A rank that runs goes on under its old attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from declarative.diagnostic import suggest
+from declarative.provider import token
+from declarative.schema import BadValueError
+from declarative.spec.text import check_name
+from declarative.state import MADE_AS, Address, Record, State
+from declarative.store.check import Held
+from declarative.store.faults import StateError
+
+GROUPS = ("volume", "node", "fleet", "task")
+PARTS = {"rank": "task", "reservation": "task", "attachment": "task"}
+NAMING = {"node": ("fleet",), "attachment": ("task", "rank", "node", "volume")}
+"""Inputs that are names, of what a backend has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Old → new, of each kind of name that is written anywhere."""
+
+    volume: Mapping[str, str] = field(default_factory=dict)
+    node: Mapping[str, str] = field(default_factory=dict)
+    fleet: Mapping[str, str] = field(default_factory=dict)
+    task: Mapping[str, str] = field(default_factory=dict)
+
+    def rank(self, name: str) -> str:
+        """The new name of a rank, and of its reservation."""
+        task, _, number = name.rpartition("-")
+        return f"{self.task[task]}-{number}" if task in self.task and number.isdecimal() else name
+
+    def address(self, old: Address) -> Address:
+        """The new address of what has, or had, that one."""
+        kind, name = old
+        if kind == "volume":
+            return Address(kind, self.volume.get(name, name))
+        if kind == "node":
+            return Address(kind, self.node.get(name, name))
+        if kind in ("rank", "reservation"):
+            return Address(kind, self.rank(name))
+        rank, dot, volume = name.partition(".")
+        return Address(kind, f"{self.rank(rank)}{dot}{self.volume.get(volume, volume)}")
+
+    def inputs(self, record: Record) -> dict[str, Any]:
+        """A record's inputs with the new names in them."""
+        kind, inputs = record.address.kind, dict(record.inputs)
+        for key, names in (("volume", self.volume), ("node", self.node), ("task", self.task)):
+            if kind in ("reservation", "attachment", "rank") and isinstance(inputs.get(key), str):
+                inputs[key] = names.get(inputs[key], inputs[key])
+        if kind == "attachment":
+            inputs["rank"] = self.rank(str(inputs["rank"]))
+        elif kind == "node":
+            inputs["fleet"] = self._fleet(record.address.name, str(inputs["fleet"]))
+        elif kind == "rank":
+            for key, names in (("fleets", self.fleet), ("instances", self.node)):
+                if key in inputs:
+                    inputs[key] = [names.get(name, name) for name in inputs[key]]
+            if "volumes" in inputs:
+                mounts = inputs["volumes"].items()
+                inputs["volumes"] = {p: [self.volume.get(n, n) for n in found] for p, found in mounts}
+        return inputs
+
+    def _fleet(self, node: str, fleet: str) -> str:
+        """A node's name tells its fleet."""
+        return self.node[node].rpartition("-")[0] if node in self.node else self.fleet.get(fleet, fleet)
+
+
+# ------------------------------------------------------------------------------------------ what is meant
+
+
+def parse(text: str) -> Address:
+    """An address that was typed."""
+    try:
+        return Address.parse(text)
+    except ValueError:
+        raise StateError(
+            "usage", f"`{text}` is not an address", "write `volume/data-0`, `task/train`"
+        ) from None
+
+
+def members(state: State, wanted: Address) -> tuple[Address, ...]:
+    """What is recorded under an address: that record, all of a volume's count, of a fleet, or of a task.
+
+    `StateError` unknown-address if that is nothing.
+    """
+    kind, name = wanted
+    if wanted in state.records:
+        return (wanted,)
+    found: list[Address] = []
+    if kind == "volume":
+        found = [r.address for r in state.of(kind) if _is_of(r.address.name, name)]
+    elif kind == "fleet":
+        found = [r.address for r in state.of("node") if r.inputs.get("fleet") == name]
+    elif kind == "task":
+        found = [r.address for part in PARTS for r in state.of(part) if r.inputs.get("task") == name]
+    if found:
+        return tuple(found)
+    near = suggest(str(wanted), [str(a) for a in state.records])
+    raise StateError(
+        "unknown-address", f"`{wanted}` is not recorded", near or "`fleetform state list` shows what is"
+    )
+
+
+def users(state: State, addresses: Iterable[Address]) -> set[Address]:
+    """What needs them, directly or not, and is none of them."""
+    given = set(addresses)
+    found, more = set(given), set(given)
+    while more:
+        more = {a for a, record in state.records.items() if record.needs & more} - found
+        found |= more
+    return found - given
+
+
+def _is_of(name: str, family: str) -> bool:
+    base, _, number = name.rpartition("-")
+    return base == family and number.isdecimal()
+
+
+def plan(state: State, source: Address, target: Address) -> Names:
+    """Which names become which; `StateError` where they cannot."""
+    kind = source.kind
+    if kind in PARTS:
+        task = source.name.partition(".")[0].rpartition("-")[0]
+        raise StateError(
+            "usage",
+            f"{source} cannot be renamed alone: its name is made of its task's",
+            f"`fleetform state mv task/{task} task/NAME`",
+        )
+    if kind not in GROUPS:
+        raise StateError("usage", f"no kind `{kind}`", f"known: {', '.join(f'{k}/NAME' for k in GROUPS)}")
+    if target.kind != kind:
+        raise StateError("usage", f"{source} cannot become a {target.kind}", f"write `{kind}/NAME`")
+    if source == target:
+        raise StateError("usage", f"{source} has that name already", "name another one")
+    found = members(state, source)
+    exact = found == (source,)
+    _check_name(target, numbered=kind == "node", maybe_numbered=kind == "volume" and exact)
+    if kind == "task":
+        return Names(task={source.name: target.name})
+    old, new = source.name, target.name
+    names = {a.name: new if exact else f"{new}{a.name.removeprefix(old)}" for a in found}
+    if kind == "volume":
+        return Names(volume=names)
+    return Names(node=names, fleet={} if exact else {old: new})
+
+
+def _check_name(target: Address, *, numbered: bool, maybe_numbered: bool) -> None:
+    """What could not be declared would be deleted by the next plan."""
+    base, dash, number = target.name.rpartition("-")
+    is_numbered = bool(dash) and number.isdecimal() and str(int(number)) == number
+    name = base if numbered or (maybe_numbered and is_numbered) else target.name
+    try:
+        check_name(name)
+    except BadValueError as error:
+        raise StateError("bad-name", f"{target}: {error.summary}", error.hint) from None
+    if numbered and not is_numbered:
+        raise StateError(
+            "bad-name", f"{target} has no number: a node is its fleet's", f"write `node/{target.name}-0`"
+        )
+
+
+# ------------------------------------------------------------------------------------------ the rename
+
+
+def renamed(state: State, held: Held, names: Names) -> tuple[State, Held, dict[Address, Address]]:
+    """The state under the new names, the blocks, and which addresses became which."""
+    moves = {a: new for a in state.records if (new := names.address(a)) != a}
+    _check_free(state, moves)
+    _check_settled(state, names, moves)
+    records: dict[Address, Record] = {}
+    for record in state.records.values():
+        under = _renamed(state.lineage or "", record, names)
+        records[under.address] = under
+    used = dict(state.generations)
+    for address, number in state.generations.items():
+        new_address = names.address(address)
+        used[new_address] = max(number, used.get(new_address, 0))
+    made = replace(
+        state,
+        serial=state.serial + 1,
+        records=records,
+        ranks={names.rank(name): status for name, status in state.ranks.items()},
+        readiness={names.node.get(name, name): seen for name, seen in state.readiness.items()},
+        idle_since={names.node.get(name, name): since for name, since in state.idle_since.items()},
+        generations=used,
+    )
+    blocks = {(names.node.get(node, node), block): names.rank(who) for (node, block), who in held.items()}
+    return made, blocks, moves
+
+
+def _check_free(state: State, moves: Mapping[Address, Address]) -> None:
+    taken = sorted(new for new in moves.values() if new in state.records and new not in moves)
+    if taken:
+        shown = ", ".join(map(str, taken[:5])) + (" …" if len(taken) > 5 else "")
+        verb = "is" if len(taken) == 1 else "are"
+        raise StateError(
+            "exists", f"{shown} {verb} recorded already", "choose another name, or move that one away first"
+        )
+
+
+def _check_settled(state: State, names: Names, moves: Mapping[Address, Address]) -> None:
+    """What was begun is asked for by its old name: that has to be known first."""
+    targets = set(moves.values())
+    for intent in state.intents:
+        about = {intent.address, *intent.needs}
+        if any(names.address(a) != a for a in about) or intent.address in targets:
+            raise StateError(
+                "open-intent",
+                f"it is not known what came of {intent.op}:{intent.address}",
+                "`fleetform apply` reads it back from its backend first",
+            )
+
+
+def _renamed(lineage: str, record: Record, names: Names) -> Record:
+    address, inputs = names.address(record.address), names.inputs(record)
+    outputs = dict(record.outputs)
+    if record.address.kind == "rank" and "node" in outputs:
+        outputs["node"] = names.node.get(str(outputs["node"]), outputs["node"])
+    changed = [key for key in NAMING.get(address.kind, ()) if inputs.get(key) != record.inputs.get(key)]
+    known = outputs.pop(MADE_AS, None)
+    if address.kind != "reservation" and (known or changed or address != record.address):
+        old = known or {
+            "address": str(record.address),
+            "token": token(lineage, record.address, record.generation, record.inputs.get("zone")),
+            "inputs": {},
+        }
+        was = {**{key: record.inputs[key] for key in changed}, **old["inputs"]}
+        was = {key: value for key, value in was.items() if inputs.get(key) != value}
+        if was or old["address"] != str(address):  # else it has the names of its making again
+            outputs[MADE_AS] = {**old, "inputs": was}
+    needs = frozenset(map(names.address, record.needs))
+    return replace(record, address=address, inputs=inputs, outputs=outputs, needs=needs)

@@ -1,0 +1,167 @@
+"""States in SQLite: one file, made whole, written through to the disk, read while it is written.
+
+Everything that is SQLite's own.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, QueuePool, create_engine, event, exc, make_url
+
+from declarative.store import tables
+from declarative.store.backup import make_folder, put, sync_folder
+from declarative.store.database import Opening, Traits, dumps, loads, writing
+from declarative.store.faults import StateError, translated
+from declarative.store.migrations import agree
+
+BUSY_SECONDS = 30.0
+"""How long a statement waits for another one's transaction; those are all short."""
+
+
+def path_of(url: str, root: Path | None = None) -> Path:
+    """The file that a `sqlite:///` URL names."""
+    try:
+        parsed = make_url(url)
+    except exc.ArgumentError:
+        raise StateError(
+            "bad-url", "the state's URL cannot be read", "write sqlite:///path/to/state.db"
+        ) from None
+    if not parsed.database or parsed.database == ":memory:" or parsed.host or parsed.query:
+        raise StateError(
+            "bad-url",
+            "the state's URL names no file" if not parsed.query else "the state's URL takes no options",
+            "write sqlite:///relative/path or sqlite:////absolute/path",
+        )
+    return (root or Path()) / parsed.database
+
+
+def engine(path: Path, *, mode: str, clock: Callable[[], float]) -> Engine:
+    """An engine on an existing file. `mode` is SQLite's: `rw`, or `ro`, which writes nothing.
+
+    `clock` is that of this host: who shares a file is on the same one.
+    """
+    uri = f"{path.absolute().as_uri()}?mode={'ro' if mode == 'ro' else 'rw'}"
+    if mode == "ro" and not Path(f"{path}-wal").exists():
+        # In a folder where we may not write, SQLite cannot make the shared memory that WAL wants; without
+        # a -wal there is nobody to share it with.
+        uri += "&immutable=1"
+
+    def connect() -> sqlite3.Connection:
+        # `isolation_level=None`: the module begins no transactions of its own, `begin` below does.
+        return sqlite3.connect(
+            uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+
+    made = create_engine(
+        "sqlite://",
+        creator=connect,
+        poolclass=QueuePool,
+        json_serializer=dumps,
+        json_deserializer=loads,
+        execution_options={
+            "traits": Traits(
+                name=str(path),
+                reading={},
+                writing={"writes": True},
+                now=lambda _: clock(),
+                backup=lambda _, which: _backup(path, which),
+            )
+        },
+        hide_parameters=True,  # what is stored has no place in messages and tracebacks
+    )
+
+    @event.listens_for(made, "connect")
+    def set_up(connection: sqlite3.Connection, _record: object) -> None:
+        connection.execute("PRAGMA foreign_keys=ON")
+        connection.execute("PRAGMA synchronous=FULL")  # a commit has reached the disk, in WAL as well
+
+    @event.listens_for(made, "begin")
+    def begin(connection: Connection) -> None:
+        # A write takes its turn at once: one that began as a read could be refused half-way.
+        writes = connection.get_execution_options().get("writes", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return made
+
+
+def open_file(path: Path, opening: Opening) -> Engine | None:
+    """The engine of the state in `path`; None when there is none and it must not be made."""
+    create, read_only, clock = opening.create, opening.read_only, opening.clock
+    if not path.exists():
+        if read_only:
+            return None
+        if not create:
+            raise StateError("no-state", f"there is no state in {path}", "`fleetform apply` makes one")
+        with translated(path):
+            _make(path, clock)
+    if path.stat().st_size == 0:
+        # We never leave an empty one (see `_make`): to take it for a new state would make everything anew.
+        raise StateError("damaged", f"the state {path} is empty", "bring it back from a backup")
+    writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+    if not writable and not read_only:
+        raise StateError("read-only", f"the state {path} cannot be written by this user")
+    # A reader opens for writing too where it may: only such a connection clears up after itself.
+    made = engine(path, mode="rw" if writable else "ro", clock=clock)
+    try:
+        with translated(path):
+            agree(made, read_only=read_only, tell=opening.tell)
+            # Not so in a copy made by VACUUM INTO, or by hand.
+            if not read_only and _pragma(made, "journal_mode") != "wal":
+                _pragma(made, "journal_mode=WAL")
+    except BaseException:
+        made.dispose()
+        raise
+    return made
+
+
+def _pragma(database: Engine, text: str) -> str:
+    """Run a pragma outside of any transaction, where some of them only work."""
+    raw = database.raw_connection()
+    try:
+        cursor = raw.cursor()
+        cursor.execute(f"PRAGMA {text}")
+        return str((cursor.fetchone() or ("",))[0])
+    finally:
+        raw.close()
+
+
+def _make(path: Path, clock: Callable[[], float]) -> None:
+    """Make a new state aside and put it in its place whole, so that a crash never leaves half of one."""
+    folder = path.absolute().parent
+    make_folder(folder)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=folder)
+    aside = Path(name)
+    try:
+        os.fchmod(handle, 0o600)  # SQLite gives -wal and -shm the same mode
+        os.close(handle)
+        made = engine(aside, mode="rw", clock=clock)
+        try:
+            _pragma(made, "journal_mode=WAL")  # kept in the file
+            with writing(made) as connection:
+                tables.create(connection)
+        finally:
+            made.dispose()
+        with suppress(FileExistsError):  # someone else was first: theirs it is
+            os.link(aside, path)
+    finally:
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{aside}{suffix}").unlink(missing_ok=True)
+    sync_folder(folder)
+
+
+def _backup(path: Path, which: str) -> Path:
+    """A copy beside the file, by SQLite's own means: it reads what is committed, whoever writes now."""
+
+    def fill(aside: Path) -> None:
+        source = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=BUSY_SECONDS)
+        with closing(source), closing(sqlite3.connect(aside)) as copy:
+            source.backup(copy)
+            copy.execute("PRAGMA journal_mode=DELETE")  # one file, without a -wal
+
+    return put(path.absolute().parent, f"{path.name}.backup-{which}", fill)

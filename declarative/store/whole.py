@@ -1,0 +1,313 @@
+"""A whole state as data: what `state pull` prints, and reading that back without losing or guessing anything.
+
+`parse(dump(state, held))` is that state again. Pure; what contradicts itself is for `check` to say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, TypeAlias, TypeVar
+
+from declarative.state import (
+    KINDS,
+    Address,
+    Intent,
+    NodeState,
+    RankState,
+    RankStatus,
+    Readiness,
+    Record,
+    State,
+    natural,
+)
+from declarative.store.check import Held
+from declarative.store.database import plain
+from declarative.store.faults import StateError
+from declarative.store.rows import by_address
+from declarative.store.tables import FORMAT_VERSION
+
+OPS = ("create", "update", "delete")
+"""What is begun at a backend."""
+
+E = TypeVar("E", bound=NodeState | RankState)
+Types: TypeAlias = tuple[type | None, ...]
+
+TEXT: Types = (str,)
+WHOLE: Types = (int,)
+NUMBER: Types = (int, float)
+LIST: Types = (list,)
+MAP: Types = (dict,)
+LINEAGE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+# ------------------------------------------------------------------------------------------ to data
+
+
+def dump(state: State, held: Held) -> dict[str, Any]:
+    """The whole state as JSON-able data: the same state, the same data in the same order."""
+    nodes = {name: asdict(seen) for name, seen in state.readiness.items()}
+    for name, since in state.idle_since.items():
+        nodes.setdefault(name, {"state": None, "reason": None, "observed_at": None})["idle_since"] = since
+    data = {
+        "format_version": FORMAT_VERSION,
+        "lineage": state.lineage,
+        "serial": state.serial,
+        "records": [_record(state.records[a]) for a in sorted(state.records, key=by_address)],
+        "reserved_blocks": [
+            {"node": node, "block": block, "reservation": held[node, block]}
+            for node, block in sorted(held, key=lambda place: (natural(place[0]), place[1]))
+        ],
+        "ranks": {name: asdict(status) for name, status in state.ranks.items()},
+        "nodes": {name: {"idle_since": None, **seen} for name, seen in nodes.items()},
+        "generations": {str(address): number for address, number in state.generations.items()},
+        "intents": [_intent(intent) for intent in sorted(state.intents, key=lambda i: i.id)],
+    }
+    copied: dict[str, Any] = plain(data)
+    return copied
+
+
+def _record(record: Record) -> dict[str, Any]:
+    return {
+        "address": str(record.address),
+        "backend": record.backend,
+        "inputs": record.inputs,
+        "outputs": record.outputs,
+        "needs": sorted(map(str, record.needs)),
+        "generation": record.generation,
+    }
+
+
+def _intent(intent: Intent) -> dict[str, Any]:
+    return {
+        "id": intent.id,
+        "op": intent.op,
+        "address": str(intent.address),
+        "backend": intent.backend,
+        "generation": intent.generation,
+        "token": intent.token,
+        "inputs": intent.inputs,
+        "needs": sorted(map(str, intent.needs)),
+    }
+
+
+# ------------------------------------------------------------------------------------------ from data
+
+
+def parse(data: object) -> tuple[State, Held]:
+    """The state that `dump` made `data` of; `StateError` bad-state for what it cannot have made."""
+    found = data if isinstance(data, dict) else {}
+    _check_format(found.get("format_version"))
+    top = _fields(
+        data,
+        "the state",
+        format_version=WHOLE,
+        lineage=(str, None),
+        serial=WHOLE,
+        records=LIST,
+        reserved_blocks=LIST,
+        ranks=MAP,
+        nodes=MAP,
+        generations=MAP,
+        intents=LIST,
+    )
+    lineage = top["lineage"]
+    if lineage is not None and not LINEAGE.fullmatch(lineage):
+        raise _bad("`lineage` is not one")
+    _least(top["serial"], 0, "`serial`")
+    records: dict[Address, Record] = {}
+    for index, value in enumerate(top["records"]):
+        record = _read_record(value, f"records[{index}]")
+        if record.address in records:
+            raise _bad(f"{record.address} is recorded twice")
+        records[record.address] = record
+    readiness, idle = _read_nodes(top["nodes"])
+    generations = {
+        _address(text, "generations"): _least(number, 1, f"generations.{text}")
+        for text, number in top["generations"].items()
+    }
+    state = State(
+        lineage=lineage,
+        serial=top["serial"],
+        records=records,
+        ranks={name: _read_rank(value, f"ranks.{name}") for name, value in top["ranks"].items()},
+        readiness=readiness,
+        idle_since=idle,
+        generations=generations,
+        intents=_read_intents(top["intents"]),
+    )
+    return state, _read_blocks(top["reserved_blocks"])
+
+
+def _bad(what: str) -> StateError:
+    return StateError(
+        "bad-state", f"this is not what `state pull` prints: {what}", "pull it again, and push it as it is"
+    )
+
+
+def _check_format(found: object) -> None:
+    if isinstance(found, int) and not isinstance(found, bool) and found != FORMAT_VERSION:
+        newer = found > FORMAT_VERSION
+        raise StateError(
+            "newer-format" if newer else "older-format",
+            f"the state to push has format {found}, this fleetform has {FORMAT_VERSION}",
+            "push it with the version of fleetform that pulled it"
+            + ("" if newer else "; then let this one renew the state"),
+        )
+
+
+def _fields(value: object, where: str, **types: Types) -> dict[str, Any]:
+    """An object with exactly these keys, of these types: what is not known would be lost."""
+    if not isinstance(value, dict):
+        raise _bad(f"{where} is no object")
+    for key in sorted(types.keys() - value.keys()):
+        raise _bad(f"{where} has no `{key}`")
+    for key in sorted(value.keys() - types.keys()):
+        raise _bad(f"{where} has a `{key}`")
+    for key, allowed in types.items():
+        item = value[key]
+        if (None if item is None else type(item)) not in allowed:
+            raise _bad(f"`{key}` of {where} is of another type")
+    return value
+
+
+def _least(value: object, minimum: int, where: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        raise _bad(f"{where} is not a number from {minimum} on")
+    return value
+
+
+def _address(value: object, where: str) -> Address:
+    try:
+        return Address.parse(value if isinstance(value, str) else "")
+    except ValueError:
+        raise _bad(f"an address in {where} is none") from None
+
+
+def _addresses(values: list[object], where: str) -> frozenset[Address]:
+    found = frozenset(_address(value, where) for value in values)
+    if len(found) != len(values):
+        raise _bad(f"{where} names an address twice")
+    return found
+
+
+def _read_record(value: object, where: str) -> Record:
+    item = _fields(
+        value,
+        where,
+        address=TEXT,
+        backend=(str, None),
+        inputs=MAP,
+        outputs=MAP,
+        needs=LIST,
+        generation=WHOLE,
+    )
+    address = _address(item["address"], where)
+    if address.kind not in KINDS:
+        raise _bad(f"{where} is of no kind that there is: `{address.kind}`")
+    return Record(
+        address=address,
+        backend=item["backend"],
+        inputs=item["inputs"],
+        outputs=item["outputs"],
+        needs=_addresses(item["needs"], f"`needs` of {where}"),
+        generation=_least(item["generation"], 1, f"`generation` of {where}"),
+    )
+
+
+def _read_intents(values: list[object]) -> tuple[Intent, ...]:
+    found: dict[int, Intent] = {}
+    for index, value in enumerate(values):
+        where = f"intents[{index}]"
+        item = _fields(
+            value,
+            where,
+            id=WHOLE,
+            op=TEXT,
+            address=TEXT,
+            backend=(str, None),
+            generation=WHOLE,
+            token=TEXT,
+            inputs=MAP,
+            needs=LIST,
+        )
+        if item["op"] not in OPS:
+            raise _bad(f"`op` of {where} is none of {', '.join(OPS)}")
+        key = _least(item["id"], 1, f"`id` of {where}")
+        address = _address(item["address"], where)
+        if key in found or any((i.op, i.address) == (item["op"], address) for i in found.values()):
+            raise _bad(f"{where} is there twice")
+        found[key] = Intent(
+            id=key,
+            op=item["op"],
+            address=address,
+            backend=item["backend"],
+            generation=_least(item["generation"], 1, f"`generation` of {where}"),
+            token=item["token"],
+            inputs=item["inputs"],
+            needs=_addresses(item["needs"], f"`needs` of {where}"),
+        )
+    return tuple(found.values())
+
+
+def _read_blocks(values: list[object]) -> Held:
+    held: dict[tuple[str, int], str] = {}
+    for index, value in enumerate(values):
+        item = _fields(value, f"reserved_blocks[{index}]", node=TEXT, block=WHOLE, reservation=TEXT)
+        place = (item["node"], _least(item["block"], 0, "a block"))
+        if place in held:
+            raise _bad(f"block {place[1]} of node/{place[0]} is held twice")
+        held[place] = item["reservation"]
+    return held
+
+
+def _read_rank(value: object, where: str) -> RankStatus:
+    item = _fields(
+        value,
+        where,
+        state=TEXT,
+        exit_code=(int, None),
+        cause=(str, None),
+        started_at=(*NUMBER, None),
+        ended_at=(*NUMBER, None),
+        mounted=LIST,
+    )
+    if not all(isinstance(path, str) for path in item["mounted"]):
+        raise _bad(f"`mounted` of {where} is of another type")
+    return RankStatus(
+        **{**item, "state": _state(RankState, item["state"], where), "mounted": tuple(item["mounted"])}
+    )
+
+
+def _read_nodes(values: Mapping[str, object]) -> tuple[dict[str, Readiness], dict[str, float]]:
+    readiness: dict[str, Readiness] = {}
+    idle: dict[str, float] = {}
+    for name, value in values.items():
+        where = f"nodes.{name}"
+        item = _fields(
+            value,
+            where,
+            idle_since=(*NUMBER, None),
+            state=(str, None),
+            reason=(str, None),
+            observed_at=(*NUMBER, None),
+        )
+        if item["idle_since"] is not None:
+            idle[name] = item["idle_since"]
+        if item["state"] is not None:
+            readiness[name] = Readiness(
+                state=_state(NodeState, item["state"], where),
+                reason=item["reason"],
+                observed_at=item["observed_at"],
+            )
+        elif (item["reason"], item["observed_at"]) != (None, None):
+            raise _bad(f"{where} was observed, and has no `state`")
+    return readiness, idle
+
+
+def _state(kind: type[E], text: str, where: str) -> E:
+    try:
+        return kind(text)
+    except ValueError:
+        raise _bad(f"`state` of {where} is none that there is: `{text}`") from None

@@ -1,0 +1,213 @@
+"""States of earlier formats: read, brought up to date whole or not at all, and kept as they were before."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import stat
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import JSON, Connection, insert
+
+from declarative.state import Address
+from declarative.store import FORMAT_VERSION, StateError, database, open_store, tables
+from declarative.store import lock as locks
+
+STATES = Path(__file__).with_name("states")
+FORMATS = sorted(int(path.stem.partition("-")[2]) for path in STATES.glob("format-*.sql"))
+
+
+def restore(path: Path, number: int) -> str:
+    """A state file of that format, as that version of fleetform wrote it; its URL."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(path)) as made:
+        made.executescript((STATES / f"format-{number}.sql").read_text(encoding="utf-8"))
+    return f"sqlite:///{path}"
+
+
+def expected(number: int) -> Any:
+    """What `state pull` said of it then, but for the format."""
+    return json.loads((STATES / f"format-{number}.json").read_text(encoding="utf-8")) | {
+        "format_version": FORMAT_VERSION
+    }
+
+
+def copy(path: Path, url: str) -> None:
+    """Move the rows of a state file of this format to another database."""
+    with closing(sqlite3.connect(path)) as source, open_store(url) as store:
+        source.row_factory = sqlite3.Row
+        with database.writing(store._writable()) as connection:
+            for table in tables.metadata.sorted_tables:
+                connection.execute(table.delete())
+                json_columns = [c.name for c in table.columns if isinstance(c.type, JSON)]
+                rows = [dict(row) for row in source.execute(f"SELECT * FROM {table.name}")]
+                for row in rows:
+                    row.update({name: json.loads(row[name]) for name in json_columns})
+                if rows:
+                    connection.execute(insert(table), rows)
+
+
+@pytest.fixture
+def old(tmp_path, new_state) -> str:
+    """A state of format 1 with everything in it, in each database."""
+    url: str = new_state()
+    file = tmp_path / "old" / "state.db"
+    restore(file, 1)
+    if url.startswith("sqlite"):
+        return f"sqlite:///{file}"
+    copy(file, url)
+    return url
+
+
+@pytest.fixture
+def next_format(monkeypatch) -> Callable[..., list[int]]:
+    """Gives the tool one more format than it has; the formats that were migrated from."""
+
+    def give(step: Callable[[Connection], None] | None = None) -> list[int]:
+        ran: list[int] = []
+
+        def migrate(connection: Connection) -> None:
+            ran.append(FORMAT_VERSION)
+            connection.exec_driver_sql("ALTER TABLE node_status ADD COLUMN seen_by TEXT")
+            connection.exec_driver_sql("UPDATE node_status SET reason = 'migrated'")
+            if step:
+                step(connection)
+
+        monkeypatch.setattr(tables, "MIGRATIONS", (*tables.MIGRATIONS, migrate))
+        monkeypatch.setattr(tables, "FORMAT_VERSION", FORMAT_VERSION + 1)
+        return ran
+
+    return give
+
+
+def backups(tmp_path: Path) -> list[Path]:
+    return sorted(p for p in tmp_path.rglob("*") if "backup" in str(p.relative_to(tmp_path)) and p.is_file())
+
+
+def test_every_format_has_its_fixture() -> None:
+    assert list(range(1, FORMAT_VERSION + 1)) == FORMATS
+    assert len(tables.MIGRATIONS) == FORMAT_VERSION - 1
+
+
+@pytest.mark.parametrize("number", FORMATS)
+def test_a_state_of_every_format_is_taken_over_whole(tmp_path, number) -> None:
+    """All that was recorded, observed, begun and used; and it can be worked with."""
+    with open_store(restore(tmp_path / "state.db", number)) as store:
+        found = store.pull()
+        assert found == expected(number)
+        assert store.check() == []
+        with store.lock("apply") as writer:
+            assert writer.lease.fence == 2, "the lock of one who is long gone has lapsed"
+            left = {f"{i.op}:{i.address}": i for i in writer.state().intents}
+            assert set(left) == {"create:volume/data-2", "delete:rank/done-0"}
+            again = writer.begin(
+                "create", Address("volume", "data-2"), "local", {"size": "10GB", "zone": None}
+            )
+            assert again.token == left["create:volume/data-2"].token
+    assert backups(tmp_path) == [] or number < FORMAT_VERSION
+
+
+def test_a_migration_runs_once_and_keeps_what_was_before(old, tmp_path, next_format) -> None:
+    ran = next_format()
+    told: list[str] = []
+    for _ in range(2):
+        with open_store(old, root=tmp_path, tell=told.append) as store:
+            assert store.read().readiness["gpu-0"].reason == "migrated"
+    assert ran == [FORMAT_VERSION]
+    (kept,) = backups(tmp_path)
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    (line,) = told
+    assert str(kept) in line
+    assert f"from format {FORMAT_VERSION} to {FORMAT_VERSION + 1}" in line
+
+
+def test_the_backup_is_the_state_as_it_was(old, tmp_path, next_format, monkeypatch) -> None:
+    with open_store(old, read_only=True) as store:
+        before = store.pull()
+    with monkeypatch.context():
+        next_format()
+        open_store(old, root=tmp_path).close()
+    (kept,) = backups(tmp_path)
+    monkeypatch.undo()
+    if kept.suffix == ".json":
+        rows = json.loads(kept.read_text())
+        assert {row["address"] for row in rows["resources"]} == {r["address"] for r in before["records"]}
+        assert rows["meta"][0]["lineage"] == before["lineage"]
+        assert set(rows) == set(tables.metadata.tables)
+        assert all(row["reason"] != "migrated" for row in rows["node_status"])
+        return
+    with open_store(f"sqlite:///{kept}", read_only=True) as store:
+        assert store.pull() == before
+
+
+def test_a_migration_that_fails_changes_nothing(old, tmp_path, next_format) -> None:
+    """The backup stays all the same; the next one has a name of its own."""
+
+    def fail(connection: Connection) -> None:
+        connection.exec_driver_sql("SELECT nothing FROM nowhere")
+
+    next_format(fail)
+    for _ in range(2):
+        with pytest.raises(StateError):
+            open_store(old, root=tmp_path)
+        with pytest.raises(StateError) as caught:
+            open_store(old, read_only=True)
+        assert caught.value.code == "older-format"
+    assert len(backups(tmp_path)) == 2
+
+
+def test_without_a_backup_there_is_no_migration(old, tmp_path, next_format, monkeypatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    ran = next_format()
+    monkeypatch.setattr(os, "link", full)
+    with pytest.raises(StateError) as caught:
+        open_store(old, root=tmp_path)
+    assert caught.value.code == "backup"
+    assert ran == []
+    assert backups(tmp_path) == []
+
+
+def test_many_migrate_at_once_and_one_does(old, tmp_path, next_format) -> None:
+    ran = next_format()
+    barrier = threading.Barrier(4)
+    seen = []
+
+    def open_it() -> None:
+        barrier.wait()
+        with open_store(old, root=tmp_path) as store:
+            seen.append(store.read().readiness["gpu-0"].reason)
+
+    threads = [threading.Thread(target=open_it) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == ["migrated"] * 4
+    assert ran == [FORMAT_VERSION]
+    assert len(backups(tmp_path)) == 1
+
+
+def test_a_state_that_an_older_tool_works_on_is_left_alone(old, tmp_path, next_format) -> None:
+    with open_store(old) as older, older.lock("apply") as writer:
+        ran = next_format()
+        with pytest.raises(StateError) as caught:
+            open_store(old, root=tmp_path)
+        assert caught.value.code == "locked"
+        assert caught.value.lock == writer.lease
+        assert ran == []
+    open_store(old, root=tmp_path).close()
+    assert ran == [FORMAT_VERSION]
+
+
+def test_a_holder_whose_lock_is_checked_has_the_columns_of_every_format() -> None:
+    """What a newer tool asks of an older state: the lock's row, the format and who wrote it."""
+    assert {*locks.FREE, "fence", "id"} == set(tables.writer_lock.columns.keys())
+    assert {"format_version", "tool", "lineage", "serial"} <= set(tables.meta.columns.keys())
