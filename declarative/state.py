@@ -111,6 +111,8 @@ class Intent:
     token: str
     inputs: Mapping[str, Any]
     needs: frozenset[Address] = frozenset()
+    begun_at: float | None = field(default=None, compare=False)
+    """Seconds since the epoch when the call was last begun; None if that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,9 +154,20 @@ def rank_name(task: str, rank: int) -> str:
     return f"{task}-{rank}"
 
 
+MADE_AS = "made_as"
+"""Among the outputs of what `state mv` renamed: the `address`, the `token` and those `inputs` that are names,
+as they were when it was made. The real thing still carries them."""
+
+
+def made_as(record: Record) -> Address:
+    """The address under which a thing was made: its backend knows it by no other."""
+    known = record.outputs.get(MADE_AS)
+    return Address.parse(known["address"]) if known else record.address
+
+
 def attempt_id(record: Record) -> str:
     """`train-2.1`: the id of a rank's attempt on its host; a rank that is made anew gets another one."""
-    return f"{record.address.name}.{record.generation}"
+    return f"{made_as(record).name}.{record.generation}"
 
 
 def task_state(ranks: Mapping[int, RankStatus | None], master_done: bool) -> RankState:

@@ -66,6 +66,22 @@ def test_addresses_are_offered(project):
     assert complete(project, "state", "show", "volume/") == ["volume/data-0"]
 
 
+def test_what_can_be_explained_is_offered(project):
+    """Tasks and ranks, also before they ran, and recorded nodes."""
+    assert complete(project, "explain", "") == ["node/", "rank/", "task/"]
+    assert complete(project, "explain", "task/") == ["task/other", "task/train"]
+    assert complete(project, "explain", "rank/t") == ["rank/train-0", "rank/train-1", "rank/train-2"]
+    assert complete(project, "explain", "node/") == ["node/gpu-0"]
+
+
+def test_groups_are_offered(project):
+    """What `state mv` and `state rm` take: records, and a count of volumes, a fleet, a task as a whole."""
+    assert complete(project, "state", "mv", "") == ["fleet/", "node/", "volume/"]
+    assert complete(project, "state", "mv", "volume/") == ["volume/data", "volume/data-0"]
+    assert complete(project, "state", "rm", "fleet/") == ["fleet/gpu"]
+    assert complete(project, "state", "history", "node/") == ["node/gpu-0"]
+
+
 def test_a_broken_project_offers_nothing(tmp_path):
     """A press of a key never ends in an error."""
     (tmp_path / "broken.yaml").write_text("type: [task\n\0")

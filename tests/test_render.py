@@ -38,7 +38,6 @@ from declarative.render import (
     diagnostics_text,
     plan_json,
     plan_text,
-    report_json,
     report_text,
     state_text,
     status_json,
@@ -52,6 +51,7 @@ from declarative.render import (
 from declarative.render.actions import together
 from declarative.render.blocks import Row, map_lines
 from declarative.render.progress import duration
+from declarative.render.report import result_json
 from declarative.render.text import Paint, cells, clip, ranges
 from declarative.state import Address, Record
 
@@ -709,7 +709,7 @@ def test_report_text():
     assert report_text(RESULTS[:1], color=False) == "Apply complete: 1 done.\n"
     assert report_text([], color=False, title="Destroy") == "Destroy complete: 0 done.\n"
     assert ESC in report_text(RESULTS, color=True)
-    assert list(report_json(RESULTS)[0]) == ["id", "address", "op", "outcome", "error", "hint"]
+    assert list(result_json(RESULTS[0])) == ["id", "address", "op", "outcome", "error", "hint"]
 
 
 def records():
@@ -933,7 +933,7 @@ def everything(evil, *, color=False):
                 plan_json(plan),
                 status_json(view),
                 validate_json(valid=True, diagnostics=found),
-                report_json(ends),
+                [result_json(end) for end in ends],
             ]
         ),
     ]

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+from declarative.apply.renamed import Renamed
 from declarative.provider import Config, PermanentError, PermanentKind, Provider, UnknownProviderError, load
 from declarative.resource import LOCAL
 from declarative.spec import Backend
@@ -47,6 +48,6 @@ class Backends:
             hint = f"declare `type: backend` with `name: {name}` again until nothing of it is left"
             raise PermanentError(PermanentKind.NOT_FOUND, f"backend {name} is not declared", hint=hint)
         try:
-            return load(backend.provider if backend else LOCAL, config)
+            return Renamed(load(backend.provider if backend else LOCAL, config))
         except UnknownProviderError as error:
             raise PermanentError(PermanentKind.NOT_FOUND, str(error), hint=error.hint) from None

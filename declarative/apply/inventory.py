@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 from declarative.apply.backends import Backends
+from declarative.apply.renamed import as_recorded, kept, record_token, to_make
 from declarative.diagnostic import Diagnostic, Severity
 from declarative.plan import Drift, Inventory
-from declarative.provider import Provider, ProviderError, Thing, token
+from declarative.provider import Provider, ProviderError, Thing
 from declarative.resource import LOCAL, Offer, catalog_offers, merge_offers
 from declarative.retry import Policy, call
 from declarative.state import (
+    MADE_AS,
     Address,
     Intent,
     NodeState,
@@ -26,10 +29,14 @@ from declarative.state import (
     Record,
     State,
     attempt_id,
+    made_as,
 )
 
 MADE = ("node", "volume", "attachment")
 """Kinds that a backend lists."""
+
+MOST_NAMED = 5
+"""So many of what a command had begun are named; more are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +82,7 @@ def look(state: State, backends: Backends, *, offline: bool = False, offers: boo
         names = sorted({*names, *(i.backend or LOCAL for i in state.intents)})
         for name in names:
             _look_at(state, name, backends, found)
+    found.diagnostics += _taken_up(found.resolutions)
     known = _offers(backends, found, offline=offline) if offers else {}
     inventory = Inventory(
         readiness=found.readiness if not offline else state.readiness,
@@ -105,6 +113,34 @@ def _offers(backends: Backends, found: _Look, *, offline: bool) -> dict[str, tup
     return out
 
 
+def _taken_up(resolutions: Iterable[Resolution]) -> list[Diagnostic]:
+    """What commands that were cut short had begun, and what is known of it now; one line for each outcome."""
+    outcomes: dict[str, list[str]] = {}
+    for resolution in resolutions:
+        intent = resolution.intent
+        if resolution.record or resolution.gone:
+            said = "had been done, and is taken up"
+        elif intent.op == "create":
+            said = "is not there; if it comes after all, it is found"
+        else:
+            said = "had not been done"
+        outcomes.setdefault(said, []).append(f"{intent.op}:{intent.address}")
+    return [
+        Diagnostic(
+            code="taken-up",
+            summary=f"of a command that was cut short: {_few(ids)} {said}",
+            hint="nothing has to be done; `fleetform state history` shows what was begun",
+            severity=Severity.WARNING,
+        )
+        for said, ids in sorted(outcomes.items())
+    ]
+
+
+def _few(ids: list[str]) -> str:
+    more = f" and {len(ids) - MOST_NAMED} more" if len(ids) > MOST_NAMED else ""
+    return ", ".join(ids[:MOST_NAMED]) + more
+
+
 def _unreadable(backend: str, error: ProviderError) -> Diagnostic:
     return Diagnostic(
         code="backend-unreadable",
@@ -117,13 +153,12 @@ def _unreadable(backend: str, error: ProviderError) -> Diagnostic:
 
 def _look_at(state: State, name: str, backends: Backends, found: _Look) -> None:
     """One backend: its listing, its nodes' readiness, its ranks, and its open intents."""
-    mine = [r for r in state.records.values() if (r.backend or LOCAL) == name]
-    nodes = [r for r in mine if r.address.kind == "node"]
+    nodes = [r for r in state.records.values() if (r.backend or LOCAL) == name and r.address.kind == "node"]
     provider = None
     try:
         provider = backends.get(name)
         things = call(provider.inventory, policy=_PATIENCE)
-        _compare(state, mine, things, provider, found)
+        _compare(state, name, things, provider, found)
         _resolve(state, name, provider, found)
     except ProviderError as error:
         found.diagnostics.append(_unreadable(name, error))
@@ -140,16 +175,20 @@ def _look_at(state: State, name: str, backends: Backends, found: _Look) -> None:
         found.ranks.update(poll(state, provider, nodes))
 
 
-def _compare(
-    state: State, mine: Iterable[Record], things: Iterable[Thing], provider: Provider, found: _Look
-) -> None:
-    """Gone, changed and orphaned: what is recorded against what is listed."""
-    there = {t.address: t for t in things}
+def _compare(state: State, name: str, things: Iterable[Thing], provider: Provider, found: _Look) -> None:
+    """Gone, changed and orphaned: what is recorded against what is listed.
+
+    By address and token: a cloud may take a name twice, and another backend's thing of that name is another.
+    """
+    mine = [r for r in state.records.values() if (r.backend or LOCAL) == name and r.address.kind in MADE]
+    there = {(t.address, t.token): t for t in things}
     pending = {i.address for i in state.intents}
+    known = {(made_as(r), record_token(state, r)) for r in mine}
+    known |= {(_asked(state, i)[0], i.token) for i in state.intents if (i.backend or LOCAL) == name}
     for record in mine:
-        if record.address.kind not in MADE or record.address in pending:
+        if record.address in pending:
             continue
-        thing = there.get(record.address)
+        thing = there.get((made_as(record), record_token(state, record)))
         if thing is None and record.address.kind != "attachment":
             # Asked for once more, by its token: a listing without it is not yet its end.
             thing = call(_finder(provider, state, record), policy=_PATIENCE)
@@ -158,25 +197,29 @@ def _compare(
                 found.drift.append(
                     Drift(address=str(record.address), change="gone", detail="not there any more")
                 )
-        if thing is not None and dict(thing.inputs) != dict(record.inputs):
-            keys = sorted(set(thing.inputs) | set(record.inputs))
-            off = [k for k in keys if thing.inputs.get(k) != record.inputs.get(k)]
+        seen = as_recorded(thing, record) if thing else dict(record.inputs)
+        if seen != dict(record.inputs):
+            off = [k for k in sorted({*seen, *record.inputs}) if seen.get(k) != record.inputs.get(k)]
             detail = f"differs in {', '.join(off)}"
             found.drift.append(Drift(address=str(record.address), change="changed", detail=detail))
-    for address in sorted(set(there) - set(state.records) - pending):
+    for address, _ in sorted(set(there) - known):
         detail = "made by this state, but not recorded"
         found.drift.append(Drift(address=str(address), change="orphan", detail=detail))
 
 
-def record_token(state: State, record: Record) -> str:
-    """The token with which a recorded thing was made."""
-    zone = record.inputs.get("zone")
-    return token(state.lineage or "", record.address, record.generation, zone)
-
-
 def _finder(provider: Provider, state: State, record: Record) -> Callable[[], Thing | None]:
     wanted = record_token(state, record)
-    return lambda: provider.find(record.address, wanted)
+    return lambda: provider.find(made_as(record), wanted)
+
+
+def _asked(state: State, intent: Intent) -> tuple[Address, dict[str, Any] | None]:
+    """The address that a backend knows what an intent is about by, and what it is newly made as."""
+    have = state.records.get(intent.address)
+    if have is not None and intent.op != "create":
+        return made_as(have), None
+    held = {a: state.records[a] for a in intent.needs if a in state.records}
+    known = to_make(intent.address, intent.inputs, intent.token, held)
+    return (Address.parse(known["address"]) if known else intent.address), known
 
 
 def _resolve(state: State, name: str, provider: Provider, found: _Look) -> None:
@@ -198,17 +241,21 @@ def _resolve(state: State, name: str, provider: Provider, found: _Look) -> None:
 
 
 def _resolve_thing(state: State, intent: Intent, provider: Provider) -> Resolution:
-    thing = call(lambda: provider.find(intent.address, intent.token), policy=_PATIENCE)
+    address, known = _asked(state, intent)
+    thing = call(lambda: provider.find(address, intent.token), policy=_PATIENCE)
     if intent.op == "delete":
         return Resolution(intent=intent, gone=thing is None)
     have = state.records.get(intent.address)
-    if thing is None or (have and dict(thing.inputs) != dict(intent.inputs)):
+    same = have if intent.op != "create" else None  # else it is another life of the address
+    inputs = as_recorded(thing, same) if thing and same else dict(thing.inputs) if thing else {}
+    inputs |= {key: intent.inputs[key] for key in (known["inputs"] if known else ())}
+    if thing is None or (have and inputs != dict(intent.inputs)):
         return Resolution(intent=intent)
     record = Record(
         address=intent.address,
         backend=intent.backend,
-        inputs=thing.inputs,
-        outputs=thing.outputs,
+        inputs=inputs,
+        outputs={**thing.outputs, MADE_AS: known} if known else kept(thing.outputs, same),
         needs=intent.needs if intent.op == "create" or not have else have.needs,
         generation=intent.generation,
     )

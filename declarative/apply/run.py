@@ -8,12 +8,13 @@ from declarative.apply.execute import Tools, execute
 from declarative.apply.settle import release_ended, stop_ranks
 from declarative.apply.walk import ActionResult, Outcome, walk
 from declarative.plan import Action, Op, Plan
-from declarative.state import RankStatus
+from declarative.state import Address, RankStatus
 
 
 def apply(plan: Plan, tools: Tools, *, parallelism: int = 8) -> tuple[ActionResult, ...]:
     """Carry out every action of `plan`; the results in the plan's order."""
     tools.writer.ensure_lineage()
+    _give_up_elsewhere(plan.actions, tools)
     results = walk(
         plan.actions,
         lambda action: execute(action, tools),
@@ -24,6 +25,24 @@ def apply(plan: Plan, tools: Tools, *, parallelism: int = 8) -> tuple[ActionResu
     if not tools.stopping.is_set():
         _take_back(plan.actions, results, tools)
     return results
+
+
+def _give_up_elsewhere(actions: Sequence[Action], tools: Tools) -> None:
+    """A create that was begun and is not there (`settle.recover`) is no longer waited for where it was begun,
+    if the plan makes it in another place: no token leads from there to here.
+    """
+    planned = {a.address: a for a in actions if a.op is Op.CREATE}
+    for intent in tools.writer.state().intents:
+        action = planned.get(intent.address)
+        if action is None or intent.op != "create":
+            continue
+        if intent.address.kind == "rank":
+            moved = Address("reservation", intent.address.name) in planned
+        else:
+            zone = (action.after or {}).get("zone")
+            moved = (action.backend, zone) != (intent.backend, intent.inputs.get("zone"))
+        if moved:
+            tools.writer.close_intent(intent, "not-done")
 
 
 def _take_back(actions: Sequence[Action], results: Sequence[ActionResult], tools: Tools) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from declarative.apply.backends import Backends
-from declarative.apply.inventory import Seen, look, node_of_rank, poll
+from declarative.apply.inventory import Resolution, Seen, look, node_of_rank, poll
 from declarative.plan import effective, vanished
 from declarative.provider import PermanentError, PermanentKind, ProviderError
 from declarative.resource import LOCAL
@@ -27,6 +27,10 @@ Note = Callable[[str, RankStatus], None]
 DEFAULT_GRACE = 300
 MOST_STOPS = 64
 """Ranks that are stopped at the same time: each may take its whole `stop_duration`."""
+
+
+LONGEST_CALL = 3600.0
+"""Seconds after which a create that was begun, and is not there, will not come any more."""
 
 
 class VanishedError(Exception):
@@ -52,7 +56,7 @@ def settle(
     writer: Writer, backends: Backends, seen: Seen, now: Callable[[], float], note: Note | None = None
 ) -> State:
     """Write what `seen` found, stop gangs that have to stop, give back what ended; the new state."""
-    recover(writer, seen)
+    recover(writer, seen, now())
     before = writer.state()
     inventory = seen.inventory
     if inventory.readiness:
@@ -72,7 +76,7 @@ def settle(
     return writer.state()
 
 
-def recover(writer: Writer, seen: Seen) -> None:
+def recover(writer: Writer, seen: Seen, now: float) -> None:
     """End every open intent with what was read back."""
     for resolution in seen.resolutions:
         if resolution.record:
@@ -81,8 +85,22 @@ def recover(writer: Writer, seen: Seen) -> None:
                 writer.observe_rank(resolution.intent.address.name, resolution.status)
         elif resolution.gone:
             writer.finish(resolution.intent)
-        else:
+        elif not _may_come(writer, resolution, now):
             writer.close_intent(resolution.intent, "not-done")
+
+
+def _may_come(writer: Writer, resolution: Resolution, now: float) -> bool:
+    """Whether a create that is not there may still be: its caller died, its request may be under way.
+
+    Its intent stays open. So it is asked again with the same token, which makes no second one, and is found
+    by a later look when nobody wants it any more. No request is under way for `LONGEST_CALL`.
+    """
+    intent = resolution.intent
+    if intent.begun_at is not None and now - intent.begun_at > LONGEST_CALL:
+        return False
+    if intent.op != "create" or intent.address.kind != "rank":
+        return intent.op == "create"
+    return bool(writer.part([Address("reservation", intent.address.name)]).records)
 
 
 def _observe(writer: Writer, before: State, statuses: dict[str, RankStatus], note: Note | None) -> None:

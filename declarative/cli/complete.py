@@ -73,10 +73,37 @@ def _tasks(ctx: click.Context) -> dict[str, int]:
 
 def addresses(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
     """Recorded addresses: a kind first, then the names of that kind."""
-    known = sorted(_recorded(ctx))
+    return _offered(set(_recorded(ctx)), incomplete)
+
+
+_GROUPS = {"volume": "volume", "node": "fleet", "rank": "task"}
+
+
+def _groups(ctx: click.Context) -> Iterator[str]:
+    """What several recorded things have in common: a count of volumes, a fleet, a task."""
+    for address in _recorded(ctx):
+        kind, _, name = address.partition("/")
+        base, _, number = name.rpartition("-")
+        if number.isdecimal() and base and kind in _GROUPS:
+            yield f"{_GROUPS[kind]}/{base}"
+
+
+def _offered(known: set[str], incomplete: str) -> list[Any]:
+    """A kind first, then the names of that kind."""
     if "/" not in incomplete:
-        return sorted({a.partition("/")[0] + "/" for a in known if a.startswith(incomplete)})
-    return [a for a in known if a.startswith(incomplete)]
+        known = {a.partition("/")[0] + "/" for a in known}
+    return sorted(a for a in known if a.startswith(incomplete))
+
+
+def recorded(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
+    """Recorded addresses, and those of fleets, tasks and counts of volumes."""
+    return _offered({*_recorded(ctx), *_groups(ctx)}, incomplete)
+
+
+def movable(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
+    """What `state mv` renames."""
+    alone = {a for a in _recorded(ctx) if a.startswith(("volume/", "node/"))}
+    return _offered({*alone, *_groups(ctx)}, incomplete)
 
 
 def tasks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
@@ -87,6 +114,20 @@ def tasks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[A
 def task_addresses(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
     """`task/<name>`."""
     return sorted(a for a in (f"task/{name}" for name in _tasks(ctx)) if a.startswith(incomplete))
+
+
+def explained(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
+    """Tasks, ranks and nodes, declared or recorded: a kind first, then the names of that kind."""
+    kind, slash, _ = incomplete.partition("/")
+    if not slash:
+        return [k for k in ("node/", "rank/", "task/") if k.startswith(incomplete)]
+    if kind == "node":
+        return sorted(a for a in _recorded(ctx) if a.startswith(incomplete))
+    known = _tasks(ctx)
+    names = [f"task/{name}" for name in known]
+    if kind == "rank":
+        names = [f"rank/{name}-{r}" for name, count in known.items() for r in range(min(count, 1000))]
+    return sorted(name for name in names if name.startswith(incomplete))
 
 
 def ranks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001

@@ -1,29 +1,36 @@
-"""`fleetform state`: looking into what is recorded."""
+"""`fleetform state`: looking into what is recorded; what changes it is in `edit`."""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
 
-from declarative.cli import complete
+from declarative.cli import complete, edit
 from declarative.cli.session import (
     Session,
     emit,
     emit_text,
     failed,
     json_option,
+    out_style,
     project_command,
     state_errors,
 )
 
 if TYPE_CHECKING:
+    from declarative.resource import Desired
     from declarative.store import Store
 
 
-@click.group("state", short_help="look into what is recorded")
+@click.group("state", short_help="look into what is recorded, and change it by hand")
 def command() -> None:
-    """Look into what is recorded: nodes, volumes, reservations, attachments and ranks."""
+    """Look into what is recorded (nodes, volumes, reservations, attachments, ranks); change it by hand."""
+
+
+for _changes in (edit.rm, edit.mv, edit.push):
+    command.add_command(_changes)
 
 
 def _store(session: Session, *, write: bool = False) -> Store:
@@ -81,28 +88,75 @@ def pull(session: Session) -> int:
 
 
 @command.command("check")
+@json_option
 @project_command
 @state_errors
-def check(session: Session) -> int:
-    """Prove what is recorded: blocks, references, and against what the backends report."""
-    from declarative.apply import look
+def check(session: Session, as_json: bool) -> int:
+    """Prove what is recorded: blocks, references, and against what the backends report.
 
+    Exits 1 if anything is wrong.
+    """
     loaded = session.load(required=False)
     desired = loaded.desired if loaded else None
-    session.warn()
+    session.warn(quiet=as_json)
     store = session.store(desired)
-    found = list(store.check())
+    found = [_finding("state", line) for line in store.check()]
+    compared = not found
+    if compared:
+        found = _compared(session, store, desired)
+    if as_json:
+        emit({"format_version": 1, "sound": not found, "compared": compared, "findings": found})
+        return 1 if found else 0
+    for item in found:
+        parts = (item["address"], item["change"], item["detail"])
+        emit_text(": ".join(part for part in parts if part) + "\n")
+    if not compared:
+        sys.stderr.write("the backends were not asked: what is recorded contradicts itself\n")
     if not found:
-        state = store.read()
-        seen = look(state, session.backends(desired, state), offers=False).inventory
-        found = [f"{d.address}: {d.change}: {d.detail}" for d in seen.drift]
-        # What could not be read is not proved.
-        found += [d.summary for d in seen.diagnostics]
-    for line in found:
-        emit_text(f"{line}\n")
-    if found:
-        return 1
-    emit_text("The state is sound.\n")
+        emit_text("The state is sound.\n")
+    return 1 if found else 0
+
+
+def _compared(session: Session, store: Store, desired: Desired | None) -> list[dict[str, str | None]]:
+    """What the backends report otherwise. What could not be read is not proved."""
+    from declarative.apply import look
+
+    state = store.read()
+    seen = look(state, session.backends(desired, state), offers=False).inventory
+    return [
+        *(_finding("backend", d.detail, d.address, d.change) for d in seen.drift),
+        *(_finding("backend", d.summary) for d in seen.diagnostics if d.code != "taken-up"),
+    ]
+
+
+def _finding(
+    source: str, detail: str, address: str | None = None, change: str | None = None
+) -> dict[str, str | None]:
+    return {"source": source, "address": address, "change": change, "detail": detail}
+
+
+@command.command("history")
+@click.argument("addresses", metavar="[ADDRESS]...", nargs=-1, shell_complete=complete.addresses)
+@click.option(
+    "--limit", type=click.IntRange(1), default=50, show_default=True, help="How many entries at most."
+)
+@json_option
+@project_command
+@state_errors
+def history(session: Session, addresses: tuple[str, ...], limit: int, as_json: bool) -> int:
+    """What was done when, with what result, newest first; of some addresses alone, also by earlier names."""
+    from declarative.render.history import history_json, history_text
+    from declarative.store.move import parse
+
+    for address in addresses:
+        parse(address)
+    found = _store(session).history(addresses, limit)
+    if as_json:
+        emit(history_json(found))
+    elif found:
+        emit_text(history_text(found, color=out_style()["color"]))
+    else:
+        emit_text("Nothing was done yet.\n" if not addresses else "Nothing was done to it.\n")
     return 0
 
 

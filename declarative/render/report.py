@@ -39,11 +39,6 @@ def report_text(results: Iterable[ActionResult], *, color: bool, title: str = "A
     return seal([*lines, _summary(found, paint, title)], color=color)
 
 
-def report_json(results: Iterable[ActionResult]) -> list[dict[str, Any]]:
-    """The results as data, in the order given."""
-    return [result_json(item) for item in results]
-
-
 def result_json(item: ActionResult) -> dict[str, Any]:
     """One result as data."""
     return {

@@ -1,0 +1,128 @@
+"""Things that `state mv` renamed: their backend is asked by the names that it knows them by.
+
+A thing carries the address, the token and the inputs of its making, and a rename touches nothing real. So
+the record keeps those (`state.MADE_AS`), and here, at the one way to a provider, names are put back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from declarative.provider import Launch, Provider, Thing, token
+from declarative.resource import Offer
+from declarative.state import MADE_AS, Address, RankStatus, Readiness, Record, State, made_as
+
+
+def as_made(record: Record) -> Record:
+    """The record with the names that its backend knows."""
+    known = record.outputs.get(MADE_AS)
+    if not known:
+        return record
+    return replace(record, address=made_as(record), inputs={**record.inputs, **known["inputs"]})
+
+
+def as_recorded(thing: Thing, record: Record) -> dict[str, Any]:
+    """A thing's inputs with the names that its record has."""
+    known = record.outputs.get(MADE_AS)
+    return {**thing.inputs, **{key: record.inputs.get(key) for key in (known["inputs"] if known else ())}}
+
+
+def kept(outputs: Mapping[str, Any], record: Record | None) -> dict[str, Any]:
+    """New outputs of a thing, which is known as it was before."""
+    known = record.outputs.get(MADE_AS) if record else None
+    return {**outputs, **({MADE_AS: known} if known else {})}
+
+
+def record_token(state: State, record: Record) -> str:
+    """The token with which a recorded thing was made."""
+    known = record.outputs.get(MADE_AS)
+    if known:
+        return str(known["token"])
+    return token(state.lineage or "", record.address, record.generation, record.inputs.get("zone"))
+
+
+def to_make(
+    address: Address, inputs: Mapping[str, Any], its_token: str, held: Mapping[Address, Record]
+) -> dict[str, Any] | None:
+    """What an attachment of renamed things is made as (the value of `MADE_AS`); None if none is renamed."""
+    names: dict[str, str] = {}
+    for kind in ("volume", "node") if address.kind == "attachment" else ():
+        record = held.get(Address(kind, str(inputs.get(kind))))
+        known = made_as(record).name if record else inputs.get(kind)
+        if known != inputs.get(kind):
+            names[kind] = str(known)
+    if not names:
+        return None
+    rank, _, volume = address.name.partition(".")
+    own = Address(address.kind, f"{rank}.{names.get('volume', volume)}")
+    return {"address": str(own), "token": its_token, "inputs": names}
+
+
+class Renamed:
+    """A provider that takes and gives records by their present names; `inventory` and `find` by its own."""
+
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
+
+    def offers(self) -> tuple[Offer, ...]:
+        """See the port."""
+        return self._provider.offers()
+
+    def inventory(self) -> tuple[Thing, ...]:
+        """See the port. Addresses are those that the things were made with."""
+        return self._provider.inventory()
+
+    def find(self, address: Address, token: str) -> Thing | None:
+        """See the port. The address is the one that it was made with."""
+        return self._provider.find(address, token)
+
+    def create(
+        self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
+    ) -> Mapping[str, Any]:
+        """See the port. What is made of renamed things goes by the names that the backend knows."""
+        known = to_make(address, inputs, token, needs)
+        if known is None:
+            return self._provider.create(address, token, inputs, needs)
+        held = {made_as(record): as_made(record) for record in needs.values()}
+        own = Address.parse(known["address"])
+        outputs = self._provider.create(own, token, {**inputs, **known["inputs"]}, held)
+        return {**outputs, MADE_AS: known}
+
+    def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See the port."""
+        known = have.outputs.get(MADE_AS)
+        wanted = {**inputs, **known["inputs"]} if known else inputs
+        return kept(self._provider.update(as_made(have), token, wanted), have)
+
+    def delete(self, have: Record) -> None:
+        """See the port."""
+        self._provider.delete(as_made(have))
+
+    def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
+        """See the port."""
+        names = {made_as(node).name: node.address.name for node in nodes}
+        seen = self._provider.readiness([as_made(node) for node in nodes])
+        return {names[name]: readiness for name, readiness in seen.items()}
+
+    def start(self, node: Record, launch: Launch) -> RankStatus:
+        """See the port."""
+        volumes = {path: as_made(volume) for path, volume in launch.volumes.items()}
+        return self._provider.start(as_made(node), replace(launch, volumes=volumes))
+
+    def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
+        """See the port."""
+        return self._provider.poll(as_made(node), attempts)
+
+    def stop(self, node: Record, attempt: str, grace_seconds: int) -> RankStatus | None:
+        """See the port."""
+        return self._provider.stop(as_made(node), attempt, grace_seconds)
+
+    def change_limit(self, node: Record, attempt: str, seconds: int | None) -> None:
+        """See the port."""
+        self._provider.change_limit(as_made(node), attempt, seconds)
+
+    def read_log(self, node: Record, attempt: str, offset: int, limit: int = 65536) -> bytes:
+        """See the port."""
+        return self._provider.read_log(as_made(node), attempt, offset, limit)
