@@ -31,7 +31,7 @@ def fields_table() -> str:
         out += ["", f"**{kind}**", "", "| field | default | meaning |", "|---|---|---|"]
         later = []
         for field in fields_of(cls):
-            if field.not_yet:
+            if field.not_yet and not field.not_yet.works:
                 later.append(f"`{field.name}`")
                 continue
             name = f"`{field.name}`" + (" (required)" if field.required else "")

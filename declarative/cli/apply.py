@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from declarative.cli.plan import check_requested, replace_option
+from declarative.cli.plan import check_requested, replace_option, reuse_option
 from declarative.cli.run import Run, parallelism_option, vanished_option
 from declarative.cli.session import (
     Session,
@@ -22,34 +23,53 @@ LEAVING = "leaving: the tasks go on (`fleetform status`, `fleetform logs -f`)"
 
 
 @click.command("apply", short_help="do it")
+@click.argument("file", required=False, type=click.Path())
 @approve_option
 @click.option("--wait", is_flag=True, help="Follow the tasks to their end, and fail if they fail.")
 @click.option("--allow-unplaced", is_flag=True, help="Do the rest although some task cannot be placed.")
 @parallelism_option
 @vanished_option
 @replace_option
+@reuse_option
 @json_option
 @lock_option
 @project_command
 @state_errors
-def command(session: Session, **options: Any) -> int:
+def command(session: Session, *, file: str | None, **options: Any) -> int:
     """Converge: create, change and delete until everything is as declared.
 
     Shows the plan and asks first. Exits 0, 1 on errors, 3 if a task cannot be placed (and does nothing
-    then), 4 if an action failed or, with --wait, a task; 130 when interrupted. With --json, each event is
-    one line of JSON.
+    then, unless its `retry` says to wait for capacity), 4 if an action failed or, with --wait, a task; 130
+    when interrupted. With --json, each event is one line of JSON.
+
+    With FILE it does what `fleetform plan --out FILE` saved, exactly that and without asking, or refuses and
+    names what has changed since. The YAML is not read then.
     """
-    loaded = session.load()
-    assert loaded is not None
-    session.warn()
-    check_requested(options["requested"], loaded.desired.tasks)
-    with Run(session, loaded.desired, "apply", options) as run:
+    with _saved(session, file, options) if file is not None else _declared(session, options) as run:
         code = run.converge(destroy=False)
         if options["wait"] and code in (0, 4) and run.done:
             return follow(run) or code
         if code == 0:
             run.say_running()
         return code
+
+
+def _declared(session: Session, options: Mapping[str, Any]) -> Run:
+    """An apply of what the YAML declares."""
+    loaded = session.load()
+    assert loaded is not None
+    session.warn()
+    check_requested(options["requested"], loaded.desired.tasks)
+    return Run(session, loaded.desired, "apply", options)
+
+
+def _saved(session: Session, file: str, options: Mapping[str, Any]) -> Run:
+    """An apply of a saved plan."""
+    from declarative.cli.planfile import read
+    from declarative.cli.saved import SavedRun, check_options
+
+    check_options()
+    return SavedRun(session, read(file), options)
 
 
 def follow(run: Run) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -33,6 +33,11 @@ replace_option = click.option(
     shell_complete=complete.task_addresses,
     help="Run the task again although nothing about it changed.",
 )
+reuse_option = click.option(
+    "--reuse",
+    is_flag=True,
+    help="Launch nothing for tasks, as if each had `creation_policy: reuse`.",
+)
 
 
 @click.command("plan", short_help="show what apply would do")
@@ -42,26 +47,28 @@ replace_option = click.option(
 @click.option("--summary", "summary_only", is_flag=True, help="Print the last lines only.")
 @click.option("--no-pager", is_flag=True, help="Print a long plan as it is, also on a terminal.")
 @replace_option
+@reuse_option
+@click.option("--out", metavar="FILE", type=click.Path(), help="Save the plan, for `fleetform apply FILE`.")
 @project_command
 def command(
     session: Session,
     *,
     as_json: bool,
     detailed_exitcode: bool,
-    offline: bool,
     summary_only: bool,
     no_pager: bool,
-    requested: tuple[str, ...],
+    out: str | None,
+    **asked: Any,
 ) -> int:
     """Show every node to launch, every volume to create and every block to reserve.
 
     Reads the backends and keeps nothing. Exits 0, 1 on errors, 3 if a task cannot be placed, and with
-    --detailed-exitcode 2 if there are changes.
+    --detailed-exitcode 2 if there are changes. With --reuse, fleets still get the nodes that they declare.
     """
     from declarative.render import plan_json, plan_text
 
     try:
-        plan = compute(session, offline=offline, requested=requested)
+        plan = compute(session, out=out, **asked)
     except Failed as error:
         if as_json:
             emit(plan_json(_erroneous(error)))
@@ -73,26 +80,54 @@ def command(
         session.say(plan.diagnostics)
         if plan.result != "error":
             pager.show(plan_text(plan, summary_only=summary_only, **out_style()), paged=not no_pager)
+    if out is not None:
+        from declarative.cli.saved import say_kept
+
+        say_kept(session, out, plan.result)
     return 2 if detailed_exitcode and plan.result == "changes" else EXIT[plan.result]
 
 
 @state_errors
-def compute(session: Session, *, offline: bool, requested: tuple[str, ...]) -> Plan:
-    """The plan of the project as it is now."""
+def compute(
+    session: Session,
+    *,
+    offline: bool,
+    requested: tuple[str, ...],
+    reuse: bool = False,
+    out: str | None = None,
+) -> Plan:
+    """The plan of the project as it is now, saved in the file `out` if it has no errors."""
     from dataclasses import replace
 
     from declarative.apply import look
     from declarative.diagnostic import in_order
     from declarative.plan import make
 
+    if out is not None:
+        _check_out(out, offline=offline)
     loaded = session.load()
     assert loaded is not None
     check_requested(requested, loaded.desired.tasks)
     state = session.store(loaded.desired, offline=offline).read()
     backends = session.backends(loaded.desired, state)
     seen = look(state, backends, offline=offline)
-    plan = make(loaded.desired, state, seen.inventory, now(), requested=frozenset(requested))
-    return replace(plan, diagnostics=in_order((*session.warnings, *plan.diagnostics)))
+    plan = make(loaded.desired, state, seen.inventory, now(), requested=frozenset(requested), reuse=reuse)
+    diagnostics = in_order((*session.warnings, *plan.diagnostics))
+    plan = replace(plan, diagnostics=diagnostics, offline=offline)
+    if out is not None and plan.result != "error":
+        from declarative.cli.saved import keep
+
+        keep(session, out, (plan, loaded.desired, state, seen.inventory))
+    return plan
+
+
+def _check_out(name: str, *, offline: bool) -> None:
+    from declarative.cli.planfile import check_target
+
+    if offline:
+        summary = "a plan that was made offline is none to apply: nothing was looked at for it"
+        raise failed("usage", summary, "leave `--offline` or `--out` out")
+    check_target(name)
 
 
 def check_requested(requested: tuple[str, ...], tasks: Iterable[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -32,9 +32,6 @@ parallelism_option = click.option(
 vanished_option = click.option(
     "--accept-vanished", is_flag=True, help="Go on although several things of one backend are gone at once."
 )
-MOST_NAMED = 5
-"""Of many tasks the first few are named."""
-
 NOTHING_DONE = "nothing was done: a task cannot be placed (`--allow-unplaced` does the rest)"
 MOST_NAMED = 5
 """Tasks that are named where there may be thousands."""
@@ -48,6 +45,7 @@ class Run:
     def __init__(self, session: Session, desired: Desired, doing: str, options: Mapping[str, Any]) -> None:
         self.session = session
         self.desired = desired
+        self.names: Collection[str] = desired.tasks
         self.doing = doing
         self.options = options
         self.as_json: bool = options["as_json"]
@@ -74,9 +72,10 @@ class Run:
             self._show(plan)
             if plan.result == "error":
                 return 1
-            if plan.unplaced and not self.options.get("allow_unplaced"):
+            if len(plan.unplaced) > len(plan.waiting) and not self.options.get("allow_unplaced"):
                 sys.stderr.write(f"{NOTHING_DONE}\n")
                 return 3
+            self._say_waiting(plan, writer.state())
             self._check_env(plan, writer.state())
             if plan.actions:
                 self._ask()
@@ -98,7 +97,15 @@ class Run:
         gone = {a: r for a, r in state.records.items() if a in seen.inventory.gone}
         recorded = replace(settled, records={**settled.records, **gone})
         inventory = replace(seen.inventory, ranks={}, recovered={})
-        return make(self.desired, recorded, inventory, now(), requested=requested, destroy=destroy)
+        return make(
+            self.desired,
+            recorded,
+            inventory,
+            now(),
+            requested=requested,
+            destroy=destroy,
+            reuse=bool(self.options.get("reuse")),
+        )
 
     def _check_env(self, plan: Plan, state: State) -> None:
         """Variables that ranks need are there before anything is made for them."""
@@ -166,15 +173,10 @@ class Run:
 
     def tasks(self) -> tuple[str, ...]:
         """Declared tasks that this plan started, and those that run."""
-        state = self.store.read()
         actions = self.plan.actions if self.plan else ()
         started = {str(a.after["task"]) for a in actions if a.address.kind == "rank" and a.after}
-        going = {
-            str(r.inputs["task"])
-            for r in state.of("rank")
-            if not ((s := state.ranks.get(r.address.name)) and s.state.ended)
-        }
-        return tuple(sorted(t for t in started | going if t in self.desired.tasks))
+        going = _going(self.store.read())
+        return tuple(sorted(t for t in started | going if t in self.names))
 
     # ---------------------------------------------------------------------------------- what is said
 
@@ -191,6 +193,20 @@ class Run:
             self.out.write("Nothing to destroy.\n")
         else:
             self.out.write(plan_text(plan, **out_style()))
+
+    def _say_waiting(self, plan: Plan, state: State) -> None:
+        """Tasks that stay pending, and those that run on as they were: there is no place for what changed."""
+        going = _going(state)
+        for task in plan.waiting:
+            if self.as_json:
+                self.event({"event": "pending", "address": f"task/{task}"})
+        for tasks, what in (
+            ([t for t in plan.waiting if t not in going], "pending (no capacity now)"),
+            ([t for t in plan.waiting if t in going], "as it was (no capacity now for what changed)"),
+        ):
+            if tasks and not self.as_json:
+                verb = "stays" if len(tasks) == 1 else "stay"
+                sys.stderr.write(f"{_some(tasks)} {verb} {what}: the next `fleetform apply` tries again\n")
 
     def event(self, data: Mapping[str, Any]) -> None:
         """One event as a line of JSON."""
@@ -230,9 +246,7 @@ class Run:
         """What goes on after the command, and how to follow it."""
         tasks = self.tasks()
         if tasks and not self.as_json:
-            more = f" and {len(tasks) - MOST_NAMED} more" if len(tasks) > MOST_NAMED else ""
-            shown = ", ".join(f"task/{t}" for t in tasks[:MOST_NAMED]) + more
-            sys.stderr.write(f"running: {shown} (follow with `fleetform logs {tasks[0]} -f`)\n")
+            sys.stderr.write(f"running: {_some(tasks)} (follow with `fleetform logs {tasks[0]} -f`)\n")
 
     def say_ended(self, states: Mapping[str, RankState]) -> None:
         """How each task ended."""
@@ -249,6 +263,21 @@ class Run:
 
 def _tasks(names: Iterable[str]) -> str:
     return ", ".join(f"task/{name}" for name in names)
+
+
+def _some(tasks: Sequence[str]) -> str:
+    """The first few by name, and how many more there are."""
+    more = f" and {len(tasks) - MOST_NAMED} more" if len(tasks) > MOST_NAMED else ""
+    return _tasks(tasks[:MOST_NAMED]) + more
+
+
+def _going(state: State) -> set[str]:
+    """Tasks of which some rank has not ended."""
+    return {
+        str(r.inputs["task"])
+        for r in state.of("rank")
+        if not ((s := state.ranks.get(r.address.name)) and s.state.ended)
+    }
 
 
 def _is_terminal(stream: Any) -> bool:

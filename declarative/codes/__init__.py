@@ -11,8 +11,18 @@ from declarative.codes.language import LANGUAGE, YAML
 from declarative.codes.planning import CAPACITY, PLANNING, STRUCTURAL
 from declarative.codes.references import REFERENCES, TEMPLATES
 from declarative.codes.running import COMMAND, STATE
+from declarative.codes.saved import SAVED
 
-CODES: dict[str, Code] = {**YAML, **LANGUAGE, **TEMPLATES, **REFERENCES, **PLANNING, **STATE, **COMMAND}
+CODES: dict[str, Code] = {
+    **YAML,
+    **LANGUAGE,
+    **TEMPLATES,
+    **REFERENCES,
+    **PLANNING,
+    **SAVED,
+    **STATE,
+    **COMMAND,
+}
 REJECTIONS: dict[str, Code] = {**STRUCTURAL, **CAPACITY}
 
 __all__ = ["CODES", "REJECTIONS", "Code", "Group"]

@@ -17,6 +17,7 @@ class Group(StrEnum):
     PLACEMENT = "Placement"
     STRUCTURAL = "Placement: what no waiting mends"
     CAPACITY = "Placement: what waiting may mend"
+    SAVED = "Saved plans"
     STATE = "The state"
     COMMAND = "Commands"
 
@@ -44,6 +45,8 @@ _ABOUT = {
     "declared otherwise. Codes of `rejections` in JSON.",
     Group.CAPACITY: "Why a node or an offer that would suit the task cannot have it now. Codes of "
     "`rejections` in JSON.",
+    Group.SAVED: "A plan that `fleetform plan --out FILE` saved is carried out as it is or not at all. With "
+    "each of these nothing was done; all that differs is named at once.",
     Group.STATE: "What is recorded cannot be used, or refuses what was asked of it. A command that meets one "
     "of these has changed nothing beyond what it said that it did.",
     Group.COMMAND: "The command was asked for something that it cannot do.",

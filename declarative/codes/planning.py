@@ -48,6 +48,12 @@ PLANNING: dict[str, Code] = {
         "env: [HF_TOKEN]",
         "`export HF_TOKEN=…`, then run the command again",
     ),
+    "taken-up": Code(
+        Group.PLANNING,
+        "a command was cut short; what it had begun was read back from the backend, and is recorded",
+        "`apply` was killed after it had asked for a volume",
+        "nothing: what was done is adopted, and what was not is done with the same token",
+    ),
     "vanished": Code(
         Group.PLANNING,
         "several things of one backend are gone at once, which is more likely a fault than the truth",

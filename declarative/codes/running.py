@@ -7,9 +7,9 @@ from declarative.codes.entry import Code, Group
 STATE: dict[str, Code] = {
     "bad-url": Code(
         Group.STATE,
-        "`--state` or `FLEETFORM_STATE` is not a URL that can be used; a password in it is refused",
+        "`--state` or `FLEETFORM_STATE` is not a URL that can be used; a user or a password in it is refused",
         "`--state mysql://…`",
-        "write `sqlite:///path/to/state.db`",
+        "write `sqlite:///path/to/state.db` or `postgresql://host/database`",
     ),
     "no-state": Code(
         Group.STATE,
@@ -22,6 +22,67 @@ STATE: dict[str, Code] = {
         "the file is a database of something else; it was left as it is",
         "`--state sqlite:///shop.db`",
         "name another file",
+    ),
+    "no-driver": Code(
+        Group.STATE,
+        "a state in PostgreSQL needs psycopg, an extra that is not installed",
+        "`state: postgresql://db/fleet` after `pipx install fleetform`",
+        "`pipx install 'fleetform[postgresql]'`",
+    ),
+    "unreachable": Code(
+        Group.STATE,
+        "the state's server cannot be reached, has stopped, or takes no more connections; a command that was "
+        "in the middle of something has waited a minute for it",
+        "a server that is being restarted, a firewall, a mistyped host",
+        "see that it runs and can be reached, and run the command again: what was begun is in the journal",
+    ),
+    "no-database": Code(
+        Group.STATE,
+        "the server has no database of that name",
+        "`state: postgresql://db/flet`",
+        "mend the name, or make the database (`createdb`); its tables are made by the first `apply`",
+    ),
+    "not-authenticated": Code(
+        Group.STATE,
+        "the server does not let this user in, or it is not known who that is",
+        "a password that has changed",
+        "user and password come from PGUSER and PGPASSWORD, `~/.pgpass`, or a service of PGSERVICE",
+    ),
+    "not-allowed": Code(
+        Group.STATE,
+        "the user may not do that in the state's database",
+        "the first `apply` by one who may not make tables",
+        "let its owner `GRANT CREATE ON SCHEMA …`, or what the message names",
+    ),
+    "tls": Code(
+        Group.STATE,
+        "the server and this side do not agree on TLS, or its certificate is not to be trusted",
+        "`sslmode=disable` where the server wants TLS; `sslmode=verify-full` without `sslrootcert`",
+        "set `sslmode` and `sslrootcert` in the URL, or PGSSLMODE and PGSSLROOTCERT",
+    ),
+    "busy": Code(
+        Group.STATE,
+        "another process has kept the state's database busy for too long",
+        "a backup that holds the file, or a session that holds the lock's row",
+        "run the command again; nothing of the last step was recorded",
+    ),
+    "disk-full": Code(
+        Group.STATE,
+        "the state could not be written: its disk is full",
+        "none is needed",
+        "make room and run the command again; nothing of the last step was recorded",
+    ),
+    "disk": Code(
+        Group.STATE,
+        "the state's disk failed while it was read or written",
+        "none is needed",
+        "see what the system's log says of it, and run the command again",
+    ),
+    "backup": Code(
+        Group.STATE,
+        "the state could not be kept as it was before all of it would have been changed; nothing was",
+        "a full disk, when an upgrade brings the state to a new format",
+        "make room, and let the folder that the message names be written",
     ),
     "newer-format": Code(
         Group.STATE,
@@ -100,7 +161,7 @@ STATE: dict[str, Code] = {
         Group.STATE,
         "something would be forgotten that another record needs",
         "a node with a rank on it",
-        "remove first what the message names",
+        "remove first what the message names; `fleetform state rm --cascade` forgets it too",
     ),
     "not-recorded": Code(
         Group.STATE,
@@ -111,14 +172,44 @@ STATE: dict[str, Code] = {
     "exists": Code(
         Group.STATE,
         "something would be recorded a second time",
-        "an address that another command has made",
-        "plan again",
+        "`fleetform state mv` to a name that something else has",
+        "plan again, or choose another name",
     ),
     "already-owned": Code(
         Group.STATE,
         "one thing of a backend would belong to two addresses",
         "two volumes with one `volume_id`",
         "remove one of the two",
+    ),
+    "bad-state": Code(
+        Group.STATE,
+        "what `state push` was given is not what `state pull` prints",
+        "a file that was edited by hand, or cut short",
+        "pull it again, and push it as it is",
+    ),
+    "contradiction": Code(
+        Group.STATE,
+        "the state to push contradicts itself; nothing was changed",
+        "a file in which a node was taken out by hand, and its reservations left in",
+        "run `fleetform state check` where it comes from; take something out with `fleetform state rm`",
+    ),
+    "other-lineage": Code(
+        Group.STATE,
+        "the state to push is another one than the one that is there, of which nothing would be found again",
+        "`fleetform state push` in the wrong project",
+        "name an empty state with `--state`; one that records nothing is given up with `--force`",
+    ),
+    "older-state": Code(
+        Group.STATE,
+        "the state to push is not newer than the one that is there",
+        "a backup, after another apply",
+        "compare it with `fleetform state pull`; `--force` pushes it all the same, and keeps a backup",
+    ),
+    "name-in-use": Code(
+        Group.STATE,
+        "something would be made by a name that its backend still knows a renamed thing by",
+        "`fleetform state mv volume/data volume/store`, and then another volume `data`",
+        "declare another name, or rename it back with the command of the hint",
     ),
     "open-intent": Code(
         Group.STATE,

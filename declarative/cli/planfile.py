@@ -1,0 +1,107 @@
+"""Files with saved plans: written whole or not at all, for their owner's eyes, over nobody else's."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import tempfile
+from pathlib import Path
+
+from declarative import __version__
+from declarative.cli.session import Failed, failed
+from declarative.diagnostic import InvalidError
+from declarative.plan.saved import KIND, Saved, dump, load
+
+MOST_BYTES = 256 << 20
+"""A plan at the planner's own limit is about as large."""
+
+_OURS = re.compile(rb'\s*\{\s*"kind"\s*:\s*"' + re.escape(KIND.encode()) + rb'"')
+_HEAD = 200
+SUFFIXES = (".yaml", ".yml")
+
+
+def check_target(name: str) -> None:
+    """`Failed` if a plan could not be written to `name`: said before it is made."""
+    path = Path(name)
+    if name == "-":
+        raise failed("usage", "a plan is saved to a file", "name one, or print it: `fleetform plan --json`")
+    if path.suffix in SUFFIXES:
+        hint = f"write `--out {path.stem}.plan`: every `*{path.suffix}` of the project is read as its YAML"
+        raise failed("usage", f"a saved plan is not called `*{path.suffix}`", hint)
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        if not path.parent.is_dir():
+            raise failed("unwritable", f"`{path.parent}` is no directory", "make it first") from None
+        return
+    except OSError as error:
+        raise failed("unwritable", f"`{name}` cannot be written: {error.strerror}") from None
+    if not stat.S_ISREG(found.st_mode) or (found.st_size and not _OURS.match(_head(path))):
+        hint = "name another file, or remove that one"
+        raise failed(
+            "not-overwritten", f"`{name}` is there, and no plan of fleetform: it is left alone", hint
+        )
+
+
+def write(name: str, saved: Saved) -> None:
+    """Put a plan into a file of mode 0600, in one step."""
+    content = dump(saved).encode()
+    if len(content) > MOST_BYTES:
+        hint = "split the project; the plan can still be applied without a file"
+        raise failed("too-large", f"the plan has {len(content) >> 20} MiB; a file may have 256", hint)
+    check_target(name)  # once more: planning took its time
+    path = Path(name)
+    temporary = None
+    try:
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".plan.", suffix=".tmp")
+        with os.fdopen(descriptor, "wb") as file:  # mkstemp's mode is 0600
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except OSError as error:
+        raise failed("unwritable", f"`{name}` cannot be written: {error.strerror}") from None
+    finally:
+        if temporary:
+            with contextlib.suppress(OSError):
+                Path(temporary).unlink()
+
+
+def read(name: str) -> Saved:
+    """The plan in a file; `Failed` if there is none, or none that can be used."""
+    try:
+        content = _content(name)
+    except OSError as error:
+        hint = "`fleetform plan --out FILE` saves a plan; `fleetform apply` alone is about the whole project"
+        raise failed("unreadable", f"`{name}`: {error.strerror or error}", hint) from None
+    if not _OURS.match(content[:_HEAD]):
+        hint = "save one: `fleetform plan --out FILE`"
+        raise failed("not-a-plan", f"`{name}` is no plan that fleetform saved", hint)
+    if len(content) > MOST_BYTES:
+        raise failed(
+            "too-large", f"`{name}` has more than 256 MiB", "plan again: `fleetform plan --out FILE`"
+        )
+    try:
+        return load(content.decode(errors="surrogateescape"), f"`{name}`", __version__)
+    except InvalidError as error:
+        raise Failed(error.diagnostics) from None
+
+
+def _content(name: str) -> bytes:
+    """All of a regular file, as far as it may be looked at. A pipe is not waited for."""
+    descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return b""
+        head = file.read(_HEAD)
+        return head + file.read(MOST_BYTES + 1 - len(head)) if _OURS.match(head) else head
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(_HEAD)
+    except OSError:
+        return b"?"

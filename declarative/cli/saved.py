@@ -1,0 +1,178 @@
+"""Carrying out a saved plan: it is held against what is recorded and what is there, and then done as it is.
+
+The YAML is not read, and nothing is planned again. Relative paths are those of the project's directory, which
+is the current one or that of `-C`, as with every command.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from declarative.cli.run import Run
+from declarative.cli.session import Failed, Session, failed, now
+
+if TYPE_CHECKING:
+    from declarative.plan import Inventory, Plan
+    from declarative.plan.saved import Saved
+    from declarative.resource import Desired
+    from declarative.state import State
+    from declarative.store import Writer
+
+SENSIBLE = frozenset(
+    (
+        "file",
+        "auto_approve",
+        "wait",
+        "allow_unplaced",
+        "parallelism",
+        "accept_vanished",
+        "as_json",
+        "lock_timeout",
+        "state_url",
+    )
+)
+"""Options of `apply` that go with a saved plan. All others are about what is planned, which is settled."""
+
+
+def keep(session: Session, name: str, found: tuple[Plan, Desired, State, Inventory]) -> None:
+    """Save a plan with all that `apply` needs, and what it was made of."""
+    from declarative import __version__
+    from declarative.cli.planfile import write
+    from declarative.plan.facts import used
+    from declarative.plan.saved import Saved
+    from declarative.render.data import iso
+
+    plan, desired, state, inventory = found
+    saved = Saved(
+        plan=plan,
+        facts=used(plan, state, inventory),
+        backends=desired.backends,
+        tasks=tuple(sorted(desired.tasks)),
+        state=session.state_url(desired),
+        directory=str(session.directory.resolve()),
+        made_by=__version__,
+        made_at=iso(now()) or "",
+    )
+    write(name, saved)
+
+
+def say_kept(session: Session, name: str, result: str) -> None:
+    """What became of `--out`, on stderr."""
+    if result == "error":
+        sys.stderr.write("no plan was saved: it has errors\n")
+        return
+    where = "" if session.directory == Path() else f" -C {shlex.quote(str(session.directory))}"
+    sys.stderr.write(f"saved: `fleetform{where} apply {shlex.quote(name)}` carries out exactly this plan\n")
+
+
+def check_options() -> None:
+    """`Failed` for options that a saved plan leaves nothing to do for."""
+    ctx = click.get_current_context()
+    given = [
+        max(p.opts, key=len)
+        for p in ctx.command.params
+        if p.name
+        and p.name not in SENSIBLE
+        and ctx.get_parameter_source(p.name) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        names = ", ".join(f"`{name}`" for name in given)
+        hint = (
+            "give it to `fleetform plan --out FILE`" if len(given) == 1 else "give them to `fleetform plan`"
+        )
+        raise failed("usage", f"{names} has no effect on a plan that is made already", hint)
+
+
+class SavedRun(Run):
+    """One apply of a saved plan."""
+
+    def __init__(self, session: Session, saved: Saved, options: Mapping[str, Any]) -> None:
+        from declarative.resource import Desired
+        from declarative.spec import Project
+
+        self.saved = saved
+        desired = Desired(project=Project(state=saved.state), backends=saved.backends)
+        _check_place(session, saved, desired)  # before a state is made at a place that is not meant
+        super().__init__(session, desired, "apply", options)
+        self.names = saved.tasks
+
+    def _make_plan(self, writer: Writer, *, destroy: bool) -> Plan:  # noqa: ARG002
+        """The plan, once it is certain that it still holds; then what happened by itself is recorded."""
+        from declarative.apply import check_vanished, look, settle
+        from declarative.plan.facts import again, differences
+
+        plan, facts = self.saved.plan, self.saved.facts
+        state = writer.state()
+        _check_record(self.session, self.saved, state)
+        backends = self.session.backends(self.desired, state)
+        seen = look(state, backends, offers=bool(facts.offers))
+        known = set(plan.diagnostics)
+        self.session.say(tuple(d for d in seen.inventory.diagnostics if d not in known))
+        found = differences(facts, again(plan, facts, state, seen.inventory), seen.inventory.readiness)
+        if found:
+            raise Failed(found)
+        if not self.options["accept_vanished"]:
+            check_vanished(state, seen)
+        settle(writer, backends, seen, now, self.note)
+        return plan
+
+    def _ask(self) -> None:
+        """Who saved the plan has seen it."""
+
+
+def _check_place(session: Session, saved: Saved, desired: Desired) -> None:
+    """`Failed` if the state is not the one that the plan was made of; reads, and makes nothing."""
+    url = session.state_url(desired)
+    probe = Session(session.directory, url, (), ())
+    try:
+        state = probe.store(desired).read()
+    finally:
+        probe.close()
+    here = session.directory.resolve()
+    if (
+        saved.plan.lineage is None
+        and url == saved.state
+        and _place(url, here) != _place(url, Path(saved.directory))
+    ):
+        summary = f"the plan makes a new state in {saved.directory}, and this is {here}"
+        raise failed("plan-other-state", summary, _elsewhere(saved))
+    _check_record(session, saved, state)
+
+
+def _place(url: str, directory: Path) -> str:
+    path = url.removeprefix("sqlite:///")
+    return url if path == url else str(directory / path)
+
+
+def _check_record(session: Session, saved: Saved, state: State) -> None:
+    from dataclasses import replace
+
+    from declarative.plan.facts import record_difference
+
+    found = record_difference(saved.plan, state)
+    if found is None:
+        return
+    if found.code == "plan-other-state" and str(session.directory.resolve()) != saved.directory:
+        found = replace(found, hint=_elsewhere(saved))
+    raise Failed((found,))
+
+
+def _elsewhere(saved: Saved) -> str:
+    return (
+        f"run it there: `fleetform -C {shlex.quote(saved.directory)} apply FILE`, or say where: `--state URL`"
+    )
+
+
+def shown(saved: Saved) -> str:
+    """Where a saved plan comes from, in one line."""
+    from declarative.render import clean
+
+    where = f"for the state {saved.state} of {saved.directory}, serial {saved.plan.serial}"
+    return clean(f"Saved at {saved.made_at} by fleetform {saved.made_by}, {where}.") + "\n"

@@ -1,0 +1,285 @@
+"""A plan to be kept in a file: all that `apply` needs of it, and all that says whether it still holds.
+
+Pure: text in, text out; `cli.planfile` owns the file. A saved plan is self-contained, so what `apply` takes
+from the project beside the actions is in it: the backends as declared (credentials by the names of their
+variables), the names of the tasks, where the state is. `${{ env.X }}` stays as it is written: it is read when
+a rank starts. No secret gets in, because none is in a plan.
+
+The checksum guards against accidents and edits by hand. It is no signature: whoever may write the file can
+make a new one, and `apply` runs the commands that stand in it. It is to be trusted like the YAML.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from declarative.diagnostic import Diagnostic, InvalidError
+from declarative.plan.facts import AGAIN, Facts, digest
+from declarative.plan.types import Action, Op, Plan
+from declarative.plan.values import BadDataError, outline, reader, to_data
+from declarative.resource import shape_of
+from declarative.schema import BadValueError, Problem, decode, encode
+from declarative.spec import Backend
+from declarative.spec.values import Duration, Size
+
+KIND = "fleetform plan"
+FILE_VERSION = 1
+"""Of the file and of what its actions mean: raised when another version would carry them out otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A plan with everything that `apply` needs of it."""
+
+    plan: Plan
+    facts: Facts
+    backends: Mapping[str, Backend] = field(default_factory=dict)
+    tasks: tuple[str, ...] = ()
+    """The names of the declared tasks: those that `--wait` follows."""
+    state: str
+    """Where the state is, as it was given; it holds no password, those are refused."""
+    directory: str
+    """Where the project was: for messages, and to tell apart two states that are both empty."""
+    made_by: str
+    made_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """The file's fields, in its order."""
+
+    kind: str
+    format_version: int
+    layout: str
+    checksum: str
+    made_by: str
+    made_at: str
+    directory: str
+    state: str
+    tasks: tuple[str, ...]
+    backends: Mapping[str, Any]
+    facts_digest: str
+    facts: Facts
+    plan: Plan
+
+
+def layout() -> str:
+    """A fingerprint of what a file holds: where a field was added, the format is another one, though
+    nobody thought of raising its version.
+    """
+    found: dict[str, list[str]] = {}
+    outline(_File, found)
+    return digest(found).removeprefix("sha256:")[:12]
+
+
+def dump(saved: Saved) -> str:
+    """The file's text: the same plan, the same bytes."""
+    plan = saved.plan
+    # Source lines may hold anything; what is said of them, and where they are, is enough.
+    spans = {d: replace(d.span, text="") for d in plan.diagnostics if d.span}
+    found = tuple(replace(d, span=spans[d]) if d in spans else d for d in plan.diagnostics)
+    data: dict[str, Any] = {
+        "kind": KIND,
+        "format_version": FILE_VERSION,
+        "layout": layout(),
+        "checksum": "",
+        "made_by": saved.made_by,
+        "made_at": saved.made_at,
+        "directory": saved.directory,
+        "state": saved.state,
+        "tasks": list(saved.tasks),
+        "backends": {name: encode(backend) for name, backend in sorted(saved.backends.items())},
+        "facts_digest": digest(to_data(saved.facts)),
+        "facts": to_data(saved.facts),
+        "plan": to_data(replace(plan, diagnostics=found)),
+    }
+    data["checksum"] = _checksum(data)
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def load(text: str, name: str, version: str) -> Saved:
+    """The plan in a file's text; `InvalidError` with one finding if it cannot be used.
+
+    `name` is the file's, `version` this tool's: for the messages.
+    """
+    data, checksum = _parse(text, name)
+    _check_format(data, name, version)
+    if data.get("checksum") != checksum:
+        raise _refused(
+            "plan-edited",
+            f"{name} is not as it was saved: its checksum does not match",
+            f"a plan is changed in the YAML: edit that, and {AGAIN}",
+        )
+    try:
+        file: _File = reader(_File)(data)
+        backends = {key: _backend(key, value) for key, value in file.backends.items()}
+        _sound(file.plan)
+        if file.facts_digest != digest(to_data(file.facts)):
+            raise BadDataError("the digest of the facts").at("facts_digest")
+    except BadDataError as bad:
+        raise _no_plan(name, str(bad)) from None
+    return Saved(
+        plan=file.plan,
+        facts=file.facts,
+        backends=backends,
+        tasks=file.tasks,
+        state=file.state,
+        directory=file.directory,
+        made_by=file.made_by,
+        made_at=file.made_at,
+    )
+
+
+def _checksum(data: Mapping[str, Any]) -> str:
+    """Of everything but itself, however the file is laid out."""
+    return digest({key: value for key, value in data.items() if key != "checksum"})
+
+
+def _parse(text: str, name: str) -> tuple[dict[str, Any], str]:
+    """The data and its checksum, which only data has that can be written again."""
+    try:
+        data = json.loads(text, parse_constant=_no_constant)
+        checksum = _checksum(data) if isinstance(data, dict) else ""
+    except RecursionError:
+        raise _no_plan(name, "it is nested too deeply") from None
+    except ValueError:
+        raise _no_plan(name, "it is not JSON, or cut short") from None
+    if not isinstance(data, dict) or data.get("kind") != KIND:
+        raise _no_plan(name, f'it does not begin with `"kind": "{KIND}"`')
+    return data, checksum
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(text)
+
+
+def _check_format(data: Mapping[str, Any], name: str, version: str) -> None:
+    found, made_by = data.get("format_version"), data.get("made_by")
+    same = type(found) is int and found == FILE_VERSION
+    if same and data.get("layout") == layout():
+        return
+    by = made_by[:40] if isinstance(made_by, str) else "unknown"
+    number = f"{found}" if type(found) is int and abs(found) < 1 << 31 else "unknown"
+    number += " of another build" if same else ""
+    raise _refused(
+        "plan-format",
+        f"{name} has format {number}, made by fleetform {by}; "
+        f"this is fleetform {version}, which reads format {FILE_VERSION}",
+        f"apply it with fleetform {by}, or {AGAIN}",
+    )
+
+
+def _refused(code: str, summary: str, hint: str) -> InvalidError:
+    return InvalidError((Diagnostic(code=code, summary=summary, hint=hint),))
+
+
+def _no_plan(name: str, why: str) -> InvalidError:
+    return _refused("not-a-plan", f"{name} is no plan that can be used: {why}", AGAIN)
+
+
+def _backend(name: str, data: Any) -> Backend:
+    """By the language's own rules."""
+    problems: list[Problem] = []
+    found = decode(Backend, data, ("backends", name), problems)
+    if found is None or problems or found.name != name:
+        raise BadDataError("a backend").at(name).at("backends")
+    return found
+
+
+# ------------------------------------------------------------------------------------------ soundness
+
+_TEXTS: dict[str, tuple[str, ...]] = {
+    "volume": ("backend", "region"),
+    "node": ("fleet", "backend", "region", "instance_type"),
+    "reservation": ("task", "node"),
+    "attachment": ("task", "rank", "node", "volume", "path", "variable"),
+    "rank": ("task",),
+}
+_NUMBERS: dict[str, tuple[str, ...]] = {
+    "node": ("blocks",),
+    "reservation": ("rank", "total_blocks"),
+    "rank": ("rank",),
+}
+_DURATIONS = ("stop_duration", "max_duration")
+
+
+def _sound(plan: Plan) -> None:
+    """`BadDataError` unless every action can be looked at and carried out in order: nobody reads further
+    than this before commands are run.
+    """
+    done: set[str] = set()
+    for index, action in enumerate(plan.actions):
+        try:
+            _check(action, done)
+        except BadDataError as bad:
+            raise bad.at(index).at("actions").at("plan") from None
+        done.add(action.id)
+
+
+def _check(action: Action, done: set[str]) -> None:
+    if action.id in done:
+        raise BadDataError("given once").at("address")
+    if not done.issuperset(action.needs):
+        raise BadDataError("made of actions that come before").at("needs")
+    if (action.after is None) is not (action.op is Op.DELETE):
+        raise BadDataError("there for all but a delete").at("after")
+    kinds = [held.kind for held in action.holds]
+    wanted = {"reservation": "node", "attachment": "reservation", "rank": "reservation"}
+    base = wanted.get(action.address.kind) if action.op is Op.CREATE else None
+    if base and kinds.count(base) != 1:
+        raise BadDataError(f"with one {base}").at("holds")
+    if action.after is not None:
+        try:
+            _inputs(action.address.kind, action.after)
+        except BadDataError as bad:
+            raise bad.at("after") from None
+
+
+def _inputs(kind: str, inputs: Mapping[str, Any]) -> None:
+    """What others take out of an action's inputs is there, and of its kind."""
+    for name in _TEXTS[kind]:
+        _as(str, inputs, name)
+    for name in _NUMBERS.get(kind, ()):
+        _as(int, inputs, name)
+    if kind in ("node", "rank"):
+        _as(Mapping[str, str], {"env": {}, **inputs}, "env")
+    if kind == "reservation":
+        _as(tuple[int, ...], inputs, "blocks")
+    elif kind == "rank":
+        _as(tuple[str, ...], inputs, "commands")
+        _as(int, {"nodes": 1, **inputs}, "nodes")
+        for name in _DURATIONS:
+            _notation(Duration, inputs, name)
+    elif kind == "volume":
+        _notation(Size, inputs, "size")
+    elif kind == "node":
+        _shape(inputs)
+
+
+def _as(hint: Any, inputs: Mapping[str, Any], name: str) -> None:
+    if name not in inputs:
+        raise BadDataError("there").at(name)
+    try:
+        reader(hint)(inputs[name])
+    except BadDataError as bad:
+        raise bad.at(name) from None
+
+
+def _notation(notation: type[Duration | Size], inputs: Mapping[str, Any], name: str) -> None:
+    try:
+        if name in inputs:
+            notation.parse(inputs[name])
+    except BadValueError:
+        raise BadDataError(f"a {notation.__name__.lower()}").at(name) from None
+
+
+def _shape(inputs: Mapping[str, Any]) -> None:
+    try:
+        shape = shape_of(inputs)
+    except (TypeError, KeyError):
+        raise BadDataError("a shape").at("resources") from None
+    if type(shape.cpu) is not int or type(shape.memory_mib) is not int or type(shape.gpus) is not int:
+        raise BadDataError("a shape").at("resources")

@@ -1,0 +1,216 @@
+"""A plan's values as JSON-able data, and back, strictly by the types that the dataclasses declare.
+
+Not `schema`'s decoder: that reads a language, with defaults, notations and words for its users. This reads
+what a program wrote, so anything else is a fault of the file and gets one short sentence.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, TypeAlias
+
+from declarative.state import KINDS, Address
+
+Reader: TypeAlias = Callable[[Any], Any]
+
+LARGEST = 1 << 53
+"""Whole numbers beyond it are none that a plan has, and not every reader of JSON keeps them."""
+
+
+MOST_LEVELS = 40
+"""Of what is passed on as it is."""
+
+
+class BadDataError(ValueError):
+    """Data that is not what its type says; `path` leads to it, innermost part first until it is shown."""
+
+    def __init__(self, wanted: str) -> None:
+        super().__init__(wanted)
+        self.wanted = wanted
+        self.path: list[str] = []
+
+    def at(self, part: object) -> BadDataError:
+        """The same, seen from one level further out."""
+        self.path.append(f"[{part}]" if isinstance(part, int) else f".{part}")
+        return self
+
+    def __str__(self) -> str:
+        where = "".join(reversed(self.path)).removeprefix(".")
+        return f"`{where}` is not {self.wanted}" if where else f"it is not {self.wanted}"
+
+
+def to_data(value: Any) -> Any:
+    """A value as dicts, lists and scalars. Fields that are as they are by default stay out."""
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, str | int):
+        return value
+    if isinstance(value, Address):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): to_data(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_data(item) for item in value]
+    pairs = ((name, getattr(value, name), default) for name, default in _defaults(value.__class__))
+    return {name: to_data(item) for name, item, default in pairs if item != default}
+
+
+@functools.cache
+def _defaults(cls: type) -> tuple[tuple[str, Any], ...]:
+    return tuple((f.name, _default(f)) for f in dataclasses.fields(cls))
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+@functools.cache
+def reader(hint: Any) -> Reader:
+    """What makes a value of this type of data, or raises `BadDataError`."""
+    if hint is Any:
+        return functools.partial(_anything, MOST_LEVELS)
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        inner = reader(next(a for a in args if a is not types.NoneType))
+        return lambda data: None if data is None else inner(data)
+    if origin is tuple:
+        return functools.partial(_items, reader(args[0]))
+    if origin is Mapping:
+        return functools.partial(_mapping, _number_key if args[0] is int else str, reader(args[1]))
+    if issubclass(hint, Enum):
+        return functools.partial(_member, hint)
+    return _whole_of(hint)
+
+
+def _anything(levels: int, data: Any) -> Any:
+    if isinstance(data, list | dict):
+        if not levels:
+            raise BadDataError("so deep")
+        for item in data.values() if isinstance(data, dict) else data:
+            _anything(levels - 1, item)
+    return data
+
+
+def outline(hint: Any, found: dict[str, list[str]]) -> None:
+    """Collect what values of this type are made of: the names of all fields and members, class by class."""
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type) and hint.__name__ not in found:
+        names = found[hint.__name__] = [f.name for f in dataclasses.fields(hint)]
+        inner = typing.get_type_hints(hint)
+        for name in names:
+            outline(inner[name], found)
+    elif isinstance(hint, type) and issubclass(hint, Enum):
+        found[hint.__name__] = [str(member.value) for member in hint]
+    else:
+        for part in typing.get_args(hint):
+            outline(part, found)
+
+
+def _scalar(kind: type, wanted: str) -> Reader:
+    def read(data: Any) -> Any:
+        if type(data) is not kind:
+            raise BadDataError(wanted)
+        return data
+
+    return read
+
+
+def _whole(data: Any) -> int:
+    if type(data) is not int or abs(data) > LARGEST:
+        raise BadDataError("a whole number")
+    return data
+
+
+def _number(data: Any) -> Any:
+    if type(data) not in (int, float) or abs(data) > LARGEST:
+        raise BadDataError("a number")
+    return data  # a whole one stays whole, so that it is written again as it was
+
+
+def _address(data: Any) -> Address:
+    if type(data) is str:
+        kind, slash, name = data.partition("/")
+        if slash and name and kind in KINDS:
+            return Address(kind, name)
+    raise BadDataError("an address")
+
+
+_PLAIN: dict[Any, Reader] = {
+    str: _scalar(str, "text"),
+    bool: _scalar(bool, "true or false"),
+    int: _whole,
+    float: _number,
+    Address: _address,
+}
+
+
+def _number_key(data: str) -> int:
+    if not data.isdecimal() or len(data) > 9:
+        raise BadDataError("a mapping by number")
+    return int(data)
+
+
+def _items(item: Reader, data: Any) -> tuple[Any, ...]:
+    if not isinstance(data, list):
+        raise BadDataError("a list")
+    out: list[Any] = []
+    try:
+        for value in data:
+            out.append(item(value))  # noqa: PERF401  # how many there are tells which one is wrong
+    except BadDataError as bad:
+        raise bad.at(len(out)) from None
+    return tuple(out)
+
+
+def _mapping(key: Callable[[str], Any], item: Reader, data: Any) -> dict[Any, Any]:
+    if not isinstance(data, dict):
+        raise BadDataError("a mapping")
+    out: dict[Any, Any] = {}
+    for name, value in data.items():
+        try:
+            out[key(name)] = item(value)
+        except BadDataError as bad:
+            raise bad.at(name) from None
+    return out
+
+
+def _member(hint: type[Enum], data: Any) -> Enum:
+    try:
+        return hint(data)
+    except ValueError:
+        raise BadDataError(f"one of {', '.join(str(m.value) for m in hint)}") from None
+
+
+def _whole_of(cls: Any) -> Reader:
+    """A dataclass: every field that has no default is there, and nothing else is."""
+    hints = typing.get_type_hints(cls)
+    readers = {f.name: reader(hints[f.name]) for f in dataclasses.fields(cls)}
+    required = [f.name for f in dataclasses.fields(cls) if _default(f) is dataclasses.MISSING]
+
+    def read(data: Any) -> Any:
+        if not isinstance(data, dict):
+            raise BadDataError("a mapping")
+        given: dict[str, Any] = {}
+        for name, value in data.items():
+            if name not in readers:
+                raise BadDataError("known").at(name)
+            try:
+                given[name] = readers[name](value)
+            except BadDataError as bad:
+                raise bad.at(name) from None
+        for name in required:
+            if name not in given:
+                raise BadDataError("there").at(name)
+        return cls(**given)
+
+    return read

@@ -1,0 +1,499 @@
+"""Saved plans as values: what comes back, what is refused, and what makes them stale."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from declarative.diagnostic import Diagnostic, InvalidError, Severity, Span
+from declarative.plan import Inventory, Plan
+from declarative.plan.facts import Facts, again, canonical, differences, digest, record_difference, used
+from declarative.plan.saved import FILE_VERSION, Saved, dump, load
+from declarative.plan.values import outline, to_data
+from declarative.render import plan_json, plan_text
+from declarative.resource import LOCAL
+from declarative.state import Address, NodeState, RankState, Readiness, State
+from tests.model import World, offers_of, project, set_limits
+from tests.strategies import BACKENDS, happen, pairs
+
+LAW = settings(
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    max_examples=int(os.environ.get("FLEETFORM_EXAMPLES", "40")),
+)
+FLEET = {
+    "name": "aa",
+    "nodes": "2..4",
+    "placement": "cluster",
+    "blocks": 2,
+    "resources": {"cpu": 8},
+    "max_price": 5,
+}
+TASK = {"name": "ta", "nodes": 2, "exclusive": False, "resources": {"cpu": "1.."}}
+
+
+def kept(world: World, desired: Any, plan: Plan | None = None, inventory: Inventory | None = None) -> Saved:
+    """The plan of a world, as it would be saved."""
+    seen = inventory or world.inventory(desired)
+    made = plan or world.plan(desired)
+    return Saved(
+        plan=made,
+        facts=used(made, world.state(), seen),
+        backends=desired.backends,
+        tasks=tuple(sorted(desired.tasks)),
+        state="sqlite:///state.db",
+        directory="/infra",
+        made_by="0.1.0",
+        made_at="2026-01-31T12:00:00Z",
+    )
+
+
+def brought(found: Any, rng: random.Random) -> World:
+    """A world in which a project was applied."""
+    world = World()
+    desired = project(backends=BACKENDS, **found)
+    set_limits(world, desired)
+    plan = world.plan(desired)
+    if plan.result != "error":
+        world.apply(plan, rng)
+    return world
+
+
+def meanwhile(world: World, rng: random.Random) -> None:
+    """Ranks end, nodes fall ill or vanish."""
+    for name in world.running():
+        if rng.random() < 0.4:
+            world.end(name, rng.choice((RankState.SUCCEEDED, RankState.FAILED)))
+    for record in world.of("node"):
+        if rng.random() < 0.15:
+            world.sick[record.address.name] = NodeState.NOT_READY
+        elif rng.random() < 0.1:
+            world.gone.add(record.address)
+
+
+def back(saved: Saved) -> Saved:
+    return load(dump(saved), "`x.plan`", "0.1.0")
+
+
+def refused(text: str) -> Diagnostic:
+    with pytest.raises(InvalidError) as caught:
+        load(text, "`x.plan`", "0.1.0")
+    (found,) = caught.value.diagnostics
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ laws
+
+
+@LAW
+@given(pairs(), st.integers(0, 1 << 16))
+def test_what_comes_back_is_what_was_saved(found, seed):
+    """decode(encode(plan)) == plan, to the byte, the text and the JSON; applied, it makes the same world; and
+    nothing has changed, so that nothing says it had.
+    """
+    rng = random.Random(seed)
+    world = brought(found[0], rng)
+    happen(world, rng)
+    desired = project(backends=BACKENDS, **found[1])
+    set_limits(world, desired)
+    saved = kept(world, desired)
+    event(saved.plan.result)
+    text = dump(saved)
+    same = back(saved)
+    assert saved == same
+    assert text == dump(same)
+    assert plan_json(saved.plan) == plan_json(same.plan)
+    assert plan_text(saved.plan, color=False, width=100) == plan_text(same.plan, color=False, width=100)
+    assert again(same.plan, same.facts, world.state(), world.inventory(desired)) == same.facts
+    if saved.plan.result == "error":
+        return
+    other = world.copy()
+    world.apply(saved.plan, random.Random(seed))
+    other.apply(same.plan, random.Random(seed))
+    assert world == other
+
+
+@LAW
+@given(pairs(), st.integers(0, 1 << 16))
+def test_a_plan_that_is_not_stale_can_be_applied(found, seed):
+    """Whatever happens between `plan --out` and `apply FILE`: either it is said, or the plan is carried out
+    in any order that its needs allow.
+    """
+    rng = random.Random(seed)
+    world = brought(found[0], rng)
+    desired = project(backends=BACKENDS, **found[1])
+    set_limits(world, desired)
+    for name in world.running():
+        if rng.random() < 0.3:
+            world.end(name, RankState.SUCCEEDED)  # seen to end by the plan, and not recorded yet
+    saved = kept(world, desired)
+    if saved.plan.result == "error":
+        return
+    meanwhile(world, rng)
+    now = again(saved.plan, saved.facts, world.state(), world.inventory(desired))
+    said = differences(saved.facts, now)
+    event(f"stale: {sorted({d.code for d in said})}")
+    assert bool(said) is (digest_of(saved.facts) != digest_of(now))
+    assert {str(a) for a in world.gone} == {d.address for d in said if d.code == "plan-gone"}
+    if not said:
+        world.settle()
+        sound(world, saved.plan, rng)
+
+
+def digest_of(facts: Facts) -> str:
+    return digest(to_data(facts))
+
+
+def sound(world: World, plan: Plan, rng: random.Random) -> None:
+    """Carry it out as `apply` does, which takes a delete of what went by itself for done."""
+    there = {
+        a.id
+        for a in plan.actions
+        if a.op.value != "delete" or a.address in world.records or a.address.kind in ("node", "volume")
+    }
+    actions = [
+        replace(a, needs=tuple(n for n in a.needs if n in there), **_now(world, a))
+        for a in plan.actions
+        if a.id in there
+    ]
+    world.apply(replace(plan, actions=tuple(actions)), rng)
+
+
+def _now(world: World, action: Any) -> dict[str, Any]:
+    """An update of an ended rank is one of what it holds now."""
+    record = world.records.get(action.address)
+    if action.op.value == "update" and action.address.kind == "rank" and record:
+        return {"holds": tuple(record.needs)}
+    return {}
+
+
+# ------------------------------------------------------------------------------------------- staleness
+
+
+@pytest.fixture
+def lived():
+    """A world in which a task runs on two of three nodes, and what a second task would be placed by."""
+    world = World()
+    first = project(backends=BACKENDS, fleets=[{**FLEET, "nodes": "3..4"}], tasks=[TASK])
+    set_limits(world, first)
+    world.apply(world.plan(first))
+    second = project(
+        backends=BACKENDS,
+        fleets=[{**FLEET, "nodes": "3..4"}],
+        tasks=[TASK, {"name": "tb", "resources": {"cpu": "1.."}}],
+    )
+    return world, second, kept(world, second)
+
+
+def stale(world: World, desired: Any, saved: Saved, inventory: Inventory | None = None) -> list[Diagnostic]:
+    seen = inventory or world.inventory(desired)
+    now = again(saved.plan, saved.facts, world.state(), seen)
+    return list(differences(saved.facts, now, seen.readiness))
+
+
+def places(plan: Plan) -> set[str]:
+    return {r.node for r in plan.reservations if r.status.value == "new"}
+
+
+def test_only_nodes_that_get_work_count(lived):
+    world, desired, saved = lived
+    (node,) = places(saved.plan)
+    assert set(saved.facts.nodes) == {node}
+    for record in world.of("node"):
+        if record.address.name != node:
+            world.sick[record.address.name] = NodeState.NOT_READY
+    assert stale(world, desired, saved) == []
+    seen = world.inventory(desired)
+    sick = {**seen.readiness, node: Readiness(state=NodeState.NOT_READY, reason="disk is full")}
+    (said,) = stale(world, desired, saved, replace(seen, readiness=sick))
+    assert said.code == "plan-node-state"
+    assert said.summary == (
+        f"node/{node} was ready when the plan was made, and is not_ready now: disk is full"
+    )
+
+
+def test_every_recorded_node_and_volume_that_vanishes_counts(lived):
+    """What vanished is forgotten by the next command, which changes the record: then another plan is due."""
+    world, desired, saved = lived
+    for record in world.of("node"):
+        world.gone = {record.address}
+        assert [(d.code, d.address) for d in stale(world, desired, saved)] == [
+            ("plan-gone", str(record.address))
+        ]
+
+
+def test_a_rank_that_ends_does_not_count(lived):
+    world, desired, saved = lived
+    for name in world.running():
+        world.end(name, RankState.FAILED)
+    assert stale(world, desired, saved) == []
+    assert record_difference(saved.plan, world.state()) is None
+
+
+def test_blocks_that_were_free_because_a_rank_had_ended_have_to_be(lived):
+    """The plan saw a rank end whose node cannot be asked now."""
+    world, _, _ = lived
+    full = project(
+        backends=BACKENDS,
+        fleets=[{**FLEET, "nodes": 3}],
+        tasks=[TASK, {"name": "tb", "nodes": 5, "placement": "any", "resources": {"cpu": "1.."}}],
+    )
+    running = world.state().ranks
+    for name in world.running():
+        world.end(name, RankState.SUCCEEDED)
+    saved = kept(world, full)
+    assert saved.plan.unplaced == ()
+    assert saved.facts.ranks
+    assert set(saved.facts.ranks.values()) == {True}
+    world.ranks = dict(running)
+    assert {d.code for d in stale(world, full, saved)} == {"plan-rank-state"}
+
+
+def test_a_rank_beside_which_others_are_started_has_to_run_on(lived):
+    world, desired, _ = lived
+    del world.records[Address("rank", "ta-1")]
+    saved = kept(world, desired)
+    assert "create:rank/ta-1" in [a.id for a in saved.plan.actions]
+    assert saved.facts.ranks == {"ta-0": False}
+    assert stale(world, desired, saved) == []
+    world.end("ta-0", RankState.FAILED)
+    assert [(d.code, d.address) for d in stale(world, desired, saved)] == [("plan-rank-state", "rank/ta-0")]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"price": 4.5}, "cost 4 USD/h, and costs 4.5 USD/h"),
+        ({"price": None}, "cost 4 USD/h, and costs an unknown price"),
+        ({"limit": 1}, "can be had in another number: at most 1"),
+        ({"instance_type": "bigger"}, "is not offered any more"),
+        ({"limit": 7}, None),
+    ],
+)
+def test_offers_that_are_launched_have_to_be_as_they_were(change, words):
+    """Their price, and as many of them as the plan takes; what others cost is no matter."""
+    desired = project(backends=BACKENDS, fleets=[{**FLEET, "nodes": 2, "backends": ["sky"]}])
+    world = World()
+    saved = kept(world, desired)
+    assert set(saved.facts.offers) == {"big of backend sky in east"}
+    seen = world.inventory(desired)
+    other = tuple(
+        replace(o, **change)
+        if (o.instance_type, o.region, o.spot) == ("big", "east", False)
+        else replace(o, price=99.0)
+        for o in seen.offers["sky"]
+    )
+    found = stale(world, desired, saved, replace(seen, offers={**seen.offers, "sky": other}))
+    said = [f"what nodes would be launched from has changed: big of backend sky in east {words}"]
+    assert [d.summary for d in found] == (said if words else [])
+
+
+def test_what_a_command_that_was_cut_short_had_made_counts(lived):
+    world, desired, saved = lived
+    record = replace(world.of("node")[0], address=Address("node", "aa-7"))
+    seen = replace(world.inventory(desired), recovered={record.address: record})
+    (said,) = stale(world, desired, saved, seen)
+    assert (said.code, said.address) == ("plan-recovered", "node/aa-7")
+    with_it = kept(world, desired, inventory=seen)
+    assert stale(world, desired, with_it, seen) == []
+    other = replace(seen, recovered={record.address: replace(record, generation=2)})
+    assert [d.code for d in stale(world, desired, with_it, other)] == ["plan-recovered"]
+
+
+@pytest.mark.parametrize(
+    ("planned", "state", "said"),
+    [
+        ((None, 0), State(), None),
+        ((None, 0), State(lineage="a"), None),
+        ((None, 0), State(lineage="a", serial=3), "its serial was 0 and is 3 now"),
+        (("a", 7), State(lineage="a", serial=9), "its serial was 7 and is 9 now"),
+        (("a", 7), State(lineage="b", serial=7), "that one has lineage a, this one lineage b"),
+        (("a", 7), State(), "that one has lineage a, this one nothing in it yet"),
+        (("a", 7), State(lineage="a", serial=7), None),
+    ],
+)
+def test_the_record_has_to_be_the_same(planned, state, said):
+    found = record_difference(Plan(lineage=planned[0], serial=planned[1]), state)
+    assert (said is None) is (found is None)
+    assert found is None or said in found.summary
+
+
+# ------------------------------------------------------------------------------------------- the file
+
+
+@pytest.fixture
+def text(lived):
+    return dump(lived[2])
+
+
+def again_sealed(text: str, change: Any) -> str:
+    """The file as one would forge it: changed, and with the right checksum."""
+    data = json.loads(text)
+    change(data)
+    data.pop("checksum", None)
+    return json.dumps({**data, "checksum": digest(data)})
+
+
+def test_any_edit_is_found(text):
+    """Every scalar of the file, changed by itself."""
+    data = json.loads(text)
+    seen = 0
+    for path in paths(data):
+        if path in (("kind",), ("format_version",), ("layout",)):
+            continue
+        other = copy.deepcopy(data)
+        *front, last = path
+        where = other
+        for part in front:
+            where = where[part]
+        where[last] = "x" if where[last] != "x" else "y"
+        assert refused(json.dumps(other)).code == "plan-edited", path
+        seen += 1
+    assert seen > 100
+
+
+def paths(data: Any, front: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else None
+    if items is None:
+        return [front]
+    return [p for key, value in items for p in paths(value, (*front, key))]
+
+
+def test_layout_is_no_edit(text):
+    data = json.loads(text)
+    assert load(json.dumps(data, indent=2, sort_keys=True), "x", "0") == load(text, "x", "0")
+
+
+def test_the_format_comes_first(text):
+    """A file of another version is said to be so, whatever else is in it."""
+    found = refused(json.dumps({"kind": "fleetform plan", "format_version": 9, "made_by": "3.1.4"}))
+    assert found.code == "plan-format"
+    assert found.summary == (
+        "`x.plan` has format 9, made by fleetform 3.1.4; "
+        f"this is fleetform 0.1.0, which reads format {FILE_VERSION}"
+    )
+    assert found.hint == "apply it with fleetform 3.1.4, or plan again: `fleetform plan --out FILE`"
+    versions: list[Any] = [None, "1", True, [], 1.0, 10**30]
+    for version in versions:
+        assert (
+            refused(text.replace('"format_version":1,', f'"format_version":{json.dumps(version)},')).code
+            == "plan-format"
+        )
+
+
+def test_a_field_that_was_added_is_another_format(text):
+    """Though nobody raised the version."""
+    found = refused(again_sealed(text, put("layout", "0123456789ab")))
+    assert found.code == "plan-format"
+    assert "`x.plan` has format 1 of another build, made by fleetform 0.1.0" in found.summary
+    names: dict[str, list[str]] = {}
+    outline(Saved, names)
+    assert {"Plan", "Action", "Op", "Refusal", "RankVerdict", "Facts", "OfferFact", "NodeState"} <= set(names)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "null",
+        "[]",
+        '"fleetform plan"',
+        "{}",
+        '{"kind": "shop"}',
+        '{"kind": "fleetform plan", "x": NaN}',
+        '{"kind": "fleetform plan", "x": 1e999}',
+        '{"kind": "fleetform plan", "x": "\\ud800"}',
+        '{"kind": "fleetform plan", "x": ' + "9" * 5000 + "}",
+        '{"kind": "fleetform plan", "x": ' + "[" * 200_000 + "]" * 200_000 + "}",
+        '{"kind": "fleetform plan", "x": \udcff}',
+    ],
+)
+def test_what_is_no_plan_is_said_to_be_none(content):
+    assert refused(content).code == "not-a-plan"
+
+
+def put(*path: Any) -> Any:
+    """A change: the last of `path` is the value, those before lead to where it goes."""
+    *front, last, value = path
+
+    def change(data: Any) -> None:
+        for part in front:
+            data = data[part]
+        if value is None:
+            del data[last]
+        else:
+            data[last] = value
+
+    return change
+
+
+FIRST = ("plan", "actions", 0)
+LAST = ("plan", "actions", -1, "after")
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        (put("plan", None), "`plan` is not there"),
+        (put("more", 1), "`more` is not known"),
+        (put("plan", []), "`plan` is not a mapping"),
+        (put("plan", "actions", {}), "`plan.actions` is not a list"),
+        (put(*FIRST, "op", "rm"), "`plan.actions[0].op` is not one of create, update, delete"),
+        (put(*FIRST, "op", []), "`plan.actions[0].op` is not one of create, update, delete"),
+        (put(*FIRST, "address", "pod/x"), "`plan.actions[0].address` is not an address"),
+        (put(*FIRST, "address", 7), "`plan.actions[0].address` is not an address"),
+        (put(*FIRST, "after", None), "`plan.actions[0].after` is not there for all but a delete"),
+        (put(*FIRST, "after", "blocks", ["0"]), "`plan.actions[0].after.blocks[0]` is not a whole number"),
+        (put(*FIRST, "after", "node", 3), "`plan.actions[0].after.node` is not text"),
+        (put(*FIRST, "after", "task", None), "`plan.actions[0].after.task` is not there"),
+        (put(*FIRST, "holds", []), "`plan.actions[0].holds` is not with one node"),
+        (put(*FIRST, "needs", ["create:rank/z-0"]), "`plan.actions[0].needs` is not made of actions"),
+        (put(*LAST, "commands", "rm"), "`plan.actions[1].after.commands` is not a list"),
+        (put(*LAST, "env", {"A": 1}), "`plan.actions[1].after.env.A` is not text"),
+        (put(*LAST, "max_duration", "soon"), "`plan.actions[1].after.max_duration` is not a duration"),
+        (put("plan", "serial", 1.5), "`plan.serial` is not a whole number"),
+        (put("plan", "serial", 1 << 60), "`plan.serial` is not a whole number"),
+        (put("plan", "lineage", 5), "`plan.lineage` is not text"),
+        (put("plan", "nodes", 0, "holders", {"x": "a"}), "`plan.nodes[0].holders.x` is not a mapping by"),
+        (put("backends", "sky", "driver", 4), "`backends.sky` is not a backend"),
+        (put("backends", "sky", []), "`backends.sky` is not a backend"),
+        (put("facts", "nodes", {"aa-2": "fine"}), "`facts.nodes.aa-2` is not one of"),
+        (put("facts_digest", "sha256:0"), "`facts_digest` is not the digest of the facts"),
+        (put("tasks", [1]), "`tasks[0]` is not text"),
+    ],
+)
+def test_wrong_types_are_named(text, change, where):
+    """With the right checksum, too: nothing of a file is done unless all of it is right."""
+    found = refused(again_sealed(text, change))
+    assert found.code == "not-a-plan"
+    assert where in found.summary
+
+
+def test_deep_inputs_are_refused(text):
+    deep: Any = []
+    for _ in range(60):
+        deep = [deep]
+    assert "so deep" in refused(again_sealed(text, put("plan", "actions", 0, "after", "more", deep))).summary
+
+
+def test_source_lines_stay_out():
+    """A warning may show any line of the YAML; where it stands is enough."""
+    span = Span(file="a.yaml", line=3, column=1, end_line=3, end_column=4, text="API_KEY: hunter2")
+    warning = Diagnostic(code="x", summary="y", span=span, severity=Severity.WARNING)
+    saved = kept(World(), project(), Plan(lineage=None, serial=0, diagnostics=(warning,)))
+    assert "hunter2" not in dump(saved)
+    assert back(saved).plan.diagnostics == (replace(warning, span=replace(span, text="")),)
+
+
+def test_canonical_is_one_text():
+    assert canonical({"b": [1, 2.5, None], "a": "ä"}) == '{"a":"ä","b":[1,2.5,null]}'
+    assert offers_of(project())[LOCAL]
