@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli import ended, fleet, lines, processes, release, task, until, volume
+from tests.cli import ended, fleet, lines, on_terminal, processes, release, task, until, volume
 
 CRASH = Path(__file__).with_name("crash.py")
 
@@ -284,6 +285,35 @@ def test_damaged_node(project):
     project.declare(fleet(nodes=2), gang(project, nodes=1))
     project.apply()
     assert project.ranks("job")[0]["node"] == "gpu-1"
+
+
+@pytest.mark.parametrize("fault", ["damaged", "gone"])
+def test_node_breaks_between_preview_and_use(project, fault):
+    """The plan was made while it was ready. It is looked at once more before its blocks are taken: nothing is
+    started on it, and what needs nothing of it goes on.
+    """
+    project.declare(fleet(nodes=2))
+    project.apply()
+    ran = project.path / "ran"
+    tasks = [task(f"job-{n}", f"echo {n} >> {ran}", instances=[f"gpu-{n}"]) for n in "01"]
+    project.declare(fleet(nodes=2), *tasks)
+    assert [r["status"] for r in project.plan()["reservations"]] == ["new", "new"]
+
+    def fault_it():
+        if fault == "gone":
+            shutil.rmtree(project.node("gpu-0"))
+        else:
+            (project.node("gpu-0") / "fleetform.json").write_text("{")
+
+    code, screen = on_terminal(project, "apply", "--wait", answer="yes\n", asked=fault_it)
+    assert code == 4, screen
+    assert "Nodes: observed at " in screen
+    assert "reservation/job-0-0: failed" in screen
+    assert re.search(r"node/gpu-0 is (unknown|not_ready|unreachable|failed)", screen)
+    assert lines(ran) == ["1"]
+    assert project.ranks("job-0")[0]["state"] == "pending"
+    assert project.busy().get("gpu-0", 0) == 0
+    assert processes(project.path) == {}
 
 
 def test_conflict(project):
