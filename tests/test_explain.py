@@ -282,6 +282,18 @@ def test_volumes_of_others_are_in_use():
     assert {t["code"] for t in found["places"]["turned_down"]} == {"volume-busy"}
 
 
+def test_each_node_is_held_by_its_own():
+    """Nodes that are alike are asked about as one, and each is named with who sits on it."""
+    three = declared([{**GPU, "nodes": "0..4"}], [{**TRAIN, "nodes": 3}], catalog=[H100])
+    found = text(ask(World(), three, "rank/train-0"))
+    held = [line for line in found.splitlines() if "not-idle" in line or "busy" in line]
+    for line in held:
+        for number in ("1", "2"):
+            if f"node/gpu-{number} " in line:
+                assert f"rank/train-{number})" in line
+    assert held
+
+
 def test_limits_of_fleets_that_the_task_may_not_use_are_not_its_business():
     other = {**POOL, "name": "other", "max_price": 1}
     desired = declared([POOL, other], [{"name": "job", "fleets": ["gpu"], "resources": {"gpu": 1}}])

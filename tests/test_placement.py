@@ -474,3 +474,12 @@ def test_waiting_is_no_hint_where_it_mends_nothing():
 def test_names_are_sorted_as_people_count():
     """Numbers by their value; what only looks like a digit is a letter."""
     assert sorted(["gpu-10", "gpu-2", "gpu-²"], key=natural) == ["gpu-2", "gpu-10", "gpu-²"]
+
+
+def test_only_what_is_there_is_counted():
+    """Nodes that this plan launches for others are no idle nodes that were found busy."""
+    asks = [ask("aa", nodes=2, priority=9), ask("bb", nodes=2)]
+    refusal = refused(run(asks, [], [fleet(nodes="0..2", offers=[offer()], placement="cluster")]))
+    assert refusal.summary.endswith(
+        "2 whole idle nodes in one cluster fleet wanted, 0 found (1 beyond the fleet's maximum)"
+    )

@@ -146,6 +146,7 @@ class Tally:
             nodes = self.refusals.finished.nodes
             if reason.code in ("not-idle", "busy"):  # of a node that this plan launches it says nothing
                 numbers = [n for n in numbers if not nodes[n].new]
+        if reason and numbers:
             self.counts[reason.code] += len(numbers)
             self._by_code.setdefault((fleet, reason.code), []).append((reason, numbers))
 

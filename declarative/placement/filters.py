@@ -108,5 +108,6 @@ def block_reason(task: Task, kind: Kind, held: Mapping[int, str]) -> Reason | No
     if task.whole_nodes:
         detail = f"not whole: {len(held)} of {kind.total} blocks busy ({holders})"
         return Reason("not-idle", detail, {"blocks": wanted - idle})
-    detail = f"wanted {wanted} blocks, {idle} of {kind.total} idle ({holders})"
+    blocks = "1 block" if wanted == 1 else f"{wanted} blocks"
+    detail = f"wanted {blocks}, {idle} of {kind.total} idle ({holders})"
     return Reason("busy", detail, {"blocks": wanted - idle})

@@ -304,10 +304,16 @@ class _Weighing:
                 items = [r for r, _ in found]
                 if what == "node":
                     items.sort(key=lambda r: natural(r.target))
+                    items = [self._itself(r) for r in items[:NAMED]]
                 cheaper = sum(less for _, less in found)
                 yield Turned(
                     what=what, code=code, count=len(found), cheaper=cheaper, examples=tuple(items[:NAMED])
                 )
+
+    def _itself(self, rejection: Rejection) -> Rejection:
+        """Of a node with who sits on it: all that are alike were asked about as one."""
+        reason = self.tally.of_node(self.board.index[rejection.target.removeprefix("node/")])
+        return reason.of(rejection.target) if reason else rejection
 
 
 def barred_reason(fleet: str, limit: str) -> Reason:
