@@ -91,6 +91,8 @@ class Config:
     regions: tuple[str, ...] = ()
     zones: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+    hosts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Hosts that exist, by node name: where a provider that makes no machines looks for its things."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,111 @@
+#!/bin/sh
+# What stands before the text of `runner.sh` in the script that is put on a host: whose node the host is.
+#
+# The state folder's file `claim` has the id of that node in its first line, and after it whatever the caller
+# wanted to keep. There is one, so a host is one node at a time. Below the folder with the id's name is all that
+# belongs to the node. The runner's commands are refused if $FLEETFORM_RUNNER_DIR, which is FOLDER/ID/ranks,
+# is of another node. Besides these there are:
+#
+#   @show FOLDER               "FLEETFORM-CLAIM BYTES", then that many bytes: the claim
+#   @claim FOLDER ID BYTES     takes the host with the claim on stdin, if nobody has it; then as @show
+#   @change FOLDER ID BYTES    puts another claim in place of the one with that id; then as @show
+#   @release FOLDER ID         gives the host back and removes all of the node; refused while a rank runs
+#   @tidy FOLDER ID [KEEP]...  removes what has ended, except the attempts to keep
+
+refuse() { # CODE TEXT
+  printf 'FLEETFORM-ERR %s %s\n' "$1" "$2"
+  exit 76
+}
+held() { # FOLDER: sets held
+  held=''
+  { read -r held <"$1/claim"; } 2>/dev/null || :
+}
+show() { # FOLDER
+  if [ -e "$1/claim" ]; then
+    text=$(cat "$1/claim" && echo .) || refuse unwritable "$1/claim"
+    text=${text%.}
+    LC_ALL=C
+    printf 'FLEETFORM-CLAIM %s\n%s' "${#text}" "$text"
+  else
+    echo 'FLEETFORM-CLAIM 0'
+  fi
+}
+bring() { # FOLDER BYTES: the claim from stdin, whole, as $new
+  umask 077
+  new=$1/claim.$$
+  trap 'rm -f "$new"' EXIT
+  trap 'exit 76' HUP INT TERM
+  true 2>/dev/null >"$new" || refuse unwritable "$1"
+  head -c "$2" 2>/dev/null >"$new" || refuse nospace "$1"
+  size=$(stat -c %s "$new")
+  [ "$size" -eq "$2" ] || refuse truncated "$size of $2 bytes came"
+  chmod 1600 "$new" # the sticky bit: systemd-tmpfiles leaves such files alone, however old they get
+  sync "$new"
+}
+running() { # FOLDER ID: sets busy
+  busy=''
+  [ ! -d "$1/$2/ranks" ] || busy=$(
+    FLEETFORM_RUNNER_DIR=$1/$2/ranks sh "$0" _poll |
+      sed -n -e 's/^\([^ ]*\) running .*/\1/p' -e 's/^\([^ ]*\) orphan .*/\1/p'
+  )
+}
+erase() { # PATH: also folders that a task made read-only
+  rm -rf "$1" 2>/dev/null || { chmod -R u+rwx "$1" && rm -rf "$1"; } 2>/dev/null || refuse unwritable "$1"
+}
+
+verb=${1-}
+case $verb in
+@show) show "$2" ;;
+@claim)
+  bring "$2" "$4"
+  mkdir -p "$2/$3" 2>/dev/null || refuse nospace "$2"
+  ln "$new" "$2/claim" 2>/dev/null || [ -e "$2/claim" ] || refuse unwritable "$2 cannot hold links"
+  sync "$2"
+  held "$2"
+  [ "$held" = "$3" ] || rmdir "$2/$3" 2>/dev/null
+  show "$2"
+  ;;
+@change)
+  bring "$2" "$4"
+  held "$2"
+  [ "$held" = "$3" ] || refuse gone "the host is not this node any more"
+  mv -f "$new" "$2/claim" || refuse unwritable "$2"
+  sync "$2"
+  show "$2"
+  ;;
+@release)
+  running "$2" "$3"
+  # shellcheck disable=SC2086  # words
+  [ -z "$busy" ] || refuse running "$(echo $busy)"
+  held "$2"
+  [ "$held" != "$3" ] || rm -f "$2/claim" || refuse unwritable "$2/claim"
+  if [ -d "$2/$3" ]; then erase "$2/$3"; fi
+  for old in "$2"/bin/*.sh; do [ "$old" = "$0" ] || rm -f "$old"; done # nothing runs that could need them
+  ;;
+@tidy)
+  folder=$2 node=$2/$3
+  held "$folder"
+  [ "$held" = "$3" ] || refuse gone "the host is not this node any more"
+  shift 3
+  for attempt in "$node"/ranks/[A-Za-z0-9_]*; do
+    id=${attempt##*/}
+    for keep; do [ "$keep" != "$id" ] || continue 2; done
+    if [ -d "$attempt" ] && FLEETFORM_RUNNER_DIR=$node/ranks sh "$0" forget "$id" >/dev/null; then
+      rm -f "$node/hosts/$id"
+      if [ -d "$node/work/$id" ]; then erase "$node/work/$id"; fi
+    fi
+  done
+  ;;
+esac
+case $verb in
+@*) exit 0 ;;
+_poll) set -- poll ;;
+_*) ;;
+*)
+  node=${FLEETFORM_RUNNER_DIR%/ranks}
+  held "${node%/*}"
+  [ "$held" = "${node##*/}" ] || refuse gone "the host is not this node any more"
+  ;;
+esac
+unset node held verb
+

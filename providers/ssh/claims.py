@@ -1,0 +1,141 @@
+"""Claims: whose node a host is. A file on the host, so that everybody who asks gets the same answer.
+
+A host is one node of one state at a time: two states that know nothing of each other would give its blocks
+away twice. Who wants two on one host anyway, gives each a state folder of its own (`options.root`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from declarative.provider import PermanentError, PermanentKind, Thing
+from declarative.state import Address
+from providers.runner import ANSWER_SECONDS
+from providers.ssh import scripts
+from providers.ssh.transport import SshTransport
+from providers.transport import ConnectionLost
+
+_FORMAT = 1
+ERASE_SECONDS = 600.0
+"""A node's folder may hold much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What stands in a host's `claim`."""
+
+    owner: str
+    address: Address
+    token: str
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """The node's id on its host: of this one create, and fit for a folder's name."""
+        return key_of(self.token)
+
+    @property
+    def thing(self) -> Thing:
+        """As the port has it."""
+        return Thing(address=self.address, token=self.token, inputs=self.inputs, outputs=self.outputs)
+
+    def text(self) -> bytes:
+        """As it stands in the file."""
+        body = {
+            "format": _FORMAT,
+            "owner": self.owner,
+            "address": str(self.address),
+            "token": self.token,
+            "inputs": self.inputs,
+            "outputs": self.outputs,
+        }
+        try:
+            return f"{self.key}\n{json.dumps(body, default=_plain)}\n".encode()
+        except (TypeError, ValueError) as error:
+            message = f"{self.address}: its inputs cannot be written as JSON: {error}"
+            raise PermanentError(PermanentKind.INVALID, message, about="inputs") from error
+
+
+def key_of(token: str) -> str:
+    """The id of the node that a create with this token makes."""
+    return hashlib.sha256(token.encode()).hexdigest()[:16]
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is no JSON")
+
+
+class Claims:
+    """The claim of one host."""
+
+    def __init__(self, transport: SshTransport, root: str | None) -> None:
+        self._transport = transport
+        self._root = root
+
+    def read(self) -> Claim | None:
+        """Whose it is; None for nobody's."""
+        return self._ask("@show")
+
+    def take(self, claim: Claim) -> Claim:
+        """Take the host, if it is nobody's; whose it is then."""
+        text = claim.text()
+        found = self._ask("@claim", claim.key, str(len(text)), stdin=text)
+        if found is None:
+            raise ConnectionLost(f"{self._transport.host} was taken and given back meanwhile")
+        return found
+
+    def change(self, claim: Claim) -> None:
+        """Put this claim in place of the one with its key."""
+        text = claim.text()
+        self._ask("@change", claim.key, str(len(text)), stdin=text)
+
+    def release(self, key: str) -> None:
+        """Give the host back, with all that is left of the node. Nothing happens to another's claim."""
+        self._run("@release", key, seconds=ERASE_SECONDS)
+
+    def tidy(self, key: str, keep: frozenset[str]) -> None:
+        """Remove the attempts that have ended, with their folders, except those to keep."""
+        self._run("@tidy", key, *sorted(keep), seconds=ERASE_SECONDS)
+
+    def _run(self, verb: str, *arguments: str, stdin: bytes = b"", seconds: float = ANSWER_SECONDS) -> bytes:
+        entered = scripts.enter(self._transport, self._root)
+        argv = ("sh", entered.script, verb, entered.root, *arguments)
+        return scripts.ask(self._transport, argv, stdin, seconds)
+
+    def _ask(self, verb: str, *arguments: str, stdin: bytes = b"") -> Claim | None:
+        said = self._run(verb, *arguments, stdin=stdin)
+        _, found, rest = said.partition(b"FLEETFORM-CLAIM ")
+        count, _, body = rest.partition(b"\n")
+        if not found or not count.isdigit() or len(body) < int(count):
+            raise ConnectionLost(f"the claim of {self._transport.host} did not come whole")
+        return self._parsed(body[: int(count)]) if int(count) else None
+
+    def _parsed(self, text: bytes) -> Claim:
+        try:
+            first, _, rest = text.decode().partition("\n")
+            body = json.loads(rest)
+            claim = Claim(
+                owner=str(body["owner"]),
+                address=Address.parse(body["address"]),
+                token=str(body["token"]),
+                inputs=dict(body["inputs"]),
+                outputs=dict(body["outputs"]),
+            )
+            whole = body["format"] == _FORMAT and first == claim.key
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+            whole = False
+        if not whole:
+            root = self._root or "its state folder (/var/tmp/fleetform-<uid>)"
+            summary = f"the claim of {self._transport.host} cannot be read: damaged, or of another version"
+            hint = f"restore the file `claim` in {root} on it, or move it away if nothing there is needed"
+            raise PermanentError(
+                PermanentKind.INVALID, summary, about=self._transport.host.hostname, hint=hint
+            )
+        return claim

@@ -1,0 +1,120 @@
+"""Host keys: which ones count for a host, and what to write down if another one is offered.
+
+There is no way to go without: neither `StrictHostKeyChecking no` nor `UserKnownHostsFile none` is heeded.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+
+from declarative.provider import PermanentError, PermanentKind
+from providers.ssh.host import Host
+
+USERS, MACHINES = "~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts"
+DECLARED = "the host's `host_keys`"
+
+
+@dataclass(slots=True)
+class Trust:
+    """The keys that count for one host."""
+
+    host: Host
+    name: str
+    """As it has to stand in a file of known hosts."""
+    where: str
+    """Where a key has to be written down."""
+    listed: asyncssh.SSHKnownHosts
+    known: tuple[asyncssh.SSHKey, ...] = ()
+    """Those that were found for it at the last try."""
+
+    @classmethod
+    def of(cls, host: Host, options: asyncssh.SSHClientConnectionOptions) -> Trust:
+        """By what is declared and what ssh's configuration says."""
+        port = options.port or 22
+        plain = options.host_key_alias or options.host
+        name = plain if options.host_key_alias or port == 22 else f"[{plain}]:{port}"
+        if host.host_keys:
+            text = "".join(f"{name} {_key(key)}\n" for key in host.host_keys)
+            return cls(host, name, DECLARED, _parsed(text, DECLARED))
+        if host.known_hosts:
+            try:
+                text = Path(host.known_hosts).read_text(errors="replace")
+            except OSError as error:
+                summary = f"{host.known_hosts}: {error.strerror}"
+                raise PermanentError(PermanentKind.INVALID, summary, about="known_hosts") from error
+            return cls(host, name, host.known_hosts, _parsed(text, host.known_hosts))
+        # asyncssh takes `UserKnownHostsFile none` for leave to trust everybody.
+        given = options.known_hosts
+        named = [path for path in given if isinstance(path, str)] if isinstance(given, list) else []
+        paths = [*(named or [USERS]), MACHINES]
+        return cls(host, name, paths[0], _parsed("\n".join(map(_text, paths)), paths[0]))
+
+    def match(self, host: str, address: str, port: int | None) -> Any:
+        """What asyncssh asks for: keys, authorities, revoked keys, and the same of X.509."""
+        found = self.listed.match(host, address, port)
+        self.known = tuple(found[0])
+        return found
+
+
+@dataclass(slots=True)
+class Checked(asyncssh.SSHClient):
+    """Remembers the key that was refused."""
+
+    trust: Trust
+    offered: asyncssh.SSHKey | None = field(default=None)
+
+    def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
+        """Asked about a key that is not among the known ones."""
+        self.offered = key
+        return False
+
+    def refusal(self, said: str) -> PermanentError:
+        """The fault for a host whose key does not count, with the line that would make it count."""
+        host, trust = self.trust.host, self.trust
+        if self.offered is None:  # revoked, or a certificate
+            summary = f"{host} is not to be trusted: {said}"
+            return PermanentError(PermanentKind.AUTH, summary, about="host key")
+        key = " ".join(self.offered.export_public_key().decode().split()[:2])
+        prints = f"{self.offered.get_algorithm()} {self.offered.get_fingerprint()}"
+        line = key if trust.where == DECLARED else f"{trust.name} {key}"
+        if not trust.known:
+            summary = f"the key of {host} is not known: it offers {prints}"
+            hint = f"if that is its fingerprint, add this line to {trust.where}: {line}"
+        else:
+            known = ", ".join(f"{k.get_algorithm()} {k.get_fingerprint()}" for k in trust.known)
+            summary = f"the key of {host} has changed: known is {known}, it offers {prints}"
+            hint = (
+                "somebody may be posing as it; if it was set up anew, replace its line in "
+                f"{trust.where} by: {line}"
+            )
+        return PermanentError(PermanentKind.AUTH, summary, about="host key", hint=hint)
+
+
+def _key(text: str) -> str:
+    try:
+        asyncssh.import_public_key(text)
+    except ValueError as error:
+        summary = f"`{text}` is no public key: {error}"
+        hint = "write it as in /etc/ssh/ssh_host_ed25519_key.pub on the host: `ssh-ed25519 AAAA…`"
+        raise PermanentError(PermanentKind.INVALID, summary, about="host_keys", hint=hint) from error
+    return text.strip()
+
+
+def _text(path: str) -> str:
+    """A file that may be absent."""
+    real = Path(path).expanduser()
+    return real.read_text(errors="replace") if os.access(real, os.R_OK) and real.is_file() else ""
+
+
+def _parsed(text: str, where: str) -> asyncssh.SSHKnownHosts:
+    try:
+        return asyncssh.import_known_hosts(text)
+    except ValueError as error:
+        summary = f"{where} cannot be read: {error}"
+        about = "host_keys" if where == DECLARED else "known_hosts"
+        raise PermanentError(PermanentKind.INVALID, summary, about=about) from error

@@ -1,0 +1,24 @@
+"""A command as one line for whatever shell a user has on a host: sh, bash, zsh, fish, csh."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+
+_BARE = re.compile(r"[A-Za-z0-9_@%+=:,./-]+( [A-Za-z0-9_@%+=:,./-]+)*", re.ASCII)
+_ODD = re.compile(rb"[^A-Za-z0-9_@%+=:,./ -]")
+
+
+def command_line(argv: Sequence[str]) -> str:
+    """`argv` as separate words, whatever they hold.
+
+    Shells agree on bare words, and on what stands between single quotes as long as there is no quote, newline
+    or `!` in it, nor a backslash before one of those. So anything else goes as octal numbers, for sh to read.
+    """
+    text = " ".join(argv)
+    if all(argv) and _BARE.fullmatch(text):
+        return f"exec {text}"
+    words = "exec " + shlex.join(argv)
+    safe = _ODD.sub(lambda odd: b"\\0%03o" % odd[0][0], words.encode(errors="surrogateescape"))
+    return f"""exec sh -c 'eval "$(printf %b "$1")"' sh '{safe.decode()}'"""

@@ -1,0 +1,239 @@
+"""One kept connection to one host, and what may go wrong on the way, told apart. The home of asyncssh.
+
+All of it runs in the loop of `transport`. What never was sent is a fault of the port; what was sent and not
+answered is `ConnectionLost`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from typing import Any
+
+import asyncssh
+
+from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
+from providers.ssh.host import Host
+from providers.ssh.keys import Checked, Trust
+from providers.transport import ConnectionLost, Finished
+
+HANDSHAKES = 16
+"""At once, of one process: each costs computing time, and a deadline runs."""
+SHORT, LONG = 3, 5
+"""Commands at once on a connection, by whether they may take long. sshd takes 10 at most (MaxSessions), and a
+stop that waits for minutes shall not keep a poll waiting."""
+LONG_SECONDS = 90.0
+
+
+class Links:
+    """All links of a process."""
+
+    def __init__(self) -> None:
+        self._links: dict[Host, Link] = {}
+        self.handshakes = asyncio.Semaphore(HANDSHAKES)
+
+    def to(self, host: Host) -> Link:
+        """The one to that host."""
+        return self._links.setdefault(host, Link(host, self))
+
+    async def close(self) -> None:
+        """End them all."""
+        await asyncio.gather(*(link.close() for link in tuple(self._links.values())), return_exceptions=True)
+
+
+class Link:
+    """The way to one host. It connects when it is needed, and again when the connection was lost."""
+
+    def __init__(self, host: Host, links: Links) -> None:
+        self._host = host
+        self._links = links
+        self._connection: asyncssh.SSHClientConnection | None = None
+        self._used: dict[asyncssh.SSHClientConnection, int] = {}
+        self._opening = asyncio.Lock()
+        self._short, self._long = asyncio.Semaphore(SHORT), asyncio.Semaphore(LONG)
+        self.known: dict[str, Any] = {}
+        """What was found out over the present connection."""
+
+    async def run(self, command: str, stdin: bytes, timeout: float | None) -> Finished:  # noqa: ASYNC109  # the port's
+        """Run a line of shell to its end."""
+        async with self._long if timeout is None or timeout > LONG_SECONDS else self._short:
+            connection = await self.connection()
+            self._used[connection] = self._used.get(connection, 0) + 1
+            try:
+                async with asyncio.timeout(timeout):
+                    return await self._answer(connection, command, stdin)
+            except TimeoutError:
+                self._retire(connection)
+                raise ConnectionLost(f"{self._host} gave no answer within {timeout:g} s") from None
+            except asyncio.CancelledError:
+                self._retire(connection)
+                raise
+            except asyncssh.ChannelOpenError as error:
+                if connection.is_closed():
+                    raise ConnectionLost(f"the connection to {self._host} was lost") from error
+                self._retire(connection)
+                summary = f"{self._host} takes no more commands at once: {error.reason}"
+                raise TransientError(TransientKind.BUSY, summary, about=self._host.hostname) from error
+            except (asyncssh.Error, OSError) as error:
+                raise ConnectionLost(f"the connection to {self._host} was lost: {error}") from error
+            finally:
+                self._used[connection] -= 1
+                if not self._used[connection]:
+                    del self._used[connection]
+                    if connection is not self._connection:
+                        connection.close()
+
+    def _retire(self, connection: asyncssh.SSHClientConnection) -> None:
+        """Use it no more: what was not waited for keeps its place there. Others on it end in peace."""
+        if connection is self._connection:
+            self._connection = None
+
+    async def _answer(self, connection: asyncssh.SSHClientConnection, command: str, stdin: bytes) -> Finished:
+        process = await connection.create_process(command, encoding=None)
+        try:
+            with contextlib.suppress(OSError):  # it may end without reading
+                process.stdin.write(stdin)
+                process.stdin.write_eof()
+            stdout, stderr = await process.communicate()
+            status, killed = process.exit_status, process.exit_signal
+        finally:
+            process.close()
+        if killed is not None:
+            return Finished(-_number(killed[0]), bytes(stdout), bytes(stderr))
+        if status is None:  # asyncssh calls it an end: the answer may be cut off anywhere
+            raise ConnectionLost(f"the connection to {self._host} was lost")
+        return Finished(status, bytes(stdout), bytes(stderr))
+
+    async def connection(self, behind: tuple[Host, ...] = ()) -> asyncssh.SSHClientConnection:
+        """The kept connection, or a new one; the port's fault where there can be none.
+
+        `behind` are the hosts to which this one is on the way.
+        """
+        if self._host in behind:
+            summary = f"the way to {behind[0]} goes in a circle"
+            raise PermanentError(PermanentKind.INVALID, summary, about="proxy_jump")
+        async with self._opening:
+            if self._connection is None or self._connection.is_closed():
+                self.known = {}
+                try:
+                    self._connection = await self._open((*behind, self._host))
+                except (OSError, ValueError, asyncssh.Error) as error:
+                    raise unsent(self._host, error) from error
+            return self._connection
+
+    async def _open(self, way: tuple[Host, ...]) -> asyncssh.SSHClientConnection:
+        host = self._host
+        given = {
+            "port": host.port,
+            "username": host.user,
+            "client_keys": [host.identity_file] if host.identity_file else None,
+            "config": [host.config] if host.config else None,
+        }
+        settings: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+        # What the configuration file says of this host; nothing is sent yet.
+        options = await asyncssh.SSHClientConnectionOptions.construct(
+            host=host.hostname, ignore_encrypted=True, **settings
+        )
+        trust = Trust.of(host, options)
+        tunnel = await self._tunnel(options, way)
+        client = Checked(trust)
+
+        async def attempt(**more: Any) -> asyncssh.SSHClientConnection:
+            return await asyncssh.connect(
+                host.hostname,
+                **settings,
+                **more,
+                tunnel=tunnel,
+                client_factory=lambda: client,
+                known_hosts=trust.match,
+                ignore_encrypted=True,  # the agent may have it open
+                x509_trusted_certs=None,
+                password_auth=False,
+                kbdint_auth=False,
+                host_based_auth=False,
+                connect_timeout=host.timing.connect,
+                login_timeout=host.timing.connect,
+                keepalive_interval=host.timing.keepalive,
+                keepalive_count_max=host.timing.missed,
+            )
+
+        async with self._links.handshakes:
+            try:
+                return await attempt()
+            except (asyncssh.KeyExchangeFailed, asyncssh.ConnectionLost, ConnectionResetError):
+                if not trust.known:
+                    raise
+            except asyncssh.HostKeyNotVerifiable as error:
+                raise client.refusal(str(error)) from error
+            # Known by a key of a kind that the host has no more: ask for what it has, to be able to say so.
+            try:
+                return await attempt(server_host_key_algs="default")
+            except asyncssh.HostKeyNotVerifiable as error:
+                raise client.refusal(str(error)) from error
+
+    async def _tunnel(
+        self, options: asyncssh.SSHClientConnectionOptions, way: tuple[Host, ...]
+    ) -> asyncssh.SSHClientConnection | None:
+        """The connection to the host on the way, declared or of the configuration file."""
+        jump = self._host.proxy_jump or _configured(self._host, options)
+        if jump is None:
+            return None
+        return await self._links.to(jump).connection(way)
+
+    async def close(self) -> None:
+        """Say goodbye."""
+        kept = {self._connection} if self._connection else set()
+        for connection in kept | self._used.keys():
+            connection.close()
+            await connection.wait_closed()
+
+
+def _configured(host: Host, options: asyncssh.SSHClientConnectionOptions) -> Host | None:
+    """The last host of the configuration file's `ProxyJump`; the others lead to it."""
+    found: Host | None = None
+    for part in str(options.tunnel).split(",") if isinstance(options.tunnel, str) else ():
+        user, _, place = part.rpartition("@")
+        name, _, port = place.rpartition(":") if ":" in place else (place, "", "")
+        if name == host.hostname:  # `Host *` with a ProxyJump means the hosts behind it
+            continue
+        found = Host(
+            hostname=name,
+            user=user or None,
+            port=int(port) if port else None,
+            known_hosts=host.known_hosts,
+            config=host.config,
+            proxy_jump=found,
+            timing=host.timing,
+        )
+    return found
+
+
+def unsent(host: Host, error: Exception) -> ProviderError:
+    """The port's fault for a connection that did not come about."""
+    about = host.hostname
+    said = str(error) or type(error).__name__
+    if isinstance(error, asyncssh.PermissionDenied):
+        summary = f"{host} refused the login: {said}"
+        hint = "see that the key is right (`identity_file`, or the agent), and that its public half is there"
+        return PermanentError(PermanentKind.AUTH, summary, about=about, hint=hint)
+    if isinstance(error, asyncssh.KeyExchangeFailed | asyncssh.ProtocolNotSupported | asyncssh.ProtocolError):
+        return PermanentError(PermanentKind.INVALID, f"{host} does not understand us: {said}", about=about)
+    if isinstance(error, TimeoutError):
+        summary = f"{host} did not answer within {host.timing.connect:g} s"
+        return TransientError(TransientKind.NOT_SENT, summary, about=about)
+    if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError) and error.filename:
+        summary = f"{error.filename}: {error.strerror}"
+        return PermanentError(PermanentKind.INVALID, summary, about="identity_file")
+    if isinstance(error, ValueError):
+        return PermanentError(PermanentKind.INVALID, f"{host}: {said}", about=about)
+    if isinstance(error, OSError) and error.errno and error.errno > 0:
+        said = os.strerror(error.errno)  # asyncio's own words are about calls
+    return TransientError(TransientKind.NOT_SENT, f"{host} cannot be reached: {said}", about=about)
+
+
+def _number(name: str) -> int:
+    """SSH calls a signal `KILL`."""
+    found = signal.Signals.__members__.get(f"SIG{name}")
+    return int(found) if found else 1

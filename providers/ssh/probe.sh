@@ -1,0 +1,82 @@
+# What a host has, and whether it is fit: one round trip, one line `name=value` each. Writes one small file into
+# the state folder, and takes it away again.
+# Arguments: the state folder, or nothing for the usual one; the id of the node that the host should be, or nothing.
+LC_ALL=C
+export LC_ALL
+umask 077
+root=${1:-/var/tmp/fleetform-$(id -u)}
+say() { printf '%s=%s\n' "$1" "$2"; }
+first() { { read -r line <"$1" && say "$2" "$line"; } 2>/dev/null; } # FILE NAME
+
+echo FLEETFORM-PROBE
+say root "$root"
+say host "$(uname -n)"
+say kernel "$(uname -sr)"
+say arch "$(uname -m)"
+first /proc/sys/kernel/random/boot_id boot_id
+first /etc/machine-id machine_id
+say now "$(date +%s.%N)"
+say cpus "$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)"
+sed -n 's/^MemTotal: *\([0-9]*\) kB/memory_kib=\1/p; s/^MemAvailable: *\([0-9]*\) kB/memory_free_kib=\1/p' /proc/meminfo
+for tool in sh env flock setsid stat head tail timeout taskset sha256sum unshare podman docker python3 mpirun \
+  nvidia-smi rocm-smi systemd-run; do
+  ! command -v "$tool" >/dev/null 2>&1 || say tool "$tool"
+done
+if [ -f /sys/fs/cgroup/cgroup.controllers ]; then
+  say cgroup v2
+elif [ -d /sys/fs/cgroup/memory ] || [ -d /sys/fs/cgroup/cpu ]; then
+  say cgroup v1
+fi
+[ ! -d /run/systemd/system ] || say systemd 1
+# The address that this connection came in by, and all others.
+address=${SSH_CONNECTION-}
+address=${address% *}
+say address "${address##* }"
+{ ip -o addr show scope global | sed -n 's/.* inet6\{0,1\} \([^ /]*\).*/addresses=\1/p'; } 2>/dev/null
+
+# The state folder, or where it would be made.
+at=$root
+while [ ! -d "$at" ] && [ "$at" != / ]; do
+  at=${at%/*}
+  at=${at:-/}
+done
+{ stat -f -c 'block=%S
+free=%a
+total=%b
+files=%c
+files_free=%d' "$at"; } 2>/dev/null
+if [ -L "$root" ] || { [ -e "$root" ] && [ ! -O "$root" ]; }; then
+  say state "$root is not this user's own folder"
+else
+  new=$at/.fleetform-probe.$$
+  if printf '#!/bin/sh\nexit 0\n' 2>/dev/null >"$new"; then
+    { chmod 700 "$new" && "$new"; } 2>/dev/null || say state "nothing can be executed in $at (noexec)"
+  elif [ -e "$new" ] || [ -w "$at" ]; then
+    say state "the disk of $at is full"
+  else
+    say state "$at cannot be written"
+  fi
+  rm -f "$new"
+fi
+first "$root/claim" claim
+if [ -n "${2-}" ] && [ -d "$root/$2" ]; then
+  # Which boot it was when somebody last looked.
+  { read -r last <"$root/$2/boot" && say last_boot "$last"; } 2>/dev/null
+  read -r boot </proc/sys/kernel/random/boot_id
+  [ "${last-}" = "$boot" ] || { echo "$boot" >"$root/$2/boot"; } 2>/dev/null
+fi
+
+# A broken driver may hang; then the host has GPUs of which nothing can be said.
+if command -v nvidia-smi >/dev/null 2>&1; then
+  said=$(timeout -k 1 10 nvidia-smi --query-gpu=index,uuid,name,memory.total,memory.used \
+    --format=csv,noheader,nounits 2>&1)
+  say nvidia_code $?
+  printf '%s\n' "$said" | sed 's/^/nvidia=/'
+elif command -v rocm-smi >/dev/null 2>&1; then
+  said=$(timeout -k 1 10 rocm-smi --showproductname --showmeminfo vram --csv 2>&1)
+  say rocm_code $?
+  printf '%s\n' "$said" | sed 's/^/rocm=/'
+else
+  for device in /dev/nvidia[0-9]*; do [ ! -e "$device" ] || say device "$device"; done
+fi
+echo FLEETFORM-END

@@ -1,0 +1,305 @@
+"""`Ssh`, the port's methods over claims (`claims`), looks (`probe`) and ranks (`ranks`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+from typing import Any, TypeVar
+
+from declarative.blocks import Shape
+from declarative.provider import (
+    Config,
+    Launch,
+    PermanentError,
+    PermanentKind,
+    ProviderError,
+    Thing,
+    TransientError,
+    TransientKind,
+)
+from declarative.resource import Offer
+from declarative.state import Address, RankStatus, Readiness, Record
+from providers.local.ranks import status
+from providers.runner import AttemptState, Runner, RunnerError
+from providers.ssh import probe, scripts
+from providers.ssh.claims import Claim, Claims, key_of
+from providers.ssh.faults import guarded
+from providers.ssh.host import host_of
+from providers.ssh.options import options_of
+from providers.ssh.probe import Facts, Look
+from providers.ssh.ranks import prepared
+from providers.ssh.transport import SshTransport
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+AT_ONCE = 32
+"""Hosts that are asked side by side."""
+
+
+class Ssh:
+    """Hosts that exist, as nodes.
+
+    It has no list of its own: which hosts there are, `Config.hosts` says for listing and finding, and a
+    record's inputs for everything else. `inputs["host"]` is how a host is reached and what is declared of it.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._options = options_of(config)
+
+    # ------------------------------------------------------------------------------------- things
+
+    @guarded
+    def offers(self) -> tuple[Offer, ...]:
+        """None: it launches nothing."""
+        return ()
+
+    @guarded
+    def look(self, hosts: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Look]:
+        """What hosts have and whether they are fit, before they are nodes; by the names that were given."""
+
+        def one(fields: Mapping[str, Any]) -> Look:
+            try:
+                transport, declared = self._transport(fields), _declared(fields)
+            except PermanentError as error:
+                return Look(readiness=probe.unanswered(error))
+            return probe.look(transport, self._options.root, declared)
+
+        return dict(zip(hosts, _side_by_side(one, list(hosts.values())), strict=True))
+
+    @guarded
+    def inventory(self) -> tuple[Thing, ...]:
+        """All nodes of this owner on `Config.hosts`: complete, or an error that names the silent ones."""
+        found = self._claims(self._config.hosts)
+        mine = {claim.address: claim for claim in found if claim and claim.owner == self._config.lineage}
+        return tuple(claim.thing for claim in mine.values())
+
+    @guarded
+    def find(self, address: Address, token: str) -> Thing | None:
+        """See the port. It asks the host of that name, or all where there is none of that name."""
+        hosts = self._config.hosts
+        if address.kind != "node":
+            return None
+        named = {address.name: hosts[address.name]} if address.name in hosts else hosts
+        for claim in self._claims(named):
+            if claim and (claim.owner, claim.address, claim.token) == (self._config.lineage, address, token):
+                return claim.thing
+        return None
+
+    def _claims(self, hosts: Mapping[str, Mapping[str, Any]]) -> list[Claim | None]:
+        """The claims of hosts, or a fault that names all that could not be asked."""
+        faults: list[ProviderError] = []
+
+        @guarded
+        def read(fields: Mapping[str, Any]) -> Claim | None:
+            return Claims(self._transport(fields), self._options.root).read()
+
+        def one(fields: Mapping[str, Any]) -> Claim | None:
+            try:
+                return read(fields)
+            except ProviderError as error:
+                faults.append(error)
+                return None
+
+        found = _side_by_side(one, list(hosts.values()))
+        if not faults:
+            return found
+        # One that can be tried again hides no other: what is wrong for good is said first.
+        first = next((e for e in faults if isinstance(e, PermanentError)), faults[0])
+        summary = "; ".join(sorted(error.summary for error in faults))
+        if isinstance(first, PermanentError):
+            raise PermanentError(first.kind, summary, about=first.about, hint=first.hint)
+        raise TransientError(TransientKind.NOT_SENT, summary, about=first.about, hint=first.hint)
+
+    @guarded
+    def create(
+        self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
+    ) -> Mapping[str, Any]:
+        """Take the host, or find that an earlier call with this token took it."""
+        _check_kind(address)
+        transport = self._transport(inputs.get("host"))
+        facts = probe.probe(transport, self._options.root)
+        if facts.state_fault:
+            hint = "mend it, or give the backend another `options.root`"
+            about = transport.host.hostname
+            raise PermanentError(PermanentKind.INVALID, facts.state_fault, about=about, hint=hint)
+        wanted = Claim(
+            owner=self._config.lineage,
+            address=address,
+            token=token,
+            inputs=inputs,
+            outputs={
+                "id": f"{address}.{key_of(token)}",
+                "address": _address(inputs["host"], facts),
+                "path": f"{facts.root}/{key_of(token)}",
+            },
+        )
+        have = Claims(transport, self._options.root).take(wanted)
+        if (have.owner, have.token) == (wanted.owner, wanted.token):
+            return have.outputs
+        if have.owner != wanted.owner:
+            summary = f"{transport.host} is {have.address} of another state (lineage {have.owner})"
+            hint = (
+                "destroy it there; or, if both shall use the host without knowing of each other, "
+                "give this backend another `options.root`"
+            )
+        else:
+            summary = f"{transport.host} is {have.address} already"
+            hint = "is one host declared under two names? else delete that node first"
+        raise PermanentError(PermanentKind.CONFLICT, summary, about=str(address), hint=hint)
+
+    @guarded
+    def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Write the new inputs down: how the host is reached may change with them, not which it is."""
+        _check_kind(have.address)
+        key = _key(have)
+        transport = self._transport(inputs.get("host"))
+        claims = Claims(transport, self._options.root)
+        claim = claims.read()
+        if claim is None or claim.key != key:
+            summary = f"{transport.host} is not {have.address}"
+            raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(have.address))
+        facts = probe.probe(transport, self._options.root)
+        outputs = {**claim.outputs, "address": _address(inputs["host"], facts)}
+        claims.change(replace(claim, inputs=inputs, outputs=outputs))
+        return outputs
+
+    @guarded
+    def delete(self, have: Record) -> None:
+        """Give the host back, with all that the node left there. One with running ranks is refused."""
+        if have.address.kind != "node":
+            return
+        claims = Claims(self._transport(have.inputs.get("host")), self._options.root)
+        claim = claims.read()
+        if claim and claim.owner != self._config.lineage:
+            return
+        if have.outputs.get("id"):
+            claims.release(_key(have))  # without a claim as well: its folder may be there still
+        elif claim and claim.address == have.address:
+            claims.release(claim.key)
+
+    def tidy(self, node: Record, keep: Sequence[str]) -> None:
+        """Remove the node's attempts that have ended, logs included, except those to keep."""
+        self._tidy(node, frozenset(keep))
+
+    @guarded
+    def _tidy(self, node: Record, keep: frozenset[str]) -> None:
+        Claims(self._transport(node.inputs.get("host")), self._options.root).tidy(_key(node), keep)
+
+    # -------------------------------------------------------------------------------------- nodes
+
+    @guarded
+    def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
+        """See the port. A host that cannot be asked has a readiness too, and it says why."""
+
+        def one(record: Record) -> Readiness:
+            try:
+                transport, key = self._transport(record.inputs.get("host")), _key(record)
+                declared = _declared(record.inputs["host"])
+            except PermanentError as error:
+                return probe.unanswered(error)
+            recorded = record.inputs.get("resources") or {}
+            return probe.look(transport, self._options.root, declared, recorded, key).readiness
+
+        names = [record.address.name for record in nodes]
+        return dict(zip(names, _side_by_side(one, list(nodes)), strict=True))
+
+    # -------------------------------------------------------------------------------------- ranks
+
+    @guarded
+    def start(self, node: Record, launch: Launch) -> RankStatus:
+        """See the port. CPUs beyond those of the host wrap around."""
+        transport = self._transport(node.inputs.get("host"))
+        entered = scripts.enter(transport, self._options.root)
+        launched = prepared(f"{entered.root}/{_key(node)}", entered.cpus, launch)
+        found = status(self._runner(node).start(launched))
+        if found is None:
+            summary = f"{launch.attempt} did not come up"
+            raise TransientError(TransientKind.AMBIGUOUS, summary, about=launch.attempt)
+        return found
+
+    @guarded
+    def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
+        """See the port. One round trip, however many there are."""
+        found = self._runner(node).poll(attempts) if attempts else {}
+        return {attempt: status(found[attempt]) for attempt in attempts}
+
+    @guarded
+    def stop(self, node: Record, attempt: str, grace_seconds: int) -> RankStatus | None:
+        """See the port."""
+        found = self._runner(node).stop(attempt, grace_seconds)
+        if found.state in {AttemptState.RUNNING, AttemptState.ORPHAN}:
+            raise TransientError(TransientKind.BUSY, f"{attempt} could not be killed yet", about=attempt)
+        return status(found)
+
+    @guarded
+    def change_limit(self, node: Record, attempt: str, seconds: int | None) -> None:
+        """See the port."""
+        self._runner(node).set_limit(attempt, seconds)
+
+    @guarded
+    def read_log(self, node: Record, attempt: str, offset: int, limit: int = 65536) -> bytes:
+        """See the port. An attempt that never started has an empty log."""
+        try:
+            return self._runner(node).tail(attempt, offset, limit)
+        except RunnerError as error:
+            if error.code == "missing":
+                return b""
+            raise
+
+    def _runner(self, node: Record) -> Runner:
+        transport = self._transport(node.inputs.get("host"))
+        entered = scripts.enter(transport, self._options.root)
+        return Runner(transport, f"{entered.root}/{_key(node)}/ranks", entered.script)
+
+    def _transport(self, fields: object) -> SshTransport:
+        return SshTransport(host_of(fields, self._config.project_dir, self._options.defaults))
+
+
+def _side_by_side(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    if len(items) < 2:
+        return [function(item) for item in items]
+    with ThreadPoolExecutor(min(AT_ONCE, len(items)), thread_name_prefix="hosts") as pool:
+        return list(pool.map(function, items))
+
+
+def _check_kind(address: Address) -> None:
+    if address.kind != "node":
+        summary = f"an ssh backend makes nodes only, not {address}"
+        raise PermanentError(PermanentKind.INVALID, summary, about=str(address))
+
+
+def _key(node: Record) -> str:
+    """The id of a recorded node on its host."""
+    key = str(node.outputs.get("id", "")).rpartition(".")[2]
+    if node.address.kind != "node" or len(key) != 16 or not key.isalnum():
+        raise PermanentError(PermanentKind.NOT_FOUND, f"{node.address} is no node of a host", about="id")
+    return key
+
+
+def _declared(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What counts more than what is read: fields of `Shape`."""
+    found = fields.get("resources") or {}
+    if not isinstance(found, Mapping) or set(found) - set(Shape.__dataclass_fields__):
+        summary = f"the declared resources of {fields.get('hostname')} cannot be {found!r}"
+        raise PermanentError(PermanentKind.INVALID, summary, about="resources")
+    return found
+
+
+def _address(fields: Mapping[str, Any], facts: Facts) -> str:
+    """By which other hosts reach it: the declared one, one in the declared network, or ours."""
+    if fields.get("internal_ip"):
+        return str(fields["internal_ip"])
+    if fields.get("network"):
+        network = ip_network(str(fields["network"]))
+        inside = [a for a in facts.addresses if ip_address(a) in network]
+        if not inside:
+            summary = (
+                f"{fields['hostname']} has no address in {network}: {', '.join(facts.addresses) or 'none'}"
+            )
+            raise PermanentError(PermanentKind.INVALID, summary, about="network")
+        return inside[0]
+    return facts.address or str(fields["hostname"])

@@ -1,0 +1,31 @@
+# Puts a script into the state folder: under its name only when it is whole, for half of one must never run.
+# Arguments: the folder, the script's name, its bytes, its SHA-256. The script comes on stdin.
+LC_ALL=C
+export LC_ALL
+umask 077
+refuse() { # CODE TEXT
+  printf 'FLEETFORM-ERR %s %s\n' "$1" "$2"
+  exit 76
+}
+command -v sha256sum >/dev/null || refuse tools 'sha256sum is needed'
+[ ! -L "$1" ] || refuse unwritable "$1 is a link"
+said=$(mkdir -p "$1/bin" 2>&1) || case $said in
+*'No space left'*) refuse nospace "$1" ;;
+*) refuse unwritable "$1" ;;
+esac
+# Everybody may write below /var/tmp: what somebody else put there is not ours to run.
+[ -O "$1" ] && [ -O "$1/bin" ] || refuse unwritable "$1 belongs to someone else"
+chmod 700 "$1" "$1/bin" || refuse unwritable "$1"
+new=$1/bin/.$2.$$
+trap 'rm -f "$new"' EXIT
+trap 'exit 76' HUP INT TERM
+true 2>/dev/null >"$new" || refuse unwritable "$1/bin"
+head -c "$3" 2>/dev/null >"$new" || refuse nospace "$1"
+size=$(stat -c %s "$new")
+[ "$size" -eq "$3" ] || refuse truncated "$size of $3 bytes came"
+sum=$(sha256sum <"$new")
+[ "${sum%% *}" = "$4" ] || refuse truncated 'it came damaged'
+chmod 1600 "$new" # the sticky bit: systemd-tmpfiles leaves such files alone, however old they get
+sync "$new"
+mv -f "$new" "$1/bin/$2" || refuse unwritable "$1/bin"
+echo FLEETFORM-PUT

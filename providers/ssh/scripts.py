@@ -1,0 +1,113 @@
+"""The scripts that run on hosts, and how they get there.
+
+Small ones travel with the command. The runner is put into the state folder, under a name that holds its
+content's hash: every version of fleetform finds its own, and supervisors keep the one they were started with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from providers.runner import ANSWER_SECONDS, RunnerError
+from providers.ssh.transport import SshTransport
+from providers.transport import ConnectionLost
+
+_HERE = Path(__file__).resolve().parent
+_SIGNAL = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entered:
+    """What was found out when a host was entered."""
+
+    root: str
+    cpus: tuple[int, ...]
+    script: str
+    """Where the runner is."""
+
+
+@cache
+def text(name: str) -> str:
+    """A script of this folder."""
+    return (_HERE / name).read_text()
+
+
+@cache
+def bundle() -> bytes:
+    """The runner, and before it the check whose node the host is. One file: it is whole or not there."""
+    return (text("claim.sh") + (_HERE.parent / "runner.sh").read_text()).encode()
+
+
+@cache
+def bundle_hash() -> str:
+    """By which a host tells whether it has this one."""
+    return hashlib.sha256(bundle()).hexdigest()
+
+
+def enter(transport: SshTransport, root: str | None) -> Entered:
+    """Find the state folder and put the runner there, if that was not done over this connection."""
+    return transport.once(f"entered {root}", lambda: _enter(transport, root))
+
+
+def _enter(transport: SshTransport, root: str | None) -> Entered:
+    name = f"runner-{bundle_hash()[:16]}.sh"
+    said = lines(inline(transport, "enter.sh", (root or "", name, bundle_hash())), "FLEETFORM-ENTER")
+    found = dict(line.partition("=")[::2] for line in said)
+    if "have" not in found:
+        content = bundle()
+        arguments = (found["root"], name, str(len(content)), bundle_hash())
+        if b"FLEETFORM-PUT" not in inline(transport, "put.sh", arguments, content):
+            raise ConnectionLost(f"{transport.host} did not say whether it has the runner")
+    return Entered(
+        root=found["root"], cpus=cpu_list(found.get("cpus", "")), script=f"{found['root']}/bin/{name}"
+    )
+
+
+def inline(
+    transport: SshTransport,
+    name: str,
+    arguments: Sequence[str] = (),
+    stdin: bytes = b"",
+    seconds: float = ANSWER_SECONDS,
+) -> bytes:
+    """What a small script of this folder says on the host."""
+    return ask(transport, ("sh", "-c", text(name), "sh", *arguments), stdin, seconds)
+
+
+def ask(
+    transport: SshTransport, argv: Sequence[str], stdin: bytes = b"", seconds: float = ANSWER_SECONDS
+) -> bytes:
+    """What a command says that was successful; `RunnerError` for one that refused."""
+    done = transport.run(argv, stdin, seconds)
+    if done.exit_code == 0:
+        return done.stdout
+    if refusal := done.stdout.partition(b"FLEETFORM-ERR ")[2].partition(b"\n")[0]:
+        code, _, why = refusal.decode(errors="replace").partition(" ")
+        raise RunnerError(code, why)
+    said = done.stderr.decode(errors="replace").strip() or "it said nothing"
+    failed = f"a script on {transport.host} gave exit code {done.exit_code}: {said}"
+    if done.exit_code < 0 or done.exit_code > _SIGNAL:
+        raise ConnectionLost(failed)
+    raise RunnerError("failed", failed)
+
+
+def lines(said: bytes, begin: str) -> list[str]:
+    """What stands between the marks; a login's chatter is before and after them."""
+    body, whole, _ = said.decode(errors="replace").partition(f"{begin}\n")[2].partition("FLEETFORM-END\n")
+    if not whole:
+        raise ConnectionLost("the answer did not come whole")
+    return body.splitlines()
+
+
+def cpu_list(written: str) -> tuple[int, ...]:
+    """`0-3,8` as numbers; the kernel's way to write a set of CPUs."""
+    found: list[int] = []
+    for part in written.split(","):
+        first, _, last = part.partition("-")
+        if first.isdecimal():
+            found += range(int(first), int(last or first) + 1)
+    return tuple(found)

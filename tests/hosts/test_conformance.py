@@ -1,0 +1,52 @@
+"""The suite of all providers, on real hosts over real ssh."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from declarative.provider import Config, Provider
+from declarative.state import NodeState, Record
+from providers.ssh import Ssh
+from providers.testing import NODE, Conformance, Place, until
+from tests.hosts.machines import Machines
+from tests.hosts.nodes import fields
+
+NAMES = ("gpu-0", "gpu-1")
+
+
+class Hosts(Place):
+    """Each node is a host of its own."""
+
+    def node(self, name: str = "gpu-0") -> Record:
+        assert isinstance(self.suite, TestSsh)
+        record = self.create(self.wanted("node", name, self.suite.inputs[name]))
+        until(lambda: self.state(record) is NodeState.READY, self.suite.ready_seconds)
+        return record
+
+
+@pytest.mark.slow
+class TestSsh(Conformance):
+    backend = "ssh"
+    volumes = False
+
+    @pytest.fixture(autouse=True)
+    def hosts(self, machines: Machines) -> None:
+        self.inputs: dict[str, dict[str, Any]] = {
+            name: {**NODE, "host": fields(machines, i)} for i, name in enumerate(NAMES)
+        }
+        self.node_inputs = self.inputs["gpu-0"]
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Iterator[Place]:
+        place = Hosts(self, tmp_path)
+        yield place
+        place.clear()
+
+    def make(self, folder: Path, lineage: str) -> Provider:
+        hosts = {name: self.inputs[name]["host"] for name in NAMES}
+        options = {"ssh_config": "/dev/null"}
+        return Ssh(Config(backend="ssh", project_dir=folder, lineage=lineage, hosts=hosts, options=options))

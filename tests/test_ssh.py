@@ -1,0 +1,216 @@
+"""What of the ssh provider needs no host: words, scripts, GPUs, options, and what is loaded when."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from declarative.provider import Config, PermanentError
+from declarative.state import Address, NodeState, Record
+from providers.ssh import Ssh, gpus, probe, scripts
+from providers.ssh.line import command_line
+from providers.ssh.probe import TOOLS
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+SHELLS = [shell for shell in ("sh", "bash", "dash", "zsh", "fish", "tcsh") if shutil.which(shell)]
+
+
+def provider(folder: Path, **options) -> Ssh:
+    return Ssh(Config(backend="ssh", project_dir=folder, lineage="l", options=options))
+
+
+def test_asyncssh_is_loaded_with_the_first_host(tmp_path):
+    """It costs 0.4 s, which no plan without hosts shall pay."""
+    code = f"""
+import sys
+from pathlib import Path
+from declarative.provider import Config, load
+provider = load("ssh", Config(backend="ssh", project_dir=Path({str(tmp_path)!r}), lineage="l"))
+assert provider.offers() == provider.inventory() == ()
+assert not provider.readiness([])
+assert "asyncssh" not in sys.modules
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=REPOSITORY
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# ---------------------------------------------------------------------------------------------- words
+
+words = st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), max_size=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shell", SHELLS)
+@given(argv=words)
+def test_words_are_the_same_in_every_shell(shell, argv):
+    program = "import sys; sys.stdout.write('|'.join(sys.argv[1:]))"
+    line = command_line([sys.executable, "-c", program, *argv])
+    done = subprocess.run([shell, "-c", line], capture_output=True, check=False)
+    assert done.stdout.decode() == "|".join(argv)
+
+
+def test_plain_words_stay_readable():
+    assert command_line(["env", "A=b", "sh", "/x/y.sh", "poll"]) == "exec env A=b sh /x/y.sh poll"
+
+
+# -------------------------------------------------------------------------------------------- scripts
+
+
+def put(root: Path, content: bytes, size: int, digest: str) -> subprocess.CompletedProcess[bytes]:
+    command = ["sh", "-c", scripts.text("put.sh"), "sh", str(root), "runner.sh", str(size), digest]
+    return subprocess.run(command, input=content, capture_output=True, check=False)
+
+
+def test_half_a_script_is_never_put(tmp_path):
+    """Cut off, or damaged on the way: it does not get its name, and what had it before keeps it."""
+    whole = b"echo whole\n" * 100
+    digest = hashlib.sha256(whole).hexdigest()
+    bad = (whole[:50], whole[:-1], whole[:-1] + b"x", b"")
+    for old in (None, b"old"):
+        if old:
+            (tmp_path / "bin" / "runner.sh").write_bytes(old)
+        for content in bad:
+            done = put(tmp_path, content, len(whole), digest)
+            assert done.returncode == 76
+            assert done.stdout.startswith(b"FLEETFORM-ERR truncated")
+            found = {p.name: p.read_bytes() for p in (tmp_path / "bin").iterdir()}
+            assert found == ({"runner.sh": old} if old else {})
+    assert put(tmp_path, whole, len(whole), digest).returncode == 0
+    assert (tmp_path / "bin" / "runner.sh").read_bytes() == whole
+
+
+def test_a_script_is_not_put_through_a_link(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path)
+    done = put(tmp_path / "link", b"", 0, hashlib.sha256(b"").hexdigest())
+    assert done.stdout.startswith(b"FLEETFORM-ERR unwritable")
+
+
+@pytest.mark.parametrize("name", ["enter.sh", "put.sh", "probe.sh", "claim.sh"])
+def test_scripts_are_posix(name):
+    for shell in SHELLS[:3]:
+        path = REPOSITORY / "providers" / "ssh" / name
+        done = subprocess.run([shell, "-n", str(path)], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_sets_of_cpus():
+    assert scripts.cpu_list("0-3,8,10-11") == (0, 1, 2, 3, 8, 10, 11)
+    assert scripts.cpu_list("") == ()
+
+
+# ----------------------------------------------------------------------------------------------- GPUs
+
+
+@pytest.mark.parametrize(
+    ("reported", "name"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H100 PCIe", "H100"),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("NVIDIA A10G", "A10G"),
+        ("NVIDIA L40S", "L40S"),
+        ("Tesla V100-SXM2-16GB", "V100"),
+        ("Tesla T4", "T4"),
+        ("NVIDIA GeForce RTX 4090", "RTX4090"),
+        ("NVIDIA GeForce RTX 3080 Ti", "RTX3080Ti"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX6000Ada"),
+        ("NVIDIA RTX A6000", "A6000"),
+        ("AMD Instinct MI300X OAM", "MI300X"),
+        ("NVIDIA", "NVIDIA"),
+    ],
+)
+def test_models_are_named_as_they_are_asked_for(reported, name):
+    assert gpus.model(reported) == name
+
+
+@pytest.mark.parametrize(
+    ("mib", "gib"),
+    [(81559, 80), (40960, 40), (15360, 16), (23028, 24), (46068, 48), (24564, 24), (143771, 141)],
+)
+def test_memory_is_what_it_is_sold_as(mib, gib):
+    assert gpus.memory(mib) == gib * 1024
+    assert gpus.memory(1000) == 1000
+
+
+ROCM = (
+    "WARNING: AMD GPU device(s) is/are in a low-power state",
+    "device,VRAM Total Memory (B),VRAM Total Used Memory (B),Card Series,Card Model,Card Vendor",
+    "card1,206141652992,0,AMD Instinct MI300X OAM,0x74a1,x",
+    "card0,206141652992,1048576,AMD Instinct MI300X OAM,0x74a1,x",
+)
+
+
+def test_amds_tool_is_read():
+    found = gpus.rocm(ROCM, 0)
+    assert [(g.index, g.name, g.memory_mib, g.used_mib, g.vendor) for g in found] == [
+        (0, "MI300X", 192 * 1024, 1, "amd"),
+        (1, "MI300X", 192 * 1024, 0, "amd"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tool", "rows", "code", "text"),
+    [
+        (gpus.nvidia, ["0, GPU-a, NVIDIA H100, [Unknown Error], 0"], 0, "Unknown Error"),
+        (gpus.nvidia, ["Failed to initialize NVML: Driver/library version mismatch"], 18, "mismatch"),
+        (gpus.nvidia, [], 124, "no answer within 10 s"),
+        (gpus.rocm, [ROCM[1], "card0,N/A,0,x,y,z"], 0, "N/A"),
+        (gpus.rocm, ["ERROR: no driver"], 1, "no driver"),
+    ],
+)
+def test_what_is_no_list_of_gpus_is_an_error(tool, rows, code, text):
+    with pytest.raises(gpus.BrokenGpuError, match=text):
+        tool(rows, code)
+
+
+def test_no_devices_are_no_error():
+    assert gpus.nvidia(["No devices were found"], 0) == ()
+    assert gpus.nvidia([""], 0) == ()
+
+
+# -------------------------------------------------------------------------------------------- answers
+
+
+def test_a_probe_is_read_from_whatever_came():
+    """Also where much is missing: nothing is made up."""
+    facts = probe.parse([], 100.0)
+    assert (facts.shape.cpu, facts.shape.memory_mib, facts.boot_id, facts.clock_offset) == (0, 0, None, 0.0)
+    lines = [*(f"tool={tool}" for tool in TOOLS), "now=160.5", "block=4096", "free=25600", "total=51200"]
+    facts = probe.parse([*lines, "cpus=0-7", "memory_kib=2097152", "files=0", "files_free=0"], 100.0)
+    assert (facts.disk_free_mib, facts.disk_mib, facts.files_free) == (100, 200, None)
+    assert (facts.shape.cpu, facts.memory_mib, facts.clock_offset) == (8, 2048, 60.5)
+    assert probe.parse(["now=100.N"], 100.0).clock_offset == 0  # busybox
+
+
+def test_a_node_without_a_host_is_not_ready(tmp_path):
+    node = Record(address=Address("node", "n"), backend="ssh", inputs={}, outputs={"id": "x"})
+    seen = provider(tmp_path).readiness([node])["n"]
+    assert seen.state is NodeState.NOT_READY
+    assert "`host`" in (seen.reason or "")
+
+
+@pytest.mark.parametrize(
+    ("options", "about"),
+    [
+        ({"rot": "x"}, "options.rot"),
+        ({"root": "relative"}, "options.root"),
+        ({"root": "/"}, "options.root"),
+        ({"root": 7}, "options.root"),
+        ({"ssh_config": ""}, "options.ssh_config"),
+        ({"connect_timeout": 0}, "options.connect_timeout"),
+        ({"connect_timeout": "5"}, "options.connect_timeout"),
+    ],
+)
+def test_wrong_options_are_named(tmp_path, options, about):
+    with pytest.raises(PermanentError) as caught:
+        provider(tmp_path, **options)
+    assert caught.value.about == about
