@@ -817,3 +817,17 @@ def test_what_would_take_minutes_is_refused(fleet, tasks):
     declared = wanted(fleet, ({**DATA, "count": 4},), tasks)
     plan = World().plan(declared)
     assert (plan.result, [d.code for d in plan.diagnostics], plan.actions) == ("error", ["too-large"], ())
+
+
+@pytest.mark.parametrize(("fleets", "tasks"), [(26, 1), (2, 600)], ids=["fleets", "sizes"])
+def test_a_catalog_times_regions_times_fleets_is_refused(fleets, tasks):
+    """A few lines that would take minutes: each fleet looks at each offer, and each size of task as well."""
+    catalog = [{"instance_type": f"t{i}", "cpu": i + 1, "memory": "1GB", "price": 1} for i in range(100)]
+    regions = [f"r{i}" for i in range(200)]
+    declared = project(
+        backends=[{"name": "sky", "driver": "local", "regions": regions, "catalog": catalog}],
+        fleets=[{"name": f"fleet-{i}x", "nodes": "0.."} for i in range(fleets)],
+        tasks=[{"name": f"task-{i}x", "resources": {"memory": f"{i + 1}MB.."}} for i in range(tasks)],
+    )
+    plan = World().plan(declared)
+    assert (plan.result, [d.code for d in plan.diagnostics], plan.actions) == ("error", ["too-large"], ())

@@ -5,7 +5,7 @@ All of it is fixed while the search runs; what changes is in the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from declarative.blocks import Shape
@@ -43,6 +43,48 @@ class Option:
         return (self.offer.backend, self.offer.region)
 
 
+class Fit:
+    """Kind → how many blocks a rank takes there; kinds where it can never go are not in it.
+
+    Limits and sizes have few values each, and wishes are their pairs: so this keeps no table of its own.
+    """
+
+    __slots__ = ("allowed", "flags", "make_of", "needs")
+
+    def __init__(
+        self, allowed: list[int], flags: bytearray, make_of: list[int], needs: dict[int, int]
+    ) -> None:
+        self.allowed = allowed
+        """The kinds that the limits allow, in order; `flags` has a 1 for each."""
+        self.flags = flags
+        self.make_of = make_of
+        """Kind → its make: kinds of one shape and split are of one make."""
+        self.needs = needs
+        """Make → blocks wanted; 0 where it does not fit."""
+
+    def get(self, kind: int, default: int = 0) -> int:
+        """The blocks, or `default`."""
+        return (self.needs[self.make_of[kind]] or default) if self.flags[kind] else default
+
+    def __getitem__(self, kind: int) -> int:
+        return self.needs[self.make_of[kind]]
+
+    def __contains__(self, kind: int) -> bool:
+        return bool(self.flags[kind] and self.needs[self.make_of[kind]])
+
+    def __iter__(self) -> Iterator[int]:
+        needs, make_of = self.needs, self.make_of
+        return (k for k in self.allowed if needs[make_of[k]])
+
+    def items(self) -> Iterator[tuple[int, int]]:
+        """Kinds and blocks, in the order of kinds."""
+        needs, make_of = self.needs, self.make_of
+        return ((k, need) for k in self.allowed if (need := needs[make_of[k]]))
+
+    def __bool__(self) -> bool:
+        return next(iter(self), None) is not None
+
+
 class Wish:
     """What a rank asks for and where its task may go. Tasks with one wish are alike to all filters."""
 
@@ -51,35 +93,38 @@ class Wish:
         "fit",
         "gpus",
         "grounds",
+        "homes",
         "least",
-        "options",
+        "limits",
         "places",
+        "size",
         "task",
         "together",
         "traits",
         "whole",
     )
 
-    def __init__(self, task: Task, fit: dict[int, int]) -> None:
+    def __init__(self, task: Task, fit: Fit, limits: int, size: int) -> None:
         self.task = task
         self.whole = task.whole_nodes
         self.together = _together(task)
         self.gpus = task.resources.gpu.count.min if task.resources.gpu else 0
         self.fit = fit
-        """Kind → how many blocks a rank takes there; kinds where it can never go are left out."""
-        self.options: dict[Domain, tuple[tuple[Option, int, int], ...]] = {}
-        """Domain → the options that fit, the blocks a rank takes, and how many ranks a node holds."""
+        self.limits, self.size = limits, size
+        """Numbers: wishes that share them are turned down alike, by place and by shape."""
         self.domains: dict[Domain, tuple[tuple[int, int], ...]] = {}
-        """Domain → the kinds that fit, and the blocks a rank takes."""
+        """Domain → the kinds of nodes that are there and fit, and the blocks a rank takes."""
         self.grounds: dict[tuple[Domain, frozenset[Place]], tuple[tuple[int, int], ...]] = {}
         """The same for some places of a domain."""
         self.places: dict[Domain, tuple[Place, ...]] = {}
         """Domain → the places where it fits."""
+        self.homes: list[Domain] | None = None
+        """The domains where its ranks may lie together."""
         self.traits: dict[int, tuple[int, int, float, int]] = {}
         """Kind → GPUs that a rank is given beyond its own, CPUs that it is given, USD an hour and blocks of a
         node.
         """
-        self.least = min(fit.values(), default=0)
+        self.least = min({need for _, need in fit.items()}, default=0)
 
 
 @dataclass(slots=True)
@@ -133,8 +178,20 @@ class Board:
             Option(i, number[id(kinds[fields])], fields[0], quota_of(offer), offer)
             for i, (fields, offer) in enumerate(priced)
         ]
-        self._allowed: dict[tuple[object, ...], list[int]] = {}
-        self._needs: dict[tuple[object, ...], dict[tuple[Shape, int], int]] = {}
+        self.present = sorted(set(self.kind_of))
+        """The kinds of nodes that are there."""
+        self.is_present = bytearray(len(self.kinds))
+        for i in self.present:
+            self.is_present[i] = 1
+        makes: dict[tuple[Shape, int], int] = {}
+        self.make_of = [makes.setdefault((kind.shape, kind.total), i) for i, kind in enumerate(self.kinds)]
+        self.most_blocks = max((kind.total for kind in self.kinds), default=1)
+        self.domain_of: list[Domain] = [(k.fleet, k.backend, k.region) for k in self.kinds]
+        self._by_domain: dict[Domain, list[Option]] = {}
+        for option in self.options:
+            self._by_domain.setdefault(self.domain_of[option.kind], []).append(option)
+        self._allowed: dict[tuple[object, ...], tuple[int, list[int], bytearray]] = {}
+        self._needs: dict[tuple[object, ...], tuple[int, dict[int, int]]] = {}
         self._wishes: dict[tuple[object, ...], Wish] = {}
         ordered = sorted(asks, key=lambda a: _order(str(a.want.spec.name)))
         self.jobs = [self._job(i, ask) for i, ask in enumerate(ordered)]
@@ -166,27 +223,30 @@ class Board:
         key = (limits, size, _together(task))
         found = self._wishes.get(key)
         if found is None:
-            found = self._wishes[key] = Wish(task, self._fit(task, limits, size))
+            number, allowed, flags = self._allow(task, limits)
+            size_number, needs = self._need(task, size)
+            fit = Fit(allowed, flags, self.make_of, needs)
+            found = self._wishes[key] = Wish(task, fit, number, size_number)
         return found
 
-    def _fit(self, task: Task, limits: tuple[object, ...], size: tuple[object, ...]) -> dict[int, int]:
-        """Kind → blocks wanted. Limits and sizes are asked about apart: each has few values."""
-        allowed = self._allowed.get(limits)
-        if allowed is None:
-            allowed = self._allowed[limits] = [
-                i for i, kind in enumerate(self.kinds) if self._may(task, kind)
-            ]
-        needs = self._needs.setdefault(size, {})
-        out: dict[int, int] = {}
-        for i in allowed:
-            kind = self.kinds[i]
-            make = (kind.shape, kind.total)
-            wanted = needs.get(make)
-            if wanted is None:
-                wanted = needs[make] = blocks_wanted(task, kind)
-            if wanted:
-                out[i] = wanted
-        return out
+    def _allow(self, task: Task, limits: tuple[object, ...]) -> tuple[int, list[int], bytearray]:
+        """The kinds that a task's limits allow."""
+        found = self._allowed.get(limits)
+        if found is None:
+            allowed = [i for i, kind in enumerate(self.kinds) if self._may(task, kind)]
+            flags = bytearray(len(self.kinds))
+            for i in allowed:
+                flags[i] = 1
+            found = self._allowed[limits] = (len(self._allowed), allowed, flags)
+        return found
+
+    def _need(self, task: Task, size: tuple[object, ...]) -> tuple[int, dict[int, int]]:
+        """Make → the blocks that a rank wants."""
+        found = self._needs.get(size)
+        if found is None:
+            needs = {make: blocks_wanted(task, self.kinds[make]) for make in dict.fromkeys(self.make_of)}
+            found = self._needs[size] = (len(self._needs), needs)
+        return found
 
     def _may(self, task: Task, kind: Kind) -> bool:
         rule = self.fleets.get(kind.fleet)
@@ -196,15 +256,18 @@ class Board:
         """Where the ranks of a task may lie together."""
         if not wish.together:
             return [None]
-        kinds = (self.kinds[k] for k in wish.fit)
-        return list(dict.fromkeys((k.fleet, k.backend, k.region) for k in kinds))
+        if wish.homes is None:
+            wish.homes = list(dict.fromkeys(self.domain_of[k] for k in wish.fit))
+        return wish.homes
 
     def kinds_in(self, wish: Wish, domain: Domain) -> tuple[tuple[int, int], ...]:
-        """The kinds of a domain where the wish fits, and the blocks a rank takes."""
+        """The kinds of nodes that are there and fit, in a domain, and the blocks a rank takes."""
         found = wish.domains.get(domain)
         if found is None:
             found = wish.domains[domain] = tuple(
-                (k, q) for k, q in wish.fit.items() if self.inside(domain, k)
+                (k, need)
+                for k in self.present
+                if (need := wish.fit.get(k)) and (domain is None or self.domain_of[k] == domain)
             )
         return found
 
@@ -225,25 +288,23 @@ class Board:
         """The places of a domain where the wish fits."""
         found = wish.places.get(domain)
         if found is None:
-            kinds = self.kinds_in(wish, domain)
-            found = wish.places[domain] = tuple(dict.fromkeys(self.place_of[k] for k, _ in kinds))
+            kinds = (k for k in wish.fit if domain is None or self.domain_of[k] == domain)
+            found = wish.places[domain] = tuple(dict.fromkeys(self.place_of[k] for k in kinds))
         return found
 
-    def options_in(self, wish: Wish, domain: Domain) -> tuple[tuple[Option, int, int], ...]:
-        """The options of a domain where the wish fits, cheapest first."""
-        found = wish.options.get(domain)
-        if found is None:
-            found = wish.options[domain] = tuple(
-                (o, wish.fit[o.kind], 1 if wish.whole else self.kinds[o.kind].total // wish.fit[o.kind])
-                for o in self.options
-                if o.kind in wish.fit and self.inside(domain, o.kind)
-            )
-        return found
+    def options_in(self, wish: Wish, domain: Domain) -> Iterator[tuple[Option, int, int]]:
+        """The options of a domain where the wish fits, cheapest first: the blocks a rank takes, the ranks a
+        node holds.
+        """
+        get, kinds = wish.fit.get, self.kinds
+        for option in self.options if domain is None else self._by_domain.get(domain, ()):
+            need = get(option.kind)
+            if need:
+                yield option, need, 1 if wish.whole else kinds[option.kind].total // need
 
     def inside(self, domain: Domain, kind: int) -> bool:
         """Whether nodes of a kind lie in a domain."""
-        found = self.kinds[kind]
-        return domain is None or (found.fleet, found.backend, found.region) == domain
+        return domain is None or self.domain_of[kind] == domain
 
     def clustered(self, fleet: str) -> bool:
         """Whether a fleet's nodes have to lie together."""

@@ -5,7 +5,8 @@ A choice changes nothing: it is compared with others first, and carried out by t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from declarative.placement.board import Board, Domain, Home, Option, Quota, Wish
@@ -81,7 +82,9 @@ def _slots(ledger: Ledger, wish: Wish, ground: Ground, wanted: Mapping[int, int]
     if ground.nodes is not None:
         return _slots_of_nodes(ledger, wish, ground)
     out: list[Slot] = []
-    for kind, need in board.kinds_at(wish, ground.domain, ground.places):
+    for kind, need in itertools.chain(
+        board.kinds_at(wish, ground.domain, ground.places), _new_kinds(ledger, wish, ground)
+    ):
         pile = ledger.piles.get(kind)
         if not pile or (ground.kinds is not None and kind not in ground.kinds):
             continue
@@ -94,6 +97,16 @@ def _slots(ledger: Ledger, wish: Wish, ground: Ground, wanted: Mapping[int, int]
             out.append((key, kind, free, len(ids), per, need, None))
     out.sort()
     return out
+
+
+def _new_kinds(ledger: Ledger, wish: Wish, ground: Ground) -> Iterator[tuple[int, int]]:
+    """Kinds of which there are only nodes that were launched before."""
+    board = ledger.board
+    for kind in ledger.new_kinds:
+        need = wish.fit.get(kind)
+        placed = ground.places is None or board.place_of[kind] in ground.places
+        if need and placed and board.inside(ground.domain, kind):
+            yield kind, need
 
 
 def _slots_of_nodes(ledger: Ledger, wish: Wish, ground: Ground) -> list[Slot]:
@@ -170,16 +183,23 @@ class Market:
         self.by_fleet: dict[str, int] = {}
         self.by_quota: dict[Quota, int] = {}
         self.home: dict[str, Home] = {}
-        self.options = [
-            found
-            for found in ledger.board.options_in(wish, ground.domain)
-            if ground.places is None or ledger.board.place_of[found[0].kind] in ground.places
+        self.wish, self.ground = wish, ground
+        # What a fleet owes itself costs only what is above its cheapest: so much less than it says.
+        owing = [
+            min(ledger.base[f], DEAR) for f, owed in ledger.owed.items() if owed > 0 and f in ledger.base
         ]
+        self.discount = max(owing, default=0.0)
 
     def best(self, ranks: int) -> tuple[Buy, float] | None:
         """What to launch for so many ranks, and its price: the cheapest by what it would hold."""
         best: tuple[tuple[float, float, int, int], Option, int, int, int, str | None] | None = None
-        for option, need, per in self.options:
+        board, places = self.ledger.board, self.ground.places
+        for option, need, per in board.options_in(self.wish, self.ground.domain):
+            least = min(self.kinds[option.kind].cost, DEAR) - self.discount
+            if best is not None and not self.ledger.roomy and least / ranks > best[0][0]:
+                break  # the cheapest come first: none that follows can be better
+            if places is not None and board.place_of[option.kind] not in places:
+                continue
             most, price = self._of(option)
             name = self._name(option)
             if most <= 0 or (self.names is not None and name is None):

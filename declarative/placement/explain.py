@@ -30,6 +30,11 @@ from declarative.state import natural, rank_name
 MOST_REJECTIONS = 200
 """Up to that many nodes and offers are named one by one; more are counted, by fleet and code."""
 
+MOST_ASKED = 1_000_000
+"""Nodes and offers that are asked about for all refusals of a plan; beyond, a refusal lists none."""
+
+BRIEF = "too many were refused to say why here: `fleetform explain task/NAME` does"
+
 NAMED = 3
 """Nodes of each fleet and code that are named all the same."""
 
@@ -42,7 +47,9 @@ class Refusals:
         self.ledger = ledger
         self.finished = finished
         self.ideal = Ledger.start(board, ideal=True)
-        self._static: dict[tuple[int, int], Reason | None] = {}
+        self._by_place: dict[tuple[int, int], Reason | None] = {}
+        self._by_shape: dict[tuple[int, int], Reason | None] = {}
+        self._asked = 0
         self._alike: dict[tuple[object, ...], Refusal] = {}
         self.changes = Changes(board, ledger)
         self.alike = _alike_nodes(ledger, finished)
@@ -70,7 +77,9 @@ class Refusals:
         failed = found.failed if found.failed is not None else 0
         self.ledger.log = []
         seated = seat_partly(self.ledger, job, found)
-        tally = Tally(self, job, found, failed, seated)
+        self._asked += len(self.alike) + len(self.board.options)
+        brief = self._asked > MOST_ASKED
+        tally = Tally(self, job, found, failed, seated, brief=brief)
         self.ledger.undo()
         verdicts = tuple(
             RankVerdict(rank=r, verdict=Verdict.CAUSE, rejections=tally.rejections)
@@ -85,24 +94,31 @@ class Refusals:
             task=str(job.task.name),
             code="never-fits" if never else "no-capacity",
             summary=summary_of(job.task, len(found.nodes), tally.counts, never=never, fleets=fleets),
-            hint=hint_for(job.task, tally.counts, never=never, changes=changes, launches=launches),
+            hint=BRIEF
+            if brief
+            else hint_for(job.task, tally.counts, never=never, changes=changes, launches=launches),
             ranks=verdicts,
             changes=changes,
         )
 
     def static(self, job: Job, kind: int) -> Reason | None:
-        """What turns a whole kind down, whatever its nodes hold; worked out once for each wish."""
-        key = (id(job.wish), kind)
-        if key not in self._static:
+        """What turns a whole kind down, whatever its nodes hold: by its place, else by its shape."""
+        where = (job.wish.limits, kind)
+        if where not in self._by_place:
             found = self.board.kinds[kind]
             rule = self.board.fleets.get(found.fleet)
             if rule is None:
                 reason: Reason | None = Reason("fleet", f"fleet/{found.fleet} is not declared any more")
             else:
                 reason = fleet_reason(job.task, rule.fleet) or place_reason(job.task, found)
-                reason = reason or shape_reason(job.task, found)
-            self._static[key] = reason
-        return self._static[key]
+            self._by_place[where] = reason
+        reason = self._by_place[where]
+        if reason:
+            return reason
+        what = (job.wish.size, self.board.make_of[kind])
+        if what not in self._by_shape:
+            self._by_shape[what] = shape_reason(job.task, self.board.kinds[kind])
+        return self._by_shape[what]
 
 
 class Tally:
@@ -115,6 +131,8 @@ class Tally:
         found: Try,
         rank: int,
         seated: Mapping[int, Mapping[int, str]],
+        *,
+        brief: bool = False,
     ) -> None:
         self.refusals = refusals
         self.board, self.ledger = refusals.board, refusals.ledger
@@ -123,8 +141,9 @@ class Tally:
         self._mounted: dict[Place, Reason | None] = {}
         self._by_code: dict[tuple[str, str], list[tuple[Reason, Sequence[int]]]] = {}
         self._offers: dict[tuple[str, str], list[Rejection]] = {}
-        self._nodes()
-        self._options()
+        if not brief:
+            self._nodes()
+            self._options()
         self.rejections = self._listing()
 
     def _nodes(self) -> None:

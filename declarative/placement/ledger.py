@@ -91,6 +91,7 @@ class Ledger:
         "launches",
         "left",
         "log",
+        "new_kinds",
         "open",
         "owed",
         "piles",
@@ -120,6 +121,8 @@ class Ledger:
     """
     claims: dict[str, str]
     launches: list[Launch]
+    new_kinds: dict[int, None]
+    """Kinds of nodes that are launched and of which none was there; some may be gone again."""
     seats: dict[int, list[int]]
     volumes: dict[tuple[int, int], Mapping[str, str]]
     roomy: bool
@@ -161,7 +164,7 @@ class Ledger:
         for option in reversed(board.options):  # the cheapest comes first
             new.base[option.fleet] = board.kinds[option.kind].cost
         new.claims = {n: at.holder for n, at in board.volumes.items() if at.holder and not ideal}
-        new.launches, new.seats, new.volumes = [], {}, {}
+        new.launches, new.seats, new.volumes, new.new_kinds = [], {}, {}, {}
         new.begin, new.kept = {}, {}
         new.log, new.roomy = None, False
         return new
@@ -176,6 +179,7 @@ class Ledger:
         new.bound, new.claims = dict(self.bound), dict(self.claims)
         new.begin, new.kept = self.begin, self.kept
         new.launches, new.seats, new.volumes = list(self.launches), dict(self.seats), dict(self.volumes)
+        new.new_kinds = dict(self.new_kinds)
         new.log, new.roomy = None, False
         return new
 
@@ -264,6 +268,8 @@ class Ledger:
         node = len(self.free)
         self.free.append(0)  # in no pile yet
         self.kind_of.append(option.kind)
+        if not self.board.is_present[option.kind]:
+            self.new_kinds[option.kind] = None
         self.launches.append(Launch(node, option, name))
         room, left = self.room[option.fleet], self.left[option.quota]
         if self.log is not None:
@@ -304,6 +310,8 @@ class Ledger:
         self.left[option.quota] = None if left is None else left - 1
         self.launches[index] = self.launches[index]._replace(option=option)
         self.kind_of[node], self.free[node] = option.kind, free
+        if not self.board.is_present[option.kind]:
+            self.new_kinds[option.kind] = None
         self._put(option.kind, free, [-node])
 
     def _launch_of(self, node: int) -> int:

@@ -22,6 +22,7 @@ class Orders:
         self.start = start
         self._regret: dict[int, float] = {}
         self._supply: dict[int, int] = {}
+        self._of_kind: list[int] | None = None
         self._text: dict[int, str] = {}
         self._size: dict[tuple[int, int, bool], tuple[object, ...]] = {}
 
@@ -71,26 +72,34 @@ class Orders:
         """What a rank would pay for a block if it had to launch, USD an hour; if it cannot, all there is."""
         found = self._regret.get(id(job.wish))
         if found is None:
-            kinds, wish = self.start.board.kinds, job.wish
-            prices = [
-                min(kinds[option.kind].cost, DEAR) / per
-                for option, _, per in self.start.board.options_in(wish, None)
-                if self.start.may_launch(option)
-            ]
-            found = self._regret[id(wish)] = round(min(prices, default=DEAR) / max(1, wish.least), 2)
+            board, wish, best = self.start.board, job.wish, DEAR
+            for option, _, per in board.options_in(wish, None):
+                price = min(board.kinds[option.kind].cost, DEAR)
+                if price / board.most_blocks >= best:
+                    break  # the cheapest come first, and no node holds more ranks than it has blocks
+                if price / per < best and self.start.may_launch(option):
+                    best = price / per
+            found = self._regret[id(wish)] = round(best / max(1, wish.least), 2)
         return found
 
     def _supply_of(self, job: Job) -> int:
         """The blocks that it could use at all, up to 1000 of each offer."""
         found = self._supply.get(id(job.wish))
         if found is None:
-            found = 0
-            for kind in job.wish.fit:
-                found += sum(f * len(ids) for f, ids in self.start.piles.get(kind, {}).items())
-            for option, _, _ in self.start.board.options_in(job.wish, None):
-                found += min(1000, self.start.most(option) * self.start.board.kinds[option.kind].total)
-            self._supply[id(job.wish)] = found
+            if self._of_kind is None:
+                self._of_kind = self._supplies()
+            of_kind = self._of_kind
+            found = self._supply[id(job.wish)] = sum(of_kind[kind] for kind in job.wish.fit)
         return found
+
+    def _supplies(self) -> list[int]:
+        """Kind → idle blocks, and blocks that can be launched."""
+        board, out = self.start.board, [0] * len(self.start.board.kinds)
+        for kind, pile in self.start.piles.items():
+            out[kind] += sum(free * len(ids) for free, ids in pile.items())
+        for option in board.options:
+            out[option.kind] += min(1000, self.start.most(option) * board.kinds[option.kind].total)
+        return out
 
     def _text_of(self, job: Job) -> str:
         """Something that tells wishes apart, whatever the order of the input."""
@@ -107,8 +116,20 @@ class Orders:
         wishes = {id(j.wish): j.wish for j in jobs}
         for job in jobs:
             weights[id(job.wish)] = weights.get(id(job.wish), 0) + job.weight
-        out: dict[int, int] = {}
+        # Wishes of one size want the same of a make, and those with the same limits the same kinds.
+        by_make: dict[int, dict[int, int]] = {}
+        allowed: dict[int, list[int]] = {}
         for key, weight in weights.items():
-            for kind in wishes[key].fit:
-                out[kind] = out.get(kind, 0) + weight
+            wish = wishes[key]
+            allowed[wish.limits] = wish.fit.allowed
+            makes = by_make.setdefault(wish.limits, {})
+            for make, need in wish.fit.needs.items():
+                if need:
+                    makes[make] = makes.get(make, 0) + weight
+        out: dict[int, int] = {}
+        make_of = self.start.board.make_of
+        for limits, makes in by_make.items():
+            for kind in allowed[limits]:
+                if wanted := makes.get(make_of[kind]):
+                    out[kind] = out.get(kind, 0) + wanted
         return out

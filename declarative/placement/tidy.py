@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from declarative.placement.board import Job, Option
+from declarative.placement.board import Fit, Job, Option
 from declarative.placement.ledger import Ledger
 
 
@@ -40,7 +40,7 @@ class Targets:
             if not pile:
                 del self.piles[kind, free]
 
-    def best(self, fit: Mapping[int, int]) -> tuple[int, int, int, int] | None:
+    def best(self, fit: Fit | Mapping[int, int]) -> tuple[int, int, int, int] | None:
         """Kind, idle blocks and number of the tightest fit, and the blocks wanted; the lowest of equals."""
         best: tuple[tuple[int, int], tuple[int, int, int, int]] | None = None
         for (kind, free), pile in self.piles.items():

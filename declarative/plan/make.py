@@ -6,7 +6,7 @@ from declarative.diagnostic import Diagnostic, Severity, in_order
 from declarative.placement import Outcome
 from declarative.plan.actions import build
 from declarative.plan.fates import Question, decide
-from declarative.plan.fleets import Fleets
+from declarative.plan.fleets import Fleets, allowed_backends, fleet_offers
 from declarative.plan.observe import effective, vanished
 from declarative.plan.preview import cost, node_previews, reservations, suggestions
 from declarative.plan.types import Inventory, Plan
@@ -15,6 +15,13 @@ from declarative.state import State
 
 MOST_PLACES = 100_000
 """Ranks to place and nodes to place them on, together."""
+
+
+MOST_OFFERED = 500_000
+"""Offers that are held against the limits of fleets: each fleet looks at each offer of its backends."""
+
+MOST_SIZES = 20_000_000
+"""Sizes of tasks times the offers that fleets may launch."""
 
 
 def make(
@@ -33,7 +40,7 @@ def make(
     to run again although nothing about them changed. With `destroy`, protected things are left alone.
     With `reuse` nothing is launched for tasks.
     """
-    large = _too_large(desired, recorded)
+    large = _too_large(desired, recorded) or _too_many_offers(desired, inventory)
     if large:
         return Plan(lineage=recorded.lineage, serial=recorded.serial, diagnostics=(large,))
     state = effective(recorded, inventory)
@@ -92,6 +99,31 @@ def _too_large(desired: Desired, recorded: State) -> Diagnostic | None:
         code="too-large",
         summary=f"{len(desired.tasks)} tasks with {ranks} ranks, and {nodes} nodes, are too many for a plan",
         hint=f"split the project: a plan places {MOST_PLACES} ranks and nodes at most",
+    )
+
+
+def _too_many_offers(desired: Desired, inventory: Inventory) -> Diagnostic | None:
+    """The same for offers: a catalog is declared in a few lines, and multiplied by regions and fleets."""
+    offers = {name: len(found) for name, found in inventory.offers.items()}
+    fleets = desired.fleets.values()
+    offered = sum(offers.get(b, 0) for fleet in fleets for b in allowed_backends(desired, fleet))
+    if offered > MOST_OFFERED:
+        return Diagnostic(
+            code="too-large",
+            summary=f"{len(desired.fleets)} fleets with {offered} offers to look at are too many for a plan",
+            hint="name `backends` in each fleet, fewer regions, or fewer entries of a `catalog`: "
+            f"a plan looks at {MOST_OFFERED} at most",
+        )
+    sizes = len({(want.spec.resources, want.spec.whole_nodes) for want in desired.tasks.values()})
+    if sizes * offered <= MOST_SIZES:
+        return None
+    within = sum(len(fleet_offers(desired, fleet, inventory)[0]) for fleet in fleets)
+    if sizes * within <= MOST_SIZES:
+        return None
+    return Diagnostic(
+        code="too-large",
+        summary=f"tasks of {sizes} sizes and {within} offers to launch are too many for a plan",
+        hint="narrow the fleets (`instance_types`, `regions`), or let more tasks ask for the same",
     )
 
 
