@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
+from declarative.blocks import Shape
 from declarative.diagnostic import suggest
 from declarative.resource import Offer
 from declarative.state import Address, RankStatus, Readiness, Record
@@ -173,6 +174,27 @@ class Provider(Protocol):
 
     def read_log(self, node: Record, attempt: str, offset: int, limit: int = 65536) -> bytes:
         """Up to `limit` bytes of the attempt's output from byte `offset`; empty where there is no more."""
+        ...
+
+
+class Look(Protocol):
+    """What came of a look at a host."""
+
+    @property
+    def readiness(self) -> Readiness:
+        """Whether it may take work, and if not, why."""
+
+    @property
+    def shape(self) -> Shape | None:
+        """What it has; None if it did not answer."""
+
+
+@runtime_checkable
+class Looks(Protocol):
+    """A provider of hosts that exist: it looks at them before they are nodes."""
+
+    def look(self, hosts: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Look]:
+        """What hosts have, and whether they are fit, by the names that were given. It fails for none."""
         ...
 
 

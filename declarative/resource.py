@@ -10,13 +10,39 @@ from declarative.blocks import Shape, split
 from declarative.diagnostic import Span
 from declarative.schema import encode
 from declarative.spec import Backend, Fleet, Project, Task, Volume
+from declarative.spec.split import Blocks
 from declarative.spec.values import Resources, show_mib
 
 LOCAL = "local"
 """The backend that is there without a document, and the name of its region."""
+SSH = "ssh"
+"""The backend of hosts that exist, there without a document too, and the name of its region."""
 
 RANK_IN_PLACE = ("priority", "tags", "max_duration", "stop_duration", "retry")
 """Fields of a task whose change does not restart it (DESIGN §2, What a change does)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """One host of a fleet's `ssh_config`, and the node that it is or will be."""
+
+    fleet: str
+    name: str
+    """The node's."""
+    backend: str
+    key: str
+    """What tells hosts of one backend apart: the instance type of the node."""
+    fields: Mapping[str, Any] = field(hash=False)
+    """How it is reached and what is declared of it: `host` of the node's inputs."""
+    blocks: Blocks | None = None
+    index: int = 0
+    """Where it stands among the hosts of its fleet."""
+
+    @property
+    def declared(self) -> Mapping[str, Any]:
+        """What is declared of its shape."""
+        found: Mapping[str, Any] = self.fields.get("resources") or {}
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +59,17 @@ class Offer:
     limit: int | None = None
     shaped: bool = False
     """The node takes the shape that the fleet asks for; `shape` fills in what the fleet leaves out."""
+    host: Host | None = None
+    """The host that it is, if it is one: for its fleet alone, under its name alone."""
+
+    @property
+    def name(self) -> str | None:
+        """The name that its node has to get, if it has to be a certain one."""
+        return self.host.name if self.host else None
+
+    def blocks(self, fleet: Fleet) -> int | None:
+        """Into how many blocks the fleet splits it; None is `auto`."""
+        return (self.host.blocks if self.host and self.host.blocks else fleet.blocks).number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +231,8 @@ def node_inputs(fleet: Fleet, offer: Offer) -> dict[str, Any]:
             )
             if value is not None
         },
-        "blocks": split(shape, fleet.blocks.number),
+        "blocks": split(shape, offer.blocks(fleet)),
+        "host": dict(offer.host.fields) if offer.host else None,
         **fleet_marks(fleet),
     }
     return {k: v for k, v in inputs.items() if v is not None}

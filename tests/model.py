@@ -350,7 +350,7 @@ class World:
         kind, before, after = action.address.kind, record.inputs, action.after
         off = {k for k in {*before, *after} if before.get(k) != after.get(k)}
         free = {
-            "node": {"tags", "prevent_destroy", "blocks"},
+            "node": {"tags", "prevent_destroy", "blocks", "host"},
             "volume": {"size", "tags", "prevent_destroy"},
             "rank": {"priority", "tags", "max_duration", "stop_duration"},
         }

@@ -27,7 +27,7 @@ SAID: dict[str, list[tuple[int, str, str]]] = {
         (25, "dstack-field", "`backend_options`"),
     ],
     "fleet-elastic": [],
-    "fleet-ssh": [(7, "not-supported-yet", "`ssh_config`")],
+    "fleet-ssh": [],
     "volume": [],
     "volume-cloud": [
         (7, "not-supported-yet", "`volume_id`"),

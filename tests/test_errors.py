@@ -34,7 +34,6 @@ ELSEWHERE = {
 ALSO = {
     "duplicate-key": ["not-supported-yet"],
     "bad-credential": ["unknown-field"],
-    "nodes-and-ssh": ["not-supported-yet"],
 }
 """What is rightly said besides."""
 

@@ -126,7 +126,7 @@ CASES: dict[str, tuple[Callable[[Path], None], set[str]]] = {
         text(
             "type: fleet\nname: gpu\nssh_config:\n  hosts:\n" + "".join(f"  - h{i}\n" for i in range(40_000))
         ),
-        {"not-supported-yet"},
+        {"too-large"},
     ),
     "many files": (many_files, {"yaml-syntax", "too-many-errors"}),
     "one long line": (text(FLEET + "placement: " + "x" * (LIMIT - 100)), {"bad-value"}),

@@ -35,6 +35,7 @@ def errors(directory: Path, **options) -> list[Diagnostic]:
 
 
 FLEET = "type: fleet\nname: gpu\nnodes: 1\n"
+RACK = "type: fleet\nname: rack\nssh_config: {hosts: [a]}\n"
 VOLUME = "type: volume\nname: data\nsize: 1GB\n"
 TASK = "type: task\nname: train\ncommands: [run]\n"
 
@@ -280,12 +281,47 @@ CASES = {
         "backend/aws",
         (2, 7),
     ),
-    "not-supported-yet: ssh": (
+    "nodes-and-ssh: a backend of hosts": (
         FLEET + "backends: [local, ssh]\n",
-        "the backend `ssh` is not supported yet",
-        "name a backend whose driver is `local`",
+        "the backend `ssh` launches nothing: it is for hosts that exist",
+        "declare them as `ssh_config: {hosts: […]}`, or name another backend",
         "fleet/gpu",
         (4, 19),
+    ),
+    "nodes-and-ssh: a backend that launches": (
+        RACK + "backends: [local]\n",
+        "hosts are nodes of one backend, whose driver is `ssh`; `local` is another",
+        "remove it",
+        "fleet/rack",
+        (4, 12),
+    ),
+    "nodes-and-ssh: a price": (
+        RACK + "max_price: 2\n",
+        "`max_price` is for machines to launch, and `ssh_config` names hosts that exist",
+        "remove it",
+        "fleet/rack",
+        (4, 1),
+    ),
+    "nodes-and-ssh: resources of the fleet": (
+        RACK + "resources: {cpu: 2..}\n",
+        "`resources` is for machines to launch, and `ssh_config` names hosts that exist",
+        "write what a host has at the host: `hosts: [{hostname: …, resources: {…}}]`",
+        "fleet/rack",
+        (4, 1),
+    ),
+    "duplicate-host: in two fleets": (
+        RACK + "---\ntype: fleet\nname: rock\nssh_config: {hosts: [b, {hostname: a, port: 22}]}\n",
+        "`a` is a host of fleet/rack too",
+        "remove one",
+        "fleet/rock",
+        (7, 25),
+    ),
+    "not-supported-yet: a volume on a host": (
+        VOLUME + "backend: ssh\n",
+        "volumes on hosts are not supported yet",
+        "write `backend: local`, or remove it",
+        "volume/data",
+        (4, 10),
     ),
     "bad-state-url: a password": (
         "type: project\nstate: postgresql://u:secret@h/db\n",

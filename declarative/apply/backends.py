@@ -5,36 +5,53 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from declarative.apply.renamed import Renamed
 from declarative.provider import Config, PermanentError, PermanentKind, Provider, UnknownProviderError, load
-from declarative.resource import LOCAL
+from declarative.resource import LOCAL, SSH
 from declarative.spec import Backend
+from declarative.state import State, made_as
+
+Hosts = Mapping[str, Mapping[str, Any]]
+"""The `host` of nodes, by name."""
 
 
 class Backends:
     """Providers by the name of their backend. Safe to use from many threads."""
 
-    def __init__(self, declared: Mapping[str, Backend], project_dir: Path, lineage: str) -> None:
+    def __init__(
+        self, declared: Mapping[str, Backend], project_dir: Path, lineage: str, state: State | None = None
+    ) -> None:
+        """`state` says on which hosts there are nodes, or may be."""
         self.declared = declared
+        self._hosts = hosts_of(state) if state else {}
         self.project_dir = project_dir
         self.lineage = lineage
-        self._made: dict[str, Provider] = {}
+        self._made: dict[str, Renamed] = {}
         self._turn = threading.Lock()
 
     def names(self) -> tuple[str, ...]:
         """The declared backends, or `local` where there is none."""
         return tuple(sorted({*self.declared, LOCAL}))
 
-    def get(self, name: str | None) -> Provider:
+    def get(self, name: str | None) -> Renamed:
         """The provider of a backend; `PermanentError` if there is none."""
         name = name or LOCAL
         with self._turn:
             if name not in self._made:
-                self._made[name] = self._make(name)
+                self._made[name] = self._make(name, self.hosts(name))
             return self._made[name]
 
-    def _make(self, name: str) -> Provider:
+    def hosts(self, name: str) -> Hosts:
+        """The hosts where a backend has nodes, or may have, by the names that it knows these by."""
+        return self._hosts.get(name, {})
+
+    def on(self, name: str, node: str) -> Provider:
+        """A provider that looks for its things on the host of one node alone."""
+        return self._make(name, {node: self.hosts(name)[node]})
+
+    def _make(self, name: str, hosts: Hosts) -> Renamed:
         backend = self.declared.get(name)
         config = Config(
             backend=name,
@@ -43,11 +60,24 @@ class Backends:
             regions=backend.regions if backend else (),
             zones=backend.availability_zones if backend else (),
             options=backend.options if backend else {},
+            hosts=hosts,
         )
-        if backend is None and name != LOCAL:
+        if backend is None and name not in (LOCAL, SSH):
             hint = f"declare `type: backend` with `name: {name}` again until nothing of it is left"
             raise PermanentError(PermanentKind.NOT_FOUND, f"backend {name} is not declared", hint=hint)
         try:
-            return Renamed(load(backend.provider if backend else LOCAL, config))
+            return Renamed(load(backend.provider if backend else name, config))
         except UnknownProviderError as error:
             raise PermanentError(PermanentKind.NOT_FOUND, str(error), hint=error.hint) from None
+
+
+def hosts_of(state: State) -> dict[str, dict[str, Mapping[str, Any]]]:
+    """Backend → the hosts of its recorded nodes, and of those that a command had begun to make."""
+    out: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for intent in state.intents:
+        if intent.address.kind == "node" and intent.inputs.get("host"):
+            out.setdefault(intent.backend or SSH, {})[intent.address.name] = intent.inputs["host"]
+    for record in state.of("node"):
+        if record.inputs.get("host"):
+            out.setdefault(record.backend or SSH, {})[made_as(record).name] = record.inputs["host"]
+    return out

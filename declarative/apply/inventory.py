@@ -6,17 +6,18 @@ once more by its token before it counts as gone, and a backend that cannot be re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 from declarative.apply.backends import Backends
+from declarative.apply.hosts import host_offers, listed, silent_nodes
 from declarative.apply.renamed import as_recorded, kept, record_token, to_make
 from declarative.diagnostic import Diagnostic, Severity
 from declarative.plan import Drift, Inventory
 from declarative.provider import Provider, ProviderError, Thing
-from declarative.resource import LOCAL, Offer, catalog_offers, merge_offers
+from declarative.resource import LOCAL, SSH, Host, Offer, catalog_offers, merge_offers
 from declarative.retry import Policy, call
 from declarative.state import (
     MADE_AS,
@@ -74,8 +75,18 @@ _PATIENCE = Policy(deadline=30.0, longest=5.0)
 """Reading waits less long than writing: the user is looking at the screen."""
 
 
-def look(state: State, backends: Backends, *, offline: bool = False, offers: bool = True) -> Seen:
-    """What is there now. Offline nothing is contacted: the last observations and the catalogs are used."""
+def look(
+    state: State,
+    backends: Backends,
+    *,
+    hosts: Iterable[Host] = (),
+    offline: bool = False,
+    offers: bool = True,
+) -> Seen:
+    """What is there now. Offline nothing is contacted: the last observations and the catalogs are used.
+
+    `hosts` are those that shall be nodes: the ones that are none yet are looked at with the offers.
+    """
     found = _Look()
     if not offline:
         names = sorted({r.backend or LOCAL for r in state.records.values() if r.address.kind in MADE})
@@ -84,6 +95,12 @@ def look(state: State, backends: Backends, *, offline: bool = False, offers: boo
             _look_at(state, name, backends, found)
     found.diagnostics += _taken_up(found.resolutions)
     known = _offers(backends, found, offline=offline) if offers else {}
+    if offers:
+        more, notes = host_offers(
+            hosts, state, backends, gone=found.gone, recovered=found.recovered.keys(), offline=offline
+        )
+        known |= more
+        found.diagnostics += notes
     inventory = Inventory(
         readiness=found.readiness if not offline else state.readiness,
         ranks=found.ranks,
@@ -103,6 +120,8 @@ def _offers(backends: Backends, found: _Look, *, offline: bool) -> dict[str, tup
         backend = backends.declared.get(name)
         declared = catalog_offers(backend) if backend else ()
         reported: tuple[Offer, ...] = ()
+        if backend and backend.provider == SSH:
+            continue  # it launches nothing
         if not offline or (backend.provider if backend else LOCAL) == LOCAL:
             try:
                 provider = backends.get(name)
@@ -157,6 +176,9 @@ def _look_at(state: State, name: str, backends: Backends, found: _Look) -> None:
     provider = None
     try:
         provider = backends.get(name)
+        if backends.hosts(name):
+            _look_at_hosts(state, name, backends, found)
+            return
         things = call(provider.inventory, policy=_PATIENCE)
         _compare(state, name, things, provider, found)
         _resolve(state, name, provider, found)
@@ -175,10 +197,42 @@ def _look_at(state: State, name: str, backends: Backends, found: _Look) -> None:
         found.ranks.update(poll(state, provider, nodes))
 
 
-def _compare(state: State, name: str, things: Iterable[Thing], provider: Provider, found: _Look) -> None:
+def _look_at_hosts(state: State, name: str, backends: Backends, found: _Look) -> None:
+    """A backend of hosts: the nodes are asked first, and those that are silent hide nothing of the others."""
+    provider = backends.get(name)
+    nodes = [r for r in state.of("node") if (r.backend or LOCAL) == name]
+    readiness = call(lambda: provider.readiness(nodes), policy=_PATIENCE)
+    found.readiness.update(readiness)
+    silent = {made_as(r).name for r in nodes if r.address.name in silent_nodes(readiness)}
+    things, faults = listed(backends, name, silent)
+    recorded = {made_as(r).name for r in nodes}
+    # Why a node cannot be listed, its readiness says; of what was only begun nothing else does.
+    found.diagnostics += [_unreadable(name, e) for n, e in sorted(faults.items()) if n not in recorded]
+    unlisted = frozenset({*silent, *faults})
+    _compare(state, name, things, provider, found, unlisted=unlisted)
+    _resolve(state, name, provider, found, unlisted=unlisted)
+    there = [r for r in nodes if r.address not in found.gone]
+    fresh = [r for a, r in found.recovered.items() if a.kind == "node" and r.backend == name]
+    fresh = [r for r in fresh if r.address.name not in readiness]
+    if fresh:
+        found.readiness.update(call(lambda: provider.readiness(fresh), policy=_PATIENCE))
+    asked = [r for r in (*there, *fresh) if made_as(r).name not in silent]
+    found.ranks.update(poll(state, provider, asked))
+
+
+def _compare(
+    state: State,
+    name: str,
+    things: Iterable[Thing],
+    provider: Provider,
+    found: _Look,
+    *,
+    unlisted: Collection[str] = (),
+) -> None:
     """Gone, changed and orphaned: what is recorded against what is listed.
 
     By address and token: a cloud may take a name twice, and another backend's thing of that name is another.
+    Nodes that are `unlisted` are left as they are.
     """
     mine = [r for r in state.records.values() if (r.backend or LOCAL) == name and r.address.kind in MADE]
     there = {(t.address, t.token): t for t in things}
@@ -186,7 +240,7 @@ def _compare(state: State, name: str, things: Iterable[Thing], provider: Provide
     known = {(made_as(r), record_token(state, r)) for r in mine}
     known |= {(_asked(state, i)[0], i.token) for i in state.intents if (i.backend or LOCAL) == name}
     for record in mine:
-        if record.address in pending:
+        if record.address in pending or made_as(record).name in unlisted:
             continue
         thing = there.get((made_as(record), record_token(state, record)))
         if thing is None and record.address.kind != "attachment":
@@ -222,10 +276,15 @@ def _asked(state: State, intent: Intent) -> tuple[Address, dict[str, Any] | None
     return (Address.parse(known["address"]) if known else intent.address), known
 
 
-def _resolve(state: State, name: str, provider: Provider, found: _Look) -> None:
-    """Read back every open intent of this backend: made, changed, gone, or never happened."""
+def _resolve(
+    state: State, name: str, provider: Provider, found: _Look, *, unlisted: Collection[str] = ()
+) -> None:
+    """Read back every open intent of this backend: made, changed, gone, or never happened.
+
+    Those on nodes that are `unlisted` stay open.
+    """
     for intent in state.intents:
-        if (intent.backend or LOCAL) != name:
+        if (intent.backend or LOCAL) != name or _host_of(state, intent) in unlisted:
             continue
         if intent.address.kind == "rank":
             resolution = _resolve_rank(state, intent, provider)
@@ -238,6 +297,14 @@ def _resolve(state: State, name: str, provider: Provider, found: _Look) -> None:
             found.gone.add(intent.address)
         if resolution.status:
             found.ranks[intent.address.name] = resolution.status
+
+
+def _host_of(state: State, intent: Intent) -> str | None:
+    """The node that an intent is about or on, by the name that its backend knows."""
+    if intent.address.kind == "rank":
+        node = node_of_rank(state, intent.address.name)
+        return made_as(node).name if node else None
+    return _asked(state, intent)[0].name
 
 
 def _resolve_thing(state: State, intent: Intent, provider: Provider) -> Resolution:

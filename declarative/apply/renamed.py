@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from declarative.provider import Launch, Provider, Thing, token
+from declarative.provider import Launch, Look, Looks, PermanentError, PermanentKind, Provider, Thing, token
 from declarative.resource import Offer
 from declarative.state import MADE_AS, Address, RankStatus, Readiness, Record, State, made_as
 
@@ -69,6 +69,14 @@ class Renamed:
     def offers(self) -> tuple[Offer, ...]:
         """See the port."""
         return self._provider.offers()
+
+    def look(self, hosts: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Look]:
+        """See `provider.Looks`."""
+        if not isinstance(self._provider, Looks):
+            raise PermanentError(
+                PermanentKind.INVALID, "it has no hosts that exist", hint="`driver: ssh` has"
+            )
+        return self._provider.look(hosts)
 
     def inventory(self) -> tuple[Thing, ...]:
         """See the port. Addresses are those that the things were made with."""

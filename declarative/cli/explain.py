@@ -80,6 +80,7 @@ def ask(
     from declarative.apply import look
     from declarative.cli.session import Failed
     from declarative.diagnostic import in_order
+    from declarative.plan import hosts_of
     from declarative.plan.explain import Explainer
 
     kind, name = parse(target)
@@ -87,7 +88,8 @@ def ask(
     assert loaded is not None
     check_requested(requested, loaded.desired.tasks)
     state = session.store(loaded.desired, offline=offline).read()
-    seen = look(state, session.backends(loaded.desired, state), offline=offline)
+    hosts = hosts_of(loaded.desired, state)
+    seen = look(state, session.backends(loaded.desired, state), hosts=hosts, offline=offline)
     explainer = Explainer(
         loaded.desired, state, seen.inventory, now(), requested=frozenset(requested), reuse=reuse
     )

@@ -101,7 +101,7 @@ def compute(
 
     from declarative.apply import look
     from declarative.diagnostic import in_order
-    from declarative.plan import make
+    from declarative.plan import hosts_of, make
 
     if out is not None:
         _check_out(out, offline=offline)
@@ -110,7 +110,7 @@ def compute(
     check_requested(requested, loaded.desired.tasks)
     state = session.store(loaded.desired, offline=offline).read()
     backends = session.backends(loaded.desired, state)
-    seen = look(state, backends, offline=offline)
+    seen = look(state, backends, hosts=hosts_of(loaded.desired, state), offline=offline)
     plan = make(loaded.desired, state, seen.inventory, now(), requested=frozenset(requested), reuse=reuse)
     diagnostics = in_order((*session.warnings, *plan.diagnostics))
     plan = replace(plan, diagnostics=diagnostics, offline=offline)

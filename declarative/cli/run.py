@@ -84,11 +84,11 @@ class Run:
     def _make_plan(self, writer: Writer, *, destroy: bool) -> Plan:
         """Look at what is there, record what happened by itself, and plan on that."""
         from declarative.apply import check_vanished, look, settle
-        from declarative.plan import make
+        from declarative.plan import hosts_of, make
 
         state = writer.state()
         backends = self.session.backends(self.desired, state)
-        seen = look(state, backends)
+        seen = look(state, backends, hosts=hosts_of(self.desired, state))
         if not self.options["accept_vanished"]:
             check_vanished(state, seen)
         requested = frozenset(self.options.get("requested", ()))

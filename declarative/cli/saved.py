@@ -106,13 +106,14 @@ class SavedRun(Run):
     def _make_plan(self, writer: Writer, *, destroy: bool) -> Plan:  # noqa: ARG002
         """The plan, once it is certain that it still holds; then what happened by itself is recorded."""
         from declarative.apply import check_vanished, look, settle
+        from declarative.plan import hosts_of_plan
         from declarative.plan.facts import again, differences
 
         plan, facts = self.saved.plan, self.saved.facts
         state = writer.state()
         _check_record(self.session, self.saved, state)
         backends = self.session.backends(self.desired, state)
-        seen = look(state, backends, offers=bool(facts.offers))
+        seen = look(state, backends, hosts=hosts_of_plan(plan), offers=bool(facts.offers))
         known = set(plan.diagnostics)
         self.session.say(tuple(d for d in seen.inventory.diagnostics if d not in known))
         found = differences(facts, again(plan, facts, state, seen.inventory), seen.inventory.readiness)

@@ -305,7 +305,7 @@ class Session:
         from declarative.apply import Backends
 
         declared = desired.backends if desired else {}
-        return Backends(declared, self.directory.resolve(), state.lineage or "")
+        return Backends(declared, self.directory.resolve(), state.lineage or "", state)
 
     def warn(self, *, quiet: bool = False) -> None:
         """Show the warnings of loading on stderr."""

@@ -231,13 +231,14 @@ LANGUAGE: dict[str, Code] = {
     ),
     "duplicate-host": Code(
         Group.LANGUAGE,
-        "a host is named twice",
+        "a host is named twice, in one fleet or in two",
         "hosts: [10.0.0.1, 10.0.0.1]",
         "remove one",
     ),
     "nodes-and-ssh": Code(
         Group.LANGUAGE,
-        "a fleet has both `nodes` and `ssh_config`",
+        "a fleet has both `ssh_config` and `nodes`, or another field for machines to launch; or it names a "
+        "backend that is not of its kind",
         "nodes: 2\nssh_config: {hosts: [10.0.0.1]}",
         "keep `nodes` for machines to launch, or `ssh_config` for hosts that exist",
     ),

@@ -30,6 +30,13 @@ PLANNING: dict[str, Code] = {
         "lowering `max_price` while a task runs",
         "nothing: it takes no new work, and is replaced once it is idle",
     ),
+    "host-not-ready": Code(
+        Group.PLANNING,
+        "a host cannot be reached or is not fit for work, so it becomes no node for now; or what it has is "
+        "not known, because nothing was contacted; a warning",
+        "a host that is off, or whose key is not in `known_hosts`",
+        "mend what the message names: the next `apply` that finds the host ready makes it a node",
+    ),
     "blocks-wait": Code(
         Group.PLANNING,
         "`blocks` changed, but ranks run on the node; a warning",

@@ -9,7 +9,7 @@ from declarative.loader.documents import Entry, shown_place, shown_span
 from declarative.loader.findings import Findings
 from declarative.loader.mounts import Volumes, mounted
 from declarative.loader.project import ProjectFile
-from declarative.resource import LOCAL, Desired, TaskWant, VolumeWant, volume_inputs, volume_names
+from declarative.resource import LOCAL, SSH, Desired, TaskWant, VolumeWant, volume_inputs, volume_names
 from declarative.schema import BadValueError
 from declarative.source import Path
 from declarative.spec import Backend, Name, Task, Volume
@@ -17,11 +17,13 @@ from declarative.spec.text import MAX_NAME, check_name
 from declarative.state import natural
 from declarative.template import Scope
 
-BUILT_IN = (LOCAL, "ssh")
-WORKING = (LOCAL,)
+BUILT_IN = (LOCAL, SSH)
+WORKING = (LOCAL, SSH)
 """The providers that there are in this version."""
 MAX_VOLUMES = 100_000
 MAX_RANKS = 100_000
+MAX_HOSTS = 10_000
+"""Each is asked by itself."""
 
 
 def _plugged_in(driver: str) -> bool:
@@ -63,6 +65,8 @@ class _Assembly:
         self._backends()
         for entry in self._good("fleet"):
             self._backend_names(entry, "backends", entry.spec.backends)
+            self._of_hosts(entry)
+        self._hosts()
         volumes = self._volumes()
         tasks = self._tasks()
         for entry in tasks:
@@ -110,6 +114,43 @@ class _Assembly:
             return
         self._dangling(entry, path, "backend", name, [*self.kinds["backend"], *WORKING])
 
+    def _of_hosts(self, entry: Entry) -> None:
+        """Hosts are nodes of an ssh backend, and others are not."""
+        names = tuple(map(str, entry.spec.backends))
+        if entry.spec.ssh_config is None:
+            for i, name in enumerate(names):
+                if self._is_ssh(name):
+                    summary = f"the backend `{name}` launches nothing: it is for hosts that exist"
+                    hint = "declare them as `ssh_config: {hosts: […]}`, or name another backend"
+                    self._say(entry, ("backends", i), "nodes-and-ssh", summary, hint)
+            return
+        for i, name in enumerate(names):
+            if i or not self._is_ssh(name):
+                summary = f"hosts are nodes of one backend, whose driver is `{SSH}`; `{name}` is another"
+                self._say(entry, ("backends", i), "nodes-and-ssh", summary, "remove it")
+
+    def _is_ssh(self, name: str) -> bool:
+        known = self.backends.get(name)
+        return known.provider == SSH if known else name == SSH
+
+    def _hosts(self) -> None:
+        """A host is a node of one fleet."""
+        seen: dict[tuple[str, str, int], str] = {}
+        for entry in self._good("fleet"):
+            config = entry.spec.ssh_config
+            if config and len(seen) + len(config.hosts) > MAX_HOSTS:
+                summary, hint = f"more than {MAX_HOSTS} hosts are declared", "declare fewer"
+                self._say(entry, ("ssh_config", "hosts"), "too-large", summary, hint)
+                break
+            for i, host in enumerate(config.hosts if config else ()):
+                backend = str(next(iter(entry.spec.backends), SSH))
+                first = seen.setdefault(
+                    (backend, host.hostname, host.port or config.port or 22), entry.address
+                )
+                if first != entry.address:
+                    summary = f"`{host.hostname}` is a host of {first} too"
+                    self._say(entry, ("ssh_config", "hosts", i), "duplicate-host", summary, "remove one")
+
     def _fleet_names(self, entry: Entry) -> None:
         for i, name in enumerate(entry.spec.fleets):
             if name not in self.kinds["fleet"]:
@@ -128,7 +169,7 @@ class _Assembly:
         for entry in self._good("volume"):
             spec: Volume = entry.spec
             if spec.backend is not None:
-                self._backend_name(entry, ("backend",), spec.backend)
+                self._inline_backend(entry, ("backend",), spec.backend)
             total += spec.count or 1
             if total > MAX_VOLUMES:
                 self._say(
@@ -165,13 +206,16 @@ class _Assembly:
 
     def _default_backend(self, name: str | None) -> Backend:
         """The backend named; without a name the only one that is declared, else the built-in `local`."""
-        if name is None and len(self.kinds["backend"]) == 1:
+        if name is None and len(self.kinds["backend"]) == 1 and not self._is_ssh(*self.kinds["backend"]):
             name = next(iter(self.kinds["backend"]))
         found = self.backends.get(name or LOCAL)
         return found if found is not None else Backend(name=Name(name or LOCAL))
 
     def _inline_backend(self, entry: Entry, path: Path, name: str) -> None:
         self._backend_name(entry, path, name)
+        if self._is_ssh(name):
+            summary = "volumes on hosts are not supported yet"
+            self._say(entry, path, "not-supported-yet", summary, f"write `backend: {LOCAL}`, or remove it")
 
     def _tasks(self) -> list[Entry]:
         """The tasks, within the limit for ranks."""

@@ -227,7 +227,12 @@ class Market:
 
     def _name(self, option: Option) -> str | None:
         """The first pinned name that is a name of the option's fleet."""
-        return next((n for n in self.names or () if n.rpartition("-")[0] == option.fleet), None)
+        if not self.names:
+            return None
+        own = option.offer.name
+        if own is not None:
+            return own if own in self.names else None
+        return next((n for n in self.names if n.rpartition("-")[0] == option.fleet), None)
 
     def _of(self, option: Option) -> tuple[int, float]:
         """How many of it can be had, and at what price each."""

@@ -238,7 +238,8 @@ class Tally:
             return Reason("region", detail)
         nodes = self.board.fleets[option.fleet].fleet.nodes
         if ledger.room[option.fleet] == 0:
-            most = nodes.max if nodes else 0
+            rule = self.board.fleets[option.fleet]
+            most = nodes.max if nodes else rule.existing + len(rule.offers)
             detail = f"fleet/{option.fleet} is at its maximum of {most} node{'' if most == 1 else 's'}"
             return Reason("fleet-max", detail, {"nodes": 1})
         if self.job.reuse and ledger.owed[option.fleet] <= 0:

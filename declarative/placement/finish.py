@@ -116,7 +116,7 @@ def _names(board: Board, launches: list[Launch]) -> dict[int, str]:
     out: dict[int, str] = {}
     for launch in launches:
         fleet = launch.option.fleet
-        name = launch.name
+        name = launch.option.offer.name or launch.name
         if name is None and spare[fleet]:
             name = spare[fleet].pop()
         while name is None:

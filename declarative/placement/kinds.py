@@ -68,7 +68,7 @@ def of_offer(offer: Offer, fleet: Fleet) -> tuple[Any, ...]:
         offer.zone,
         offer.instance_type,
         offer.shape,
-        split(offer.shape, fleet.blocks.number) or 1,
+        split(offer.shape, offer.blocks(fleet)) or 1,
         offer.price,
         offer.spot,
     )

@@ -144,7 +144,7 @@ class Ledger:
                 new.piles.setdefault(board.kind_of[i], {}).setdefault(new.free[i], []).append(-i)
         new.room, new.owed = {}, {}
         for name, rule in board.fleets.items():
-            most = rule.fleet.nodes.max if rule.fleet.nodes else 0
+            most = rule.fleet.nodes.max if rule.fleet.nodes else rule.existing + len(rule.offers)
             new.room[name] = None if most is None else max(0, most - rule.existing)
             new.owed[name] = rule.baseline
         used: dict[Quota, int] = {}

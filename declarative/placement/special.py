@@ -187,6 +187,8 @@ class Special:
         need = self.job.wish.fit.get(kind, 0)
         wanted = self.board.kinds[kind].total if self.job.wish.whole else need
         mine = launch.name is None and launch.option.fleet == name.rpartition("-")[0]
+        if launch.option.offer.name not in (None, name):
+            return False
         return mine and need > 0 and self.ledger.free[launch.node] >= wanted
 
     def _is_free(self, name: str) -> bool:

@@ -140,6 +140,8 @@ class Explainer:
             backends = allowed_backends(self.desired, fleet)
             for backend in self.desired.backends or {LOCAL}:
                 for raw in self.inventory.offers.get(backend, ()):
+                    if raw.host or fleet.ssh_config:
+                        continue  # a host is one fleet's, and such a fleet launches nothing
                     offer = shaped(raw, fleet.resources)
                     limit = limits(fleet, backends, offer)
                     if limit is None and split(offer.shape, fleet.blocks.number) is None:

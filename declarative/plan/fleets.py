@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from declarative.blocks import divisors, misfits, split
+from declarative.blocks import Shape, divisors, misfits, split
 from declarative.diagnostic import Diagnostic, Severity
 from declarative.placement import FleetRule, Node
 from declarative.placement.filters import price_reason
+from declarative.plan.hosts import backend_of, declared_hosts, found_offer, offer_of_host
 from declarative.plan.types import Inventory, Reason
-from declarative.resource import LOCAL, Desired, Offer, fleet_marks, shape_of, shaped
+from declarative.resource import LOCAL, SSH, Desired, Host, Offer, fleet_marks, shape_of, shaped
 from declarative.spec import Fleet, SpotPolicy
 from declarative.state import Address, NodeState, Readiness, Record, State, natural
 
@@ -43,8 +44,11 @@ class NodeFate:
 
 
 def allowed_backends(desired: Desired, fleet: Fleet) -> tuple[str, ...]:
-    """The backends that a fleet may use: those it names, else all that are declared, else `local`."""
-    return tuple(map(str, fleet.backends)) or tuple(sorted(desired.backends)) or (LOCAL,)
+    """The backends that a fleet may use: those it names, else all that launch, else `local`."""
+    if fleet.ssh_config is not None:
+        return (backend_of(fleet),)
+    launching = sorted(name for name, backend in desired.backends.items() if backend.provider != SSH)
+    return tuple(map(str, fleet.backends)) or tuple(launching) or (LOCAL,)
 
 
 def limits(fleet: Fleet, backends: tuple[str, ...], offer: Offer) -> str | None:
@@ -164,11 +168,22 @@ class Fleets:
             staying = {b: h for b, h in held.get(name, {}).items() if h.removeprefix("rank/") not in freed}
             node = node_of(record, inventory.readiness.get(name, unknown), staying)
             self.fates[name] = NodeFate(record=record, node=node, after=dict(record.inputs))
+        self.hosts: dict[tuple[str, str, str], Host] = {}
+        self.found: dict[tuple[str, str, str], Offer] = {}
         for fleet in desired.fleets.values():
-            self.offers[str(fleet.name)], found = fleet_offers(desired, fleet, inventory)
-            self.diagnostics += found
+            if fleet.ssh_config is None:
+                self.offers[str(fleet.name)], found = fleet_offers(desired, fleet, inventory)
+                self.diagnostics += found
+            for host in declared_hosts(fleet):
+                self.hosts[host.fleet, host.backend, host.key] = host
+                offer = found_offer(inventory, host)
+                if offer:
+                    self.found[host.fleet, host.backend, host.key] = offer
         for fate in self.fates.values():
             self._judge(fate)
+        for fleet in desired.fleets.values():
+            if fleet.ssh_config is not None:
+                self.offers[str(fleet.name)] = self._host_offers(fleet)
         for fleet in desired.fleets.values():
             self._shrink(fleet)
 
@@ -186,25 +201,74 @@ class Fleets:
             else:
                 fate.goes = Reason.REMOVED
             return
+        host = self.hosts.get(_host_key(fate))
+        if fleet.ssh_config is not None and host is None:
+            self._let_go(fate, pinned=pinned)
+        elif not self._changed(fate, fleet, pinned=pinned):
+            self._keep(fate, fleet, host)
+
+    def _changed(self, fate: NodeFate, fleet: Fleet, *, pinned: bool) -> bool:
+        """Whether the fleet changed in what cannot be changed on a node: it is made anew."""
         marks = fleet_marks(fleet)
         changed = tuple(k for k in ("placement", "env") if fate.record.inputs.get(k) != marks[k])
-        if changed:
-            if pinned:
-                self._stays(fate, f"its fleet's `{changed[0]}` changed", "replaced")
-            else:
-                fate.goes, fate.again, fate.because = Reason.CHANGED, True, changed
-            return
-        off = limits(fleet, allowed_backends(self.desired, fleet), offer_of(fate.record))
+        if changed and pinned:
+            self._stays(fate, f"its fleet's `{changed[0]}` changed", "replaced")
+        elif changed:
+            fate.goes, fate.again, fate.because = Reason.CHANGED, True, changed
+        return bool(changed)
+
+    def _keep(self, fate: NodeFate, fleet: Fleet, host: Host | None) -> None:
+        """Change it in place, or make it anew once it is idle if it does not keep the limits any more."""
+        marks = fleet_marks(fleet)
+        off = self._off(fate, fleet, host)
         if off and fate.idle:
             fate.goes, fate.again, fate.because = Reason.MISMATCH, True, (off,)
             return
         if off:
             self._stays(fate, f"it does not keep the fleet's `{off}` any more", "replaced")
-        for key, value in marks.items():
-            fate.after.pop(key, None)
-            if value is not None:
-                fate.after[key] = value
-        self._resplit(fate, fleet)
+        # What is declared of a host's shape changes with its node alone.
+        if host is not None and _declared(fate) == host.declared:
+            marks["host"] = dict(host.fields)
+        fate.after = {k: v for k, v in {**fate.after, **marks}.items() if v is not None}
+        self._resplit(fate, fleet, host)
+
+    def _off(self, fate: NodeFate, fleet: Fleet, host: Host | None) -> str | None:
+        """The limit that a node does not keep. A host has none, but its shape may have been declared anew."""
+        if host is None:
+            return limits(fleet, allowed_backends(self.desired, fleet), offer_of(fate.record))
+        anew = _declared(fate) != host.declared and _host_key(fate) in self.found
+        return "ssh_config" if anew else None
+
+    def _let_go(self, fate: NodeFate, *, pinned: bool) -> None:
+        """Its host is not declared any more: it goes when nothing runs on it, and when it can."""
+        why = "its host is not declared any more"
+        if pinned or not fate.idle:
+            self._stays(fate, why, "deleted")
+        elif fate.node.readiness.state is NodeState.UNREACHABLE:
+            fate.node = replace(fate.node, closed=f"{why}; it is deleted once it answers")
+            what = f"stays for now, although {why}: it does not answer"
+            hint = f"it is deleted once it answers; if it is lost: `fleetform state rm {fate.record.address}`"
+            self._note(fate, "host-not-ready", what, hint)
+        else:
+            fate.goes, fate.because = Reason.REMOVED, ("ssh_config",)
+
+    def _host_offers(self, fleet: Fleet) -> tuple[Offer, ...]:
+        """The hosts that are no nodes, or whose nodes are made anew."""
+        occupied = {(f.node.backend, f.node.instance_type) for f in self.fates.values() if not f.goes}
+        again = {_host_key(f): f for f in self.fates.values() if f.again}
+        out: list[Offer] = []
+        for key, host in self.hosts.items():
+            offer = self.found.get(key)
+            if key in again and offer is None:
+                old = again[key]
+                offer = offer_of_host(replace(host, name=old.node.name), old.node.shape)
+            if host.fleet != fleet.name or offer is None or (host.backend, host.key) in occupied:
+                continue
+            if split(offer.shape, offer.blocks(fleet)) is None:
+                self._unsplit(fleet, offer.shape, offer.blocks(fleet), f"host {host.key}", host)
+            else:
+                out.append(offer)
+        return tuple(out)
 
     def _stays(self, fate: NodeFate, why: str, then: str) -> None:
         """It has to go, but ranks run on it: it takes no new work, and goes once it is idle."""
@@ -212,15 +276,14 @@ class Fleets:
         hint = f"it takes no new work, and is {then} once idle"
         self._note(fate, "node-mismatch", f"stays for now, although {why}", hint)
 
-    def _resplit(self, fate: NodeFate, fleet: Fleet) -> None:
+    def _resplit(self, fate: NodeFate, fleet: Fleet, host: Host | None = None) -> None:
         """A change of `blocks` happens in place, when the node is idle."""
-        total = split(fate.node.shape, fleet.blocks.number)
+        blocks = (host.blocks if host and host.blocks else fleet.blocks).number
+        total = split(fate.node.shape, blocks)
         if total == fate.node.total:
             return
         if total is None:
-            listing = ", ".join(map(str, divisors(fate.node.shape)))
-            summary = f"{fate.record.address} cannot be split into {fleet.blocks.number} blocks"
-            self._error(fleet, "blocks-do-not-divide", summary, f"write `blocks: auto` or one of {listing}")
+            self._unsplit(fleet, fate.node.shape, blocks, str(fate.record.address), host)
         elif fate.node.held:
             text = f"stays at {fate.node.total} blocks while ranks run on it"
             self._note(fate, "blocks-wait", text, f"it is split into {total} once idle")
@@ -246,7 +309,7 @@ class Fleets:
         out: dict[str, FleetRule] = {}
         for name, fleet in self.desired.fleets.items():
             staying = [f for f in self.of(name) if not f.goes]
-            target = fleet.nodes.target if fleet.nodes else 0
+            target = fleet.nodes.target if fleet.nodes else len(staying) + len(self.offers[name])
             going = [f for f in self.of(name) if f.goes and not f.again]
             out[name] = FleetRule(
                 fleet=fleet,
@@ -254,7 +317,7 @@ class Fleets:
                 existing=len(staying),
                 baseline=max(0, target - len(staying)),
                 taken=frozenset(f.node.name for f in going),
-                free_names=tuple(f.node.name for f in self.of(name) if f.again),
+                free_names=tuple(f.node.name for f in self.of(name) if f.again and fleet.nodes),
             )
         return out
 
@@ -264,7 +327,7 @@ class Fleets:
         for name, fleet in self.desired.fleets.items():
             wait = fleet.idle_duration.seconds
             staying = [f for f in self.of(name) if not f.goes]
-            target = fleet.nodes.target if fleet.nodes else 0
+            target = fleet.nodes.target if fleet.nodes else len(staying)
             spare = len(staying) + launched.get(name, 0) - target
             idle = [f for f in staying if f.idle and f.node.name not in used]
             for fate in sorted(idle, key=lambda f: natural(f.node.name), reverse=True):
@@ -281,7 +344,26 @@ class Fleets:
             Diagnostic(code=code, summary=summary, hint=hint, address=address, severity=Severity.WARNING)
         )
 
-    def _error(self, fleet: Fleet, code: str, summary: str, hint: str) -> None:
-        address = f"fleet/{fleet.name}"
-        span = self.desired.places.get(f"{address}.blocks", self.desired.places.get(address))
+    def _unsplit(self, fleet: Fleet, shape: Shape, blocks: int | None, what: str, host: Host | None) -> None:
+        listing = ", ".join(map(str, divisors(shape)))
+        summary, hint = (
+            f"{what} cannot be split into {blocks} blocks",
+            f"write `blocks: auto` or one of {listing}",
+        )
+        self._error(fleet, "blocks-do-not-divide", summary, hint, host)
+
+    def _error(self, fleet: Fleet, code: str, summary: str, hint: str, host: Host | None = None) -> None:
+        address, places = f"fleet/{fleet.name}", self.desired.places
+        own = places.get(f"{address}.hosts.{host.index}.blocks") if host else None
+        span = own or places.get(f"{address}.blocks", places.get(address))
         self.diagnostics.append(Diagnostic(code=code, summary=summary, hint=hint, address=address, span=span))
+
+
+def _declared(fate: NodeFate) -> Mapping[str, Any]:
+    """What was declared of its host's shape when it was made."""
+    return fate.record.inputs.get("host", {}).get("resources") or {}
+
+
+def _host_key(fate: NodeFate) -> tuple[str, str, str]:
+    node = fate.node
+    return (node.fleet, node.backend, node.instance_type) if fate.record.inputs.get("host") else ("", "", "")

@@ -92,6 +92,7 @@ def _too_large(desired: Desired, recorded: State) -> Diagnostic | None:
     """A refusal of what would take minutes to place: a stranger's few lines must not eat the machine."""
     ranks = sum(want.spec.nodes for want in desired.tasks.values())
     nodes = sum(fleet.nodes.target for fleet in desired.fleets.values() if fleet.nodes)
+    nodes += sum(len(fleet.ssh_config.hosts) for fleet in desired.fleets.values() if fleet.ssh_config)
     places = ranks + nodes + len(recorded.of("node"))
     if places <= MOST_PLACES:
         return None

@@ -130,8 +130,8 @@ class Fleet:
     ] = None
     ssh_config: Annotated[
         SshConfig | None,
-        NotYet("declare `nodes` on `local` meanwhile; on-prem hosts come with the ssh backend"),
-        Doc("Hosts of your own, reached over SSH."),
+        InPlace(),
+        Doc("Hosts of your own, reached over SSH; each is a node."),
     ] = None
 
     FOREIGN: ClassVar[Mapping[str, str]] = {
@@ -169,3 +169,23 @@ class Fleet:
                 ("ssh_config",),
                 at_key=True,
             )
+        if self.ssh_config is not None:
+            self._check_hosts()
+
+    def _check_hosts(self) -> None:
+        """Hosts are there, at no price: what bounds launches has nothing to bound."""
+        none: dict[str, object] = {
+            "regions": (),
+            "availability_zones": (),
+            "instance_types": (),
+            "spot_policy": SpotPolicy.ON_DEMAND,
+            "max_price": None,
+            "resources": Resources(),
+        }
+        for name, default in none.items():
+            if getattr(self, name) != default:
+                hint = "remove it"
+                if name == "resources":
+                    hint = "write what a host has at the host: `hosts: [{hostname: …, resources: {…}}]`"
+                summary = f"`{name}` is for machines to launch, and `ssh_config` names hosts that exist"
+                raise BadValueError("nodes-and-ssh", summary, hint, (name,), at_key=True)

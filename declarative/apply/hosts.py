@@ -1,0 +1,128 @@
+"""Looking at hosts that exist: those that may become nodes, and what is there on those that are.
+
+One that is silent hides nothing of the others. What is recorded of it stays as it is: it is unreachable,
+and not gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from declarative.apply.backends import Backends
+from declarative.diagnostic import Diagnostic, Severity
+from declarative.plan.hosts import declared_shape, offer_of_host
+from declarative.provider import ProviderError, Thing
+from declarative.resource import Host, Offer
+from declarative.state import Address, NodeState, Readiness, State
+
+AT_ONCE = 32
+MOST_NAMED = 20
+"""So many hosts that are not ready are named one by one; more are counted."""
+ASK = "name CPUs and memory in the host's `resources`, or plan without `--offline`"
+
+
+def listed(
+    backends: Backends, name: str, silent: Collection[str]
+) -> tuple[list[Thing], dict[str, ProviderError]]:
+    """What is there on the hosts of a backend, one by one, and why some could not be listed.
+
+    Those of the `silent` nodes are not asked: they have not answered just now.
+    """
+    faults: dict[str, ProviderError] = {}
+
+    def ask(node: str) -> Sequence[Thing]:
+        try:
+            return backends.on(name, node).inventory()
+        except ProviderError as error:
+            faults[node] = error
+            return ()
+
+    nodes = [node for node in sorted(backends.hosts(name)) if node not in silent]
+    if not nodes:
+        return [], faults
+    with ThreadPoolExecutor(min(AT_ONCE, len(nodes)), thread_name_prefix="listing") as pool:
+        return [thing for things in pool.map(ask, nodes) for thing in things], faults
+
+
+def silent_nodes(readiness: Mapping[str, Readiness]) -> frozenset[str]:
+    """The nodes that did not answer."""
+    return frozenset(n for n, r in readiness.items() if r.state is NodeState.UNREACHABLE)
+
+
+def host_offers(
+    hosts: Iterable[Host],
+    state: State,
+    backends: Backends,
+    *,
+    gone: Collection[Address],
+    recovered: Collection[Address],
+    offline: bool,
+) -> tuple[dict[str, tuple[Offer, ...]], list[Diagnostic]]:
+    """Backend → the hosts that are fit to become nodes, and why the others are not."""
+    due = [h for h in hosts if _due(h, state, gone=gone, recovered=recovered)]
+    offers: dict[str, list[Offer]] = {}
+    reasons: list[tuple[Host, str]] = []
+    for name in sorted({h.backend for h in due}):
+        mine = [h for h in due if h.backend == name]
+        found, unfit = _declared(mine) if offline else _looked(mine, name, backends)
+        offers[name] = found
+        reasons += unfit
+    notes = [_note(host, reason, offline=offline) for host, reason in reasons[:MOST_NAMED]]
+    more = len(reasons) - MOST_NAMED
+    if more > 0:
+        notes.append(
+            Diagnostic(
+                code="host-not-ready",
+                summary=f"{more} more hosts are not ready",
+                hint="the next `apply` that finds them ready makes them nodes",
+                severity=Severity.WARNING,
+            )
+        )
+    return {name: tuple(found) for name, found in offers.items()}, notes
+
+
+def _due(host: Host, state: State, *, gone: Collection[Address], recovered: Collection[Address]) -> bool:
+    """Whether a host has to be looked at: it is no node (any more), or another shape of it was declared."""
+    address = Address("node", host.name)
+    record = state.records.get(address)
+    if record is None or address in gone:
+        return address not in recovered
+    was = record.inputs.get("host", {}).get("resources") or {}
+    return was != host.declared
+
+
+def _declared(hosts: Sequence[Host]) -> tuple[list[Offer], list[tuple[Host, str]]]:
+    """Offline: what is declared of them."""
+    found = [(host, declared_shape(host)) for host in hosts]
+    offers = [offer_of_host(host, shape) for host, shape in found if shape]
+    return offers, [(host, "what it has is not known offline") for host, shape in found if not shape]
+
+
+def _looked(
+    hosts: Sequence[Host], name: str, backends: Backends
+) -> tuple[list[Offer], list[tuple[Host, str]]]:
+    try:
+        looks = backends.get(name).look({host.name: host.fields for host in hosts})
+    except ProviderError as error:
+        return [], [(host, error.summary) for host in hosts]
+    offers: list[Offer] = []
+    reasons: list[tuple[Host, str]] = []
+    for host in hosts:
+        seen = looks[host.name]
+        if seen.shape and seen.readiness.state is NodeState.READY:
+            offers.append(offer_of_host(host, seen.shape))
+        else:
+            word = seen.readiness.state.value.replace("_", " ")
+            reasons.append((host, f"{word}: {seen.readiness.reason or 'no reason is known'}"))
+    return offers, reasons
+
+
+def _note(host: Host, reason: str, *, offline: bool) -> Diagnostic:
+    return Diagnostic(
+        code="host-not-ready",
+        summary=f"host {host.key} of fleet/{host.fleet} is left out: {reason}",
+        hint=ASK if offline else "the next `apply` that finds it ready makes it a node",
+        address=f"fleet/{host.fleet}",
+        severity=Severity.WARNING,
+    )

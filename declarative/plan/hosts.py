@@ -1,0 +1,149 @@
+"""Hosts that exist: which node each of them is or will be, and what a fleet has of them. Pure.
+
+A host keeps its node's name while others come and go; a new one gets the lowest number that is free.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from declarative.blocks import Shape
+from declarative.plan.types import Inventory, Op, Plan
+from declarative.resource import SSH, Desired, Host, Offer
+from declarative.schema import encode
+from declarative.spec import Fleet
+from declarative.spec.hosts import HostFields, SshConfig
+from declarative.spec.values import Resources
+from declarative.state import State
+
+
+def hosts_of(desired: Desired, state: State) -> tuple[Host, ...]:
+    """Every declared host with its node's name, by fleet and in the order of the hosts."""
+    begun = [(i.address.name, i.inputs) for i in state.intents if i.address.kind == "node"]
+    nodes = [(r.address.name, r.inputs) for r in state.of("node")]
+    known = {_own(inputs): name for name, inputs in (*begun, *nodes) if inputs.get("host")}
+    taken = {name for name, _ in (*begun, *nodes)}
+    out: list[Host] = []
+    for fleet in desired.fleets.values():
+        free = _free_names(str(fleet.name), taken)
+        for host in declared_hosts(fleet):
+            name = known.get((host.fleet, host.backend, host.key)) or next(free)
+            out.append(replace(host, name=name))
+    return tuple(out)
+
+
+def _own(inputs: Mapping[str, Any]) -> tuple[str, str, str]:
+    return (str(inputs["fleet"]), str(inputs["backend"]), str(inputs["instance_type"]))
+
+
+def _free_names(fleet: str, taken: Collection[str]) -> Iterator[str]:
+    number = 0
+    while True:
+        if f"{fleet}-{number}" not in taken:
+            yield f"{fleet}-{number}"
+        number += 1
+
+
+def declared_hosts(fleet: Fleet) -> tuple[Host, ...]:
+    """The hosts of a fleet, their nodes without a name yet; none if it launches its nodes."""
+    config = fleet.ssh_config
+    if config is None:
+        return ()
+    names = Counter(h.hostname for h in config.hosts)
+    return tuple(
+        Host(
+            fleet=str(fleet.name),
+            name="",
+            backend=backend_of(fleet),
+            # Several may be behind one name, each at a port of its own.
+            key=h.hostname if names[h.hostname] == 1 else f"{h.hostname}:{h.port or config.port or 22}",
+            fields=_fields(config, h),
+            blocks=h.blocks,
+            index=i,
+        )
+        for i, h in enumerate(config.hosts)
+    )
+
+
+def backend_of(fleet: Fleet) -> str:
+    """The backend that a fleet's hosts are nodes of."""
+    return str(next(iter(fleet.backends), SSH))
+
+
+def _fields(config: SshConfig, host: HostFields) -> dict[str, Any]:
+    """What is recorded of a host; what it does not say itself is the fleet's."""
+    jump = host.proxy_jump or config.proxy_jump
+    found = {
+        "hostname": host.hostname,
+        "port": host.port or config.port,
+        "user": host.user or config.user,
+        "identity_file": host.identity_file or config.identity_file,
+        "known_hosts": config.known_hosts,
+        "proxy_jump": encode(jump) if jump else None,
+        "internal_ip": host.internal_ip,
+        "network": config.network,
+        "resources": _numbers(host.resources) if host.resources else None,
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def _numbers(declared: Resources) -> dict[str, Any]:
+    """What is declared, as fields of `Shape`: of a range the least, which is certain."""
+    gpu = declared.gpu
+    found = {
+        "cpu": declared.cpu.min if declared.cpu and declared.cpu.min else None,
+        "memory_mib": declared.memory.min if declared.memory and declared.memory.min else None,
+        "disk_mib": declared.disk.min if declared.disk and declared.disk.min else None,
+        "gpus": gpu.count.min if gpu else None,
+        "gpu_name": gpu.names[0] if gpu and gpu.names else None,
+        "gpu_memory_mib": gpu.memory.min if gpu and gpu.memory else None,
+        "gpu_vendor": gpu.vendor if gpu else None,
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def declared_shape(host: Host) -> Shape | None:
+    """The shape of a host as it is declared; None if CPUs or memory have to be read from it."""
+    if {"cpu", "memory_mib"} <= set(host.declared):
+        return Shape(**host.declared)
+    return None
+
+
+def offer_of_host(host: Host, shape: Shape) -> Offer:
+    """A host as what a node is made of: there is one of it, and nobody bills it."""
+    return Offer(
+        backend=host.backend,
+        region=SSH,
+        instance_type=host.key,
+        shape=shape,
+        price=0.0,
+        limit=1,
+        host=host,
+    )
+
+
+def hosts_of_plan(plan: Plan) -> tuple[Host, ...]:
+    """The hosts that a plan makes nodes."""
+    return tuple(
+        Host(
+            fleet=str(a.after["fleet"]),
+            name=a.address.name,
+            backend=str(a.after["backend"]),
+            key=str(a.after["instance_type"]),
+            fields=a.after["host"],
+        )
+        for a in plan.actions
+        if a.op is Op.CREATE and a.address.kind == "node" and a.after and a.after.get("host")
+    )
+
+
+def found_offer(inventory: Inventory, host: Host) -> Offer | None:
+    """What was found of a declared host, under the node's name that it was looked at for."""
+    for offer in inventory.offers.get(host.backend, ()):
+        seen = offer.host
+        if seen and (seen.fleet, seen.key) == (host.fleet, host.key):
+            return replace(offer, host=replace(host, name=seen.name))
+    return None

@@ -1,0 +1,248 @@
+"""A fleet of hosts from end to end: the installed command, real sshd, real ranks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from declarative.apply import Backends
+from declarative.spec import Backend, Name
+from declarative.state import Address
+from declarative.store import open_store
+from tests.cli import Project, task, until
+from tests.hosts.machines import Machine, Machines
+
+pytestmark = pytest.mark.slow
+
+OPTIONS = {"ssh_config": "/dev/null", "connect_timeout": 3}
+SSH = {"type": "backend", "name": "ssh", "options": OPTIONS}
+"""Nothing of the tester's own settings counts, and a silent host is not waited for long."""
+SHAPE = {"cpu": 2, "memory": "512MB"}
+
+
+class Rack(Project):
+    """A project with the hosts as a fleet."""
+
+    def __init__(self, path: Path, machines: Machines) -> None:
+        super().__init__(path)
+        self.machines = machines
+        self.keys(machines.known_hosts)
+
+    def keys(self, text: str) -> None:
+        """The hosts' keys that the project knows."""
+        self.write("known_hosts", text)
+
+    def host(self, index: int, **more: Any) -> dict[str, Any]:
+        """A host, with what is declared of it."""
+        return {"hostname": self.machines[index].address, "resources": SHAPE, **more}
+
+    def rack(self, *hosts: Any, **more: Any) -> dict[str, Any]:
+        """The fleet; all three hosts if none are named."""
+        config = {
+            "user": "root",
+            "identity_file": self.machines.login,
+            "known_hosts": "known_hosts",
+            "hosts": list(hosts) or [self.host(i) for i in range(3)],
+        }
+        return {
+            "type": "fleet",
+            "name": "rack",
+            "placement": "cluster",
+            "blocks": 2,
+            "ssh_config": config,
+            **more,
+        }
+
+    def bring(self, *documents: Any, args: tuple[str, ...] = (), code: int = 0) -> Any:
+        """Declare and apply."""
+        self.declare(SSH, *documents)
+        return self.apply(*args, code=code)
+
+    def nodes(self) -> dict[str, tuple[str, str]]:
+        """Node → host and state."""
+        return {n["name"]: (n["instance_type"], n["state"]) for n in self.status()["nodes"]}
+
+
+@pytest.fixture
+def project(machines: Machines, tmp_path: Path) -> Iterator[Rack]:
+    made = Rack(tmp_path, machines)
+    yield made
+    made.run("destroy", "--auto-approve", code=None)
+    for m in machines:
+        # What a test left behind would be in the way of the next one.
+        m.sh("rm -rf /var/tmp/fleetform-0")
+
+
+def codes(text: str) -> list[str]:
+    """The codes of the diagnostics of a plan."""
+    return [d["code"] for d in json.loads(text)["diagnostics"]]
+
+
+def address(machines: Machines, index: int) -> str:
+    """By which a host is reached."""
+    machine: Machine = machines[index]
+    return machine.address
+
+
+def test_a_gang_runs_on_hosts_and_its_ranks_know_each_other(project, machines):
+    say = 'echo "rank $FLEETFORM_NODE_RANK of $FLEETFORM_NODES_NUM on $(hostname)"'
+    gang = task(
+        "hello", say, 'echo "master $FLEETFORM_MASTER_NODE_IP"', 'echo "all: "$FLEETFORM_NODES_IPS', nodes=2
+    )
+    project.declare(SSH, project.rack(), gang)
+    plan = project.plan()
+    assert [a["id"] for a in plan["actions"] if "node/" in a["id"]] == [
+        f"create:node/rack-{i}" for i in range(3)
+    ]
+    assert plan["cost"] == {"hourly_before": 0.0, "hourly_after": 0.0, "currency": "USD"}
+    project.apply("--wait")
+    a, b = address(machines, 0), address(machines, 1)
+    said = project.logs("hello", "--rank", "1")
+    assert "rank 1 of 2 on h1" in said
+    assert f"master {a}" in said
+    assert f"all: {a} {b}" in said
+    status = project.status()
+    assert [(n["name"], n["instance_type"], n["state"]) for n in status["nodes"]] == [
+        (f"rack-{i}", address(machines, i), "ready") for i in range(3)
+    ]
+    assert [r["state"] for r in status["tasks"][0]["ranks"]] == ["succeeded", "succeeded"]
+    assert project.busy() == {"rack-0": 0, "rack-1": 0, "rack-2": 0}
+    project.no_changes()
+    project.run("destroy", "--auto-approve")
+    assert project.status()["nodes"] == []
+    assert machines[0].sh("find /var/tmp/fleetform-0 -name ranks").strip() == ""
+
+
+def test_ranks_are_told_the_internal_addresses(project, machines):
+    ips = [f"10.9.0.{i}" for i in range(2)]
+    rack = project.rack(*(project.host(i, internal_ip=ip) for i, ip in enumerate(ips)))
+    project.bring(rack, task("hello", 'echo "all: "$FLEETFORM_NODES_IPS', nodes=2), args=("--wait",))
+    assert f"all: {ips[0]} {ips[1]}" in project.logs("hello", "--rank", "0")
+
+
+def test_small_tasks_share_a_host_on_disjoint_cpus_and_stop(project):
+    show = "grep Cpus_allowed_list /proc/self/status; while :; do sleep 0.1; done"
+    small = [task(f"small-{i}", show, resources={"cpu": 1}) for i in range(2)]
+    project.bring(project.rack(project.host(0)), *small)
+    assert project.busy() == {"rack-0": 2}
+    until(lambda: all(project.logs(f"small-{i}") for i in range(2)))
+    assert len({project.logs(f"small-{i}").split()[-1] for i in range(2)}) == 2
+    project.run("stop", "small-0")
+    assert project.ranks("small-0")[0]["state"] == "stopped"
+    assert project.ranks("small-1")[0]["state"] == "running"
+    assert project.busy() == {"rack-0": 1}
+
+
+def test_a_host_may_have_blocks_of_its_own(project):
+    project.bring(project.rack(project.host(0), project.host(1, blocks=1)))
+    assert {n["name"]: n["blocks"]["total"] for n in project.status()["nodes"]} == {"rack-0": 2, "rack-1": 1}
+    project.bring(project.rack(project.host(0, blocks="auto"), project.host(1, blocks=2)))
+    assert {n["name"]: n["blocks"]["total"] for n in project.status()["nodes"]} == {"rack-0": 2, "rack-1": 2}
+    project.no_changes()
+
+
+def test_a_host_that_is_off_is_named_and_comes_later(project, machines):
+    machines[1].off()
+    try:
+        project.declare(SSH, project.rack(), task("hello", "echo hi"))
+        done = project.run("plan", "--json")
+        assert codes(done.out) == ["host-not-ready"]
+        assert f"host {address(machines, 1)} of fleet/rack is left out: unreachable" in done.out
+        project.apply("--wait")
+        assert sorted(project.nodes()) == ["rack-0", "rack-2"]
+    finally:
+        machines[1].on()
+    assert project.ids() == ["create:node/rack-1"]
+    project.apply()
+    assert project.nodes()["rack-1"] == (address(machines, 1), "ready")
+    project.no_changes()
+
+
+def test_a_node_whose_host_is_off_stays_and_is_no_reason_to_forget_it(project, machines):
+    project.bring(project.rack())
+    machines[1].off()
+    try:
+        assert project.ids() == []
+        assert {n: s for n, (_, s) in project.nodes().items()} == {
+            "rack-0": "ready",
+            "rack-1": "unreachable",
+            "rack-2": "ready",
+        }
+        project.bring(project.rack(), task("hello", "echo hi", nodes=2), args=("--wait",))
+        assert {r["node"] for r in project.ranks("hello").values()} == {"rack-0", "rack-2"}
+    finally:
+        machines[1].on()
+
+
+def test_an_unknown_key_is_refused_with_the_line_to_add(project, machines):
+    project.keys("".join(f"{m.address} {m.public_key}\n" for m in machines[:2]))
+    project.declare(SSH, project.rack())
+    done = project.run("plan", "--json")
+    assert codes(done.out) == ["host-not-ready"]
+    assert f"{address(machines, 2)} {machines[2].public_key}" in done.out
+    assert project.ids() == ["create:node/rack-0", "create:node/rack-1"]
+
+
+def test_hosts_come_and_go_and_the_others_keep_their_names(project, machines):
+    hold = task("hold", "while :; do sleep 0.1; done", instances=["rack-2"])
+    project.bring(project.rack(), hold)
+    project.bring(project.rack(project.host(2), project.host(0)), hold)
+    assert sorted(project.nodes()) == ["rack-0", "rack-2"]
+    project.bring(project.rack(project.host(1), project.host(0)), hold)
+    found = project.nodes()
+    assert {n: h for n, (h, _) in found.items()} == {f"rack-{i}": address(machines, i) for i in range(3)}
+    project.run("stop", "hold")
+    project.bring(project.rack(project.host(1), project.host(0)))
+    assert sorted(project.nodes()) == ["rack-0", "rack-1"]
+    project.no_changes()
+
+
+def test_a_saved_plan_makes_its_hosts_nodes(project, machines):
+    project.declare(SSH, project.rack(project.host(0), project.host(1)))
+    project.run("plan", "--out", "plan.json")
+    project.apply("plan.json")
+    assert sorted(project.nodes()) == ["rack-0", "rack-1"]
+    project.declare(SSH, project.rack())
+    project.run("plan", "--out", "more.json")
+    machines[2].off()
+    try:
+        done = project.apply("more.json", code=1)
+        assert "is not offered any more" in done.err
+    finally:
+        machines[2].on()
+
+
+def test_offline_a_host_counts_as_it_is_declared(project, machines):
+    machine: Machine = machines[1]
+    project.declare(SSH, project.rack(project.host(0), machine.address))
+    done = project.run("plan", "--offline", "--json")
+    assert [a["id"] for a in done.json["actions"]] == ["create:node/rack-0"]
+    assert codes(done.out) == ["host-not-ready"]
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_a_node_that_a_killed_apply_had_begun_is_taken_up_and_not_made_twice(project, machines, made):
+    project.bring(project.rack(project.host(0)))
+    project.declare(SSH, project.rack())
+    wanted = next(a["after"] for a in project.plan()["actions"] if a["id"] == "create:node/rack-2")
+    state = open_store("sqlite:///.fleetform/state.db", root=project.path)
+    with state as store, store.lock("apply") as writer:
+        intent = writer.begin("create", Address("node", "rack-2"), "ssh", wanted)
+        options = {"ssh": Backend(name=Name("ssh"), options=OPTIONS)}
+        backends = Backends(options, project.path, writer.ensure_lineage(), writer.state())
+        if made:
+            backends.get("ssh").create(intent.address, intent.token, wanted, {})
+    machines[2].off()
+    try:
+        # Nobody knows what became of it; the others go on.
+        assert project.ids() == ["create:node/rack-1"]
+    finally:
+        machines[2].on()
+    done = project.apply()
+    assert ("had been done, and is taken up" in done.err) == made
+    assert {n: s for n, (_, s) in project.nodes().items()} == {f"rack-{i}": "ready" for i in range(3)}
+    project.no_changes()

@@ -1,0 +1,210 @@
+"""Fleets of hosts, planned: names that stay, hosts that come and go, blocks of their own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from declarative.blocks import Shape
+from declarative.plan import Plan, hosts_of, hosts_of_plan, make
+from declarative.plan.hosts import declared_shape, offer_of_host
+from declarative.resource import Desired
+from declarative.state import NodeState, RankState
+from tests.model import World, project
+
+SHAPE = Shape(cpu=4, memory_mib=8192, disk_mib=1000)
+HOLD = {"name": "hold", "resources": {"cpu": 4}}
+
+
+def rack(*hosts: Any, name: str = "rack", **more: Any) -> dict[str, Any]:
+    config = more.pop("config", {})
+    ssh_config = {"user": "me", **config, "hosts": list(hosts)}
+    return {"name": name, "placement": "cluster", "blocks": 4, "ssh_config": ssh_config, **more}
+
+
+def declared(*fleets: Mapping[str, Any], tasks: Sequence[Mapping[str, Any]] = ()) -> Desired:
+    return project(fleets=fleets, tasks=tasks)
+
+
+def plan(world: World, desired: Desired, *, off: Sequence[str] = (), **options: Any) -> Plan:
+    """The plan, when all hosts but those that are `off` have been looked at."""
+    found = [h for h in hosts_of(desired, world.state()) if h.key not in off]
+    recorded = {r.address.name: (r.inputs.get("host") or {}).get("resources", {}) for r in world.of("node")}
+    due = [h for h in found if recorded.get(h.name) != h.declared]
+    offers = [offer_of_host(h, replace(SHAPE, **h.declared)) for h in due]
+    seen = world.inventory(desired)
+    seen = replace(seen, offers={**seen.offers, "ssh": tuple(offers)})
+    return make(desired, world.state(), seen, world.now, **options)
+
+
+def bring(world: World, desired: Desired, **options: Any) -> Plan:
+    found = plan(world, desired, **options)
+    assert found.result in ("changes", "none"), found.diagnostics
+    world.apply(found, random.Random(1))
+    assert plan(world, desired, **options).actions == ()
+    return found
+
+
+def nodes(world: World) -> dict[str, str]:
+    return {r.address.name: str(r.inputs["instance_type"]) for r in world.of("node")}
+
+
+def ids(found: Plan) -> list[str]:
+    return [a.id for a in found.actions]
+
+
+def test_every_host_is_a_node_in_the_order_of_the_hosts_and_costs_nothing():
+    world = World()
+    found = bring(world, declared(rack("b", "a", "c")))
+    assert nodes(world) == {"rack-0": "b", "rack-1": "a", "rack-2": "c"}
+    assert (found.cost.before, found.cost.after) == (0.0, 0.0)
+    node = world.of("node")[0].inputs
+    assert (node["backend"], node["region"], node["host"]) == ("ssh", "ssh", {"hostname": "b", "user": "me"})
+    assert node["resources"] == {"cpu": 4, "memory_mib": 8192, "gpus": 0, "disk_mib": 1000}
+
+
+def test_nodes_keep_their_names_while_others_come_and_go():
+    world = World()
+    bring(world, declared(rack("a", "b", "c")))
+    found = bring(world, declared(rack("d", "c", "b")))
+    assert ids(found) == ["delete:node/rack-0", "create:node/rack-3"]
+    assert nodes(world) == {"rack-1": "b", "rack-2": "c", "rack-3": "d"}
+    bring(world, declared(rack("e", "d", "c", "b")))
+    assert nodes(world) == {"rack-0": "e", "rack-1": "b", "rack-2": "c", "rack-3": "d"}
+
+
+def test_a_host_that_is_off_gets_its_name_later():
+    world = World()
+    bring(world, declared(rack("a", "b", "c")), off=["b"])
+    assert nodes(world) == {"rack-0": "a", "rack-2": "c"}
+    bring(world, declared(rack("a", "b", "c")))
+    assert nodes(world) == {"rack-0": "a", "rack-1": "b", "rack-2": "c"}
+
+
+def test_a_removed_host_stays_while_a_rank_runs_on_it():
+    world = World()
+    tasks = [{**HOLD, "instances": ["rack-1"]}]
+    bring(world, declared(rack("a", "b"), tasks=tasks))
+    fewer = declared(rack("a"), tasks=[*tasks, {"name": "more", "resources": {"cpu": 4}}])
+    found = bring(world, fewer)
+    assert [d.code for d in found.diagnostics] == ["node-mismatch"]
+    assert {r.task: r.node for r in found.reservations} == {"hold": "rack-1", "more": "rack-0"}
+    world.end("hold-0", RankState.SUCCEEDED)
+    world.settle()
+    assert ids(bring(world, fewer)) == ["delete:node/rack-1"]
+
+
+def test_how_a_host_is_reached_changes_in_place():
+    world = World()
+    bring(world, declared(rack("a", "b"), tasks=[HOLD]))
+    found = plan(
+        world, declared(rack("a", {"hostname": "b", "port": 2222}, config={"user": "you"}), tasks=[HOLD])
+    )
+    assert ids(found) == ["update:node/rack-0", "update:node/rack-1"]
+    assert [a.because for a in found.actions] == [("host",), ("host",)]
+    assert found.actions[1].after is not None
+    assert found.actions[1].after["host"] == {"hostname": "b", "port": 2222, "user": "you"}
+
+
+def test_another_declared_shape_makes_an_idle_node_anew_under_its_name():
+    world = World()
+    bring(world, declared(rack("a", "b")))
+    more = {"hostname": "a", "resources": {"cpu": 8}}
+    found = bring(world, declared(rack(more, "b")))
+    assert ids(found) == ["delete:node/rack-0", "create:node/rack-0"]
+    assert world.of("node")[0].inputs["resources"]["cpu"] == 8
+    # One that does not answer now stays as it is, and as it was declared.
+    assert ids(plan(world, declared(rack("a", "b")), off=["a"])) == []
+
+
+def test_another_environment_makes_nodes_anew_from_what_is_recorded():
+    world = World()
+    bring(world, declared(rack("a", "b")))
+    found = bring(world, declared(rack("a", "b", env={"A": "1"})))
+    assert sorted(ids(found)) == [f"{op}:node/rack-{i}" for op in ("create", "delete") for i in (0, 1)]
+    assert nodes(world) == {"rack-0": "a", "rack-1": "b"}
+
+
+def test_hosts_have_blocks_of_their_own_and_change_them_when_idle():
+    world = World()
+    bring(world, declared(rack("a", {"hostname": "b", "blocks": 2})))
+    assert [r.inputs["blocks"] for r in world.of("node")] == [4, 2]
+    found = bring(world, declared(rack({"hostname": "a", "blocks": "auto"}, {"hostname": "b", "blocks": 1})))
+    assert ids(found) == ["update:node/rack-1"]
+    assert [r.inputs["blocks"] for r in world.of("node")] == [4, 1]
+
+
+def test_blocks_that_do_not_divide_a_host_are_an_error():
+    found = plan(World(), declared(rack("a", {"hostname": "b", "blocks": 3})))
+    assert [(d.code, d.summary, d.hint) for d in found.diagnostics] == [
+        (
+            "blocks-do-not-divide",
+            "host b cannot be split into 3 blocks",
+            "write `blocks: auto` or one of 1, 2, 4",
+        )
+    ]
+
+
+def test_a_pinned_name_is_that_of_its_host_and_no_other():
+    world = World()
+    tasks: list[dict[str, Any]] = [
+        {**HOLD, "instances": ["rack-1"]},
+        {"name": "else", "instances": ["rack-7"]},
+    ]
+    found = plan(world, declared(rack("a", "b", "c"), tasks=tasks))
+    assert [(r.task, r.node) for r in found.reservations] == [("hold", "rack-1")]
+    assert [r.task for r in found.unplaced] == ["else"]
+    world.apply(found, random.Random(1))
+    assert nodes(world) == {"rack-0": "a", "rack-1": "b", "rack-2": "c"}
+
+
+def test_a_host_that_moves_to_another_fleet_is_given_back_first():
+    world = World()
+    bring(world, declared(rack("a", "b"), rack("c", name="other")))
+    found = bring(world, declared(rack("a"), rack("c", "b", name="other")))
+    assert ids(found) == ["delete:node/rack-1", "create:node/other-1"]
+    assert found.actions[1].needs == ("delete:node/rack-1",)
+
+
+def test_hosts_that_share_a_name_are_told_apart_by_their_ports():
+    world = World()
+    bring(world, declared(rack({"hostname": "gate", "port": 2201}, {"hostname": "gate", "port": 2202}, "a")))
+    assert nodes(world) == {"rack-0": "gate:2201", "rack-1": "gate:2202", "rack-2": "a"}
+
+
+def test_a_host_is_no_offer_for_a_fleet_that_launches_nodes():
+    desired = declared(rack("a"), {"name": "cpu", "nodes": 1, "resources": {"cpu": 2}})
+    found = plan(World(), desired)
+    assert ids(found) == ["create:node/cpu-0", "create:node/rack-0"]
+    assert found.actions[0].backend == "local"
+
+
+def test_a_removed_host_that_is_silent_is_named_with_the_way_to_forget_it():
+    world = World()
+    bring(world, declared(rack("a", "b")))
+    world.sick["rack-1"] = NodeState.UNREACHABLE
+    found = plan(world, declared(rack("a")))
+    hint = "it is deleted once it answers; if it is lost: `fleetform state rm node/rack-1`"
+    assert ids(found) == []
+    assert [(d.code, d.hint) for d in found.diagnostics] == [("host-not-ready", hint)]
+    del world.sick["rack-1"]
+    assert ids(plan(world, declared(rack("a")))) == ["delete:node/rack-1"]
+
+
+def test_a_plan_names_the_hosts_that_it_needs():
+    world = World()
+    found = plan(world, declared(rack("a", "b")))
+    assert [(h.name, h.key, h.fields) for h in hosts_of_plan(found)] == [
+        (f"rack-{i}", key, {"hostname": key, "user": "me"}) for i, key in enumerate("ab")
+    ]
+
+
+def test_a_shape_is_known_from_its_declaration_when_cpus_and_memory_are():
+    gpu = {"hostname": "a", "resources": {"cpu": "8..", "memory": "1GB", "gpu": "H100:80GB:2"}}
+    first, second = hosts_of(declared(rack(gpu, {"hostname": "b", "resources": {"cpu": 8}})), World().state())
+    assert declared_shape(first) == Shape(
+        cpu=8, memory_mib=1024, gpus=2, gpu_name="H100", gpu_memory_mib=81920, disk_mib=None
+    )
+    assert declared_shape(second) is None
