@@ -195,6 +195,8 @@ class Board:
         self._wishes: dict[tuple[object, ...], Wish] = {}
         ordered = sorted(asks, key=lambda a: _order(str(a.want.spec.name)))
         self.jobs = [self._job(i, ask) for i, ask in enumerate(ordered)]
+        self.levels = sorted({job.task.priority for job in self.jobs}, reverse=True)
+        """The priorities, the highest first."""
 
     def _job(self, index: int, ask: Ask) -> Job:
         task = ask.want.spec

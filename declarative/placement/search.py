@@ -47,28 +47,10 @@ class Result:
     @property
     def value(self) -> tuple[object, ...]:
         """What is left out, of higher priority first; then the cost; then the launches."""
-        out: dict[int, int] = {}
+        out = dict.fromkeys(self.ledger.board.levels, 0)
         for job in self.left:
-            out[-job.task.priority] = out.get(-job.task.priority, 0) + job.weight
-        listing = [(level, out[level]) for level in sorted(out)]
-        # A level that is missing has nothing left out: that is better than any number.
-        worst = [(level, -weight) for level, weight in listing]
-        return (_Left(tuple(worst)), round(self.cost, 6), len(self.ledger.launches))
-
-
-@dataclass(frozen=True, slots=True)
-class _Left:
-    """What was left out: (level, minus its weight), the most important level first; more is better."""
-
-    levels: tuple[tuple[int, int], ...]
-
-    def __lt__(self, other: _Left) -> bool:
-        mine, theirs = dict(self.levels), dict(other.levels)
-        for level in sorted(mine.keys() | theirs.keys()):
-            a, b = mine.get(level, 0), theirs.get(level, 0)
-            if a != b:
-                return a > b
-        return False
+            out[job.task.priority] += job.weight
+        return (tuple(out.values()), round(self.cost, 6), len(self.ledger.launches))
 
 
 class Search:
@@ -253,15 +235,18 @@ class Search:
 
     def _by_quota(self, ledger: Ledger, todo: list[Job], wanted: Mapping[int, int]) -> list[Job]:
         """Seat what the quotas name, after all that is harder to seat; what is left to seat."""
-        if not quotas(ledger, todo):
+        found = quotas(ledger, todo)
+        if not found:
             return todo
         hard = [j for j in todo if not j.plain or j.ranks > 1 or j.wish.whole]
         left = self._seat_all(ledger, hard, wanted)
+        if hard:
+            found = quotas(ledger, todo)  # of what they left
         alike: dict[tuple[int, int, bool], list[Job]] = {}
         for job in todo:
             if job.index not in ledger.seats and job.plain and job.ranks == 1:
                 alike.setdefault(job.key, []).append(job)
-        for key, kinds, number in quotas(ledger, todo):
+        for key, kinds, number in found:
             jobs = alike[key][:number]
             if not jobs:
                 continue

@@ -192,8 +192,15 @@ def engine(target: Target, root: Path) -> Engine:
         },
     )
 
+    _obey(made)
+    return made
+
+
+def _obey(made: Engine) -> None:
+    """What holds for each connection and each transaction."""
+
     @event.listens_for(made, "checkout")
-    def checkout(connection: psycopg.Connection[Any], _record: object, _proxy: object) -> None:
+    def checkout(connection: Any, _record: object, _proxy: object) -> None:
         # SQLAlchemy leaves it at `False` after a read, and a write would then ask for READ WRITE: a server
         # that was told to take no writes is obeyed.
         connection.read_only = None
@@ -202,8 +209,6 @@ def engine(target: Target, root: Path) -> Engine:
     def begin(connection: Connection) -> None:
         limits = (func.set_config(name, value, True) for name, value in TIME_LIMITS.items())
         connection.execute(select(*limits))
-
-    return made
 
 
 def open_server(target: Target, opening: Opening) -> Engine | None:
