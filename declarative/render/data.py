@@ -99,9 +99,12 @@ def _action(action: Action) -> dict[str, Any]:
 
 
 def _reservation(item: Reservation) -> dict[str, Any]:
+    return {"task": item.task, "rank": item.rank, **place_data(item)}
+
+
+def place_data(item: Reservation) -> dict[str, Any]:
+    """Where a rank is, and what it pays there."""
     return {
-        "task": item.task,
-        "rank": item.rank,
         "node": item.node,
         "fleet": item.fleet,
         "new_node": item.new_node,

@@ -11,7 +11,7 @@ from declarative.placement.kinds import Kind
 from declarative.placement.why import Alternative, Instead, Turned
 from declarative.plan import FORMAT_VERSION, Reservation
 from declarative.plan.answers import Answer, NodeAnswer, RankAnswer, TaskAnswer, Why
-from declarative.render.data import diagnostics_json, iso, plain
+from declarative.render.data import diagnostics_json, iso, place_data
 
 
 def explain_json(answer: Answer, diagnostics: Sequence[Diagnostic]) -> dict[str, Any]:
@@ -74,23 +74,7 @@ def _rank(item: RankAnswer) -> dict[str, Any]:
 
 
 def _place(item: Reservation | None, node_price: float | None) -> dict[str, Any] | None:
-    if item is None:
-        return None
-    return {
-        "node": item.node,
-        "fleet": item.fleet,
-        "new_node": item.new_node,
-        "blocks": list(item.blocks),
-        "total_blocks": item.total_blocks,
-        "volumes": plain(item.volumes),
-        "backend": item.backend,
-        "region": item.region,
-        "zone": item.zone,
-        "instance_type": item.instance_type,
-        "price": _number(item.price),
-        "node_price": _number(node_price),
-        "status": item.status.value,
-    }
+    return None if item is None else {**place_data(item), "node_price": _number(node_price)}
 
 
 def _refusal(item: Refusal | None) -> dict[str, Any] | None:
