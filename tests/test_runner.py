@@ -470,7 +470,9 @@ def test_limit_ends_the_run(host):
 
 
 def test_limit_of_an_orphan_holds(host):
-    host.start("exec sleep 1000", limit_seconds=1)
+    # Not before the task runs: a supervisor that dies earlier leaves nothing that a limit could end.
+    host.start("echo begun; exec sleep 1000", limit_seconds=3)
+    host.logged("begun")
     os.kill(host.supervisor(), signal.SIGKILL)
     attempt = host.ended()
     until(lambda: host.poll().state is AttemptState.LOST)
