@@ -27,7 +27,8 @@ from declarative.provider import (
     TransientKind,
 )
 from declarative.state import Address, NodeState, RankState, Record
-from providers.local import Local, faults, folders, ranks
+from providers.local import Local, faults, folders, machine
+from providers.ranks import wrapped
 from providers.runner import RunnerError
 from providers.testing import NODE, VOLUME, Conformance, Place, until
 from providers.transport import ConnectionLost
@@ -491,15 +492,15 @@ def test_readiness_names_the_reason(place, monkeypatch):
 
 
 def test_declared_cpus_wrap_around():
-    assert ranks.wrapped((0, 1), (4, 5, 6, 7)) == (4, 5)
-    assert ranks.wrapped((6, 7), (4, 5, 6, 7)) == (6, 7)
-    assert ranks.wrapped((2, 3, 4), (8, 9)) == (8, 9)
-    assert ranks.wrapped((), (8, 9)) == ()
+    assert wrapped((0, 1), (4, 5, 6, 7)) == (4, 5)
+    assert wrapped((6, 7), (4, 5, 6, 7)) == (6, 7)
+    assert wrapped((2, 3, 4), (8, 9)) == (8, 9)
+    assert wrapped((), (8, 9)) == ()
 
 
 def test_a_rank_sees_its_cpus_alone(place):
     node = place.node()
-    usable = ranks.usable_cpus()
+    usable = machine.usable_cpus()
     show = "echo $(taskset -cp $$ | sed 's/.*: //') $OMP_NUM_THREADS $MKL_NUM_THREADS"
     place.start(node, "a-0.1", show, cpus=(len(usable),))
     place.start(node, "a-1.1", show, cpus=(1,), env={"OMP_NUM_THREADS": "7"})
@@ -511,8 +512,8 @@ def test_a_rank_sees_its_cpus_alone(place):
 
 def test_of_the_caller_a_rank_has_what_programs_need():
     caller = {"PATH": "/p", "HOME": "/h", "LC_TIME": "C", "AWS_SECRET_ACCESS_KEY": "s", "PYTHONPATH": "x"}
-    assert ranks.inherited(caller) == {"PATH": "/p", "HOME": "/h", "LC_TIME": "C"}
-    assert set(ranks.inherited({})) == {"PATH", "HOME"}
+    assert machine.inherited(caller) == {"PATH": "/p", "HOME": "/h", "LC_TIME": "C"}
+    assert set(machine.inherited({})) == {"PATH", "HOME"}
 
 
 def test_a_working_folder_on_a_volume_is_found_with_and_without_the_mount(place):

@@ -8,6 +8,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
+from providers.faults import from_runner
 from providers.runner import RunnerError
 from providers.transport import ConnectionLost
 
@@ -35,20 +36,6 @@ _LASTING = {
     errno.EROFS: (PermanentKind.INVALID, "give the backend an `options.root` that can be written"),
 }
 
-_REFUSED = {
-    "missing": (PermanentKind.NOT_FOUND, None),
-    "tools": (PermanentKind.INVALID, "install flock and setsid (util-linux)"),
-    "unwritable": (PermanentKind.AUTH, "let the calling user write there"),
-    "nospace": (PermanentKind.NO_CAPACITY, "free some space on the disk of the node's folder"),
-}
-"""Codes of the runner, all of which say that nothing was changed; `usage` is left for the default."""
-
-_OPEN = {
-    "busy": TransientKind.BUSY,
-    "truncated": TransientKind.NOT_SENT,
-    "failed": TransientKind.AMBIGUOUS,  # nobody foresaw it, so nobody knows what was done
-}
-
 
 def from_os(error: OSError) -> ProviderError:
     """The port's fault for one of the operating system."""
@@ -59,15 +46,6 @@ def from_os(error: OSError) -> ProviderError:
         return TransientError(TransientKind.BUSY, summary, about=about)
     kind, hint = _LASTING.get(error.errno or 0, (PermanentKind.INVALID, None))
     return PermanentError(kind, summary, about=about, hint=hint)
-
-
-def from_runner(error: RunnerError) -> ProviderError:
-    """The port's fault for a refusal of the runner."""
-    summary = f"the runner refused: {error.text or error.code}"
-    if error.code in _OPEN:
-        return TransientError(_OPEN[error.code], summary)
-    lasting, hint = _REFUSED.get(error.code, (PermanentKind.INVALID, None))
-    return PermanentError(lasting, summary, hint=hint)
 
 
 def guarded(call: Callable[P, T]) -> Callable[P, T]:

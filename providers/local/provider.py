@@ -17,18 +17,17 @@ from declarative.provider import (
     PermanentError,
     PermanentKind,
     Thing,
-    TransientError,
-    TransientKind,
 )
 from declarative.resource import Offer
 from declarative.schema import BadValueError
 from declarative.spec.values import Size
 from declarative.state import Address, NodeState, RankStatus, Readiness, Record
-from providers.local import ranks
+from providers.local import machine
 from providers.local.attachments import Attachments
 from providers.local.faults import guarded
 from providers.local.folders import DATA, DamagedError, Folders, Meta
-from providers.runner import AttemptState, Runner, RunnerError
+from providers.ranks import Ranks, prepared
+from providers.runner import Runner
 
 MEBIBYTE = 1024 * 1024
 LEAST_FREE = 16 * MEBIBYTE
@@ -60,7 +59,7 @@ class Local:
     def offers(self) -> tuple[Offer, ...]:
         """This machine in each region and zone that the backend names; it takes any shape asked for."""
         pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        shape = Shape(cpu=len(ranks.usable_cpus()), memory_mib=pages // MEBIBYTE)
+        shape = Shape(cpu=len(machine.usable_cpus()), memory_mib=pages // MEBIBYTE)
         return tuple(
             Offer(
                 backend=self._config.backend,
@@ -151,8 +150,7 @@ class Local:
     def _check_idle(self, address: Address) -> None:
         if not (self._folders.folder(address) / "ranks").exists():
             return
-        alive = {AttemptState.RUNNING, AttemptState.ORPHAN}
-        busy = sorted(name for name, a in self._runner(address).poll().items() if a.state in alive)
+        busy = self._ranks(address).running()
         if busy:
             # Not the transient kind: what runs may run for days, and nobody should wait for it unasked.
             summary = f"{address} has running ranks: {', '.join(busy)}"
@@ -215,16 +213,12 @@ class Local:
     def start(self, node: Record, launch: Launch) -> RankStatus:
         """See the port. CPUs beyond the machine's wrap around.
 
-        The rank's environment is what it declares, and of the caller's only `ranks.INHERITED`.
+        The rank's environment is what it declares, and of the caller's only `machine.INHERITED`.
         """
         self._folders.of(node)
-        data = {path: self._data(volume, node) for path, volume in launch.volumes.items()}
-        prepared = ranks.prepare(self._folders.folder(node.address), launch, data)
-        found = ranks.status(self._runner(node.address).start(prepared))
-        if found is None:
-            summary = f"{launch.attempt} did not come up"
-            raise TransientError(TransientKind.AMBIGUOUS, summary, about=launch.attempt)
-        return found
+        data = {path: str(self._data(volume, node)) for path, volume in launch.volumes.items()}
+        folder = str(self._folders.folder(node.address))
+        return self._ranks(node.address).start(prepared(folder, machine.usable_cpus(), launch, data))
 
     def _data(self, volume: Record, node: Record) -> Path:
         """The folder of a volume's data, if the node may use it."""
@@ -244,37 +238,28 @@ class Local:
     def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
         """See the port."""
         self._folders.of(node)
-        found = self._runner(node.address).poll(attempts) if attempts else {}
-        return {attempt: ranks.status(found[attempt]) for attempt in attempts}
+        return self._ranks(node.address).poll(attempts)
 
     @guarded
     def stop(self, node: Record, attempt: str, grace_seconds: int) -> RankStatus | None:
         """See the port."""
         self._folders.of(node)
-        found = self._runner(node.address).stop(attempt, grace_seconds)
-        if found.state in {AttemptState.RUNNING, AttemptState.ORPHAN}:
-            raise TransientError(TransientKind.BUSY, f"{attempt} could not be killed yet", about=attempt)
-        return ranks.status(found)
+        return self._ranks(node.address).stop(attempt, grace_seconds)
 
     @guarded
     def change_limit(self, node: Record, attempt: str, seconds: int | None) -> None:
         """See the port."""
         self._folders.of(node)
-        self._runner(node.address).set_limit(attempt, seconds)
+        self._ranks(node.address).change_limit(attempt, seconds)
 
     @guarded
     def read_log(self, node: Record, attempt: str, offset: int, limit: int = 65536) -> bytes:
         """See the port. An attempt that never started has an empty log."""
         self._folders.of(node)
-        try:
-            return self._runner(node.address).tail(attempt, offset, limit)
-        except RunnerError as error:
-            if error.code == "missing":
-                return b""
-            raise
+        return self._ranks(node.address).read_log(attempt, offset, limit)
 
-    def _runner(self, node: Address) -> Runner:
-        return Runner(ranks.BareTransport(), str(self._folders.folder(node) / "ranks"))
+    def _ranks(self, node: Address) -> Ranks:
+        return Ranks(Runner(machine.BareTransport(), str(self._folders.folder(node) / "ranks")))
 
 
 def _root(config: Config) -> Path:

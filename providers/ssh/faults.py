@@ -7,7 +7,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
-from providers.local import faults
+from providers import faults
 from providers.runner import RunnerError
 from providers.transport import ConnectionLost
 

@@ -21,15 +21,14 @@ from declarative.provider import (
 )
 from declarative.resource import Offer
 from declarative.state import Address, RankStatus, Readiness, Record
-from providers.local.ranks import status
-from providers.runner import AttemptState, Runner, RunnerError
+from providers.ranks import Ranks, prepared
+from providers.runner import Runner
 from providers.ssh import probe, scripts
 from providers.ssh.claims import Claim, Claims, key_of
 from providers.ssh.faults import guarded
 from providers.ssh.host import host_of
 from providers.ssh.options import options_of
 from providers.ssh.probe import Facts, Look
-from providers.ssh.ranks import prepared
 from providers.ssh.transport import SshTransport
 
 T = TypeVar("T")
@@ -214,46 +213,35 @@ class Ssh:
         """See the port. CPUs beyond those of the host wrap around."""
         transport = self._transport(node.inputs.get("host"))
         entered = scripts.enter(transport, self._options.root)
-        launched = prepared(f"{entered.root}/{_key(node)}", entered.cpus, launch)
-        found = status(self._runner(node).start(launched))
-        if found is None:
-            summary = f"{launch.attempt} did not come up"
-            raise TransientError(TransientKind.AMBIGUOUS, summary, about=launch.attempt)
-        return found
+        if launch.volumes:
+            summary = "volumes cannot be used on ssh hosts yet"
+            raise PermanentError(PermanentKind.INVALID, summary, about="volumes")
+        return self._ranks(node).start(prepared(f"{entered.root}/{_key(node)}", entered.cpus, launch, {}))
 
     @guarded
     def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
         """See the port. One round trip, however many there are."""
-        found = self._runner(node).poll(attempts) if attempts else {}
-        return {attempt: status(found[attempt]) for attempt in attempts}
+        return self._ranks(node).poll(attempts)
 
     @guarded
     def stop(self, node: Record, attempt: str, grace_seconds: int) -> RankStatus | None:
         """See the port."""
-        found = self._runner(node).stop(attempt, grace_seconds)
-        if found.state in {AttemptState.RUNNING, AttemptState.ORPHAN}:
-            raise TransientError(TransientKind.BUSY, f"{attempt} could not be killed yet", about=attempt)
-        return status(found)
+        return self._ranks(node).stop(attempt, grace_seconds)
 
     @guarded
     def change_limit(self, node: Record, attempt: str, seconds: int | None) -> None:
         """See the port."""
-        self._runner(node).set_limit(attempt, seconds)
+        self._ranks(node).change_limit(attempt, seconds)
 
     @guarded
     def read_log(self, node: Record, attempt: str, offset: int, limit: int = 65536) -> bytes:
         """See the port. An attempt that never started has an empty log."""
-        try:
-            return self._runner(node).tail(attempt, offset, limit)
-        except RunnerError as error:
-            if error.code == "missing":
-                return b""
-            raise
+        return self._ranks(node).read_log(attempt, offset, limit)
 
-    def _runner(self, node: Record) -> Runner:
+    def _ranks(self, node: Record) -> Ranks:
         transport = self._transport(node.inputs.get("host"))
         entered = scripts.enter(transport, self._options.root)
-        return Runner(transport, f"{entered.root}/{_key(node)}/ranks", entered.script)
+        return Ranks(Runner(transport, f"{entered.root}/{_key(node)}/ranks", entered.script))
 
     def _transport(self, fields: object) -> SshTransport:
         return SshTransport(host_of(fields, self._config.project_dir, self._options.defaults))

@@ -1,0 +1,46 @@
+"""What a rank gets of its caller's environment, and the way to this machine without the rest of it."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Mapping, Sequence
+
+from providers.transport import Finished, LocalTransport
+
+INHERITED = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
+    *("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "ROCM_PATH", "VIRTUAL_ENV", "CONDA_PREFIX"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "XDG_CACHE_HOME"),
+)
+"""The caller's variables that a rank gets, besides `LC_*`: what programs need to run at all.
+
+A list of what is let through, not of what is held back: nobody can list the names that people give to
+their secrets. What else a task needs, it names in its `env`.
+"""
+
+
+class BareTransport:
+    """The way to this machine, without what the caller's environment holds for the caller alone."""
+
+    def run(self, argv: Sequence[str], stdin: bytes = b"", timeout: float | None = None) -> Finished:
+        """See `Transport.run`."""
+        pairs = [f"{name}={value}" for name, value in inherited(os.environ).items()]
+        return LocalTransport().run(["env", "-i", *pairs, *argv], stdin, timeout)
+
+
+def inherited(caller: Mapping[str, str]) -> dict[str, str]:
+    """What a rank gets of its caller's environment."""
+    kept = {k: v for k, v in caller.items() if k in INHERITED or k.startswith("LC_")}
+    kept.setdefault("PATH", os.defpath)
+    if "HOME" not in kept:
+        try:
+            kept["HOME"] = pwd.getpwuid(os.getuid()).pw_dir
+        except KeyError:
+            kept["HOME"] = "/"
+    return kept
+
+
+def usable_cpus() -> tuple[int, ...]:
+    """The numbers of the CPUs that this process may use, which need not begin at 0."""
+    return tuple(sorted(os.sched_getaffinity(0)))

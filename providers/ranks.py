@@ -1,0 +1,196 @@
+"""Ranks of a node, whatever launched it: what its runner is given, and what the runner's answers mean.
+
+Nothing is made on the node before the launch itself: the attempt's own folders are made by its first
+command, so that a launch which is asked for twice makes them once.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+
+from declarative.provider import Launch, PermanentError, PermanentKind, TransientError, TransientKind
+from declarative.state import RankState, RankStatus
+from providers import runner
+from providers.runner import Attempt, AttemptState, Runner, RunnerError
+
+_ATTEMPT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", re.ASCII)
+
+VOLUME_VARIABLE = "FLEETFORM_VOLUME_"
+HOSTFILE_VARIABLES = ("FLEETFORM_MPI_HOSTFILE", "DSTACK_MPI_HOSTFILE")
+
+
+class Ranks:
+    """The ranks of one node, as the port asks for them. Raises what `Runner` does, and the port's faults."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    def start(self, launch: runner.Launch) -> RankStatus:
+        """See `Provider.start`."""
+        found = status(self._runner.start(launch))
+        if found is None:
+            summary = f"{launch.attempt_id} did not come up"
+            raise TransientError(TransientKind.AMBIGUOUS, summary, about=launch.attempt_id)
+        return found
+
+    def running(self) -> list[str]:
+        """The attempts that run, whoever started them."""
+        found = self._runner.poll().items()
+        return sorted(name for name, a in found if a.state in {AttemptState.RUNNING, AttemptState.ORPHAN})
+
+    def poll(self, attempts: Sequence[str]) -> dict[str, RankStatus | None]:
+        """See `Provider.poll`. One round trip, however many there are."""
+        found = self._runner.poll(attempts) if attempts else {}
+        return {attempt: status(found[attempt]) for attempt in attempts}
+
+    def stop(self, attempt: str, grace_seconds: int) -> RankStatus | None:
+        """See `Provider.stop`."""
+        found = self._runner.stop(attempt, grace_seconds)
+        if found.state in {AttemptState.RUNNING, AttemptState.ORPHAN}:
+            raise TransientError(TransientKind.BUSY, f"{attempt} could not be killed yet", about=attempt)
+        return status(found)
+
+    def change_limit(self, attempt: str, seconds: int | None) -> None:
+        """See `Provider.change_limit`."""
+        self._runner.set_limit(attempt, seconds)
+
+    def read_log(self, attempt: str, offset: int, limit: int) -> bytes:
+        """See `Provider.read_log`. An attempt that never started has an empty log."""
+        try:
+            return self._runner.tail(attempt, offset, limit)
+        except RunnerError as error:
+            if error.code == "missing":
+                return b""
+            raise
+
+
+# ------------------------------------------------------------------------------------------ the launch
+
+
+def prepared(node: str, usable: Sequence[int], launch: Launch, volumes: Mapping[str, str]) -> runner.Launch:
+    """What the runner of a node is to launch.
+
+    Args:
+        node: The node's folder on its host.
+        usable: The numbers of the host's CPUs that may be used; none if that is not known.
+        launch: What the port was asked for.
+        volumes: The declared path of each volume, and the folder on the host that holds its data.
+    """
+    if not _ATTEMPT.fullmatch(launch.attempt):
+        summary = f"`{launch.attempt}` cannot be an attempt's name"
+        raise PermanentError(PermanentKind.INVALID, summary, about="attempt")
+    cpus = wrapped(launch.cpus, usable) if usable else ()
+    env = _environment(launch, cpus, volumes)
+    begin = [_working_folder(node, launch, volumes)]
+    if launch.hostfile is not None:
+        # Beside the rank's folder, which is the user's.
+        path = f"{node}/hosts/{launch.attempt}"
+        env |= dict.fromkeys(HOSTFILE_VARIABLES, path)
+        text, quoted = shlex.quote(launch.hostfile), shlex.quote(path)
+        begin.insert(0, f"mkdir -p {shlex.quote(node)}/hosts && printf %s {text} >{quoted}")
+    try:
+        text = runner.script((" && ".join(begin), *launch.commands), env, "")
+    except ValueError as error:
+        raise PermanentError(PermanentKind.INVALID, str(error), about=launch.attempt) from error
+    return runner.Launch(
+        attempt_id=launch.attempt,
+        script=text,
+        cpus=cpus,
+        limit_seconds=launch.max_seconds,
+        grace_seconds=launch.stop_seconds,
+        mounts=tuple((source, target) for target, source in sorted(volumes.items())),
+    )
+
+
+def wrapped(declared: Sequence[int], usable: Sequence[int]) -> tuple[int, ...]:
+    """The machine's CPUs for declared ones: those beyond the machine's begin anew at its first."""
+    return tuple(dict.fromkeys(usable[cpu % len(usable)] for cpu in declared))
+
+
+def _working_folder(node: str, launch: Launch, volumes: Mapping[str, str]) -> str:
+    """The command that makes the rank's own folder, and goes where it begins."""
+    own = f"{node}/work/{launch.attempt}"
+    made = f"mkdir -p {shlex.quote(own)}"
+    given = PurePosixPath(launch.working_dir or ".")
+    for target, source in volumes.items():
+        # At the declared path only if it really is the volume: where nothing may be mounted, another folder
+        # of that name may be there.
+        if launch.working_dir and given.is_relative_to(target):
+            inside = shlex.quote(f"./{given.relative_to(target)}")
+            there, real = shlex.quote(target), shlex.quote(source)
+            return f"{made} && if [ {there} -ef {real} ]; then cd {there}; else cd {real}; fi && cd {inside}"
+    if ".." in given.parts:
+        summary = f"`{given}` leads out of the rank's folder"
+        hint = "write an absolute path, or one below the rank's own folder"
+        raise PermanentError(PermanentKind.INVALID, summary, about="working_dir", hint=hint)
+    if given.is_absolute():
+        return f"{made} && cd {shlex.quote(str(given))}"
+    folder = shlex.quote(f"{own}/{given}")
+    return f"mkdir -p {folder} && cd {folder}"
+
+
+def _environment(launch: Launch, cpus: Sequence[int], volumes: Mapping[str, str]) -> dict[str, str]:
+    """The rank's variables: the declared ones, its volumes' real folders, its CPUs and its GPUs."""
+    env = dict(launch.env)
+    for name, value in launch.env.items():
+        if name.startswith(VOLUME_VARIABLE) and value in volumes:
+            env[name] = volumes[value]
+    if cpus:
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            env.setdefault(name, str(len(cpus)))
+    # Not the declaration's to change: these are the GPUs of the rank's blocks. For AMD's as well, whose HIP
+    # heeds it; with `ROCR_VISIBLE_DEVICES` beside it, the numbers would be counted twice.
+    env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, launch.gpus))
+    return env
+
+
+# ----------------------------------------------------------------------------------------- the answers
+
+
+def status(attempt: Attempt) -> RankStatus | None:
+    """What an attempt's state means; None for one that was never launched."""
+    state, cause = _meaning(attempt)
+    if state is None:
+        return None
+    return RankStatus(
+        state=state,
+        exit_code=attempt.exit_code,
+        cause=cause,
+        started_at=attempt.started_at,
+        ended_at=attempt.ended_at,
+        mounted=attempt.mounted,
+    )
+
+
+def _meaning(attempt: Attempt) -> tuple[RankState | None, str | None]:
+    match attempt.state:
+        case AttemptState.MISSING | AttemptState.CLAIMED:  # claimed: its caller died first; it can be started
+            return None, None
+        case AttemptState.RUNNING:
+            return RankState.RUNNING, None
+        case AttemptState.ORPHAN:
+            return RankState.RUNNING, "its supervisor died: how it ends will not be known"
+        case AttemptState.LOST:
+            return RankState.LOST, "it and its supervisor died: how it ended is not known"
+        case AttemptState.REBOOTED:
+            return RankState.LOST, "the machine restarted while it ran"
+        case AttemptState.EXITED:
+            return _end(attempt)
+
+
+def _end(attempt: Attempt) -> tuple[RankState, str | None]:
+    if attempt.reason == "limit":
+        return RankState.FAILED, "max_duration reached"
+    if attempt.reason is not None:
+        return RankState.STOPPED, None
+    code = attempt.exit_code
+    if code == 0:
+        return RankState.SUCCEEDED, None
+    cause = f"exit code {code}"
+    if code is not None and code - 128 in set(signal.Signals):
+        cause += f" ({signal.Signals(code - 128).name})"
+    return RankState.FAILED, cause
