@@ -1,0 +1,57 @@
+"""A project whose fleet are the test hosts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.cli import Project
+from tests.hosts.machines import Machines
+
+OPTIONS = {"ssh_config": "/dev/null", "connect_timeout": 3}
+SSH = {"type": "backend", "name": "ssh", "options": OPTIONS}
+"""Nothing of the tester's own settings counts, and a silent host is not waited for long."""
+SHAPE = {"cpu": 2, "memory": "512MB"}
+
+
+class Rack(Project):
+    """A project with the hosts as a fleet."""
+
+    def __init__(self, path: Path, machines: Machines) -> None:
+        super().__init__(path)
+        self.machines = machines
+        self.keys(machines.known_hosts)
+
+    def keys(self, text: str) -> None:
+        """The hosts' keys that the project knows."""
+        self.write("known_hosts", text)
+
+    def host(self, index: int, **more: Any) -> dict[str, Any]:
+        """A host, with what is declared of it."""
+        return {"hostname": self.machines[index].address, "resources": SHAPE, **more}
+
+    def rack(self, *hosts: Any, **more: Any) -> dict[str, Any]:
+        """The fleet; all three hosts if none are named."""
+        config = {
+            "user": "root",
+            "identity_file": self.machines.login,
+            "known_hosts": "known_hosts",
+            "hosts": list(hosts) or [self.host(i) for i in range(3)],
+        }
+        return {
+            "type": "fleet",
+            "name": "rack",
+            "placement": "cluster",
+            "blocks": 2,
+            "ssh_config": config,
+            **more,
+        }
+
+    def bring(self, *documents: Any, args: tuple[str, ...] = (), code: int = 0) -> Any:
+        """Declare and apply."""
+        self.declare(SSH, *documents)
+        return self.apply(*args, code=code)
+
+    def nodes(self) -> dict[str, tuple[str, str]]:
+        """Node → host and state."""
+        return {n["name"]: (n["instance_type"], n["state"]) for n in self.status()["nodes"]}
