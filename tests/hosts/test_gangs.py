@@ -1,0 +1,175 @@
+"""Gangs that do something together over the network of their hosts: iperf3, a rendezvous, torch."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli import task
+from tests.hosts.machines import Machines, run
+from tests.hosts.rack import Rack
+
+pytestmark = pytest.mark.slow
+
+LIMIT = "tbf rate 200mbit burst 256k latency 50ms"
+MEASURE = """
+import json, os, subprocess, time
+master, rounds = os.environ["FLEETFORM_MASTER_NODE_IP"], 3
+if os.environ["FLEETFORM_NODE_RANK"] == "0":
+    for _ in range(rounds):
+        subprocess.run(["iperf3", "-s", "-1", "-B", master], check=True, stdout=subprocess.DEVNULL)
+    raise SystemExit
+for _ in range(rounds):
+    while True:
+        said = subprocess.run(["iperf3", "-c", master, "-t", "1", "-J"], stdout=subprocess.PIPE).stdout
+        found = json.loads(said)
+        if "error" not in found:  # refused as long as nobody listens; the exit code is 0 all the same
+            break
+        time.sleep(0.1)
+    print(json.dumps(found["end"]["sum_received"]["bits_per_second"] / 1e6), flush=True)
+"""
+RENDEZVOUS = """
+import os, socket, time
+rank, ranks = int(os.environ["FLEETFORM_NODE_RANK"]), int(os.environ["FLEETFORM_NODES_NUM"])
+place = (os.environ["FLEETFORM_MASTER_NODE_IP"], 29500)
+expected = ranks * (ranks + 1) // 2
+if rank == 0:
+    with socket.create_server(place, backlog=ranks) as server:
+        peers = [server.accept()[0].makefile("rw") for _ in range(ranks - 1)]
+    total = 1 + sum(int(peer.readline()) for peer in peers)
+    for peer in peers:
+        print(total, file=peer, flush=True)
+    agreed = [int(peer.readline()) for peer in peers]
+    assert agreed == [total] * len(peers), agreed
+    print(f"{ranks} ranks agree on {total}")
+else:
+    while True:
+        try:
+            peer = socket.create_connection(place, 5).makefile("rw")
+            break
+        except OSError:
+            time.sleep(0.05)
+    print(rank + 1, file=peer, flush=True)
+    total = int(peer.readline())
+    print(total, file=peer, flush=True)
+assert total == expected, total
+"""
+GLOO = """
+import os, torch, torch.distributed as distributed
+distributed.init_process_group(
+    "gloo",
+    init_method=f"tcp://{os.environ['FLEETFORM_MASTER_NODE_IP']}:29500",
+    rank=int(os.environ["FLEETFORM_NODE_RANK"]),
+    world_size=int(os.environ["FLEETFORM_NODES_NUM"]),
+)
+x = torch.full((1 << 20,), float(distributed.get_rank() + 1))
+distributed.all_reduce(x)
+assert bool((x == x[0]).all())
+print(f"{distributed.get_world_size()} ranks sum to {x[0].item():g}", flush=True)
+distributed.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def four(allowed) -> Iterator[Machines]:
+    """Four hosts of these tests' own."""
+    made = Machines(4)
+    made.up()
+    yield made
+    made.down()
+
+
+@pytest.fixture
+def project(four: Machines, tmp_path: Path) -> Iterator[Rack]:
+    made = Rack(tmp_path, four)
+    yield made
+    made.run("destroy", "--auto-approve", code=None)
+    for m in four:
+        m.sh("rm -rf /var/tmp/fleetform-0")
+
+
+def python(text: str) -> str:
+    """A command that runs it with the Python of the hosts' system."""
+    return f"exec /usr/bin/python3 -c {shlex.quote(text)}"
+
+
+def can(machines: Machines, *commands: str) -> None:
+    """Skips where a host cannot run this."""
+    for command in commands:
+        said: str = machines[0].sh(f"{command} >/dev/null 2>&1 || echo no")
+        if said:
+            pytest.skip(f"`{command}` fails on hosts")
+
+
+def test_two_whole_hosts_measure_their_bandwidth_and_are_shared_afterwards(project, four):
+    """What dstack could not place: `blocks: auto` and `creation_policy: reuse` on a fleet of two hosts."""
+    can(four, "iperf3 --version", "/usr/bin/python3 --version")
+    rack = project.rack(project.host(0), project.host(1), blocks="auto")
+    project.bring(rack)
+    limit = f"dev eth0 root {LIMIT}".split()
+    run("tc", "-n", four[1].space, "qdisc", "add", *limit)
+    try:
+        project.bring(
+            rack, task("iperf", python(MEASURE), nodes=2, creation_policy="reuse"), args=("--wait",)
+        )
+    finally:
+        run("tc", "-n", four[1].space, "qdisc", "del", "dev", "eth0", "root")
+    status = project.status()
+    assert [(r["node"], r["state"]) for r in status["tasks"][0]["ranks"]] == [
+        ("rack-0", "succeeded"),
+        ("rack-1", "succeeded"),
+    ]
+    assert [(n["blocks"]["total"], n["blocks"]["busy"]) for n in status["nodes"]] == [(2, 0), (2, 0)]
+    measured = [float(line) for line in project.logs("iperf/1").split()]
+    assert len(measured) == 3
+    assert 150 <= max(measured) <= 210, measured
+    shared(project, rack)
+
+
+def shared(project: Rack, rack: dict[str, Any]) -> None:
+    """Two single-node tasks at once on one host: on blocks and CPUs of their own."""
+    meet = "cd /tmp; touch $FLEETFORM_TASK_NAME; until [ -e left -a -e right ]; do sleep 0.1; done"
+    show = "grep Cpus_allowed_list /proc/self/status"
+    small = [
+        task(name, meet, show, resources={"cpu": 1}, creation_policy="reuse", instances=["rack-1"])
+        for name in ("left", "right")
+    ]
+    project.bring(rack, *small, args=("--wait",))
+    assert {project.logs(name).split()[-1] for name in ("left", "right")} == {"0", "1"}
+    assert project.busy() == {"rack-0": 0, "rack-1": 0}
+    project.run("state", "check")
+
+
+def test_a_gang_on_whole_hosts_agrees_on_a_sum(project, four):
+    can(four, "/usr/bin/python3 --version")
+    rack = project.rack(*(project.host(i) for i in range(4)))
+    project.bring(rack, task("sum", python(RENDEZVOUS), nodes=4), args=("--wait",))
+    assert project.logs("sum/0") == "4 ranks agree on 10\n"
+    assert {r["node"] for r in project.ranks("sum").values()} == {f"rack-{i}" for i in range(4)}
+
+
+def test_sixteen_ranks_on_parts_of_hosts_agree_on_a_sum(project, four):
+    can(four, "/usr/bin/python3 --version")
+    shape = {"cpu": 4, "memory": "1GB"}
+    rack = project.rack(*(project.host(i, resources=shape) for i in range(4)), blocks=4)
+    gang = task("sum", python(RENDEZVOUS), nodes=16, exclusive=False, resources={"cpu": 1})
+    project.bring(rack, gang, args=("--wait",))
+    assert project.logs("sum/0") == "16 ranks agree on 136\n"
+    nodes = [r["node"] for r in project.ranks("sum").values()]
+    assert {name: nodes.count(name) for name in nodes} == {f"rack-{i}": 4 for i in range(4)}
+    assert set(project.busy().values()) == {0}
+
+
+def test_torch_sums_over_hosts(project, four):
+    """With the torch of the hosts' system, or one in `FLEETFORM_TEST_TORCH`, a folder that hosts see."""
+    path = os.environ.get("FLEETFORM_TEST_TORCH", "")
+    can(four, f"env PYTHONPATH={shlex.quote(path)} /usr/bin/python3 -c 'import torch.distributed'")
+    rack = project.rack(*(project.host(i) for i in range(4)))
+    env = {"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    project.bring(rack, task("gloo", python(GLOO), nodes=4, env=env), args=("--wait",))
+    assert [project.logs(f"gloo/{i}").splitlines()[-1] for i in range(4)] == ["4 ranks sum to 10"] * 4
