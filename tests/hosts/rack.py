@@ -52,6 +52,24 @@ class Rack(Project):
         self.declare(SSH, *documents)
         return self.apply(*args, code=code)
 
+    def add(self, *documents: Any) -> None:
+        """Declare more, beside what was brought; in place of what was added before."""
+        self.declare(*documents, file="more.yaml")
+
     def nodes(self) -> dict[str, tuple[str, str]]:
         """Node → host and state."""
         return {n["name"]: (n["instance_type"], n["state"]) for n in self.status()["nodes"]}
+
+
+CLEAR = """
+umount /var/tmp/fleetform-0 2>/dev/null || true
+for p in $(grep -lsz ^FLEETFORM_RUN /proc/[0-9]*/environ | cut -d/ -f3); do kill -9 $p 2>/dev/null || true; done
+left='/var/tmp/fleetform-0 /var/tmp/ran /var/tmp/fill* /tmp/* /root/.bashrc /usr/local/bin/*'
+until rm -rf $left 2>/dev/null; do :; done
+"""
+
+
+def wipe(machines: Machines) -> None:
+    """End what tests started on hosts, and take away what they left there: the next one finds them as new."""
+    for m in machines:
+        m.sh(CLEAR)
