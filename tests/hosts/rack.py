@@ -63,7 +63,7 @@ class Rack(Project):
 
 CLEAR = """
 umount /var/tmp/fleetform-0 2>/dev/null || true
-for p in $(grep -lsz ^FLEETFORM_RUN /proc/[0-9]*/environ | cut -d/ -f3); do kill -9 $p 2>/dev/null || true; done
+for p in $(grep -lsz ^FLEETFORM_RUN /proc/[0-9]*/environ | cut -d/ -f3); do kill -9 $p || true; done
 left='/var/tmp/fleetform-0 /var/tmp/ran /var/tmp/fill* /tmp/* /root/.bashrc /usr/local/bin/*'
 until rm -rf $left 2>/dev/null; do :; done
 """

@@ -27,7 +27,7 @@ from tests.hosts.nodes import QUICK, Nodes, transport
 REPOSITORY = Path(__file__).resolve().parents[2]
 ONCE = "echo x >> /var/tmp/ran; exec sleep 1000"
 CLEAR = """
-for p in $(grep -lsz ^FLEETFORM_RUN /proc/[0-9]*/environ | cut -d/ -f3); do kill -9 $p 2>/dev/null || true; done
+for p in $(grep -lsz ^FLEETFORM_RUN /proc/[0-9]*/environ | cut -d/ -f3); do kill -9 $p || true; done
 cd /var/tmp && rm -rf fleetform-new fleetform-*/[!b]* ran fill* /root/.bashrc /usr/local/bin/*
 """
 FILL = "dd if=/dev/zero of=/var/tmp/fill bs=64k || dd if=/dev/zero of=/var/tmp/fill2 bs=1 || true"
