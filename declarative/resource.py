@@ -8,6 +8,7 @@ from typing import Any
 
 from declarative.blocks import Shape, split
 from declarative.diagnostic import Span
+from declarative.manifest import Manifest
 from declarative.schema import encode
 from declarative.spec import Backend, Fleet, Project, Task, Volume
 from declarative.spec.split import Blocks
@@ -92,16 +93,19 @@ class VolumeWant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskWant:
-    """One task that shall be there: its declaration and the mounts of each of its ranks."""
+    """One task that shall be there: its declaration, the mounts of each of its ranks, and their files."""
 
     spec: Task
     mounts: tuple[tuple[RankMount, ...], ...] = ()
+    files: Manifest | None = field(default=None, hash=False)
 
     def rank_inputs(self, rank: int) -> dict[str, Any]:
         """What is recorded of a rank, and compared to see whether it changed."""
         body = encode(self.spec)
         body.pop("name")
         body.pop("volumes", None)
+        if self.files is not None:
+            body["files"] = {"paths": body["files"], "digest": self.files.digest}
         mounts = {m.path: list(m.names) for m in self.mounts[rank]} if self.mounts else {}
         return {"task": str(self.spec.name), "rank": rank, **body, **({"volumes": mounts} if mounts else {})}
 

@@ -54,7 +54,6 @@ SAID: dict[str, list[tuple[int, str, str]]] = {
         (13, "dstack-field", "`registry_auth`"),
         (17, "dstack-field", "`ports`"),
         (18, "dstack-field", "`repos`"),
-        (20, "not-supported-yet", "`files`"),
         (27, "dstack-field", "`total_memory`"),
         (28, "dstack-field", "`compute_capability`"),
         (30, "dstack-field", "`shm_size`"),

@@ -41,7 +41,7 @@ ALSO = {
 def findings(directory: Path) -> tuple[Diagnostic, ...]:
     """What the loader says, else what the planner says, with what the declared catalogs offer."""
     try:
-        desired = load(directory).desired
+        desired = load(directory, look="contents").desired
     except InvalidError as error:
         return error.diagnostics
     return make(desired, State(), Inventory(offers=offers_of(desired)), NOW).diagnostics

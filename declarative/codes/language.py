@@ -70,15 +70,49 @@ YAML: dict[str, Code] = {
     ),
     "not-a-file": Code(
         Group.YAML,
-        "something named like a YAML file is a directory, a pipe or a device",
+        "something named like a YAML file is a directory, a pipe or a device; or `files` would send a "
+        "pipe, a socket or a device",
         "a directory named `fleets.yaml`",
         "rename or remove it",
     ),
     "outside-project": Code(
         Group.YAML,
-        "a link or an `include` leads out of the project's directory; nothing outside of it is read",
+        "a link or an `include` leads out of the project's directory, or of what `files` sends; nothing "
+        "outside of it is read",
         "include: ['../shared/*.yaml']",
         "put the files into the project, and include them by a path below it",
+    ),
+    "missing-file": Code(
+        Group.YAML,
+        "a path that `files` names is not in the project",
+        "files: [tarin.py]",
+        "mend the path: it is one below the project's directory",
+    ),
+    "nothing-to-send": Code(
+        Group.YAML,
+        "of a folder that `files` names nothing is left: it is empty, or ignore rules (`.gitignore`, "
+        "`.dstackignore`, `.fleetformignore`) leave out all that is in it",
+        "files: [build], where .gitignore has `build/*`",
+        "name the files themselves, which are sent whatever the rules say; or say `!…` in `.fleetformignore`",
+    ),
+    "never-sent": Code(
+        Group.YAML,
+        "`files` names something that is never sent: what git or fleetform keep in the project",
+        "files: [.git]",
+        "remove it from `files`",
+    ),
+    "same-place": Code(
+        Group.YAML,
+        "two things that `files` names would be at one place in the rank's folder",
+        "files: ['a/train.py:train.py', 'b/train.py:train.py']",
+        "give one of them another place: `src:where`",
+    ),
+    "files-elsewhere": Code(
+        Group.LANGUAGE,
+        "a task has `files` and an absolute `working_dir`: files are in the rank's own folder, where its "
+        "commands would not look for them",
+        "files: [train.py]\nworking_dir: /data",
+        "leave `working_dir` out and name `/data/…` in `commands`; or write one below the rank's own folder",
     ),
     "nothing-included": Code(
         Group.YAML,

@@ -25,6 +25,12 @@ SAVED: dict[str, Code] = {
         "an editor that changed a command in it",
         "change the YAML, and plan again",
     ),
+    "plan-files-changed": Code(
+        Group.SAVED,
+        "files that a task gets are not as they were when the plan was made",
+        "`train.py` was edited after `fleetform plan --out FILE`",
+        _AGAIN + "; or undo the change",
+    ),
     "plan-format": Code(
         Group.SAVED,
         "another version of fleetform saved the plan, in a format that this one does not carry out",

@@ -17,6 +17,7 @@ MOST_LINES = 6
 """Commands or variables of one action that are shown; how many more there are is said."""
 MOST_COMPARED = 400
 """Comparing takes the square of it; nobody reads more."""
+SHORT_DIGEST = 12
 FORCES = "forces replacement"
 TOLD_ELSEWHERE = {
     "rank": frozenset({"task", "rank", "volumes"}),
@@ -67,6 +68,8 @@ def short(key: str, value: Any, *, quote: bool = False) -> str:
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(short(key, item) for item in value) + "]"
     if isinstance(value, str):
+        if key.removeprefix("files.") == "digest":
+            value, quote = value[:SHORT_DIGEST], False
         return f'"{one_line(value)}"' if quote or not value else one_line(value)
     if isinstance(value, float):
         return str(value).removesuffix(".0")

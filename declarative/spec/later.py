@@ -1,6 +1,6 @@
-"""Fields of tasks and backends whose notation is fixed and whose work comes later: `retry` (but for
-`no-capacity`, which works), `files`, `credentials`. Read in full now, so that a file that is accepted today
-means the same tomorrow.
+"""Fields of tasks and backends with a notation of their own: `files`, and those whose work comes later,
+`retry` (but for `no-capacity`, which works) and `credentials`. These are read in full now, so that a file
+that is accepted today means the same tomorrow.
 """
 
 from __future__ import annotations

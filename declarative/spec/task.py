@@ -105,8 +105,7 @@ class Task:
     ] = None
     files: Annotated[
         Files | None,
-        NotYet("remove it, and fetch them in `commands`; files " + _LATER_HOSTS),
-        Doc("Files of the project that every rank gets."),
+        Doc("Files and folders of the project that every rank finds in its own folder: `src`, `src:code`."),
     ] = None
     retry: Annotated[
         Retry,

@@ -1,0 +1,198 @@
+"""Ignore rules: what of a folder is not sent, by git's own rules for `.gitignore`.
+
+Not by a library: those there are (pathspec) turn a rule into one regular expression, in which `*a*a*a*a*a*b`
+takes longer than anybody waits, and the rules may be a stranger's. Here each part between slashes is one
+expression that never goes back over a `*`, so that a look takes time in proportion to the path, times the
+`**` of the rule.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+NAMES = (".gitignore", ".dstackignore", ".fleetformignore")
+"""In every folder; what a later one says counts more."""
+MAX_BYTES = 256 << 10
+MAX_RULES = 5_000
+"""Of one file."""
+MAX_DEEP = 20
+"""Parts of one rule: no folder of a project is so deep that it needs more."""
+
+Part: TypeAlias = "re.Pattern[str] | str | None"
+"""What a part of a path has to match: an expression, or that very text. None is `**`."""
+
+_CLASSES = {
+    "alnum": "a-zA-Z0-9",
+    "alpha": "a-zA-Z",
+    "blank": " \\t",
+    "cntrl": "\\x00-\\x1f\\x7f",
+    "digit": "0-9",
+    "graph": "!-~",
+    "lower": "a-z",
+    "print": " -~",
+    "punct": "!-/:-@\\[-`{-~",
+    "space": " \\t\\n\\r\\f\\v",
+    "upper": "A-Z",
+    "xdigit": "0-9a-fA-F",
+}
+
+
+class NeverError(ValueError):
+    """A rule that git lets match nothing, such as `[a`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One line of a file."""
+
+    parts: tuple[Part, ...]
+    keeps: bool
+    """`!rule`: what an earlier rule left out is sent after all."""
+    folders_only: bool
+    anywhere: bool
+    """Without a slash: it is about names, however deep they are."""
+
+    def matches(self, path: Sequence[str], *, folder: bool) -> bool:
+        """Whether it is about the path, as seen from the folder of the rules."""
+        if self.folders_only and not folder:
+            return False
+        if self.anywhere:
+            return _fits(self.parts[0], path[-1])
+        return _all_fit(self.parts, path)
+
+
+def parse(content: bytes) -> tuple[Rule, ...]:
+    """The rules of a file, the last one first: the first that matches decides. `ValueError` says what is too
+    much.
+    """
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"more than {MAX_BYTES >> 10} KiB")
+    text = content.decode(errors="surrogateescape")
+    out: list[Rule] = []
+    for line in text.removeprefix("\ufeff").split("\n"):
+        rule = _rule(line.removesuffix("\r"))
+        if rule is not None:
+            out.append(rule)
+        if len(out) > MAX_RULES:
+            raise ValueError(f"more than {MAX_RULES} rules")
+    return tuple(reversed(out))
+
+
+def _rule(line: str) -> Rule | None:
+    if line.startswith("#"):
+        return None
+    line = _stripped(line)
+    keeps = line.startswith("!")
+    line = line.removeprefix("!") if keeps else line
+    folders_only = line.endswith("/")
+    line = line.removesuffix("/")
+    if not line or len(line) > 4096:
+        return None
+    anywhere = "/" not in line
+    line = line.removeprefix("/")
+    texts = line.split("/")
+    if len(texts) > MAX_DEEP:
+        raise ValueError(f"a rule with more than {MAX_DEEP} folders")
+    try:
+        parts = tuple(None if text == "**" and not anywhere else _part(text) for text in texts)
+    except NeverError:
+        return None
+    return Rule(parts, keeps, folders_only, anywhere)
+
+
+def _stripped(line: str) -> str:
+    """Without the spaces at its end, save those after a backslash."""
+    kept = line.rstrip(" ")
+    backslashes = len(kept) - len(kept.rstrip("\\"))
+    return kept + " " if backslashes % 2 and len(kept) < len(line) else kept
+
+
+def _fits(part: Part, name: str) -> bool:
+    if part is None or isinstance(part, str):
+        return part is None or part == name
+    return part.match(name) is not None
+
+
+def _all_fit(parts: Sequence[Part], path: Sequence[str]) -> bool:
+    """Whether the parts match the whole path; `**` is any number of its parts, and at the end one or more."""
+    reached = {0}
+    for i, part in enumerate(parts):
+        if part is None:
+            least = min(reached) + (i == len(parts) - 1)
+            reached = set(range(least, len(path) + 1))
+        else:
+            reached = {j + 1 for j in reached if j < len(path) and _fits(part, path[j])}
+        if not reached:
+            return False
+    return len(path) in reached
+
+
+@functools.lru_cache(maxsize=MAX_RULES)
+def _part(text: str) -> Part:
+    """One part between slashes. `NeverError` if it can match nothing."""
+    pieces: list[str] = []
+    """Expressions between the `*`, each of a fixed length."""
+    piece, plain, i = "", "", 0
+    while i < len(text):
+        if text[i] == "*":
+            if piece or not pieces:
+                pieces.append(piece)
+            piece, i = "", i + 1
+        elif text[i] == "[":
+            expression, i = _class(text, i + 1)
+            piece += expression
+        elif text[i] == "?":
+            piece, i = piece + ".", i + 1
+        else:
+            char, i = _char(text, i)
+            piece += re.escape(char)
+            plain += char
+    if not pieces and piece == re.escape(plain):
+        return plain
+    if not pieces:
+        return re.compile(f"{piece}\\Z", re.DOTALL)
+    # Possessive: where a piece was found first, it may stay, and is not looked for again further on.
+    middle = "".join(f"(?>.*?{found})" for found in pieces[1:])
+    return re.compile(f"{pieces[0]}{middle}.*{piece}\\Z", re.DOTALL)
+
+
+def _class(text: str, i: int) -> tuple[str, int]:
+    """`[…]` from behind its bracket: the expression, and where it ends."""
+    negated = i < len(text) and text[i] in "!^"
+    i += negated
+    found, first = "", True
+    while True:
+        if i >= len(text):
+            raise NeverError
+        char = text[i]
+        if char == "]" and not first:
+            break
+        first = False
+        named = re.compile(r"\[:(\w*):\]").match(text, i)
+        if named:
+            if named[1] not in _CLASSES:
+                raise NeverError
+            found += _CLASSES[named[1]]
+            i = named.end()
+            continue
+        low, i = _char(text, i)
+        if text[i : i + 1] == "-" and i + 1 < len(text) and text[i + 1] != "]":
+            high, i = _char(text, i + 1)
+            found += f"{re.escape(low)}-{re.escape(high)}" if low <= high else ""
+        else:
+            found += re.escape(low)
+    if not found:
+        return ("." if negated else "(?!)"), i + 1
+    return f"[{'^' if negated else ''}{found}]", i + 1
+
+
+def _char(text: str, i: int) -> tuple[str, int]:
+    if text[i] == "\\":
+        i += 1
+    if i >= len(text):
+        raise NeverError
+    return text[i], i + 1

@@ -1,0 +1,73 @@
+"""The tasks with the files that their ranks get, or with what is wrong about them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from declarative.diagnostic import Severity
+from declarative.loader.documents import shown_span
+from declarative.loader.findings import Findings
+from declarative.loader.sending import CannotSendError, Sender
+from declarative.resource import LOCAL, Desired, TaskWant
+from declarative.source import Document
+
+_BESIDE = ("", "-wal", "-shm", "-journal")
+"""What SQLite keeps beside a database."""
+
+
+def with_files(
+    desired: Desired,
+    documents: Mapping[str, Document],
+    findings: Findings,
+    *,
+    root: Path,
+    names: Collection[str],
+    state: str | None,
+    read: bool,
+) -> Desired:
+    """`desired` with the manifests of all tasks that have `files`.
+
+    `names` are the project's own documents. Nothing is read for a project that has errors already.
+    """
+    read = read and all(item.severity is not Severity.ERROR for item in findings.items)
+    sender = Sender(root, hidden=frozenset(_hidden(desired, root, state)), documents=names, read=read)
+    tasks: dict[str, TaskWant] = {}
+    for name, want in desired.tasks.items():
+        tasks[name] = want
+        if not want.spec.files:
+            continue
+        document, path = documents[f"task/{name}"], ("files",)
+        if (want.spec.working_dir or "").startswith("/"):
+            span = shown_span(document, ("working_dir",))
+            summary = (
+                f"the files are in the rank's own folder, and its commands start in `{want.spec.working_dir}`"
+            )
+            findings.add("files-elsewhere", summary, span=span, address=f"task/{name}")
+            continue
+        try:
+            tasks[name] = replace(want, files=sender.manifest(want.spec.files))
+        except CannotSendError as error:
+            at = path if error.item is None else (*path, error.item)
+            span = shown_span(document, at)
+            findings.add(error.code, error.summary, error.hint, span=span, address=f"task/{name}")
+            if error.code == "too-large":
+                break  # the same limits hold for all
+    return replace(desired, tasks={**desired.tasks, **tasks})
+
+
+def _hidden(desired: Desired, root: Path, state: str | None) -> Iterator[str]:
+    """What fleetform itself keeps in the project: its state, and the folders of local backends."""
+    places: list[str] = []
+    for url in (state, desired.project.state):
+        found = (url or "").removeprefix("sqlite:///")
+        if found != (url or ""):
+            places += [found + suffix for suffix in _BESIDE]
+    for backend in desired.backends.values():
+        if backend.provider == LOCAL and isinstance(backend.options.get("root"), str):
+            places.append(str(backend.options["root"]))
+    for place in places:
+        path = (root / place).resolve()
+        if path.is_relative_to(root) and path != root:
+            yield path.relative_to(root).as_posix()
