@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -106,6 +107,41 @@ class Thing:
     outputs: Mapping[str, Any]
 
 
+class Source(Protocol):
+    """What bytes are read from, one piece after the other."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes; none at the end."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archive:
+    """A tar archive, uncompressed: regular files and symbolic links, none of which leads out of it.
+
+    `size` is in bytes, `sha256` in hex. `source` is the caller's own, at its beginning.
+    """
+
+    source: Source
+    size: int
+    sha256: str
+
+
+class Bundle(Protocol):
+    """Files that a rank finds in its own folder, below which a relative `working_dir` is.
+
+    Each attempt gets its own copy. Whatever has the same `digest` has the same files, so that a host needs to
+    be sent them once.
+    """
+
+    @property
+    def digest(self) -> str:
+        """64 hex digits."""
+
+    def open(self) -> AbstractContextManager[Archive]:
+        """The files, packed when they are first needed; `PermanentError` if that cannot be done."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """One attempt of one rank. `volumes` maps the declared path to the volume's record."""
@@ -121,6 +157,7 @@ class Launch:
     stop_seconds: int
     hostfile: str | None = None
     """The MPI host file's text: the provider writes it for the rank and names it in `…MPI_HOSTFILE`."""
+    files: Bundle | None = None
 
 
 class Provider(Protocol):

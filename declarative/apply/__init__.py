@@ -1,6 +1,7 @@
 """Making it so: look, settle what happened, walk the plan, follow the tasks. All writes are below here."""
 
 from declarative.apply.backends import Backends
+from declarative.apply.bundles import changed_files, named
 from declarative.apply.execute import Tools
 from declarative.apply.inventory import Seen, look, node_of_rank
 from declarative.apply.launch import missing_env
@@ -20,10 +21,12 @@ __all__ = [
     "VanishedError",
     "apply",
     "cause_of",
+    "changed_files",
     "check_vanished",
     "follow",
     "look",
     "missing_env",
+    "named",
     "node_of_rank",
     "ranks_of",
     "refresh",

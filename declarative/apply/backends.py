@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from declarative.apply.bundles import Bundles
 from declarative.apply.renamed import Renamed
+from declarative.manifest import Manifest
 from declarative.provider import Config, PermanentError, PermanentKind, Provider, UnknownProviderError, load
 from declarative.resource import LOCAL, SSH
 from declarative.spec import Backend
@@ -21,13 +23,19 @@ class Backends:
     """Providers by the name of their backend. Safe to use from many threads."""
 
     def __init__(
-        self, declared: Mapping[str, Backend], project_dir: Path, lineage: str, state: State | None = None
+        self,
+        declared: Mapping[str, Backend],
+        project_dir: Path,
+        lineage: str,
+        state: State | None = None,
+        files: Mapping[str, Manifest] | None = None,
     ) -> None:
-        """`state` says on which hosts there are nodes, or may be."""
+        """`state` says on which hosts there are nodes, or may be; `files` what ranks get, by its digest."""
         self.declared = declared
         self._hosts = hosts_of(state) if state else {}
         self.project_dir = project_dir
         self.lineage = lineage
+        self.files = Bundles(project_dir, files or {})
         self._made: dict[str, Renamed] = {}
         self._turn = threading.Lock()
 

@@ -175,7 +175,7 @@ def _start(action: Action, tools: Tools) -> None:
     )
     provider = tools.backends.get(node.backend)
     try:
-        launch = launch_of(state, record, tools.environ)
+        launch = launch_of(state, record, tools.environ, tools.backends.files)
         status = _retrying(action, tools)(lambda: provider.start(node, launch))
     except (PermanentError, MissingEnvError) as error:
         # Certain not to have started; after anything else the intent stays open, to be read back.

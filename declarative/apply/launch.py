@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from declarative.apply.bundles import Bundles
 from declarative.blocks import cpus_of, gpus_of
 from declarative.plan import Action, Op, Plan
 from declarative.provider import Launch
@@ -23,7 +24,7 @@ def seconds(inputs: Mapping[str, Any], field: str, default: int | None) -> int |
     return Duration.parse(inputs[field]).seconds if field in inputs else default
 
 
-def launch_of(state: State, rank: Record, environ: Mapping[str, str]) -> Launch:
+def launch_of(state: State, rank: Record, environ: Mapping[str, str], files: Bundles | None = None) -> Launch:
     """The launch of a rank whose reservation and attachments are recorded, as those of all its siblings are.
 
     Secrets (`${{ env.X }}`) are taken from `environ` here and go nowhere but into the launch; a variable
@@ -51,6 +52,7 @@ def launch_of(state: State, rank: Record, environ: Mapping[str, str]) -> Launch:
         max_seconds=seconds(rank.inputs, "max_duration", None),
         stop_seconds=300 if stop is None else stop,
         hostfile=_hostfile(state, rank) if tells_others(rank.inputs) else None,
+        files=files.of(rank.inputs) if files else None,
     )
 
 

@@ -56,7 +56,7 @@ def command(session: Session, *, file: str | None, **options: Any) -> int:
 
 def _declared(session: Session, options: Mapping[str, Any]) -> Run:
     """An apply of what the YAML declares."""
-    loaded = session.load()
+    loaded = session.load(look="contents")
     assert loaded is not None
     session.warn()
     check_requested(options["requested"], loaded.desired.tasks)

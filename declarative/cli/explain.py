@@ -84,7 +84,7 @@ def ask(
     from declarative.plan.explain import Explainer
 
     kind, name = parse(target)
-    loaded = session.load()
+    loaded = session.load(look="contents")
     assert loaded is not None
     check_requested(requested, loaded.desired.tasks)
     state = session.store(loaded.desired, offline=offline).read()

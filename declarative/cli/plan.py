@@ -105,7 +105,7 @@ def compute(
 
     if out is not None:
         _check_out(out, offline=offline)
-    loaded = session.load()
+    loaded = session.load(look="contents")
     assert loaded is not None
     check_requested(requested, loaded.desired.tasks)
     state = session.store(loaded.desired, offline=offline).read()

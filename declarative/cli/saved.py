@@ -19,6 +19,7 @@ from declarative.cli.run import Run
 from declarative.cli.session import Failed, Session, failed, now
 
 if TYPE_CHECKING:
+    from declarative.manifest import Manifest
     from declarative.plan import Inventory, Plan
     from declarative.plan.saved import Saved
     from declarative.resource import Desired
@@ -55,6 +56,7 @@ def keep(session: Session, name: str, found: tuple[Plan, Desired, State, Invento
         facts=used(plan, state, inventory),
         backends=desired.backends,
         tasks=tuple(sorted(desired.tasks)),
+        files=files_of(plan, session.files),
         state=session.state_url(desired),
         directory=str(session.directory.resolve()),
         made_by=__version__,
@@ -102,6 +104,7 @@ class SavedRun(Run):
         _check_place(session, saved, desired)  # before a state is made at a place that is not meant
         super().__init__(session, desired, "apply", options)
         self.names = saved.tasks
+        session.files = saved.files
 
     def _make_plan(self, writer: Writer, *, destroy: bool) -> Plan:  # noqa: ARG002
         """The plan, once it is certain that it still holds; then what happened by itself is recorded."""
@@ -112,6 +115,7 @@ class SavedRun(Run):
         plan, facts = self.saved.plan, self.saved.facts
         state = writer.state()
         _check_record(self.session, self.saved, state)
+        _check_files(self.session, self.saved)
         backends = self.session.backends(self.desired, state)
         seen = look(state, backends, hosts=hosts_of_plan(plan), offers=bool(facts.offers))
         known = set(plan.diagnostics)
@@ -145,6 +149,25 @@ def _check_place(session: Session, saved: Saved, desired: Desired) -> None:
         summary = f"the plan makes a new state in {saved.directory}, and this is {here}"
         raise failed("plan-other-state", summary, _elsewhere(saved))
     _check_record(session, saved, state)
+
+
+def files_of(plan: Plan, files: Mapping[str, Manifest]) -> dict[str, Manifest]:
+    """Those that ranks get which the plan starts."""
+    starts = (
+        a.after for a in plan.actions if a.address.kind == "rank" and a.op.value == "create" and a.after
+    )
+    digests = {str(found["digest"]) for after in starts if (found := after.get("files"))}
+    return {digest: files[digest] for digest in sorted(digests)}
+
+
+def _check_files(session: Session, saved: Saved) -> None:
+    """`Failed` unless all files that ranks get are as they were: nothing is begun that could not be ended."""
+    from declarative.apply import changed_files, named
+
+    found = {f for manifest in saved.files.values() for f in changed_files(session.directory, manifest)}
+    if found:
+        summary = f"{named(sorted(found))} changed since the plan was made, and tasks that it starts get it"
+        raise failed("plan-files-changed", summary, "plan again: `fleetform plan --out FILE`")
 
 
 def _place(url: str, directory: Path) -> str:

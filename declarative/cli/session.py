@@ -19,7 +19,8 @@ from declarative.diagnostic import Diagnostic, InvalidError, Severity
 
 if TYPE_CHECKING:
     from declarative.apply import Backends
-    from declarative.loader import Loaded
+    from declarative.loader import Loaded, Look
+    from declarative.manifest import Manifest
     from declarative.resource import Desired
     from declarative.state import State
     from declarative.store import LockInfo, Store, Writer
@@ -201,19 +202,29 @@ class Session:
         self._var_files = tuple(Path(f) for f in var_files)
         self._store: Store | None = None
         self.warnings: tuple[Diagnostic, ...] = ()
+        self.files: Mapping[str, Manifest] = {}
+        """What the ranks get that this command may start, by its digest."""
 
     def close(self) -> None:
         """Give up the state's connections."""
         if self._store:
             self._store.close()
 
-    def load(self, *, required: bool = True) -> Loaded | None:
-        """The project, or `Failed` with every error of it; None if it need not be there, nor be right."""
+    def load(self, *, required: bool = True, look: Look = "none") -> Loaded | None:
+        """The project, or `Failed` with every error of it; None if it need not be there, nor be right.
+
+        `look` is how far the files that ranks get are looked at.
+        """
         from declarative.loader import load
 
         try:
             loaded = load(
-                self.directory, variables=self._assigned(), var_files=self._var_files, environ=os.environ
+                self.directory,
+                variables=self._assigned(),
+                var_files=self._var_files,
+                environ=os.environ,
+                state=self._state_url,
+                look=look,
             )
         except InvalidError as error:
             if required:
@@ -222,6 +233,7 @@ class Session:
             self._check_where(error)
             return None
         self.warnings = loaded.diagnostics
+        self.files = manifests(loaded.desired)
         return loaded
 
     def load_if_any(self) -> Loaded | None:
@@ -305,7 +317,7 @@ class Session:
         from declarative.apply import Backends
 
         declared = desired.backends if desired else {}
-        return Backends(declared, self.directory.resolve(), state.lineage or "", state)
+        return Backends(declared, self.directory.resolve(), state.lineage or "", state, self.files)
 
     def warn(self, *, quiet: bool = False) -> None:
         """Show the warnings of loading on stderr."""
@@ -317,6 +329,11 @@ class Session:
             from declarative.render import diagnostics_text, use_color
 
             sys.stderr.write(diagnostics_text(diagnostics, color=use_color(sys.stderr, os.environ)))
+
+
+def manifests(desired: Desired) -> dict[str, Manifest]:
+    """The files of all tasks, by their digest."""
+    return {want.files.digest: want.files for want in desired.tasks.values() if want.files is not None}
 
 
 def now() -> float:

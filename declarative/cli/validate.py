@@ -13,7 +13,7 @@ from declarative.cli.session import Failed, Session, emit, emit_text, json_optio
 def command(session: Session, as_json: bool) -> int:
     """Check every document of the project. Contacts nothing, and needs no state."""
     try:
-        loaded = session.load()
+        loaded = session.load(look="names")
     except Failed as error:
         if not as_json:
             raise

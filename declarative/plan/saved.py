@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from declarative.diagnostic import Diagnostic, InvalidError
+from declarative.manifest import Manifest
 from declarative.plan.facts import AGAIN, Facts, digest
 from declarative.plan.types import Action, Op, Plan
 from declarative.plan.values import BadDataError, outline, reader, to_data
@@ -39,6 +40,8 @@ class Saved:
     backends: Mapping[str, Backend] = field(default_factory=dict)
     tasks: tuple[str, ...] = ()
     """The names of the declared tasks: those that `--wait` follows."""
+    files: Mapping[str, Manifest] = field(default_factory=dict)
+    """What the ranks get that it starts, by its digest: their names and sums, not what is in them."""
     state: str
     """Where the state is, as it was given; it holds no password, those are refused."""
     directory: str
@@ -61,6 +64,7 @@ class _File:
     state: str
     tasks: tuple[str, ...]
     backends: Mapping[str, Any]
+    files: Mapping[str, Manifest]
     facts_digest: str
     facts: Facts
     plan: Plan
@@ -92,6 +96,7 @@ def dump(saved: Saved) -> str:
         "state": saved.state,
         "tasks": list(saved.tasks),
         "backends": {name: encode(backend) for name, backend in sorted(saved.backends.items())},
+        "files": to_data(dict(sorted(saved.files.items()))),
         "facts_digest": digest(to_data(saved.facts)),
         "facts": to_data(saved.facts),
         "plan": to_data(replace(plan, diagnostics=found)),
@@ -117,6 +122,7 @@ def load(text: str, name: str, version: str) -> Saved:
         file: _File = reader(_File)(data)
         backends = {key: _backend(key, value) for key, value in file.backends.items()}
         _sound(file.plan)
+        _sound_files(file)
         if file.facts_digest != digest(to_data(file.facts)):
             raise BadDataError("the digest of the facts").at("facts_digest")
     except BadDataError as bad:
@@ -126,6 +132,7 @@ def load(text: str, name: str, version: str) -> Saved:
         facts=file.facts,
         backends=backends,
         tasks=file.tasks,
+        files=file.files,
         state=file.state,
         directory=file.directory,
         made_by=file.made_by,
@@ -217,6 +224,22 @@ def _sound(plan: Plan) -> None:
         except BadDataError as bad:
             raise bad.at(index).at("actions").at("plan") from None
         done.add(action.id)
+
+
+def _sound_files(file: _File) -> None:
+    """`BadDataError` unless all files that ranks get are known, and lie below the project."""
+    for digest_, manifest in file.files.items():
+        inside = all(_is_inside(e.path) and _is_inside(e.source) for e in manifest.entries)
+        if not inside or manifest.digest != digest_:
+            raise BadDataError("a list of files").at(digest_).at("files")
+    for action in file.plan.actions:
+        wanted = (action.after or {}).get("files") if action.op is Op.CREATE else None
+        if wanted and (not isinstance(wanted, Mapping) or wanted.get("digest") not in file.files):
+            raise BadDataError("a task's files").at(str(action.address)).at("actions")
+
+
+def _is_inside(path: str) -> bool:
+    return not any(part in {"", ".", ".."} for part in path.split("/"))
 
 
 def _check(action: Action, done: set[str]) -> None:

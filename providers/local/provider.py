@@ -26,6 +26,7 @@ from providers.local import machine
 from providers.local.attachments import Attachments
 from providers.local.faults import guarded
 from providers.local.folders import DATA, DamagedError, Folders, Meta
+from providers.local.placing import place
 from providers.ranks import Ranks, prepared
 from providers.runner import Runner
 
@@ -217,8 +218,11 @@ class Local:
         """
         self._folders.of(node)
         data = {path: str(self._data(volume, node)) for path, volume in launch.volumes.items()}
-        folder = str(self._folders.folder(node.address))
-        return self._ranks(node.address).start(prepared(folder, machine.usable_cpus(), launch, data))
+        folder = self._folders.folder(node.address)
+        launched = prepared(str(folder), machine.usable_cpus(), launch, data)
+        if launch.files is not None:
+            place(folder / "work" / launch.attempt, launch.files)
+        return self._ranks(node.address).start(launched)
 
     def _data(self, volume: Record, node: Record) -> Path:
         """The folder of a volume's data, if the node may use it."""

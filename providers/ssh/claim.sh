@@ -91,9 +91,12 @@ case $verb in
     id=${attempt##*/}
     for keep; do [ "$keep" != "$id" ] || continue 2; done
     if [ -d "$attempt" ] && FLEETFORM_RUNNER_DIR=$node/ranks sh "$0" forget "$id" >/dev/null; then
-      rm -f "$node/hosts/$id"
+      rm -f "$node/hosts/$id" "$node/files/use/$id"
       if [ -d "$node/work/$id" ]; then erase "$node/work/$id"; fi
     fi
+  done
+  for archive in "$node"/files/*.tar; do # one link: no attempt uses it
+    [ "$(stat -c %h "$archive" 2>/dev/null)" != 1 ] || rm -f "$archive"
   done
   ;;
 esac

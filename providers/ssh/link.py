@@ -14,7 +14,14 @@ from typing import Any
 
 import asyncssh
 
-from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
+from declarative.provider import (
+    PermanentError,
+    PermanentKind,
+    ProviderError,
+    Source,
+    TransientError,
+    TransientKind,
+)
 from providers.ssh.host import Host
 from providers.ssh.keys import Checked, Trust
 from providers.transport import ConnectionLost, Finished
@@ -25,6 +32,8 @@ SHORT, LONG = 3, 5
 """Commands at once on a connection, by whether they may take long. sshd takes 10 at most (MaxSessions), and a
 stop that waits for minutes shall not keep a poll waiting."""
 LONG_SECONDS = 90.0
+PIECE = 1 << 18
+"""Bytes of a source that are read at once; about as many wait to be sent."""
 
 
 class Links:
@@ -56,7 +65,7 @@ class Link:
         self.known: dict[str, Any] = {}
         """What was found out over the present connection."""
 
-    async def run(self, command: str, stdin: bytes, timeout: float | None) -> Finished:  # noqa: ASYNC109  # the port's
+    async def run(self, command: str, stdin: bytes | Source, timeout: float | None) -> Finished:  # noqa: ASYNC109  # the port's
         """Run a line of shell to its end."""
         async with self._long if timeout is None or timeout > LONG_SECONDS else self._short:
             connection = await self.connection()
@@ -90,11 +99,16 @@ class Link:
         if connection is self._connection:
             self._connection = None
 
-    async def _answer(self, connection: asyncssh.SSHClientConnection, command: str, stdin: bytes) -> Finished:
+    async def _answer(
+        self, connection: asyncssh.SSHClientConnection, command: str, stdin: bytes | Source
+    ) -> Finished:
         process = await connection.create_process(command, encoding=None)
         try:
             with contextlib.suppress(OSError):  # it may end without reading
-                process.stdin.write(stdin)
+                if isinstance(stdin, bytes):
+                    process.stdin.write(stdin)
+                else:
+                    await _pour(stdin, process)
                 process.stdin.write_eof()
             stdout, stderr = await process.communicate()
             status, killed = process.exit_status, process.exit_signal
@@ -231,6 +245,13 @@ def unsent(host: Host, error: Exception) -> ProviderError:
     if isinstance(error, OSError) and error.errno and error.errno > 0:
         said = os.strerror(error.errno)  # asyncio's own words are about calls
     return TransientError(TransientKind.NOT_SENT, f"{host} cannot be reached: {said}", about=about)
+
+
+async def _pour(source: Source, process: asyncssh.SSHClientProcess[bytes]) -> None:
+    """Write all of it, no faster than it is taken. `BrokenPipeError` if the command ends before."""
+    while piece := await asyncio.to_thread(source.read, PIECE):
+        process.stdin.write(piece)
+        await process.stdin.drain()
 
 
 def _number(name: str) -> int:

@@ -23,7 +23,7 @@ from declarative.resource import Offer
 from declarative.state import Address, RankStatus, Readiness, Record
 from providers.ranks import Ranks, prepared
 from providers.runner import Runner
-from providers.ssh import probe, scripts
+from providers.ssh import files, probe, scripts
 from providers.ssh.claims import Claim, Claims, key_of
 from providers.ssh.faults import guarded
 from providers.ssh.host import host_of
@@ -216,7 +216,10 @@ class Ssh:
         if launch.volumes:
             summary = "volumes cannot be used on ssh hosts yet"
             raise PermanentError(PermanentKind.INVALID, summary, about="volumes")
-        return self._ranks(node).start(prepared(f"{entered.root}/{_key(node)}", entered.cpus, launch, {}))
+        launched = prepared(f"{entered.root}/{_key(node)}", entered.cpus, launch, {})
+        if launch.files is not None:
+            files.place(transport, entered.root, _key(node), launch.attempt, launch.files)
+        return self._ranks(node).start(launched)
 
     @guarded
     def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:

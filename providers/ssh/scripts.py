@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from declarative.provider import Source
 from providers.runner import ANSWER_SECONDS, RunnerError
 from providers.ssh.transport import SshTransport
 from providers.transport import ConnectionLost
@@ -71,7 +72,7 @@ def inline(
     transport: SshTransport,
     name: str,
     arguments: Sequence[str] = (),
-    stdin: bytes = b"",
+    stdin: bytes | Source = b"",
     seconds: float = ANSWER_SECONDS,
 ) -> bytes:
     """What a small script of this folder says on the host."""
@@ -79,7 +80,7 @@ def inline(
 
 
 def ask(
-    transport: SshTransport, argv: Sequence[str], stdin: bytes = b"", seconds: float = ANSWER_SECONDS
+    transport: SshTransport, argv: Sequence[str], stdin: bytes | Source = b"", seconds: float = ANSWER_SECONDS
 ) -> bytes:
     """What a command says that was successful; `RunnerError` for one that refused."""
     done = transport.run(argv, stdin, seconds)

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from declarative.provider import Source
 from providers.ssh.host import Host
 from providers.ssh.line import command_line
 from providers.transport import Finished
@@ -93,8 +94,11 @@ class SshTransport:
     def __init__(self, host: Host) -> None:
         self.host = host
 
-    def run(self, argv: Sequence[str], stdin: bytes = b"", timeout: float | None = None) -> Finished:
-        """See `Transport.run`. A command that is still running after `timeout` goes on there."""
+    def run(self, argv: Sequence[str], stdin: bytes | Source = b"", timeout: float | None = None) -> Finished:
+        """See `Transport.run`. A command that is still running after `timeout` goes on there.
+
+        What is too large for memory is given as a source of bytes.
+        """
         link = background.link(self.host)
         done = background.call(link.run(command_line(argv), stdin, timeout))
         if done.exit_code in NOT_FOUND:

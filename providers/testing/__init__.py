@@ -20,11 +20,11 @@ pytest.register_assert_rewrite(
     "providers.testing.place", "providers.testing.ranks", "providers.testing.things"
 )
 
-from providers.testing.place import NODE, VOLUME, Place, launch, until  # noqa: E402
+from providers.testing.place import NODE, VOLUME, Packed, Place, launch, until  # noqa: E402
 from providers.testing.ranks import Ranks  # noqa: E402
 from providers.testing.things import Things  # noqa: E402
 
-__all__ = ["NODE", "VOLUME", "Conformance", "Place", "launch", "until"]
+__all__ = ["NODE", "VOLUME", "Conformance", "Packed", "Place", "launch", "until"]
 
 
 class Conformance(Things, Ranks):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import tarfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
-from declarative.provider import Launch, Provider, ProviderError, token
+from declarative.provider import Archive, Launch, Provider, ProviderError, token
 from declarative.state import Address, NodeState, RankState, RankStatus, Record
 
 T = TypeVar("T")
@@ -134,6 +137,32 @@ class Place:
         for record in sorted(self.made, key=lambda r: order.index(r.address.kind)):
             with suppress(ProviderError):
                 self.provider.delete(record)
+
+
+class Packed:
+    """Files to start a rank with, by their paths; links lead to where their text says."""
+
+    def __init__(self, files: Mapping[str, str], links: Mapping[str, str] | None = None) -> None:
+        out = io.BytesIO()
+        with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as archive:
+            for path, text in files.items():
+                info = tarfile.TarInfo(path)
+                info.size, info.mode = len(text.encode()), 0o755 if text.startswith("#!") else 0o644
+                archive.addfile(info, io.BytesIO(text.encode()))
+            for path, target in (links or {}).items():
+                info = tarfile.TarInfo(path)
+                info.type, info.linkname = tarfile.SYMTYPE, target
+                archive.addfile(info)
+        self.content = out.getvalue()
+        self.digest = hashlib.sha256(self.content).hexdigest()
+        self.opened = 0
+        """How often they were asked for."""
+
+    @contextmanager
+    def open(self) -> Iterator[Archive]:
+        """See the port."""
+        self.opened += 1
+        yield Archive(source=io.BytesIO(self.content), size=len(self.content), sha256=self.digest)
 
 
 def launch(attempt: str, *commands: str, **options: Any) -> Launch:

@@ -10,7 +10,7 @@ import pytest
 
 from declarative.provider import TransientError
 from declarative.state import RankState, Record
-from providers.testing.place import Base, Place
+from providers.testing.place import Base, Packed, Place
 
 
 class Ranks(Base):
@@ -139,6 +139,29 @@ class Ranks(Base):
         assert len(first.splitlines()) == len(second.splitlines()) == 1
         assert second.endswith("/a/b\n")
         assert first != second
+
+    def test_files_are_in_the_folder_of_each_attempt(self, place: Place, node: Record) -> None:
+        """Its own copies, links and executables included, whole before its first command; with a `working_dir`
+        below them, too.
+        """
+        ünï, long = "d/ünï 'x'", "/".join(["long" * 10] * 5)
+        files = Packed({"run": "#!/bin/sh\necho ran\n", ünï: "a", long: "b", "d/e": ""}, {"d/link": "../run"})
+        show = f'./d/link; cat "{ünï}" {long}; echo; wc -c <d/e; rm -r run d'
+        place.start(node, "train-0.1", show, files=files)
+        place.start(node, "train-0.2", "cd ..; " + show, files=files, working_dir="d")
+        for attempt in ("train-0.1", "train-0.2"):
+            place.ended(node, attempt)
+            assert place.log(node, attempt) == "ran\nab\n0\n"
+
+    def test_files_of_one_attempt_come_once(self, place: Place, node: Record) -> None:
+        """However often its start is asked for: what it made of them stays as it is."""
+        place.start(node, "train-0.1", "echo mine >x; touch done", files=Packed({"x": "sent"}))
+        place.ended(node, "train-0.1")
+        again = place.start(node, "train-0.1", "true", files=Packed({"x": "sent", "y": ""}))
+        assert again.state is RankState.SUCCEEDED
+        place.start(node, "train-0.2", "cat ../train-0.1/x; ls ../train-0.1")
+        place.ended(node, "train-0.2")
+        assert place.log(node, "train-0.2") == "mine\ndone\nx\n"
 
     def test_logs_are_read_by_offset(self, place: Place, node: Record) -> None:
         """In bytes, so that a reader goes on where it stopped, without a gap or a repeat."""
