@@ -71,6 +71,44 @@ def templates(*expressions: str) -> str:
     return "type: project\nvariables: {x: aaaaaaaaaa, n: 9}\n---\n" + FLEET + "regions:\n" + "\n".join(lines)
 
 
+def files(make: Callable[[Path], object]) -> Callable[[Path], None]:
+    """A task with a folder of files, and what is in it."""
+
+    def project(folder: Path) -> None:
+        (folder / "main.yaml").write_text("type: task\nname: train\ncommands: [x]\nfiles: [src]\n")
+        (folder / "src").mkdir()
+        make(folder / "src")
+
+    return project
+
+
+def touch(number: int) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        for i in range(number):
+            os.close(os.open(folder / f"{i}", os.O_CREAT))
+
+    return make
+
+
+def sparse(folder: Path) -> None:
+    with (folder / "large").open("wb") as file:
+        file.truncate(1 << 40)
+
+
+def slow_rules(folder: Path) -> None:
+    """As one expression each, they would take years."""
+    (folder / ".gitignore").write_text("*a*a*a*a*a*a*a*a*b\n" * 5_000)
+    for i in range(1_500):
+        (folder / f"{'a' * 240}{i}").touch()
+
+
+def many_tasks(folder: Path) -> None:
+    (folder / "src").mkdir()
+    touch(1_000)(folder / "src")
+    tasks = (f"type: task\nname: t{i}\ncommands: [x]\nfiles: ['src:{i}']\n" for i in range(300))
+    (folder / "main.yaml").write_text("---\n".join(tasks))
+
+
 CASES: dict[str, tuple[Callable[[Path], None], set[str]]] = {
     "alias bomb": (text(bomb()), {"too-large"}),
     "deep nesting": (text(FLEET + "tags: " + "[" * (LIMIT - 100)), {"too-deep"}),
@@ -159,6 +197,15 @@ CASES: dict[str, tuple[Callable[[Path], None], set[str]]] = {
     "link to a device": (link_to_device, {"outside-project"}),
     "pipe": (pipe, {"not-a-file"}),
     "include outside": (text("type: project\ninclude: ['../*.yaml', '/etc/*.yaml']\n"), {"outside-project"}),
+    "files: a link to a file outside": (
+        files(lambda src: (src / "a").symlink_to("/etc/passwd")),
+        {"outside-project"},
+    ),
+    "files: a pipe": (files(lambda src: os.mkfifo(src / "a")), {"not-a-file"}),
+    "files: a huge one": (files(sparse), {"too-large"}),
+    "files: many": (files(touch(20_001)), {"too-large"}),
+    "files: slow rules": (files(slow_rules), {"too-large"}),
+    "files: many tasks": (many_tasks, {"too-large"}),
     "include through a link": (include_through_link, {"outside-project"}),
 }
 
@@ -256,11 +303,16 @@ catalog:
 ---
 type: fleet
 name: gpu
-nodes: 1
+nodes: 2
 ---
 type: volume
 name: data
 size: 1GB
+---
+type: task
+name: code
+commands: [./run]
+files: [.]
 ---
 type: task
 name: train
@@ -276,6 +328,7 @@ def test_an_offline_plan_reads_the_project_and_nothing_else(tmp_path):
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "main.yaml").write_text(STRANGER)
+    (folder / "run").write_text("touch owned")
     done = subprocess.run(
         [sys.executable, "-B", "-c", WATCHED, "plan", "--offline"],
         cwd=folder,
@@ -296,7 +349,7 @@ def test_an_offline_plan_reads_the_project_and_nothing_else(tmp_path):
     assert folder / "main.yaml" in opened
     written = [args for event, args in seen if event == "open" and set(args[1]) & set("wax+")]
     assert written == []
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["main.yaml", "project"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["main.yaml", "project", "run"]
 
 
 def within(path: Path, folders: Sequence[Path]) -> bool:

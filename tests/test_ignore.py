@@ -23,8 +23,7 @@ def ignored(text: str, path: tuple[str, ...], *, folder: bool = False) -> bool:
     rules = ignore.parse(text.encode())
     for end in range(1, len(path) + 1):
         inner = folder or end < len(path)
-        found = next((not r.keeps for r in rules if r.matches(path[:end], folder=inner)), False)
-        if found:
+        if rules.leave_out(path[:end], folder=inner):
             return True
     return False
 

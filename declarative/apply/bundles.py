@@ -8,6 +8,7 @@ import os
 import tarfile
 import tempfile
 import threading
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
@@ -69,17 +70,20 @@ class Packed:
             summary = "the task's files as they were planned are not at hand"
             raise PermanentError(PermanentKind.NOT_FOUND, summary, about="files", hint=AGAIN)
         try:
-            spool = tempfile.TemporaryFile()  # noqa: SIM115  # it is kept
-            out = _Hashing(spool)
-            # A stream is all that it needs, but not all that its type asks for.
-            with tarfile.open(fileobj=cast("Any", out), mode="w|", format=tarfile.GNU_FORMAT) as archive:
-                for entry in self._manifest.entries:
-                    _add(archive, self._root, entry)
-            spool.flush()
+            with contextlib.ExitStack() as undo:
+                spool = undo.enter_context(tempfile.TemporaryFile())
+                out = _Hashing(spool)
+                # A stream is all that it needs, but not all that its type asks for.
+                with tarfile.open(fileobj=cast("Any", out), mode="w|", format=tarfile.GNU_FORMAT) as archive:
+                    for entry in self._manifest.entries:
+                        _add(archive, self._root, entry)
+                spool.flush()
+                undo.pop_all()
         except OSError as error:
             summary = f"the task's files cannot be packed: {error.strerror or error}"
             hint = "they are packed into a temporary file: `TMPDIR` says where"
             raise PermanentError(PermanentKind.INVALID, summary, about="files", hint=hint) from error
+        weakref.finalize(self, spool.close)
         self._size, self._sha256 = out.size, out.digest.hexdigest()
         return spool
 
@@ -121,14 +125,16 @@ def _add(archive: tarfile.TarFile, root: Path, entry: Entry) -> None:
         return
     info.size = entry.size
     *above, name = entry.source.split("/")
-    try:
-        with below.folder(root, *above) as parent, below.regular(parent, name) as file:
-            if not _is_planned(os.fstat(file.fileno()), entry):
-                raise _changed([entry.source])
-            reader = _Checked(file)
-            archive.addfile(info, reader)  # type: ignore[arg-type]
-    except FileNotFoundError:
-        raise _changed([entry.source]) from None
+    with contextlib.ExitStack() as opened:
+        try:
+            parent = opened.enter_context(below.folder(root, *above))
+            file = opened.enter_context(below.regular(parent, name))
+        except OSError:  # it is gone, or no file any more, or may not be read any more
+            raise _changed([entry.source]) from None
+        if not _is_planned(os.fstat(file.fileno()), entry):
+            raise _changed([entry.source])
+        reader = _Checked(file)
+        archive.addfile(info, cast("Any", reader))
     if reader.digest.hexdigest() != entry.sha256:
         raise _changed([entry.source])
 

@@ -65,10 +65,36 @@ class Rule:
         return _all_fit(self.parts, path)
 
 
-def parse(content: bytes) -> tuple[Rule, ...]:
-    """The rules of a file, the last one first: the first that matches decides. `ValueError` says what is too
-    much.
-    """
+class Rules:
+    """The rules of one file; the last one that matches decides."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._names: dict[str, list[tuple[int, Rule]]] = {}
+        self._others: list[tuple[int, Rule]] = []
+        for found in reversed(list(enumerate(rules))):
+            part = found[1].parts[0]
+            named = found[1].anywhere and isinstance(part, str)
+            (self._names.setdefault(str(part), []) if named else self._others).append(found)
+
+    @property
+    def cost(self) -> int:
+        """With how many a path has to be compared."""
+        return len(self._others)
+
+    def leave_out(self, path: Sequence[str], *, folder: bool) -> bool | None:
+        """Whether a path, as seen from the folder of the rules, is not sent; None if no rule is about it."""
+        last, keeps = -1, True
+        for rules in (self._names.get(path[-1], ()), self._others):
+            for i, rule in rules:
+                if rule.matches(path, folder=folder):
+                    if i > last:
+                        last, keeps = i, rule.keeps
+                    break
+        return None if last < 0 else not keeps
+
+
+def parse(content: bytes) -> Rules:
+    """The rules of a file. `ValueError` says what is too much."""
     if len(content) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES >> 10} KiB")
     text = content.decode(errors="surrogateescape")
@@ -79,7 +105,7 @@ def parse(content: bytes) -> tuple[Rule, ...]:
             out.append(rule)
         if len(out) > MAX_RULES:
             raise ValueError(f"more than {MAX_RULES} rules")
-    return tuple(reversed(out))
+    return Rules(out)
 
 
 def _rule(line: str) -> Rule | None:

@@ -12,22 +12,22 @@ import re
 import stat
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from declarative.loader import below, ignore
-from declarative.loader.ignore import Rule
+from declarative.loader.ignore import Rules
 from declarative.manifest import Entry, Manifest
 from declarative.plan.saved import KIND
 from declarative.spec.later import File, Files
 
 MAX_FILES = 20_000
-"""Of one task; and ten times as many of all tasks together."""
+"""Of one task; and four times as many of all tasks together, those with the same `files` counted once."""
 MAX_TOTAL_BYTES = 2 << 30
 MAX_ENTRIES = 100_000
 """Entries of folders that are looked at, those left out included."""
-MAX_COMPARED = 5_000_000
-"""Ignore rules held against entries."""
+MAX_COMPARED = 1_000_000
+"""Ignore rules held against entries, those that are plain names aside: 50 for each of 20,000 files."""
 MAX_FOLDERS = 60
 """How deep folders may lie in each other."""
 NEVER = (".git", ".fleetform")
@@ -35,7 +35,7 @@ NEVER = (".git", ".fleetform")
 
 _PLAN = re.compile(rb'\s*\{\s*"kind"\s*:\s*"' + re.escape(KIND.encode()) + rb'"')
 
-Levels = tuple[tuple[int, tuple[Rule, ...]], ...]
+Levels = tuple[tuple[int, Rules], ...]
 """The rules that hold in a folder: how deep their own folder lies, outermost first."""
 
 
@@ -77,11 +77,17 @@ class Sender:
     _compared: int = field(default=0, init=False)
     _sent: int = field(default=0, init=False)
     _bytes: int = field(default=0, init=False)
+    _made: dict[Files, Manifest] = field(default_factory=dict, init=False)
     _walks: dict[str, tuple[_Found, ...]] = field(default_factory=dict, init=False)
     _hashes: dict[str, tuple[int, str, bool]] = field(default_factory=dict, init=False)
 
     def manifest(self, files: Files) -> Manifest:
         """What the ranks of a task get. `CannotSendError` says why they cannot."""
+        if files not in self._made:
+            self._made[files] = self._manifest(files)
+        return self._made[files]
+
+    def _manifest(self, files: Files) -> Manifest:
         places: dict[str, Entry] = {}
         for i, item in enumerate(files):
             try:
@@ -91,8 +97,8 @@ class Sender:
                 raise
         _check_folders(places)
         self._sent += len(places)
-        if self._sent > 10 * MAX_FILES:
-            raise _too_large(f"the `files` of all tasks are more than {10 * MAX_FILES}")
+        if self._sent > 4 * MAX_FILES:
+            raise _too_large(f"the `files` of all tasks are more than {4 * MAX_FILES}")
         if sum(entry.size for entry in places.values()) > MAX_TOTAL_BYTES:
             raise _too_large(f"`files` names more than {MAX_TOTAL_BYTES >> 30} GiB")
         entries = (self._hashed(places[path]) for path in sorted(places))
@@ -224,19 +230,18 @@ class Sender:
                 rules = ignore.parse(content)
             except ValueError as error:
                 raise _too_large(f"a `{name}` has {error}") from None
-            if rules:
-                out += ((depth, rules),)
+            out += ((depth, rules),)
         return out
 
     def _ignored(self, path: tuple[str, ...], levels: Levels, *, folder: bool) -> bool:
         """By the last rule that matches, the innermost folder's first."""
         for depth, rules in reversed(levels):
-            self._compared += len(rules)
+            self._compared += rules.cost
             if self._compared > MAX_COMPARED:
                 raise _too_large(f"ignore rules are held against files more than {MAX_COMPARED} times")
-            for rule in rules:
-                if rule.matches(path[depth:], folder=folder):
-                    return not rule.keeps
+            found = rules.leave_out(path[depth:], folder=folder)
+            if found is not None:
+                return found
         return False
 
     def _is_hidden(self, path: str) -> bool:
@@ -256,7 +261,7 @@ class Sender:
         size, found, executable = self._hashes[entry.source]
         if not found:
             return None
-        return replace(entry, size=size, sha256=found, executable=executable)
+        return Entry(path=entry.path, source=entry.source, size=size, sha256=found, executable=executable)
 
 
 def _read(root: Path, source: str, at_most: int) -> tuple[int, str, bool]:

@@ -141,12 +141,12 @@ class Ranks(Base):
         assert first != second
 
     def test_files_are_in_the_folder_of_each_attempt(self, place: Place, node: Record) -> None:
-        """Its own copies, links and executables included, whole before its first command; with a `working_dir`
-        below them, too.
+        """Its own copies, links and executables included, whole before its first command, and also with a
+        `working_dir` below them.
         """
-        ünï, long = "d/ünï 'x'", "/".join(["long" * 10] * 5)
-        files = Packed({"run": "#!/bin/sh\necho ran\n", ünï: "a", long: "b", "d/e": ""}, {"d/link": "../run"})
-        show = f'./d/link; cat "{ünï}" {long}; echo; wc -c <d/e; rm -r run d'
+        odd, long = "d/ünï 'x'", "/".join(["long" * 10] * 5)
+        files = Packed({"run": "#!/bin/sh\necho ran\n", odd: "a", long: "b", "d/e": ""}, {"d/link": "../run"})
+        show = f'./d/link; cat "{odd}" {long}; echo; wc -c <d/e; rm -r run d'
         place.start(node, "train-0.1", show, files=files)
         place.start(node, "train-0.2", "cd ..; " + show, files=files, working_dir="d")
         for attempt in ("train-0.1", "train-0.2"):

@@ -1,0 +1,56 @@
+"""A task's `files` by the installed command: ranks run from them; a change of them runs the task again."""
+
+from __future__ import annotations
+
+import json
+
+from tests.cli import fleet, task
+from tests.test_e2e_saved import seal
+
+
+def test_ranks_run_from_the_project(project):
+    """Each in a folder of its own; what is edited there is the project's no more, and no other rank's."""
+    project.write("src/train.py", "print('first')\n")
+    project.write("src/notes.log", "not sent")
+    project.write(".gitignore", "*.log\n")
+    job = task("train", "ls; python3 train.py; rm train.py", nodes=2, exclusive=False, files=["src:lib"])
+    project.declare(fleet(nodes=1, blocks=2), {**job, "working_dir": "lib"})
+    project.apply("--wait")
+    assert project.logs("train", "--rank", "1") == "train.py\nfirst\n"
+    assert (project.node("gpu-0") / "work/train-0.1/lib").is_dir()
+
+    project.write("src/train.py", "print('second')\n")
+    project.write("src/notes.log", "still not sent")
+    plan = project.plan()
+    assert plan["summary"]["replace"] == 2
+    changed = [a for a in plan["actions"] if a["id"] == "create:rank/train-0"]
+    assert [(a["reason"], a["because"]) for a in changed] == [("changed", ["files"])]
+    assert "`files` changed" in project.apply("--wait").out
+    assert project.logs("train", "--rank", "1").endswith("second\n")
+    assert project.ids() == []
+
+
+def test_a_saved_plan_is_about_the_files_as_they_were(project):
+    """One that would send anything else is refused before anything is made. Other files do not matter."""
+    project.write("train.py", "print('planned')\n")
+    project.write("conf/a", "1")
+    project.declare(fleet(), task("train", "python3 train.py; ls conf", files=["."]))
+    project.run("plan", "--out", "p.plan")
+    saved = json.loads((project.path / "p.plan").read_text())
+    assert "print" not in json.dumps(saved["files"])
+    (manifest,) = saved["files"].values()
+    manifest["entries"][0]["source"] = "../../etc/passwd"
+    project.write("forged.plan", seal(saved))
+    assert "is not a list of files" in project.run("apply", "forged.plan", code=1).err
+    project.write("train.py", "print('edited!')\n")
+    project.write("conf/a", "2")
+    (event,) = project.run("apply", "p.plan", "--json", code=1).events
+    (found,) = event["diagnostics"]
+    assert found["code"] == "plan-files-changed"
+    assert found["summary"].startswith("`conf/a`, `train.py` changed since the plan was made")
+    assert not project.node("gpu-0").exists()
+    project.write("train.py", "print('planned')\n")
+    project.write("conf/a", "1")
+    project.write("conf/b", "new")
+    project.run("apply", "p.plan", "--wait")
+    assert project.logs("train") == "planned\na\n"
