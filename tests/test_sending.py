@@ -59,6 +59,7 @@ def test_where_things_are_for_a_rank(tmp_path):
     tree(tmp_path, "train.py", "src/a", "src/deep/b", "conf/x")
     assert sent(tmp_path, "train.py", "src:code", "./conf/:.") == ["code/a", "code/deep/b", "train.py", "x"]
     assert sent(tmp_path, "{local_path: src/deep/b, path: c/d}") == ["c/d"]
+    assert sent(tmp_path, "src/a:.", "src/deep/b:c/") == ["a", "c/b"]
     assert sent(tmp_path, ".") == ["conf/x", "src/a", "src/deep/b", "train.py"]
     assert sent(tmp_path, "src", ".") == sent(tmp_path, ".")
 

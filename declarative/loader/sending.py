@@ -108,6 +108,8 @@ class Sender:
         """Add what an item names to `places`, each file at its own."""
         for found in self._named(item):
             inner = found.source.removeprefix(_clean(item.local_path)).removeprefix("/")
+            if not inner and (item.path.endswith("/") or not _clean(item.path)):
+                inner = found.source.rpartition("/")[2]  # a file into a folder
             path = _join(_clean(item.path), inner)
             if found.link is not None:
                 _check_link(found, path)
