@@ -13,7 +13,7 @@ from providers.testing import Packed
 from tests.cli import task
 from tests.hosts.machines import Machines
 from tests.hosts.nodes import Nodes
-from tests.hosts.test_fleet import SSH, Rack
+from tests.hosts.rack import SSH, Rack
 from tests.hosts.test_ranks import CLEAR, FILL
 
 ARCHIVES = "ls -A /var/tmp/fleetform-0/*/files | grep -v use || true"
