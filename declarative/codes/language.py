@@ -263,6 +263,12 @@ LANGUAGE: dict[str, Code] = {
         "network: 10.0.0.1/8",
         "write a network as `10.0.0.0/8`; give every host an `internal_ip`, or none",
     ),
+    "bad-host-key": Code(
+        Group.LANGUAGE,
+        "not a host's public key, or only a part of one",
+        "host_keys: [ssh-ed25519]",
+        "write the first two words of /etc/ssh/ssh_host_ed25519_key.pub on the host: `ssh-ed25519 AAAA…`",
+    ),
     "duplicate-host": Code(
         Group.LANGUAGE,
         "a host is named twice, in one fleet or in two",

@@ -82,12 +82,25 @@ def _fields(config: SshConfig, host: HostFields) -> dict[str, Any]:
         "user": host.user or config.user,
         "identity_file": host.identity_file or config.identity_file,
         "known_hosts": config.known_hosts,
+        "host_keys": [str(key) for key in host.host_keys or config.host_keys],
         "proxy_jump": encode(jump) if jump else None,
         "internal_ip": host.internal_ip,
         "network": config.network,
         "resources": _numbers(host.resources) if host.resources else None,
     }
     return {key: value for key, value in found.items() if value}
+
+
+WAY = ("hostname", "port", "user", "identity_file", "known_hosts", "host_keys", "proxy_jump")
+"""How a host is reached, of all that is recorded of it."""
+
+
+def reached_by(recorded: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What is recorded of a host, to be reached as `fields` say: a port that was mended counts at once."""
+    return {
+        **{key: value for key, value in recorded.items() if key not in WAY},
+        **{key: value for key, value in fields.items() if key in WAY},
+    }
 
 
 def _numbers(declared: Resources) -> dict[str, Any]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import ipaddress
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
@@ -25,6 +28,56 @@ def _address(value: str | None, field: str) -> None:
         ) from None
 
 
+class HostKey(str):
+    """A host's public key, as `ssh-ed25519 AAAA…`; a comment after it is left out."""
+
+    __slots__ = ()
+    HINT: ClassVar[str] = (
+        "write it as in /etc/ssh/ssh_host_ed25519_key.pub on the host: `ssh-ed25519 AAAA…`; of a line of a "
+        "known_hosts file, without the host's name"
+    )
+    _FORM: ClassVar[re.Pattern[str]] = re.compile(
+        r"(ssh-[a-z0-9-]+|ecdsa-sha2-[a-z0-9-]+|sk-[a-z0-9@.-]+)[ \t]+([A-Za-z0-9+/]+=*)([ \t].*)?", re.ASCII
+    )
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-host-key` when it is not one: the part after the kind has to be a whole key of that kind."""
+        found = cls._FORM.fullmatch(value.strip()) if isinstance(value, str) else None
+        if found is None:
+            raise BadValueError("bad-host-key", f"{describe(value)} is no host's public key", cls.HINT)
+        kind, text = found[1], found[2]
+        if not _is_key(kind, text):
+            summary = f"{describe(value)} is no whole key of the kind `{kind}`"
+            raise BadValueError("bad-host-key", summary, cls.HINT)
+        return cls(f"{kind} {text}")
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A pattern, so that editors mark it at once."""
+        return {"type": "string", "pattern": "^\\s*(ssh-|ecdsa-sha2-|sk-)\\S+\\s+[A-Za-z0-9+/]+=*(\\s.*)?$"}
+
+    def plain(self) -> Json:
+        """The key itself."""
+        return str(self)
+
+
+def _is_key(kind: str, text: str) -> bool:
+    """Whether this is base64 of a key that says of itself that it is of that kind, and has all its parts."""
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    parts: list[bytes] = []
+    while data:
+        size = int.from_bytes(data[:4], "big")
+        if len(data) < 4 + size:
+            return False
+        parts.append(data[4 : 4 + size])
+        data = data[4 + size :]
+    return len(parts) > 1 and parts[0] == kind.encode()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyJump:
     """A host to go through."""
@@ -33,6 +86,9 @@ class ProxyJump:
     port: Annotated[int, Is(minimum=1, maximum=65535), Doc("Its SSH port.")] = 22
     user: Annotated[str | None, Doc("Who logs in there.")] = None
     identity_file: Annotated[str | None, Doc("The private key to log in with.")] = None
+    host_keys: Annotated[
+        tuple[HostKey, ...], Doc("Its public keys, as `ssh-ed25519 AAAA…`; no others count.")
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +99,9 @@ class HostFields:
     port: Annotated[int | None, Is(minimum=1, maximum=65535), Doc("Its SSH port.")] = None
     user: Annotated[str | None, Doc("Who logs in.")] = None
     identity_file: Annotated[str | None, Doc("The private key to log in with.")] = None
+    host_keys: Annotated[
+        tuple[HostKey, ...], Doc("Its public keys, as `ssh-ed25519 AAAA…`; no others count.")
+    ] = ()
     proxy_jump: Annotated[ProxyJump | None, Doc("A host to go through.")] = None
     internal_ip: Annotated[str | None, Doc("The address by which the other hosts reach it.")] = None
     blocks: Annotated[Blocks | None, Doc("Into how many blocks it is split; default: the fleet's.")] = None
@@ -113,6 +172,10 @@ class SshConfig:
     port: Annotated[int | None, Is(minimum=1, maximum=65535), Doc("The SSH port.")] = None
     identity_file: Annotated[str | None, Doc("The private key to log in with.")] = None
     known_hosts: Annotated[str | None, Doc("A file with the hosts' keys; default: the user's own.")] = None
+    host_keys: Annotated[
+        tuple[HostKey, ...],
+        Doc("Public keys that count for every host which has none of its own; `known_hosts` does not then."),
+    ] = ()
     proxy_jump: Annotated[ProxyJump | None, Doc("A host to go through.")] = None
     network: Annotated[str | None, Doc("The network by which the hosts reach each other: `10.0.0.0/24`.")] = (
         None

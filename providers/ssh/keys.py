@@ -84,7 +84,8 @@ class Checked(asyncssh.SSHClient):
         line = key if trust.where == DECLARED else f"{trust.name} {key}"
         if not trust.known:
             summary = f"the key of {host} is not known: it offers {prints}"
-            hint = f"if that is its fingerprint, add this line to {trust.where}: {line}"
+            also = "" if trust.where == DECLARED else f"declare it in {DECLARED}, or "
+            hint = f"if that is its fingerprint, {also}add this line to {trust.where}: {line}"
         else:
             known = ", ".join(f"{k.get_algorithm()} {k.get_fingerprint()}" for k in trust.known)
             summary = f"the key of {host} has changed: known is {known}, it offers {prints}"
