@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -57,7 +57,11 @@ class ProviderError(Exception):
 
 
 class TransientError(ProviderError):
-    """Try again, not before `after` seconds if the backend said so."""
+    """Try again, not before `after` seconds if the backend said so.
+
+    `away` is for one machine that cannot be reached at all: it may be off for days, so that nobody asks it
+    for as long as a cloud is asked.
+    """
 
     def __init__(
         self,
@@ -67,10 +71,12 @@ class TransientError(ProviderError):
         after: float | None = None,
         about: str | None = None,
         hint: str | None = None,
+        away: bool = False,
     ) -> None:
         super().__init__(summary, about=about, hint=hint)
         self.kind = kind
         self.after = after
+        self.away = away
 
 
 class PermanentError(ProviderError):
@@ -232,6 +238,55 @@ class Looks(Protocol):
 
     def look(self, hosts: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Look]:
         """What hosts have, and whether they are fit, by the names that were given. It fails for none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEnd:
+    """How much an attempt has printed, in bytes, and for how many seconds nothing, by its host's clock."""
+
+    size: int
+    quiet: float
+
+
+@runtime_checkable
+class LogEnds(Protocol):
+    """A provider that can say where logs end, so that nobody has to read them to there."""
+
+    def log_ends(self, node: Record, attempts: Sequence[str]) -> Mapping[str, LogEnd]:
+        """Where the logs of attempts end; without those that never started."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terminal:
+    """A command of this machine that leads to a node: it is given stdin, stdout and stderr as they are.
+
+    Its exit code is that of the command on the node, unless `fault`, given that code, says what went wrong on
+    the way there.
+    """
+
+    argv: tuple[str, ...]
+    folder: str | None = None
+    """Where it is to be started; None is wherever the caller is."""
+    env: Mapping[str, str] | None = None
+    """Its environment; None is the caller's."""
+    fault: Callable[[int], str | None] = lambda _code: None
+
+
+@runtime_checkable
+class Terminals(Protocol):
+    """A provider on whose nodes people may type."""
+
+    def terminal(
+        self, node: Record, attempt: str | None, command: Sequence[str], *, tty: bool
+    ) -> AbstractContextManager[Terminal]:
+        """What runs `command` on a node, or a shell where it is empty; run it before the end of the `with`.
+
+        With an `attempt`, beside that running rank: in its folder, with its environment, on its CPUs;
+        `command` is words then, and 125 is the exit code if it does not run any more. Without one, `command`
+        is what ssh makes of it: words that are put together for the shell there. `tty` asks for a terminal.
+        """
         ...
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from declarative.apply.bundles import Bundles
 from declarative.apply.renamed import Renamed
 from declarative.manifest import Manifest
+from declarative.plan.hosts import reached_by
 from declarative.provider import Config, PermanentError, PermanentKind, Provider, UnknownProviderError, load
 from declarative.resource import LOCAL, SSH
 from declarative.spec import Backend
@@ -29,10 +30,16 @@ class Backends:
         lineage: str,
         state: State | None = None,
         files: Mapping[str, Manifest] | None = None,
+        ways: Hosts | None = None,
     ) -> None:
-        """`state` says on which hosts there are nodes, or may be; `files` what ranks get, by its digest."""
+        """`state` says on which hosts there are nodes, or may be; `files` what ranks get, by its digest.
+
+        `ways` is how the hosts of recorded nodes are declared to be reached, by the node's present name: that
+        counts, and not what was recorded when they were reached last.
+        """
         self.declared = declared
-        self._hosts = hosts_of(state) if state else {}
+        self._ways = ways or {}
+        self._hosts = hosts_of(state, self._ways) if state else {}
         self.project_dir = project_dir
         self.lineage = lineage
         self.files = Bundles(project_dir, files or {})
@@ -74,18 +81,23 @@ class Backends:
             hint = f"declare `type: backend` with `name: {name}` again until nothing of it is left"
             raise PermanentError(PermanentKind.NOT_FOUND, f"backend {name} is not declared", hint=hint)
         try:
-            return Renamed(load(backend.provider if backend else name, config))
+            return Renamed(load(backend.provider if backend else name, config), self._ways)
         except UnknownProviderError as error:
             raise PermanentError(PermanentKind.NOT_FOUND, str(error), hint=error.hint) from None
 
 
-def hosts_of(state: State) -> dict[str, dict[str, Mapping[str, Any]]]:
+def hosts_of(state: State, ways: Hosts) -> dict[str, dict[str, Mapping[str, Any]]]:
     """Backend → the hosts of its recorded nodes, and of those that a command had begun to make."""
     out: dict[str, dict[str, Mapping[str, Any]]] = {}
+
+    def add(backend: str | None, known_as: str, name: str, host: Mapping[str, Any]) -> None:
+        found = reached_by(host, ways[name]) if name in ways else host
+        out.setdefault(backend or SSH, {})[known_as] = found
+
     for intent in state.intents:
         if intent.address.kind == "node" and intent.inputs.get("host"):
-            out.setdefault(intent.backend or SSH, {})[intent.address.name] = intent.inputs["host"]
+            add(intent.backend, intent.address.name, intent.address.name, intent.inputs["host"])
     for record in state.of("node"):
         if record.inputs.get("host"):
-            out.setdefault(record.backend or SSH, {})[made_as(record).name] = record.inputs["host"]
+            add(record.backend, made_as(record).name, record.address.name, record.inputs["host"])
     return out

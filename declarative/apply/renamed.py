@@ -1,16 +1,32 @@
 """Things that `state mv` renamed: their backend is asked by the names that it knows them by.
 
 A thing carries the address, the token and the inputs of its making, and a rename touches nothing real. So
-the record keeps those (`state.MADE_AS`), and here, at the one way to a provider, names are put back.
+the record keeps those (`state.MADE_AS`), and here, at the one way to a provider, names are put
+back. So is the way to a host, where another one is declared by now than was recorded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from declarative.provider import Launch, Look, Looks, PermanentError, PermanentKind, Provider, Thing, token
+from declarative.plan.hosts import reached_by
+from declarative.provider import (
+    Launch,
+    LogEnd,
+    LogEnds,
+    Look,
+    Looks,
+    PermanentError,
+    PermanentKind,
+    Provider,
+    Terminal,
+    Terminals,
+    Thing,
+    token,
+)
 from declarative.resource import Offer
 from declarative.state import MADE_AS, Address, RankStatus, Readiness, Record, State, made_as
 
@@ -63,8 +79,17 @@ def to_make(
 class Renamed:
     """A provider that takes and gives records by their present names; `inventory` and `find` by its own."""
 
-    def __init__(self, provider: Provider) -> None:
+    def __init__(self, provider: Provider, ways: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        """`ways` is how hosts are declared to be reached, by the present names of their nodes."""
         self._provider = provider
+        self._ways = ways or {}
+
+    def _own(self, node: Record) -> Record:
+        """A record as the provider knows it, to be reached as it is declared."""
+        way, host = self._ways.get(node.address.name), node.inputs.get("host")
+        if node.address.kind == "node" and way and host:
+            node = replace(node, inputs={**node.inputs, "host": reached_by(host, way)})
+        return as_made(node)
 
     def offers(self) -> tuple[Offer, ...]:
         """See the port."""
@@ -77,6 +102,22 @@ class Renamed:
                 PermanentKind.INVALID, "it has no hosts that exist", hint="`driver: ssh` has"
             )
         return self._provider.look(hosts)
+
+    def log_ends(self, node: Record, attempts: Sequence[str]) -> Mapping[str, LogEnd]:
+        """See `provider.LogEnds`."""
+        if not isinstance(self._provider, LogEnds):
+            summary = f"the backend {node.backend} cannot say where logs end"
+            raise PermanentError(PermanentKind.INVALID, summary, about=str(node.address))
+        return self._provider.log_ends(self._own(node), attempts)
+
+    def terminal(
+        self, node: Record, attempt: str | None, command: Sequence[str], *, tty: bool
+    ) -> AbstractContextManager[Terminal]:
+        """See `provider.Terminals`."""
+        if not isinstance(self._provider, Terminals):
+            summary = f"the backend {node.backend} has no terminals on its nodes"
+            raise PermanentError(PermanentKind.INVALID, summary, about=str(node.address))
+        return self._provider.terminal(self._own(node), attempt, command, tty=tty)
 
     def inventory(self) -> tuple[Thing, ...]:
         """See the port. Addresses are those that the things were made with."""
@@ -102,35 +143,35 @@ class Renamed:
         """See the port."""
         known = have.outputs.get(MADE_AS)
         wanted = {**inputs, **known["inputs"]} if known else inputs
-        return kept(self._provider.update(as_made(have), token, wanted), have)
+        return kept(self._provider.update(self._own(have), token, wanted), have)
 
     def delete(self, have: Record) -> None:
         """See the port."""
-        self._provider.delete(as_made(have))
+        self._provider.delete(self._own(have))
 
     def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
         """See the port."""
         names = {made_as(node).name: node.address.name for node in nodes}
-        seen = self._provider.readiness([as_made(node) for node in nodes])
+        seen = self._provider.readiness([self._own(node) for node in nodes])
         return {names[name]: readiness for name, readiness in seen.items()}
 
     def start(self, node: Record, launch: Launch) -> RankStatus:
         """See the port."""
         volumes = {path: as_made(volume) for path, volume in launch.volumes.items()}
-        return self._provider.start(as_made(node), replace(launch, volumes=volumes))
+        return self._provider.start(self._own(node), replace(launch, volumes=volumes))
 
     def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
         """See the port."""
-        return self._provider.poll(as_made(node), attempts)
+        return self._provider.poll(self._own(node), attempts)
 
     def stop(self, node: Record, attempt: str, grace_seconds: int) -> RankStatus | None:
         """See the port."""
-        return self._provider.stop(as_made(node), attempt, grace_seconds)
+        return self._provider.stop(self._own(node), attempt, grace_seconds)
 
     def change_limit(self, node: Record, attempt: str, seconds: int | None) -> None:
         """See the port."""
-        self._provider.change_limit(as_made(node), attempt, seconds)
+        self._provider.change_limit(self._own(node), attempt, seconds)
 
     def read_log(self, node: Record, attempt: str, offset: int, limit: int = 65536) -> bytes:
         """See the port."""
-        return self._provider.read_log(as_made(node), attempt, offset, limit)
+        return self._provider.read_log(self._own(node), attempt, offset, limit)

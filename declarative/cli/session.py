@@ -118,7 +118,7 @@ def project_command(command: F) -> F:
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout, and nothing else.")
 
 
-class _Seconds(click.ParamType[float]):
+class Seconds(click.ParamType[float]):
     """`90`, `2.5` or `10m`, in seconds."""
 
     name = "duration"
@@ -140,7 +140,7 @@ class _Seconds(click.ParamType[float]):
 lock_option = click.option(
     "--lock-timeout",
     metavar="DURATION",
-    type=_Seconds(),
+    type=Seconds(),
     help="How long to wait for another command that writes (`90`, `10m`); default 0.",
 )
 approve_option = click.option("--auto-approve", is_flag=True, help="Do not ask.")
@@ -201,6 +201,8 @@ class Session:
         self._variables = variables
         self._var_files = tuple(Path(f) for f in var_files)
         self._store: Store | None = None
+        self._declared: Desired | None = None
+        """What was loaded, whatever is to come of it."""
         self.warnings: tuple[Diagnostic, ...] = ()
         self.files: Mapping[str, Manifest] = {}
         """What the ranks get that this command may start, by its digest."""
@@ -234,6 +236,7 @@ class Session:
             return None
         self.warnings = loaded.diagnostics
         self.files = manifests(loaded.desired)
+        self._declared = loaded.desired
         return loaded
 
     def load_if_any(self) -> Loaded | None:
@@ -313,11 +316,15 @@ class Session:
             yield writer
 
     def backends(self, desired: Desired | None, state: State) -> Backends:
-        """The providers of this run."""
+        """The providers of this run. Hosts are reached as they are declared now, where they are."""
         from declarative.apply import Backends
+        from declarative.plan import hosts_of
 
         declared = desired.backends if desired else {}
-        return Backends(declared, self.directory.resolve(), state.lineage or "", state, self.files)
+        hosts = hosts_of(self._declared, state) if self._declared else ()
+        ways = {host.name: host.fields for host in hosts}
+        here = self.directory.resolve()
+        return Backends(declared, here, state.lineage or "", state, self.files, ways)
 
     def warn(self, *, quiet: bool = False) -> None:
         """Show the warnings of loading on stderr."""
