@@ -21,6 +21,8 @@ class Policy:
     deadline: float = 300.0
     first: float = 0.5
     longest: float = 30.0
+    away: float = 15.0
+    """For a single machine that cannot be reached at all, from the first try that says so."""
 
 
 class _Wait(tenacity.wait.wait_base):
@@ -65,7 +67,7 @@ def call_on(
         if on_retry and isinstance(error, transient):
             on_retry(error, state.next_action.sleep if state.next_action else 0.0)
 
-    stop: tenacity.stop.stop_base = tenacity.stop_after_delay(policy.deadline)
+    stop: tenacity.stop.stop_base = tenacity.stop_after_delay(policy.deadline) | _StopAway(policy.away)
     if stopping is not None:
         stop = stop | _StopWhen(stopping)
     retrying = tenacity.Retrying(
@@ -76,6 +78,23 @@ def call_on(
         reraise=True,
     )
     return retrying(function)
+
+
+class _StopAway(tenacity.stop.stop_base):
+    """When a machine was away for so long, time after time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._since: float | None = None
+
+    def __call__(self, retry_state: tenacity.RetryCallState) -> bool:
+        error = retry_state.outcome.exception() if retry_state.outcome else None
+        passed = retry_state.seconds_since_start
+        if passed is None or not (isinstance(error, TransientError) and error.away):
+            self._since = None
+            return False
+        self._since = passed if self._since is None else self._since
+        return passed - self._since >= self._seconds
 
 
 class _StopWhen(tenacity.stop.stop_base):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,6 +19,9 @@ from declarative.cli.session import (
     project_command,
     state_errors,
 )
+
+if TYPE_CHECKING:
+    from declarative.state import State
 
 
 @click.command("stop", short_help="stop a task")
@@ -56,8 +60,24 @@ def command(session: Session, target: str, lock_timeout: float | None) -> int:
         stop_task(writer, backends, task, now, note)
         state = writer.state()
     left = [n for n in ranks_of(state, task) if not ((s := state.ranks.get(n)) and s.state.ended)]
-    if left:
-        names = ", ".join(f"rank/{n}" for n in left)
-        sys.stderr.write(f"could not be stopped: {names}: the node cannot be asked (`fleetform status`)\n")
+    for name in left:
+        sys.stderr.write(f"{_left(state, task, name)}\n")
     emit_text(f"task/{task} is {state_of(state, task).value}.\n")
     return 4 if left else 0
+
+
+def _left(state: State, task: str, name: str) -> str:
+    """Why a rank could not be stopped, and what to type next."""
+    from declarative.apply import node_of_rank
+    from declarative.render import clean
+
+    node = node_of_rank(state, name)
+    if node is None:
+        return f"rank/{name} could not be stopped: its node is not known (`fleetform status`)"
+    seen = state.readiness.get(node.address.name)
+    why = f" ({seen.reason})" if seen and seen.reason else ""
+    return clean(
+        f"rank/{name} could not be stopped: {node.address} cannot be asked{why}. Once it answers: "
+        f"`fleetform stop {task}`; if it is lost for good, take its host out of the YAML, then "
+        f"`fleetform state rm {node.address}`"
+    )

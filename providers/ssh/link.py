@@ -34,6 +34,10 @@ stop that waits for minutes shall not keep a poll waiting."""
 LONG_SECONDS = 90.0
 PIECE = 1 << 18
 """Bytes of a source that are read at once; about as many wait to be sent."""
+AWAY = (
+    "see that it is on and that its address, port and way are right, then run this again; if it is lost for "
+    "good, take it out of the YAML, then `fleetform state rm` its node"
+)
 
 
 class Links:
@@ -236,7 +240,7 @@ def unsent(host: Host, error: Exception) -> ProviderError:
         return PermanentError(PermanentKind.INVALID, f"{host} does not understand us: {said}", about=about)
     if isinstance(error, TimeoutError):
         summary = f"{host} did not answer within {host.timing.connect:g} s"
-        return TransientError(TransientKind.NOT_SENT, summary, about=about)
+        return TransientError(TransientKind.NOT_SENT, summary, about=about, hint=AWAY, away=True)
     if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError) and error.filename:
         summary = f"{error.filename}: {error.strerror}"
         return PermanentError(PermanentKind.INVALID, summary, about="identity_file")
@@ -244,7 +248,8 @@ def unsent(host: Host, error: Exception) -> ProviderError:
         return PermanentError(PermanentKind.INVALID, f"{host}: {said}", about=about)
     if isinstance(error, OSError) and error.errno and error.errno > 0:
         said = os.strerror(error.errno)  # asyncio's own words are about calls
-    return TransientError(TransientKind.NOT_SENT, f"{host} cannot be reached: {said}", about=about)
+    summary = f"{host} cannot be reached: {said}"
+    return TransientError(TransientKind.NOT_SENT, summary, about=about, hint=AWAY, away=True)
 
 
 async def _pour(source: Source, process: asyncssh.SSHClientProcess[bytes]) -> None:
