@@ -91,10 +91,10 @@ class Claims:
             raise ConnectionLost(f"{self._transport.host} was taken and given back meanwhile")
         return found
 
-    def change(self, claim: Claim) -> None:
-        """Put this claim in place of the one with its key."""
+    def change(self, claim: Claim, key: str | None = None) -> None:
+        """Put this claim in place of the one with that key; with its own if none is named."""
         text = claim.text()
-        self._ask("@change", claim.key, str(len(text)), stdin=text)
+        self._ask("@change", key or claim.key, str(len(text)), stdin=text)
 
     def release(self, key: str) -> None:
         """Give the host back, with all that is left of the node. Nothing happens to another's claim."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from typing import Any, TypeVar
@@ -12,9 +13,11 @@ from declarative.blocks import Shape
 from declarative.provider import (
     Config,
     Launch,
+    LogEnd,
     PermanentError,
     PermanentKind,
     ProviderError,
+    Terminal,
     Thing,
     TransientError,
     TransientKind,
@@ -27,9 +30,12 @@ from providers.ssh import files, probe, scripts
 from providers.ssh.claims import Claim, Claims, key_of
 from providers.ssh.faults import guarded
 from providers.ssh.host import host_of
+from providers.ssh.line import command_line
 from providers.ssh.options import options_of
 from providers.ssh.probe import Facts, Look
+from providers.ssh.terminal import joined, terminal
 from providers.ssh.transport import SshTransport
+from providers.terminal import beside
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -111,7 +117,8 @@ class Ssh:
         summary = "; ".join(sorted(error.summary for error in faults))
         if isinstance(first, PermanentError):
             raise PermanentError(first.kind, summary, about=first.about, hint=first.hint)
-        raise TransientError(TransientKind.NOT_SENT, summary, about=first.about, hint=first.hint)
+        away = isinstance(first, TransientError) and first.away
+        raise TransientError(TransientKind.NOT_SENT, summary, about=first.about, hint=first.hint, away=away)
 
     @guarded
     def create(
@@ -136,7 +143,13 @@ class Ssh:
                 "path": f"{facts.root}/{key_of(token)}",
             },
         )
-        have = Claims(transport, self._options.root).take(wanted)
+        claims = Claims(transport, self._options.root)
+        have = claims.take(wanted)
+        if (have.owner, have.address) == (wanted.owner, wanted.address) and have.token != wanted.token:
+            # Another life of the same node: by `state rm` it was forgotten, and nobody else can want it.
+            self._check_still(transport, have)
+            claims.change(wanted, have.key)
+            have = claims.take(wanted)
         if (have.owner, have.token) == (wanted.owner, wanted.token):
             return have.outputs
         if have.owner != wanted.owner:
@@ -149,6 +162,20 @@ class Ssh:
             summary = f"{transport.host} is {have.address} already"
             hint = "is one host declared under two names? else delete that node first"
         raise PermanentError(PermanentKind.CONFLICT, summary, about=str(address), hint=hint)
+
+    def _check_still(self, transport: SshTransport, old: Claim) -> None:
+        """Nothing of a forgotten node may run on: its CPUs would be given away twice."""
+        entered = scripts.enter(transport, self._options.root)
+        runner = Runner(transport, f"{entered.root}/{old.key}/ranks", entered.script)
+        busy = Ranks(runner).running()
+        if busy:
+            names = ", ".join(busy)
+            summary = f"{transport.host} was {old.address} before, and ranks of it still run: {names}"
+            hint = (
+                "take the record back (`fleetform state push --force BACKUP`: `state rm` has named it) and stop "
+                "their tasks; or end them on the host"
+            )
+            raise PermanentError(PermanentKind.CONFLICT, summary, about=str(old.address), hint=hint)
 
     @guarded
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -240,6 +267,27 @@ class Ssh:
     def read_log(self, node: Record, attempt: str, offset: int, limit: int = 65536) -> bytes:
         """See the port. An attempt that never started has an empty log."""
         return self._ranks(node).read_log(attempt, offset, limit)
+
+    @guarded
+    def log_ends(self, node: Record, attempts: Sequence[str]) -> Mapping[str, LogEnd]:
+        """See `provider.LogEnds`. One round trip, however many there are."""
+        transport = self._transport(node.inputs.get("host"))
+        folder = f"{scripts.enter(transport, self._options.root).root}/{_key(node)}/ranks"
+        said = scripts.lines(scripts.inline(transport, "logs.sh", (folder, *attempts)), "FLEETFORM-LOGS")
+        found = [line.split() for line in said]
+        return {name: LogEnd(size=int(size), quiet=float(quiet)) for name, size, quiet in found}
+
+    @guarded
+    def terminal(
+        self, node: Record, attempt: str | None, command: Sequence[str], *, tty: bool
+    ) -> AbstractContextManager[Terminal]:
+        """See `provider.Terminals`."""
+        transport = self._transport(node.inputs.get("host"))
+        if attempt is None:
+            return terminal(transport.host, joined(command), tty=tty)
+        entered = scripts.enter(transport, self._options.root)
+        argv = beside(f"{entered.root}/{_key(node)}", attempt, command)
+        return terminal(transport.host, command_line(argv), tty=tty)
 
     def _ranks(self, node: Record) -> Ranks:
         transport = self._transport(node.inputs.get("host"))
