@@ -106,6 +106,12 @@ def movable(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
     return _offered({*alone, *_groups(ctx)}, incomplete)
 
 
+def nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
+    """The names of recorded nodes."""
+    known = [a.removeprefix("node/") for a in _recorded(ctx) if a.startswith("node/")]
+    return sorted(name for name in known if name.startswith(incomplete))
+
+
 def tasks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
     """Task names."""
     return sorted(name for name in _tasks(ctx) if name.startswith(incomplete))

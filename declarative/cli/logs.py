@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from declarative.cli import complete
-from declarative.cli.session import Session, failed, project_command, state_errors
+from declarative.cli.lines import Printer
+from declarative.cli.reading import Follower, Source, begin, dump
+from declarative.cli.session import Failed, Seconds, Session, failed, project_command, state_errors
 
 if TYPE_CHECKING:
-    from declarative.apply import Backends
     from declarative.resource import Desired
     from declarative.state import Record, State
-
-PERIOD = 0.3
 
 
 def parse_target(text: str, rank: int | None) -> tuple[str, int | None]:
@@ -39,32 +36,61 @@ def parse_target(text: str, rank: int | None) -> tuple[str, int | None]:
 @click.argument("target", metavar="TASK[/RANK]", shell_complete=complete.ranks)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the ranks have ended.")
 @click.option("--rank", type=click.IntRange(min=0), help="The same as TASK/RANK.")
+@click.option(
+    "-n", "--tail", metavar="LINES", type=click.IntRange(min=0), help="Of each rank, only the last lines."
+)
+@click.option(
+    "--since",
+    metavar="DURATION",
+    type=Seconds(),
+    help="Leave out ranks that have printed nothing for so long (`90`, `10m`).",
+)
 @project_command
 @state_errors
-def command(session: Session, target: str, follow: bool, rank: int | None) -> int:
-    """Print the output of a task's ranks. With several ranks, each line begins with its rank."""
+def command(session: Session, target: str, rank: int | None, follow: bool, **options: Any) -> int:
+    """Print the output of a task's ranks, one after the other; with --follow, as it comes. With several
+    ranks, each line begins with its rank.
+
+    Lines carry no times: --since leaves out ranks that have been quiet for so long, by their hosts' clocks,
+    and prints the others from their beginning, or with --tail their last lines. With --follow, quiet ranks
+    are shown from where they go on.
+
+    --follow waits for a host that does not answer, and goes on where it was: nothing is left out, nothing
+    comes twice. When a rank is started anew while others run, it goes on with that attempt. Exits 1 if the
+    output of a rank cannot be read.
+    """
     loaded = session.load(required=False)
     session.warn()
     desired = loaded.desired if loaded else None
     task, wanted = parse_target(target, rank)
     store = session.store(desired)
     state = known_state(session, desired, store.read())
-    records = ranks_of(state, task)
-    if not records:
-        raise failed("not-run", f"task/{task} has not run", _known(state, task))
-    if wanted is not None and not any(r.inputs["rank"] == wanted for r in records):
-        raise failed(
-            "unknown-rank", f"task/{task} has no rank {wanted}", f"its ranks are 0 to {len(records) - 1}"
-        )
-    chosen = [r for r in records if wanted is None or r.inputs["rank"] == wanted]
-    readers = [Reader(r, state, session.backends(desired, state), len(chosen) > 1) for r in chosen]
-    if not follow:
-        for reader in readers:
-            reader.drain()
-            reader.close()
-        sys.stdout.flush()
-        return 0
-    _follow(readers, store.read)
+    told_ranks(state, task, ranks_of(state, task), wanted)
+    backends = session.backends(desired, state)
+
+    def chosen(state: State) -> list[Record]:
+        return [r for r in ranks_of(state, task) if wanted in (None, r.inputs["rank"])]
+
+    def look() -> tuple[list[Record], State]:
+        state = store.read()
+        return chosen(state), state
+
+    records = chosen(state)
+    sources = [Source(record, _node(record, state), backends) for record in records]
+    printer = Printer(sys.stdout.buffer, prefixed=len(records) > 1)
+    sources, faults = begin(sources, **options, keep=follow)
+    if follow:
+
+        def source(record: Record, state: State) -> Source | None:
+            node = _found(record, state)
+            return Source(record, node, session.backends(desired, state)) if node else None
+
+        faults += Follower(look, source, printer).follow(sources)
+    else:
+        faults += dump(sources, printer)
+    sys.stdout.flush()
+    if faults:
+        raise Failed(tuple(faults))
     return 0
 
 
@@ -78,21 +104,14 @@ def known_state(session: Session, desired: Desired | None, state: State) -> Stat
     return effective(state, look(state, session.backends(desired, state), offers=False).inventory)
 
 
-def _follow(readers: list[Reader], read: Callable[[], State]) -> None:
-    """Until every rank has ended and all of its output was printed."""
-    while True:
-        state = read()
-        ended = all(reader.has_ended(state) for reader in readers)
-        printed = [reader.drain() for reader in readers]
-        sys.stdout.flush()
-        if ended:
-            for reader in readers:  # what came between the last look and its end
-                reader.drain()
-                reader.close()
-            sys.stdout.flush()
-            return
-        if not any(printed):
-            time.sleep(PERIOD)
+def told_ranks(state: State, task: str, records: list[Record], wanted: int | None) -> None:
+    """`Failed` where a task has not run, or has no such rank."""
+    if not records:
+        raise failed("not-run", f"task/{task} has not run", _known(state, task))
+    if wanted is not None and not any(r.inputs["rank"] == wanted for r in records):
+        raise failed(
+            "unknown-rank", f"task/{task} has no rank {wanted}", f"its ranks are 0 to {len(records) - 1}"
+        )
 
 
 def ranks_of(state: State, task: str) -> list[Record]:
@@ -109,68 +128,15 @@ def _known(state: State, task: str) -> str:
     return near or (f"tasks that have run: {', '.join(known)}" if known else "run `fleetform apply` first")
 
 
-class Reader:
-    """The output of one rank, read on from where it was."""
+def _node(record: Record, state: State) -> Record:
+    """The node that has a rank's output."""
+    node = _found(record, state)
+    if node is None:
+        raise failed("gone", f"the node of {record.address} is gone, and its output with it")
+    return node
 
-    def __init__(self, record: Record, state: State, backends: Backends, prefixed: bool) -> None:
-        from declarative.state import attempt_id
 
-        self.record = record
-        self.backends = backends
-        self.attempt = attempt_id(record)
-        self.offset = 0
-        self.rest = b""
-        self.prefix = f"{record.inputs['rank']} | ".encode() if prefixed else b""
-        name = record.outputs.get("node") or self._node_of(state)
-        self.node = state.get("node", str(name)) if name else None
-        if self.node is None:
-            raise failed("gone", f"the node of {record.address} is gone, and its output with it")
-
-    def _node_of(self, state: State) -> str | None:
-        reservation = state.get("reservation", self.record.address.name)
-        return str(reservation.inputs["node"]) if reservation else None
-
-    def has_ended(self, state: State) -> bool:
-        """Whether this attempt has ended; asked of its host, unless that is recorded."""
-        from declarative.provider import ProviderError
-
-        record = state.get("rank", self.record.address.name)
-        recorded = state.ranks.get(self.record.address.name)
-        if record and record.generation == self.record.generation and recorded and recorded.state.ended:
-            return True
-        assert self.node is not None
-        try:
-            status = self.backends.get(self.node.backend).poll(self.node, [self.attempt])[self.attempt]
-        except ProviderError as error:
-            raise failed("backend", error.summary, error.hint) from None
-        return status is None or status.state.ended
-
-    def drain(self) -> bool:
-        """Print all that is there by now; whether there was anything."""
-        from declarative.provider import ProviderError
-
-        assert self.node is not None
-        printed = False
-        while True:
-            try:
-                data = self.backends.get(self.node.backend).read_log(self.node, self.attempt, self.offset)
-            except ProviderError as error:
-                raise failed("backend", error.summary, error.hint) from None
-            if not data:
-                return printed
-            printed = True
-            self.offset += len(data)
-            lines = (self.rest + data).split(b"\n")
-            self.rest = lines.pop()
-            self._write(lines)
-
-    def close(self) -> None:
-        """Print a last line that has no end."""
-        if self.rest:
-            self._write([self.rest])
-            self.rest = b""
-
-    def _write(self, lines: list[bytes]) -> None:
-        if lines:
-            sys.stdout.buffer.write(b"".join(self.prefix + line + b"\n" for line in lines))
-            sys.stdout.buffer.flush()
+def _found(record: Record, state: State) -> Record | None:
+    reservation = state.get("reservation", record.address.name)
+    name = record.outputs.get("node") or (reservation.inputs["node"] if reservation else None)
+    return state.get("node", str(name)) if name else None

@@ -244,6 +244,18 @@ COMMAND: dict[str, Code] = {
         "`fleetform logs train/9`",
         "the hint names the ranks",
     ),
+    "unknown-node": Code(
+        Group.COMMAND,
+        "there is no node of that name",
+        "`fleetform ssh gpu-9`",
+        "the hint names those that there are",
+    ),
+    "not-running": Code(
+        Group.COMMAND,
+        "the rank does not run, so that nothing can be run beside it",
+        "`fleetform exec train/0` after it has ended",
+        "`fleetform logs` has what it printed; `fleetform ssh` leads to its node",
+    ),
     "not-run": Code(
         Group.COMMAND,
         "the task has not run",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,10 @@ from declarative.diagnostic import suggest
 from declarative.provider import (
     Config,
     Launch,
+    LogEnd,
     PermanentError,
     PermanentKind,
+    Terminal,
     Thing,
 )
 from declarative.resource import Offer
@@ -29,6 +33,7 @@ from providers.local.folders import DATA, DamagedError, Folders, Meta
 from providers.local.placing import place
 from providers.ranks import Ranks, prepared
 from providers.runner import Runner
+from providers.terminal import beside
 
 MEBIBYTE = 1024 * 1024
 LEAST_FREE = 16 * MEBIBYTE
@@ -261,6 +266,36 @@ class Local:
         """See the port. An attempt that never started has an empty log."""
         self._folders.of(node)
         return self._ranks(node.address).read_log(attempt, offset, limit)
+
+    @guarded
+    def log_ends(self, node: Record, attempts: Sequence[str]) -> Mapping[str, LogEnd]:
+        """See `provider.LogEnds`."""
+        self._folders.of(node)
+        folder = self._folders.folder(node.address) / "ranks"
+        found: dict[str, LogEnd] = {}
+        for attempt in attempts:
+            with contextlib.suppress(FileNotFoundError):
+                seen = (folder / attempt / "log").stat()
+                found[attempt] = LogEnd(size=seen.st_size, quiet=time.time() - seen.st_mtime)
+        return found
+
+    @guarded
+    def terminal(
+        self,
+        node: Record,
+        attempt: str | None,
+        command: Sequence[str],
+        *,
+        tty: bool,  # it has the caller's
+    ) -> AbstractContextManager[Terminal]:
+        """See `provider.Terminals`. A shell begins in the node's folder."""
+        self._folders.of(node)
+        folder = str(self._folders.folder(node.address))
+        if attempt is not None:
+            return nullcontext(Terminal(argv=beside(folder, attempt, command)))
+        shell = os.environ.get("SHELL") or "/bin/sh"
+        argv = (shell, "-c", " ".join(command)) if command else (shell,)
+        return nullcontext(Terminal(argv=argv, folder=folder))
 
     def _ranks(self, node: Address) -> Ranks:
         return Ranks(Runner(machine.BareTransport(), str(self._folders.folder(node) / "ranks")))

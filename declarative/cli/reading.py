@@ -1,0 +1,330 @@
+"""Reading the logs of many ranks side by side, in bounded pieces, going on where a connection was lost."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from declarative.cli.lines import Printer
+from declarative.diagnostic import Diagnostic
+
+if TYPE_CHECKING:
+    from declarative.apply import Backends
+    from declarative.provider import ProviderError
+    from declarative.state import Record, State
+
+PIECE = 256 * 1024
+"""Bytes that are read at once."""
+AT_ONCE = 32
+"""Ranks that are read side by side; so many pieces are in memory at most."""
+FIRST, QUIET = 0.2, 1.0
+"""Seconds between two looks at a rank that prints nothing: at first, and in the end."""
+LONGEST_WAIT = 10.0
+"""Seconds between two tries of a host that does not answer."""
+GIVE_UP = 30.0
+"""Seconds after which a host that does not answer is given up, where the rank is known to have ended."""
+
+
+class Hands:
+    """Threads that read. They do not keep the process alive: Ctrl-C shall not wait for a silent host."""
+
+    def __init__(self, count: int) -> None:
+        self._work: queue.SimpleQueue[tuple[Any, Callable[[], Any]]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+        for _ in range(min(AT_ONCE, count)):
+            threading.Thread(target=self._run, name="logs", daemon=True).start()
+
+    def give(self, key: Any, function: Callable[[], Any]) -> None:
+        """Do it some time."""
+        self._work.put((key, function))
+
+    def take(self, timeout: float | None = None) -> tuple[Any, Any] | None:
+        """What came of something that was given, or the exception; None if nothing came in time."""
+        try:
+            return self._done.get(timeout=timeout)
+        except queue.Empty:
+            return None
+
+    def _run(self) -> None:
+        while True:
+            key, function = self._work.get()
+            try:
+                result = function()
+            except Exception as error:  # noqa: BLE001  # it is the main thread's to raise
+                result = error
+            self._done.put((key, result))
+
+
+@dataclass(slots=True, eq=False)
+class Source:
+    """The output of one attempt of a rank, read on from where it was."""
+
+    record: Record
+    node: Record
+    backends: Backends
+    offset: int = 0
+    final: bool = False
+    """Whether it has ended, so that what is there is all."""
+
+    @property
+    def rank(self) -> int:
+        """Its number."""
+        return int(self.record.inputs["rank"])
+
+    @property
+    def attempt(self) -> str:
+        """By which its host knows it."""
+        from declarative.state import attempt_id
+
+        return attempt_id(self.record)
+
+    def read(self) -> bytes:
+        """The next piece; empty where there is no more yet."""
+        return self.backends.get(self.node.backend).read_log(self.node, self.attempt, self.offset, PIECE)
+
+    def patiently(self) -> bytes:
+        """The next piece, tried again for a while."""
+        from declarative.retry import Policy, call
+
+        return call(self.read, policy=Policy(deadline=GIVE_UP, longest=5.0))
+
+    def has_ended(self) -> bool:
+        """Whether its host says that it has ended."""
+        status = self.backends.get(self.node.backend).poll(self.node, [self.attempt])[self.attempt]
+        return status is None or status.state.ended
+
+    def step(self) -> bytes | None:
+        """The next piece; None at the end of an attempt that has ended, and empty if more may come."""
+        final = self.final  # by now: what is read after an attempt ended is all of it
+        data = self.read()
+        if data:
+            return data
+        if final:
+            return None
+        if self.has_ended():
+            self.final = True
+            return self.read() or None
+        return b""
+
+
+def unreadable(source: Source, error: ProviderError) -> Diagnostic:
+    """Why the output of a rank is not there."""
+    where = f"{source.record.address} on {source.node.address}"
+    summary = f"the output of {where} cannot be read: {error.summary}"
+    return Diagnostic(code="backend", summary=summary, hint=error.hint)
+
+
+def begin(
+    sources: Sequence[Source], *, tail: int | None, since: float | None, keep: bool
+) -> tuple[list[Source], list[Diagnostic]]:
+    """Put each source where its output is to begin; those that are to be read, and what was wrong.
+
+    Those that are quiet for longer than `since` seconds are left out; with `keep` they begin at their ends.
+    """
+    if tail is None and since is None:
+        return list(sources), []
+    from declarative.provider import ProviderError
+
+    hands = Hands(len(sources))
+    for source in sources:
+        hands.give(source, partial(_place, source, tail, since))
+    wanted: set[Source] = set()
+    faults: dict[int, Diagnostic] = {}
+    for _ in sources:
+        taken = hands.take()
+        assert taken is not None
+        source, result = taken
+        if isinstance(result, ProviderError):
+            faults[source.rank] = unreadable(source, result)
+        elif isinstance(result, Exception):
+            raise result
+        elif result or keep:
+            wanted.add(source)
+    return [s for s in sources if s in wanted], [faults[rank] for rank in sorted(faults)]
+
+
+def _place(source: Source, tail: int | None, since: float | None) -> bool:
+    """Whether it has printed something lately."""
+    from declarative.provider import LogEnd
+    from declarative.retry import Policy, call
+
+    provider = source.backends.get(source.node.backend)
+
+    def ask() -> LogEnd | None:
+        return provider.log_ends(source.node, [source.attempt]).get(source.attempt)
+
+    end = call(ask, policy=Policy(deadline=GIVE_UP, longest=5.0))
+    if end is None:
+        return since is None
+    if since is not None and end.quiet > since:
+        source.offset = end.size
+        return False
+    if tail is not None:
+        source.offset = _from_end(source, end.size, tail)
+    return True
+
+
+def _from_end(source: Source, size: int, lines: int) -> int:
+    """Where the last lines begin. Read backwards, a piece at a time, and only newlines are counted."""
+    from declarative.retry import Policy, call
+
+    provider = source.backends.get(source.node.backend)
+    left, at = lines, size
+    while at > 0 and lines > 0:
+        start = max(0, at - PIECE)
+        read = partial(provider.read_log, source.node, source.attempt, start, at - start)
+        data = call(read, policy=Policy(deadline=GIVE_UP, longest=5.0))
+        if not data:  # it was cleared away meanwhile
+            return size
+        here = len(data) - 1 if at == size and data.endswith(b"\n") else len(data)
+        while (here := data.rfind(b"\n", 0, here)) >= 0:
+            left -= 1
+            if left == 0:
+                return start + here + 1
+        at = start
+    return 0 if lines else size
+
+
+def dump(sources: Sequence[Source], printer: Printer) -> list[Diagnostic]:
+    """Print all that is there, by rank; what could not be read."""
+    from declarative.provider import ProviderError
+
+    hands = Hands(len(sources))
+    asked = 0
+    came: dict[Source, Any] = {}
+    faults: list[Diagnostic] = []
+    for number, source in enumerate(sources):
+        while asked < min(len(sources), number + AT_ONCE):
+            hands.give(sources[asked], sources[asked].patiently)
+            asked += 1
+        while True:
+            while source not in came:
+                taken = hands.take()
+                assert taken is not None
+                came[taken[0]] = taken[1]
+            data = came.pop(source)
+            if isinstance(data, ProviderError):
+                faults.append(unreadable(source, data))
+                break
+            if isinstance(data, Exception):
+                raise data
+            if not data:
+                break
+            source.offset += len(data)
+            hands.give(source, source.patiently)  # while this is printed
+            printer.add(source.rank, data)
+        printer.end(source.rank)
+    return faults
+
+
+@dataclass(slots=True, eq=False)
+class _Track:
+    """One rank that is followed."""
+
+    source: Source
+    due: float = 0.0
+    pause: float = FIRST
+    busy: bool = False
+    over: bool = False
+    away: float | None = None
+    """Since when its host has not answered."""
+
+
+@dataclass(slots=True)
+class Follower:
+    """Follows the ranks of a task until all have ended, into new attempts as well."""
+
+    look: Callable[[], tuple[Sequence[Record], State]]
+    """The records of the ranks that are followed now, and the state that they are of."""
+    source: Callable[[Record, State], Source | None]
+    printer: Printer
+    tracks: dict[int, _Track] = field(default_factory=dict)
+    faults: list[Diagnostic] = field(default_factory=list)
+
+    def follow(self, sources: Iterable[Source]) -> list[Diagnostic]:
+        """Print what comes; at the end, what could not be read."""
+        self.tracks = {source.rank: _Track(source) for source in sources}
+        hands = Hands(AT_ONCE)
+        next_look = 0.0
+        while True:
+            now = time.monotonic()
+            if now >= next_look or all(track.over for track in self.tracks.values()):
+                self._renew()
+                next_look = now + max(FIRST, 5 * (time.monotonic() - now))  # a large state takes its time
+            going = [track for track in self.tracks.values() if not track.over]
+            if not going:
+                return self.faults
+            for track in going:
+                if not track.busy and track.due <= now:
+                    track.busy = True
+                    hands.give(track, track.source.step)
+            taken = hands.take(FIRST)
+            if taken:
+                self._take(*taken)
+
+    def _renew(self) -> None:
+        """Ranks that were started anew, or for the first time; those that are recorded to have ended."""
+        records, state = self.look()
+        for record in records:
+            rank = int(record.inputs["rank"])
+            track = self.tracks.get(rank)
+            status = state.ranks.get(record.address.name)
+            if track and track.source.record.generation == record.generation:
+                track.source.final |= bool(status and status.state.ended)
+            elif track is None or track.over:
+                source = self.source(record, state)
+                if source:
+                    self.tracks[rank] = _Track(source)
+                    _say(f"{record.address}: attempt {record.generation}")
+
+    def _take(self, track: _Track, result: Any) -> None:
+        from declarative.provider import PermanentError, ProviderError
+
+        track.busy = False
+        now = time.monotonic()
+        if isinstance(result, ProviderError):
+            first = track.away is None
+            track.away = now if track.away is None else track.away
+            gone = track.source.final and now - track.away >= GIVE_UP
+            if isinstance(result, PermanentError) or gone:
+                self.faults.append(unreadable(track.source, result))
+                self._close(track)
+                return
+            if first:
+                address = track.source.record.address
+                _say(f"{address}: {result.summary}; it is tried again until its host answers")
+                track.pause = FIRST
+            track.pause = min(LONGEST_WAIT, track.pause * 2)
+            track.due = now + track.pause
+            return
+        if isinstance(result, Exception):
+            raise result
+        if track.away is not None:
+            _say(f"{track.source.record.address}: its host answers again")
+            track.away = None
+        if result is None:
+            self._close(track)
+        elif result:
+            track.source.offset += len(result)
+            self.printer.add(track.source.rank, result)
+            track.pause, track.due = FIRST, now
+        else:
+            track.due = now + track.pause
+            track.pause = min(QUIET, track.pause * 1.5)
+
+    def _close(self, track: _Track) -> None:
+        track.over = True
+        self.printer.end(track.source.rank)
+
+
+def _say(text: str) -> None:
+    from declarative.render import clean
+
+    sys.stderr.write(f"{clean(text)}\n")
+    sys.stderr.flush()

@@ -1,0 +1,101 @@
+"""What `ssh` and `exec` have in common: a command that is given our stdin, stdout and stderr, and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from declarative.cli.session import Failed, failed
+
+if TYPE_CHECKING:
+    from declarative.apply import Backends
+    from declarative.provider import Terminal
+    from declarative.state import Record
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+NOT_RUN = 125
+"""The exit code of what is no end of the command itself, as docker has it."""
+THEIRS = (signal.SIGINT, signal.SIGQUIT)
+"""What a terminal sends to all of us is the command's to answer."""
+
+
+def own_exit_code(function: F) -> F:
+    """Let faults end with `NOT_RUN`: 1 is what a command may end with."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except Failed as error:
+            error.show()
+            return NOT_RUN
+
+    return cast("F", run)
+
+
+@contextlib.contextmanager
+def at_node(
+    backends: Backends, node: Record, attempt: str | None, words: Sequence[str]
+) -> Iterator[Terminal]:
+    """A terminal on a node; with an attempt, beside that rank."""
+    from declarative.provider import ProviderError
+
+    tty = _is_terminal(sys.stdin) and _is_terminal(sys.stdout)
+    with contextlib.ExitStack() as stack:
+        try:
+            found = backends.get(node.backend).terminal(node, attempt, words, tty=tty)
+            terminal = stack.enter_context(found)
+        except ProviderError as error:
+            raise failed("backend", error.summary, error.hint) from None
+        yield terminal
+
+
+def running(terminal: Terminal, node: Record) -> int:
+    """Run it to its end; its exit code, which is 128 and the signal's number if it was killed."""
+    sys.stdout.flush()
+    # Heard and not ignored: what is ignored here, the command would ignore as well.
+    before = {number: signal.signal(number, lambda *_: None) for number in THEIRS}
+    try:
+        process = subprocess.Popen(  # noqa: S603  # the user's command, or a provider's way to it
+            terminal.argv,
+            cwd=terminal.folder,
+            env=None if terminal.env is None else dict(terminal.env),
+        )
+        with _passing_on(process):
+            code = process.wait()
+    except OSError as error:
+        summary = f"cannot run `{terminal.argv[0]}`: {error.strerror or error}"
+        raise failed("backend", summary, "see that it is installed") from None
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+    code = 128 - code if code < 0 else code
+    fault = terminal.fault(code)
+    if fault is not None:
+        hint = f"what is wrong with the host of {node.address}, `fleetform status --refresh` says"
+        raise failed("backend", fault, hint)
+    return code
+
+
+@contextlib.contextmanager
+def _passing_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """A request to end is passed on, and its end waited for."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {n: signal.signal(n, lambda number, _frame: process.send_signal(number)) for n in numbers}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def _is_terminal(stream: Any) -> bool:
+    """A closed stream (`<&-`) is None."""
+    return stream is not None and os.isatty(stream.fileno())
