@@ -3,6 +3,7 @@
 from declarative.apply.backends import Backends
 from declarative.apply.bundles import changed_files, named
 from declarative.apply.execute import Tools
+from declarative.apply.hosts import survey
 from declarative.apply.inventory import Seen, look, node_of_rank
 from declarative.apply.launch import missing_env
 from declarative.apply.run import apply
@@ -33,4 +34,5 @@ __all__ = [
     "settle",
     "state_of",
     "stop_task",
+    "survey",
 ]

@@ -82,6 +82,18 @@ def host_offers(
     return {name: tuple(found) for name, found in offers.items()}, notes
 
 
+def survey(
+    hosts: Iterable[Host], state: State, backends: Backends, *, gone: Collection[Address] = ()
+) -> list[tuple[Host, Diagnostic | None]]:
+    """Every declared host that is no node, looked at now, and why it cannot be one (None if it can)."""
+    due = [h for h in hosts if h.name and Address("node", h.name) not in state.records.keys() - set(gone)]
+    reasons: dict[Host, str] = {}
+    for name in sorted({h.backend for h in due}):
+        _, unfit = _looked([h for h in due if h.backend == name], name, backends)
+        reasons |= dict(unfit)
+    return [(h, _note(h, reasons[h], offline=False) if h in reasons else None) for h in due]
+
+
 def _due(host: Host, state: State, *, gone: Collection[Address], recovered: Collection[Address]) -> bool:
     """Whether a host has to be looked at: it is no node (any more), or another shape of it was declared."""
     address = Address("node", host.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +11,9 @@ from declarative.cli.session import (
     Session,
     emit,
     emit_text,
+    failed,
     json_option,
+    now,
     out_style,
     project_command,
     state_errors,
@@ -23,25 +26,35 @@ if TYPE_CHECKING:
 @click.command("status", short_help="nodes, blocks, volumes and tasks as they are now")
 @json_option
 @click.option("--offline", is_flag=True, help="Contact nothing: show what was last observed.")
+@click.option(
+    "--refresh", is_flag=True, help="Look at all hosts, also at those that are no nodes yet, and say when."
+)
 @project_command
 @state_errors
-def command(session: Session, as_json: bool, offline: bool) -> int:
-    """Show the fleets with their block map, the volumes and the tasks. Reads the backends, keeps nothing."""
+def command(session: Session, as_json: bool, offline: bool, refresh: bool) -> int:
+    """Show the fleets with their block map, the volumes and the tasks. Reads the backends, keeps nothing.
+
+    With --refresh, declared hosts that are no nodes yet are looked at as well, as `plan` does, and it is said
+    why they are none. With --json those that are not fit are warnings on stderr.
+    """
     from declarative.render import status_json, status_text
 
-    view = gather(session, offline=offline)
+    if offline and refresh:
+        raise failed("usage", "`--offline` contacts nothing, `--refresh` everything", "leave one of them out")
+    view = gather(session, offline=offline, refresh=refresh)
     if as_json:
+        session.say(view.diagnostics)  # in the text they have a table
         emit(status_json(view))
     else:
         emit_text(status_text(view, **out_style()))
     return 0
 
 
-def gather(session: Session, *, offline: bool) -> StatusView:
+def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusView:
     """What is recorded and declared, with what is observed now."""
-    from declarative.apply import look
-    from declarative.cli.view import status_view
-    from declarative.plan import effective
+    from declarative.apply import look, survey
+    from declarative.cli.view import host_view, status_view
+    from declarative.plan import effective, hosts_of
     from declarative.resource import Desired
 
     loaded = session.load(required=False)
@@ -49,6 +62,13 @@ def gather(session: Session, *, offline: bool) -> StatusView:
     desired = loaded.desired if loaded else Desired()
     state = session.store(desired, offline=offline).read()
     backends = session.backends(desired, state)
-    seen = look(state, backends, offline=offline, offers=False)
-    session.say(seen.inventory.diagnostics)
-    return status_view(desired, effective(state, seen.inventory))
+    inventory = look(state, backends, offline=offline, offers=False).inventory
+    session.say(inventory.diagnostics)
+    hosts = hosts_of(desired, state) if refresh else ()
+    others = survey(hosts, state, backends, gone=inventory.gone)
+    view = status_view(desired, effective(state, inventory), now=now() if refresh or offline else None)
+    return replace(
+        view,
+        hosts=tuple(host_view(host, note) for host, note in others),
+        diagnostics=tuple(note for _, note in others if note),
+    )

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from declarative.diagnostic import Diagnostic
 from declarative.plan.fleets import held_blocks
-from declarative.render import FleetView, NodeView, RankView, StatusView, TaskView, VolumeView
-from declarative.resource import Desired
+from declarative.render import FleetView, HostView, NodeView, RankView, StatusView, TaskView, VolumeView
+from declarative.resource import Desired, Host
 from declarative.spec import StopCriteria
 from declarative.state import NodeState, RankState, RankStatus, Readiness, Record, State, natural, task_state
 
 
-def status_view(desired: Desired, state: State) -> StatusView:
-    """The view of a state; declared fleets and tasks that are not recorded yet are in it, too."""
+def host_view(host: Host, note: Diagnostic | None) -> HostView:
+    """The view of a host that is no node; `note` says why it cannot be one yet."""
+    reason = (
+        note.summary.partition(" is left out: ")[2] if note else "ready: the next `apply` makes it a node"
+    )
+    return HostView(host=host.key, fleet=host.fleet, fit=note is None, reason=reason)
+
+
+def status_view(desired: Desired, state: State, *, now: float | None = None) -> StatusView:
+    """The view of a state; declared fleets and tasks that are not recorded yet are in it, too.
+
+    With `now`, it is shown how old the observations of nodes are.
+    """
     held = held_blocks(state)
-    nodes = tuple(_node(r, state, held.get(r.address.name, {})) for r in state.of("node"))
+    nodes = tuple(_node(r, state, held.get(r.address.name, {}), now) for r in state.of("node"))
     attached = {str(r.inputs["volume"]): str(r.inputs["node"]) for r in state.of("attachment")}
     return StatusView(
         lineage=state.lineage,
@@ -39,7 +51,7 @@ def _fleet(name: str, nodes: tuple[NodeView, ...]) -> FleetView:
     )
 
 
-def _node(record: Record, state: State, held: dict[int, str]) -> NodeView:
+def _node(record: Record, state: State, held: dict[int, str], now: float | None) -> NodeView:
     inputs = record.inputs
     seen = state.readiness.get(record.address.name, Readiness(state=NodeState.UNKNOWN))
     return NodeView(
@@ -53,6 +65,7 @@ def _node(record: Record, state: State, held: dict[int, str]) -> NodeView:
         instance_type=str(inputs["instance_type"]),
         price=inputs.get("price"),
         observed_at=seen.observed_at,
+        age=None if now is None or seen.observed_at is None else max(0.0, now - seen.observed_at),
         resources=inputs["resources"],
         total=int(inputs["blocks"]),
         holders=held,

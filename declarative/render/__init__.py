@@ -20,11 +20,12 @@ from declarative.render.report import ActionResult, report_text
 from declarative.render.status import status_text
 from declarative.render.terminal import is_terminal, use_color, width
 from declarative.render.text import clean
-from declarative.render.views import FleetView, NodeView, RankView, StatusView, TaskView, VolumeView
+from declarative.render.views import FleetView, HostView, NodeView, RankView, StatusView, TaskView, VolumeView
 
 __all__ = [
     "ActionResult",
     "FleetView",
+    "HostView",
     "Mode",
     "NodeView",
     "Progress",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from declarative.render.blocks import Row, map_lines
 from declarative.render.text import Cell, Paint, clean, columns, money, seal, sentence
-from declarative.render.views import NodeView, RankView, StatusView, TaskView, VolumeView
+from declarative.render.views import HostView, NodeView, RankView, StatusView, TaskView, VolumeView
 
 STYLES = {
     "ready": "green",
@@ -31,6 +31,7 @@ def status_text(view: StatusView, *, color: bool, width: int) -> str:
     for title, body in (
         ("Fleets", _fleets(view, paint)),
         ("Nodes", _nodes(view.nodes, paint, width)),
+        ("Hosts that are no nodes yet", _hosts(view.hosts, paint)),
         ("Volumes", _volumes(view.volumes, paint)),
         ("Tasks", _tasks(view.tasks, paint)),
     ):
@@ -70,7 +71,30 @@ def _note(node: NodeView) -> str:
     """The state, why it is so, and the price where it is known."""
     price = "" if node.price is None else f", {money(node.price)} USD/h"
     reason = f": {sentence(node.reason)}" if node.reason else ""
-    return f"{node.state}{reason}{price}"
+    seen = "" if node.age is None else f", seen {ago(node.age)}"
+    return f"{node.state}{reason}{price}{seen}"
+
+
+def ago(seconds: float) -> str:
+    """How long something is past, in its largest unit."""
+    if seconds < 10:
+        return "just now"
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)} {unit} ago"
+    return f"{int(seconds)} s ago"
+
+
+def _hosts(hosts: Sequence[HostView], paint: Paint) -> list[str]:
+    rows = [
+        [
+            Cell(clean(h.host), "bold"),
+            Cell(clean(f"fleet/{h.fleet}")),
+            Cell(sentence(h.reason), "green" if h.fit else "red"),
+        ]
+        for h in hosts
+    ]
+    return columns(rows, paint)
 
 
 def _volumes(volumes: Sequence[VolumeView], paint: Paint) -> list[str]:

@@ -24,7 +24,7 @@ class NodeView:
     """A node: `holders` maps each busy block to its holder (`rank/train-0`); `resources` is as recorded.
 
     `state` is a value of `NodeState` and `reason` says why it is not ready; `observed_at` is in
-    seconds since the epoch.
+    seconds since the epoch, and `age`, where it is to be shown to people, in seconds until now.
     """
 
     name: str
@@ -40,11 +40,22 @@ class NodeView:
     holders: Mapping[int, str] = field(default_factory=dict)
     observed_at: float | None = None
     reason: str | None = None
+    age: float | None = None
 
     @property
     def busy(self) -> int:
         """The number of busy blocks: derived, never counted up and down."""
         return len(self.holders)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostView:
+    """A declared host that is no node yet, for people; `fit` if the next apply makes it one."""
+
+    host: str
+    fleet: str
+    fit: bool
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +93,10 @@ class TaskView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusView:
-    """All of it. `diagnostics` (a backend that did not answer) are the caller's to print, on stderr."""
+    """All of it. `diagnostics` (a backend that did not answer) are the caller's to print, on stderr.
+
+    `hosts` are those that were looked at besides the nodes.
+    """
 
     lineage: str | None
     serial: int
@@ -90,4 +104,5 @@ class StatusView:
     nodes: tuple[NodeView, ...] = ()
     volumes: tuple[VolumeView, ...] = ()
     tasks: tuple[TaskView, ...] = ()
+    hosts: tuple[HostView, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
