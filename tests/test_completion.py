@@ -60,6 +60,11 @@ def test_tasks_and_ranks_are_offered(project):
     assert complete(project, "apply", "--replace", "task/o") == ["task/other"]
 
 
+def test_nodes_and_ranks_to_type_on_are_offered(project):
+    assert complete(project, "ssh", "") == ["gpu-0"]
+    assert complete(project, "exec", "train/") == ["train/0", "train/1", "train/2"]
+
+
 def test_addresses_are_offered(project):
     """A kind first, then its names."""
     assert complete(project, "state", "show", "") == ["node/", "volume/"]

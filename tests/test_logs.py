@@ -49,7 +49,9 @@ def test_lines_of_ranks_are_not_torn():
 
 
 def test_one_rank_is_passed_on_as_it_is():
-    assert printed((0, b"50%\r"), (0, b"100%"), prefixed=False) == b"50%\r100%"
+    """But its last line has an end, for the sake of what follows on the screen."""
+    assert printed((0, b"50%\r"), (0, b"100%"), prefixed=False) == b"50%\r100%\n"
+    assert printed((0, b"a\n\n"), prefixed=False) == b"a\n\n"
 
 
 def test_a_line_that_is_too_long_comes_in_pieces_under_one_prefix():
@@ -155,7 +157,7 @@ def test_tail(end, lines, monkeypatch):
     """Also where lines are longer than a piece, and whether the last one has an end or not."""
     monkeypatch.setattr(reading, "PIECE", 7)
     text = b"\n".join([b"one", b"", b"three" * 10, b"4", b"five"]) + end
-    wanted = b"".join(text.splitlines(keepends=True)[-lines:] if lines else [])
+    wanted = b"".join(line + b"\n" for line in (text.splitlines()[-lines:] if lines else []))
     assert dumped(Host(job_0=text), tail=lines) == wanted
 
 

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from declarative.blocks import Shape
 from declarative.plan import Plan, hosts_of, hosts_of_plan, make
-from declarative.plan.hosts import declared_shape, offer_of_host
+from declarative.plan.hosts import declared_shape, offer_of_host, reached_by
 from declarative.resource import Desired
 from declarative.state import NodeState, RankState
 from tests.model import World, project
@@ -208,3 +210,57 @@ def test_a_shape_is_known_from_its_declaration_when_cpus_and_memory_are():
         cpu=8, memory_mib=1024, gpus=2, gpu_name="H100", gpu_memory_mib=81920, disk_mib=None
     )
     assert declared_shape(second) is None
+
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMl5p3gT4e5FcVK0YJ0Zb6pOqXc0S3jQ3v2Rz1y7a8bC"
+OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMl5p3gT4e5FcVK0YJ0Zb6pOqXc0S3jQ3v2Rz1y7a8bD"
+
+
+@pytest.mark.parametrize(
+    ("config", "own"),
+    [
+        ({"port": 2200}, {}),
+        ({"user": "you"}, {}),
+        ({"identity_file": "~/.ssh/new"}, {}),
+        ({"known_hosts": "known"}, {}),
+        ({"host_keys": [KEY]}, {}),
+        ({"proxy_jump": {"hostname": "gate", "host_keys": [KEY]}}, {}),
+        ({}, {"port": 2200}),
+        ({}, {"host_keys": [KEY]}),
+    ],
+)
+def test_another_way_to_a_host_is_a_change_in_place(config, own):
+    """Also under a rank that runs there."""
+    world = World()
+    bring(world, declared(rack("a", "b"), tasks=[HOLD]))
+    changed = declared(rack({"hostname": "a", **own}, "b", config=config), tasks=[HOLD])
+    expected = ["update:node/rack-0", "update:node/rack-1"] if config else ["update:node/rack-0"]
+    found = bring(world, changed)
+    assert ids(found) == expected
+    assert all(action.because == ("host",) for action in found.actions)
+
+
+def test_keys_of_a_host_count_before_those_of_its_fleet():
+    """And a comment behind a key is no part of it."""
+    first = {"hostname": "a", "host_keys": [f"  {KEY}  root@a"]}
+    found = hosts_of(declared(rack(first, "b", config={"host_keys": [OTHER]})), World().state())
+    assert [h.fields["host_keys"] for h in found] == [[KEY], [OTHER]]
+
+
+def test_a_host_is_reached_as_it_is_declared_now():
+    """What was recorded of it stays otherwise."""
+    was = {
+        "hostname": "a",
+        "port": 22,
+        "identity_file": "old",
+        "resources": {"cpu": 4},
+        "internal_ip": "1.1.1.1",
+    }
+    now = {"hostname": "a", "port": 2200, "host_keys": [KEY], "resources": {"cpu": 8}}
+    assert reached_by(was, now) == {
+        "hostname": "a",
+        "port": 2200,
+        "host_keys": [KEY],
+        "resources": {"cpu": 4},
+        "internal_ip": "1.1.1.1",
+    }

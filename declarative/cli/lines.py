@@ -34,6 +34,7 @@ class Printer:
         if not self._prefixed:
             self._out.write(data)
             self._out.flush()
+            self._open = None if data.endswith(b"\n") else rank
             return
         whole, newline, rest = (self._held.pop(rank, b"") + data).rpartition(b"\n")
         if newline:
@@ -49,7 +50,9 @@ class Printer:
     def end(self, rank: int) -> None:
         """There is no more of it: a last line without an end is printed with one."""
         rest = self._held.pop(rank, b"")
-        if rest or self._open == rank:
+        if not self._prefixed and self._open == rank:
+            self._out.write(b"\n")
+        elif rest or self._open == rank:
             self._lines(rank, rest)
         self._out.flush()
 

@@ -172,8 +172,8 @@ class Ssh:
             names = ", ".join(busy)
             summary = f"{transport.host} was {old.address} before, and ranks of it still run: {names}"
             hint = (
-                "take the record back (`fleetform state push --force BACKUP`: `state rm` has named it) and stop "
-                "their tasks; or end them on the host"
+                "take the record back (`fleetform state push --force BACKUP`; `state rm` named the file) and "
+                "stop their tasks; or end them on the host"
             )
             raise PermanentError(PermanentKind.CONFLICT, summary, about=str(old.address), hint=hint)
 
