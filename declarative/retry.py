@@ -21,7 +21,7 @@ class Policy:
     deadline: float = 300.0
     first: float = 0.5
     longest: float = 30.0
-    away: float = 15.0
+    away: float = 10.0
     """For a single machine that cannot be reached at all, from the first try that says so."""
 
 

@@ -265,5 +265,5 @@ def test_a_machine_that_is_away_is_not_asked_for_minutes(monkeypatch):
         return float(clock.now)
 
     assert 30 <= took(15.0, away=True) < 46
-    assert 15 <= took(0.1, away=True) < 50
+    assert 10 <= took(0.1, away=True) < 45
     assert took(15.0, away=False) >= 300

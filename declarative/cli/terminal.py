@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from declarative.cli.session import Failed, failed
@@ -24,6 +26,8 @@ NOT_RUN = 125
 """The exit code of what is no end of the command itself, as docker has it."""
 THEIRS = (signal.SIGINT, signal.SIGQUIT)
 """What a terminal sends to all of us is the command's to answer."""
+PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
+"""A request to end is sent to us alone; the command's end is waited for."""
 
 
 def own_exit_code(function: F) -> F:
@@ -60,37 +64,48 @@ def at_node(
 def running(terminal: Terminal, node: Record) -> int:
     """Run it to its end; its exit code, which is 128 and the signal's number if it was killed."""
     sys.stdout.flush()
-    # Heard and not ignored: what is ignored here, the command would ignore as well.
-    before = {number: signal.signal(number, lambda *_: None) for number in THEIRS}
     try:
-        process = subprocess.Popen(  # noqa: S603  # the user's command, or a provider's way to it
-            terminal.argv,
-            cwd=terminal.folder,
-            env=None if terminal.env is None else dict(terminal.env),
-        )
-        with _passing_on(process):
+        # Not ignored but heard: what is ignored here, the command would ignore as well.
+        with _hearing() as heard:
+            process = subprocess.Popen(  # noqa: S603  # the user's command, or a provider's way to it
+                terminal.argv,
+                cwd=terminal.folder,
+                env=None if terminal.env is None else dict(terminal.env),
+            )
+            heard.process = process
             code = process.wait()
     except OSError as error:
         summary = f"cannot run `{terminal.argv[0]}`: {error.strerror or error}"
         raise failed("backend", summary, "see that it is installed") from None
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
     code = 128 - code if code < 0 else code
     fault = terminal.fault(code)
+    if fault is not None and heard.number is not None:
+        return 128 + heard.number  # it was we who ended it
     if fault is not None:
         hint = f"what is wrong with the host of {node.address}, `fleetform status --refresh` says"
         raise failed("backend", fault, hint)
     return code
 
 
+@dataclass(slots=True)
+class _Heard:
+    """The last signal that came, and the command that it is for."""
+
+    process: subprocess.Popen[bytes] | None = None
+    number: int | None = None
+
+    def __call__(self, number: int, _frame: FrameType | None) -> None:
+        self.number = number
+        if number in PASSED_ON and self.process is not None:
+            self.process.send_signal(number)
+
+
 @contextlib.contextmanager
-def _passing_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """A request to end is passed on, and its end waited for."""
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = {n: signal.signal(n, lambda number, _frame: process.send_signal(number)) for n in numbers}
+def _hearing() -> Iterator[_Heard]:
+    heard = _Heard()
+    before = {number: signal.signal(number, heard) for number in (*THEIRS, *PASSED_ON)}
     try:
-        yield
+        yield heard
     finally:
         for number, old in before.items():
             signal.signal(number, old)
