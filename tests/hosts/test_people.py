@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli import COMMAND, Project, clean_env, ended, task, until
 from tests.hosts.machines import Machine, Machines
-from tests.hosts.test_fleet import SSH, Rack
+from tests.hosts.rack import SSH, Rack, wipe
 
 pytestmark = pytest.mark.slow
 
@@ -21,10 +21,8 @@ pytestmark = pytest.mark.slow
 def project(machines: Machines, tmp_path: Path) -> Iterator[Rack]:
     made = Rack(tmp_path, machines)
     yield made
-    made.run("destroy", "--auto-approve", code=None)
     made.clean_up()
-    for m in machines:
-        m.sh("rm -rf /var/tmp/fleetform-0")
+    wipe(machines)
 
 
 def printed(process: subprocess.Popen, file: Path, wanted: str) -> str:
