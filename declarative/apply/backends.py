@@ -30,6 +30,7 @@ class Backends:
         lineage: str,
         state: State | None = None,
         files: Mapping[str, Manifest] | None = None,
+        *,
         ways: Hosts | None = None,
     ) -> None:
         """`state` says on which hosts there are nodes, or may be; `files` what ranks get, by its digest.

@@ -324,7 +324,7 @@ class Session:
         hosts = hosts_of(self._declared, state) if self._declared else ()
         ways = {host.name: host.fields for host in hosts}
         here = self.directory.resolve()
-        return Backends(declared, here, state.lineage or "", state, self.files, ways)
+        return Backends(declared, here, state.lineage or "", state, self.files, ways=ways)
 
     def warn(self, *, quiet: bool = False) -> None:
         """Show the warnings of loading on stderr."""
