@@ -35,17 +35,17 @@ def test_a_command_runs_beside_a_rank(project):
     kept = [f for f, text in every_text(project.path / ".fleetform") if b"hunter2" in text]
     assert kept == []
     project.run("stop", "job")
-    assert "rank/job-0 does not run: it is stopped" in project.run("exec", "job", "--", "true", code=125).err
+    assert "rank/job-0 does not run: it is stopped" in project.run("exec", "job", "--", "true", code=1).err
 
 
 def test_who_is_not_there_is_said(project):
     up = project.path / "up"
     project.declare(fleet(nodes=1), task("job", hold(up), nodes=2, exclusive=False, resources={"cpu": 1}))
     project.apply()
-    assert "did you mean `job`?" in project.run("exec", "jop", "--", "true", code=125).err
-    assert "its ranks are 0 to 1" in project.run("exec", "job/2", "--", "true", code=125).err
-    assert "task/job has 2 ranks" in project.run("exec", "job", "--", "true", code=125).err
-    assert "did you mean `gpu-0`?" in project.run("ssh", "gpu-1", code=125).err
+    assert "did you mean `job`?" in project.run("exec", "jop", "--", "true", code=1).err
+    assert "its ranks are 0 to 1" in project.run("exec", "job/2", "--", "true", code=1).err
+    assert "task/job has 2 ranks" in project.run("exec", "job", "--", "true", code=1).err
+    assert "did you mean `gpu-0`?" in project.run("ssh", "gpu-1", code=1).err
 
 
 def test_a_shell_on_a_node_is_in_its_folder(project):

@@ -9,7 +9,7 @@ import click
 from declarative.cli import complete
 from declarative.cli.logs import known_state, parse_target, ranks_of, told_ranks
 from declarative.cli.session import Session, failed, project_command, state_errors
-from declarative.cli.terminal import at_node, own_exit_code, running
+from declarative.cli.terminal import at_node, running
 
 if TYPE_CHECKING:
     from declarative.apply import Backends
@@ -21,14 +21,13 @@ if TYPE_CHECKING:
 @click.argument("words", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--rank", type=click.IntRange(min=0), help="The same as TASK/RANK.")
 @project_command
-@own_exit_code
 @state_errors
 def command(session: Session, target: str, rank: int | None, words: tuple[str, ...]) -> int:
     """Run a command on a rank's node as if the rank had started it: in its folder, with its environment, on
     its CPUs, among its volumes. Without a command, a shell. It ends when the rank ends.
 
     The words are run as they are; for pipes and the like: `-- sh -c '…'`. The environment is read from the
-    rank's processes, secrets included. The exit code is the command's; 125 if it could not be run, or the
+    rank's processes, secrets included. The exit code is the command's; 125 if it was not run there, or the
     connection was lost. On ssh hosts it is the system's `ssh` that connects.
     """
     loaded = session.load(required=False)

@@ -8,7 +8,7 @@ import click
 
 from declarative.cli import complete
 from declarative.cli.session import Session, failed, project_command, state_errors
-from declarative.cli.terminal import at_node, own_exit_code, running
+from declarative.cli.terminal import at_node, running
 
 if TYPE_CHECKING:
     from declarative.state import Record, State
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 @click.argument("target", metavar="NODE", shell_complete=complete.nodes)
 @click.argument("words", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @project_command
-@own_exit_code
 @state_errors
 def command(session: Session, target: str, words: tuple[str, ...]) -> int:
     """Open a shell on a node, or run a command there: as ssh does, the words are put together for a shell.

@@ -3,45 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
-from declarative.cli.session import Failed, failed
+from declarative.cli.session import failed
 
 if TYPE_CHECKING:
     from declarative.apply import Backends
     from declarative.provider import Terminal
     from declarative.state import Record
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 NOT_RUN = 125
-"""The exit code of what is no end of the command itself, as docker has it."""
+"""The exit code where the way to the command was lost, or it was not run at its other end, as docker has it.
+What is wrong before that is an error as of every command: 1."""
 THEIRS = (signal.SIGINT, signal.SIGQUIT)
 """What a terminal sends to all of us is the command's to answer."""
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
 """A request to end is sent to us alone; the command's end is waited for."""
-
-
-def own_exit_code(function: F) -> F:
-    """Let faults end with `NOT_RUN`: 1 is what a command may end with."""
-
-    @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return function(*args, **kwargs)
-        except Failed as error:
-            error.show()
-            return NOT_RUN
-
-    return cast("F", run)
 
 
 @contextlib.contextmanager
@@ -83,7 +67,8 @@ def running(terminal: Terminal, node: Record) -> int:
         return 128 + heard.number  # it was we who ended it
     if fault is not None:
         hint = f"what is wrong with the host of {node.address}, `fleetform status --refresh` says"
-        raise failed("backend", fault, hint)
+        failed("backend", fault, hint).show()
+        return NOT_RUN
     return code
 
 

@@ -113,7 +113,7 @@ def test_a_command_runs_beside_a_rank_on_its_host(project, machines):
     assert process.stdout.readline() == "ready\n"
     project.run("stop", "job")
     assert ended(process, None).code != 0  # it ends with the rank
-    assert "rank/job-0 does not run: it is stopped" in project.run("exec", "job", "--", "true", code=125).err
+    assert "rank/job-0 does not run: it is stopped" in project.run("exec", "job", "--", "true", code=1).err
 
 
 def test_a_shell_on_a_node_is_the_systems_ssh_with_what_is_declared(project, machines, tmp_path):
@@ -140,7 +140,7 @@ def test_a_shell_on_a_node_is_the_systems_ssh_with_what_is_declared(project, mac
     assert "Host key verification failed" in done.err
     assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob("fleetform-ssh-*"))
     bare = project.start("ssh", "rack-0", env={"PATH": "/nowhere"})
-    assert "there is no `ssh` on this machine" in ended(bare, 125).err
+    assert "there is no `ssh` on this machine" in ended(bare, 1).err
 
 
 def test_declared_keys_are_enough_and_others_are_refused(project, machines):
