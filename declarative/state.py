@@ -154,6 +154,29 @@ def rank_name(task: str, rank: int) -> str:
     return f"{task}-{rank}"
 
 
+def first_failure(statuses: Mapping[str, RankStatus | None]) -> str | None:
+    """The rank that failed or was lost first, by its host's clock; by name among equals."""
+    bad = [
+        (s.ended_at or 0.0, name)
+        for name, s in statuses.items()
+        if s and s.state in (RankState.FAILED, RankState.LOST)
+    ]
+    return min(bad)[1] if bad else None
+
+
+LIMIT_REACHED = "max_duration reached"
+"""The cause of a rank's failure that ran for as long as its task allows."""
+
+RETRIES = "retries"
+"""Among the inputs of a rank that runs again by its task's `retry`: which retry it is (`count`), since when
+attempts fail (`since`), and when this one was decided upon (`at`). Seconds since the epoch, by our clock."""
+
+NOTICED = "noticed_at"
+"""Among the outputs of a rank that failed or was lost: when that was first recorded, by our clock."""
+
+STOPPED = "stopped"
+"""Among the outputs of a rank whose task the user stopped: no `retry` starts it again."""
+
 MADE_AS = "made_as"
 """Among the outputs of what `state mv` renamed: the `address`, the `token` and those `inputs` that are names,
 as they were when it was made. The real thing still carries them."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 from declarative.provider import Launch, PermanentError, PermanentKind, TransientError, TransientKind
-from declarative.state import RankState, RankStatus
+from declarative.state import LIMIT_REACHED, RankState, RankStatus
 from providers import runner
 from providers.runner import Attempt, AttemptState, Runner, RunnerError
 
@@ -184,7 +184,7 @@ def _meaning(attempt: Attempt) -> tuple[RankState | None, str | None]:
 
 def _end(attempt: Attempt) -> tuple[RankState, str | None]:
     if attempt.reason == "limit":
-        return RankState.FAILED, "max_duration reached"
+        return RankState.FAILED, LIMIT_REACHED
     if attempt.reason is not None:
         return RankState.STOPPED, None
     code = attempt.exit_code

@@ -28,6 +28,7 @@ from declarative.resource import (
 from declarative.schema import decode
 from declarative.spec import Backend, Fleet, Name, Size, Task, Volume
 from declarative.state import (
+    NOTICED,
     Address,
     NodeState,
     RankState,
@@ -202,6 +203,11 @@ class World:
         for name, status in gang_stops(self.state()).items():
             self.ranks[name] = status
         self.records = dict(effective(self.state(), Inventory()).records)
+        for record in self.of("rank"):
+            status = self.ranks[record.address.name]
+            if status.state in (RankState.FAILED, RankState.LOST) and NOTICED not in record.outputs:
+                outputs = {**record.outputs, NOTICED: self.now}
+                self.records[record.address] = replace(record, outputs=outputs)
         for node in held - self._nodes_held():
             self.idle_since[node] = self.now
 
@@ -352,7 +358,7 @@ class World:
         free = {
             "node": {"tags", "prevent_destroy", "blocks", "host"},
             "volume": {"size", "tags", "prevent_destroy"},
-            "rank": {"priority", "tags", "max_duration", "stop_duration"},
+            "rank": {"priority", "tags", "max_duration", "stop_duration", "retry"},
         }
         must(off <= free.get(kind, set()), f"{off} cannot be changed in place")
         must(set(action.because) == off, f"because says {action.because}, {off} differ")

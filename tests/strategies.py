@@ -110,6 +110,7 @@ def tasks() -> st.SearchStrategy[list[Words]]:
         stop_criteria=pick("all-done", "master-done"),
         commands=pick(["true"], ["false"]),
         max_duration=pick("1h", "2h"),
+        retry=pick(True, {"on_events": ["error"], "duration": "2h"}),
         tags=pick({}, {"x": "1"}),
     )
     one = st.builds(lambda name, rest: {"name": name, **rest}, pick("ta", "tb", "tc", "td"), fields)

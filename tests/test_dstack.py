@@ -62,7 +62,6 @@ SAID: dict[str, list[tuple[int, str, str]]] = {
         (38, "dstack-field", "`instance_types`"),
         (39, "dstack-field", "`reservation`"),
         (40, "dstack-field", "`idle_duration`"),
-        (41, "not-supported-yet", "`retry`"),
         (42, "dstack-field", "`utilization_policy`"),
         (45, "dstack-field", "`schedule`"),
         (47, "dstack-field", "`main/h100-pool`"),

@@ -1,5 +1,6 @@
 """Making it so: look, settle what happened, walk the plan, follow the tasks. All writes are below here."""
 
+from declarative.apply.again import Due, Retries, part_for
 from declarative.apply.backends import Backends
 from declarative.apply.bundles import changed_files, named
 from declarative.apply.execute import Tools
@@ -15,8 +16,10 @@ __all__ = [
     "FOLLOWING",
     "ActionResult",
     "Backends",
+    "Due",
     "Listener",
     "Outcome",
+    "Retries",
     "Seen",
     "Tools",
     "VanishedError",
@@ -29,6 +32,7 @@ __all__ = [
     "missing_env",
     "named",
     "node_of_rank",
+    "part_for",
     "ranks_of",
     "refresh",
     "settle",

@@ -18,7 +18,16 @@ from declarative.resource import LOCAL
 from declarative.retry import call
 from declarative.spec import StopCriteria
 from declarative.spec.values import Duration
-from declarative.state import Address, RankState, RankStatus, Record, State, attempt_id
+from declarative.state import (
+    NOTICED,
+    Address,
+    RankState,
+    RankStatus,
+    Record,
+    State,
+    attempt_id,
+    first_failure,
+)
 from declarative.store import Writer
 
 Note = Callable[[str, RankStatus], None]
@@ -162,16 +171,6 @@ def gang_stops(state: State) -> dict[str, RankStatus]:
     return out
 
 
-def first_failure(statuses: dict[str, RankStatus | None]) -> str | None:
-    """The rank that failed or was lost first, by its host's clock; by name among equals."""
-    bad = [
-        (s.ended_at or 0.0, name)
-        for name, s in statuses.items()
-        if s and s.state in (RankState.FAILED, RankState.LOST)
-    ]
-    return min(bad)[1] if bad else None
-
-
 def stop_rank(state: State, backends: Backends, rank: str, cause: str | None) -> RankStatus | None:
     """Stop one rank as a whole; how it ended, or None if its backend could not be asked."""
     record, node = state.get("rank", rank), node_of_rank(state, rank)
@@ -220,6 +219,10 @@ def stop_ranks(state: State, backends: Backends, causes: Mapping[str, str | None
 def release_ended(writer: Writer, backends: Backends, now: Callable[[], float]) -> None:
     """Detach the volumes of ended ranks and give their blocks back; the serial stays."""
     state = writer.state()
+    failed = [r for r in state.of("rank") if NOTICED not in r.outputs and _failed(state, r.address.name)]
+    if failed:
+        # Hosts' clocks differ: what waits for its time after a failure (`retry`) goes by this one.
+        writer.note({r.address: {NOTICED: now()} for r in failed})
     for reservation in state.of("reservation"):
         name = reservation.address.name
         status = state.ranks.get(name)
@@ -229,6 +232,11 @@ def release_ended(writer: Writer, backends: Backends, now: Callable[[], float]) 
         detached = [detach(writer, backends, r) for r in state.of("attachment") if r.inputs["rank"] == name]
         if all(detached):
             writer.release(reservation.address, now(), observed=True)
+
+
+def _failed(state: State, rank: str) -> bool:
+    status = state.ranks.get(rank)
+    return status is not None and status.state in (RankState.FAILED, RankState.LOST)
 
 
 def detach(writer: Writer, backends: Backends, record: Record) -> bool:

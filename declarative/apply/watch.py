@@ -8,10 +8,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
+from declarative.apply.again import Retries
 from declarative.apply.backends import Backends
 from declarative.apply.settle import (
     Note,
-    first_failure,
     gang_stops,
     poll_running,
     refresh,
@@ -19,7 +19,7 @@ from declarative.apply.settle import (
     stop_ranks,
 )
 from declarative.spec import StopCriteria
-from declarative.state import RankState, RankStatus, State, task_state
+from declarative.state import STOPPED, Address, RankState, RankStatus, State, first_failure, task_state
 from declarative.store import StateError, Store, Writer
 
 PERIOD = 0.5
@@ -63,10 +63,12 @@ def follow(
     stopping: threading.Event,
     now: Callable[[], float],
     note: Note,
+    retries: Retries | None = None,
 ) -> dict[str, RankState]:
     """Watch until every rank of `tasks` has ended, or `stopping` is set; the states of the tasks.
 
-    `VanishedError` where what is gone needs the user's word.
+    With `retries` it goes on as long as one of them is to run again, until its time has come. `VanishedError`
+    where what is gone needs the user's word.
     """
     names = tuple(tasks)
     turn = due = fruitless = 0
@@ -78,7 +80,9 @@ def follow(
             # again less and less often.
             fruitless = fruitless + 1 if (before.ranks, before.records) == (state.ranks, state.records) else 0
             due = turn + min(1 << fruitless, SELDOM)
-        if not _running(state, names) or stopping.wait(PERIOD):
+        again = [found.when for found in retries.due(state).values()] if retries else []
+        over = not again and not _running(state, names)
+        if over or any(when <= now() for when in again) or stopping.wait(PERIOD):
             return {task: state_of(state, task) for task in names}
         turn += 1
 
@@ -120,5 +124,7 @@ def stop_task(writer: Writer, backends: Backends, task: str, now: Callable[[], f
         writer.observe_rank(rank, status)
         note(rank, status)
 
+    # Before they end: whoever follows the task must not start it again.
+    writer.note({Address("rank", name): {STOPPED: True} for name in ranks_of(state, task)})
     stop_ranks(state, backends, dict.fromkeys(names, "stopped by the user"), ended)
     release_ended(writer, backends, now)

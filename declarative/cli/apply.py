@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from declarative.cli.following import follow
 from declarative.cli.plan import check_requested, replace_option, reuse_option
 from declarative.cli.run import Run, parallelism_option, vanished_option
 from declarative.cli.session import (
@@ -17,9 +18,6 @@ from declarative.cli.session import (
     project_command,
     state_errors,
 )
-from declarative.cli.signals import INTERRUPTED, stopping
-
-LEAVING = "leaving: the tasks go on (`fleetform status`, `fleetform logs -f`)"
 
 
 @click.command("apply", short_help="do it")
@@ -41,6 +39,8 @@ def command(session: Session, *, file: str | None, **options: Any) -> int:
     Shows the plan and asks first. Exits 0, 1 on errors, 3 if a task cannot be placed (and does nothing
     then, unless its `retry` says to wait for capacity), 4 if an action failed or, with --wait, a task; 130
     when interrupted. With --json, each event is one line of JSON.
+
+    With --wait, a task that failed or has no place now is tried again as its `retry` says.
 
     With FILE it does what `fleetform plan --out FILE` saved, exactly that and without asking, or refuses and
     names what has changed since. The YAML is not read then.
@@ -70,27 +70,3 @@ def _saved(session: Session, file: str, options: Mapping[str, Any]) -> Run:
 
     check_options()
     return SavedRun(session, read(file), options)
-
-
-def follow(run: Run) -> int:
-    """Watch the tasks to their end, and say how each ended: 0, 4, or 130."""
-    from declarative.apply import follow as watch
-    from declarative.cli.session import now
-    from declarative.state import RankState
-
-    tasks = run.tasks()
-    if not tasks:
-        return 0
-    with stopping(LEAVING) as stop:
-        states = watch(
-            run.store,
-            run.session.backends(run.desired, run.store.read()),
-            tasks,
-            stopping=stop,
-            now=now,
-            note=run.note,
-        )
-    if stop.is_set():
-        return INTERRUPTED
-    run.say_ended(states)
-    return 0 if all(s is RankState.SUCCEEDED for s in states.values()) else 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
@@ -68,7 +69,8 @@ class Run:
     def converge(self, *, destroy: bool) -> int:
         """Look, settle, plan, ask and do, under the lock; the exit code."""
         with self.session.lock(self.store, self.doing, self.options["lock_timeout"]) as writer:
-            plan = self.plan = self._make_plan(writer, destroy=destroy)
+            requested = frozenset(self.options.get("requested", ()))
+            plan = self.plan = self.make_plan(writer, requested, destroy=destroy)
             self._show(plan)
             if plan.result == "error":
                 return 1
@@ -76,12 +78,14 @@ class Run:
                 sys.stderr.write(f"{NOTHING_DONE}\n")
                 return 3
             self._say_waiting(plan, writer.state())
-            self._check_env(plan, writer.state())
+            self.check_env(plan, writer.state())
             if plan.actions:
                 self._ask()
             return self._carry_out(plan, writer)
 
-    def _make_plan(self, writer: Writer, *, destroy: bool) -> Plan:
+    def make_plan(
+        self, writer: Writer, requested: frozenset[str] = frozenset(), *, destroy: bool = False
+    ) -> Plan:
         """Look at what is there, record what happened by itself, and plan on that."""
         from declarative.apply import check_vanished, look, settle
         from declarative.plan import hosts_of, make
@@ -91,7 +95,6 @@ class Run:
         seen = look(state, backends, hosts=hosts_of(self.desired, state))
         if not self.options["accept_vanished"]:
             check_vanished(state, seen)
-        requested = frozenset(self.options.get("requested", ()))
         settled = settle(writer, backends, seen, now, self.note)
         # What is gone is forgotten by now. The plan is told of it all the same: it says why it is made anew.
         gone = {a: r for a, r in state.records.items() if a in seen.inventory.gone}
@@ -107,7 +110,7 @@ class Run:
             reuse=bool(self.options.get("reuse")),
         )
 
-    def _check_env(self, plan: Plan, state: State) -> None:
+    def check_env(self, plan: Plan, state: State) -> None:
         """Variables that ranks need are there before anything is made for them."""
         from declarative.apply import missing_env
         from declarative.cli.session import Failed
@@ -148,28 +151,31 @@ class Run:
             raise failed("declined", f"{self.doing} was declined: nothing was done")
 
     def _carry_out(self, plan: Plan, writer: Writer) -> int:
-        from declarative.apply import Tools, apply
-
         results: tuple[ActionResult, ...] = ()
         interrupted = False
         if plan.actions:
-            backends = self.session.backends(self.desired, _with_lineage(writer))
             with stopping(STOPPING) as stop:
-                tools = Tools(
-                    writer=writer,
-                    backends=backends,
-                    environ=os.environ,
-                    now=now,
-                    stopping=stop,
-                    listener=self._listener(len(plan.actions)),
-                )
-                results = apply(plan, tools, parallelism=self.options["parallelism"])
+                results = self.perform(plan, writer, stop)
                 interrupted = stop.is_set()
         self._report(results)
         if interrupted:
             return INTERRUPTED
         self.done = True
         return 4 if any(r.outcome != "done" for r in results) else 0
+
+    def perform(self, plan: Plan, writer: Writer, stop: threading.Event) -> tuple[ActionResult, ...]:
+        """Carry out the actions of a plan."""
+        from declarative.apply import Tools, apply
+
+        tools = Tools(
+            writer=writer,
+            backends=self.session.backends(self.desired, _with_lineage(writer)),
+            environ=os.environ,
+            now=now,
+            stopping=stop,
+            listener=self._listener(len(plan.actions)),
+        )
+        return apply(plan, tools, parallelism=self.options["parallelism"])
 
     def tasks(self) -> tuple[str, ...]:
         """Declared tasks that this plan started, and those that run."""
@@ -200,9 +206,12 @@ class Run:
         for task in plan.waiting:
             if self.as_json:
                 self.event({"event": "pending", "address": f"task/{task}"})
+        ended = {str(r.inputs["task"]) for r in state.of("rank")} - going
+        fresh = [t for t in plan.waiting if t not in going | ended]
         for tasks, what in (
-            ([t for t in plan.waiting if t not in going], "pending (no capacity now)"),
+            (fresh, "pending (no capacity now)"),
             ([t for t in plan.waiting if t in going], "as it was (no capacity now for what changed)"),
+            ([t for t in plan.waiting if t in ended], "ended (no capacity now to run again)"),
         ):
             if tasks and not self.as_json:
                 verb = "stays" if len(tasks) == 1 else "stay"
@@ -241,6 +250,10 @@ class Run:
             title = self.doing.capitalize()
             self.out.write(report_text(results, color=out_style()["color"], title=title))
             self.out.flush()
+
+    def say(self, text: str) -> None:
+        """Something worth saying that is about no single action."""
+        self._listener().note(text)
 
     def say_running(self) -> None:
         """What goes on after the command, and how to follow it."""

@@ -106,7 +106,13 @@ class SavedRun(Run):
         self.names = saved.tasks
         session.files = saved.files
 
-    def _make_plan(self, writer: Writer, *, destroy: bool) -> Plan:  # noqa: ARG002
+    def make_plan(
+        self,
+        writer: Writer,
+        requested: frozenset[str] = frozenset(),  # noqa: ARG002
+        *,
+        destroy: bool = False,  # noqa: ARG002
+    ) -> Plan:
         """The plan, once it is certain that it still holds; then what happened by itself is recorded."""
         from declarative.apply import check_vanished, look, settle
         from declarative.plan import hosts_of_plan

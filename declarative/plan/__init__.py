@@ -1,5 +1,6 @@
 """The planner: desired, recorded, observed and now → what to do, in which order, and why. Pure."""
 
+from declarative.plan.again import again
 from declarative.plan.hosts import hosts_of, hosts_of_plan
 from declarative.plan.make import make
 from declarative.plan.observe import effective, vanished
@@ -29,6 +30,7 @@ __all__ = [
     "Reason",
     "Reservation",
     "ReservationStatus",
+    "again",
     "effective",
     "hosts_of",
     "hosts_of_plan",

@@ -15,7 +15,7 @@ from declarative.plan.types import Action, Op, Reason
 from declarative.plan.volumes import VolumeFate
 from declarative.resource import node_inputs
 from declarative.spec import StartupOrder
-from declarative.state import Address, Record, State, rank_name
+from declarative.state import RETRIES, Address, Record, State, rank_name
 
 
 def build(recorded: State, state: State, found: Fates, *, destroy: bool) -> tuple[Action, ...]:
@@ -183,6 +183,8 @@ def _stops(steps: Steps, state: State, fate: TaskFate, *, placed: bool) -> None:
 def _in_place(steps: Steps, fate: TaskFate, rank: int, record: Record) -> None:
     """Fields that change while the rank runs on. One that has to restart and cannot is left as it is."""
     after = fate.want.rank_inputs(rank) if rank < fate.want.spec.nodes else dict(record.inputs)
+    if RETRIES in record.inputs:
+        after[RETRIES] = record.inputs[RETRIES]
     restart, in_place = changed_fields(record.inputs, after)
     if not in_place or restart:
         return
@@ -231,7 +233,7 @@ def _starts(
                 address=Address("rank", name),
                 reason=fate.reason,
                 because=fate.because,
-                after=fate.want.rank_inputs(rank),
+                after=fate.rank_inputs(rank),
                 holds=held[rank],
                 backend=backends.get(node),
             )
@@ -291,9 +293,13 @@ def _put(steps: Steps, state: State, wanted: Action) -> None:
     renewed = tuple(str(h) for h in wanted.holds if f"create:{h}" in steps.actions)
     keys = sorted(set(record.inputs) | set(wanted.after))
     changed = tuple(k for k in keys if record.inputs.get(k) != wanted.after.get(k))
-    if not renewed and not changed:
+    # Before it is tried again a gang is stopped, by whoever looks first: what it held is given back then.
+    again = wanted.reason is Reason.RETRY
+    if not renewed and not changed and not again:
         return
     reason, because = (Reason.CASCADE, renewed) if renewed else (Reason.CHANGED, changed)
+    if again and not renewed:
+        reason, because = Reason.RETRY, ()
     _delete(steps, record, reason, because)
     steps.add(replace(wanted, reason=reason, because=because))
 

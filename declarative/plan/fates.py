@@ -67,7 +67,7 @@ def _goes_on(state: State, fate: TaskFate) -> bool:
 
 def _judge(asked: Question, stuck: frozenset[str]) -> Fates:
     desired, state = asked.desired, asked.state
-    fates = task_fates.judge_all(desired, state, asked.requested)
+    fates = task_fates.judge_all(desired, state, asked.requested, asked.now)
     for name in stuck:
         fates[name].fate = Fate.KEPT
     pinned = _held(state, stuck)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from declarative.diagnostic import Diagnostic, Severity, in_order
 from declarative.placement import Outcome
 from declarative.plan.actions import build
-from declarative.plan.fates import Question, decide
+from declarative.plan.fates import Fates, Question, decide
 from declarative.plan.fleets import Fleets, allowed_backends, fleet_offers
 from declarative.plan.observe import effective, vanished
 from declarative.plan.preview import cost, node_previews, reservations, suggestions
-from declarative.plan.types import Inventory, Plan
+from declarative.plan.types import Inventory, Plan, Reason
 from declarative.resource import Desired
 from declarative.state import State
 
@@ -71,15 +71,17 @@ def make(
         diagnostics=in_order(diagnostics),
         vanished=tuple(map(str, vanished(recorded, inventory.gone))),
         suggestions=() if destroy else suggestions(state, fleets, found.tasks, outcome),
-        waiting=_waiting(desired, outcome),
+        waiting=_waiting(found),
         observed_at=_observed_at(state),
     )
 
 
-def _waiting(desired: Desired, outcome: Outcome) -> tuple[str, ...]:
-    """Tasks that do not fit now, and whose `retry` says to wait. What can never fit is not waited for."""
-    refused = (r.task for r in outcome.refusals if r.code == "no-capacity")
-    return tuple(task for task in refused if desired.tasks[task].spec.retry.waits)
+def _waiting(found: Fates) -> tuple[str, ...]:
+    """Tasks that do not fit now, and whose `retry` says to wait, or to run again. What can never fit is not
+    waited for.
+    """
+    refused = (found.tasks[r.task] for r in found.outcome.refusals if r.code == "no-capacity")
+    return tuple(f.name for f in refused if f.want.spec.retry.waits or f.reason is Reason.RETRY)
 
 
 def _observed_at(state: State) -> float | None:

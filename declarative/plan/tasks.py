@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from declarative.plan.again import again, series
 from declarative.plan.types import Reason
 from declarative.resource import RANK_IN_PLACE, Desired, TaskWant
-from declarative.state import Address, NodeState, Record, State, rank_name
+from declarative.state import RETRIES, Address, NodeState, Record, State, rank_name
 
 
 class Fate(StrEnum):
@@ -33,22 +34,32 @@ class TaskFate:
     """The recorded ranks, by rank."""
     incomplete: bool = False
     """Of the gang that is recorded some ranks are missing."""
+    series: Mapping[str, Any] | None = None
+    """Of which series of failures its new ranks are, if of one."""
 
     @property
     def name(self) -> str:
         """The task's name."""
         return str(self.want.spec.name)
 
+    def rank_inputs(self, rank: int) -> dict[str, Any]:
+        """What is recorded of a rank that this plan starts."""
+        more = {RETRIES: dict(self.series)} if self.series else {}
+        return {**self.want.rank_inputs(rank), **more}
+
 
 def changed_fields(
     before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Fields that differ: those that restart the rank, and those that change in place."""
-    keys = sorted(k for k in set(before) | set(after) if before.get(k) != after.get(k))
+    declared = (set(before) | set(after)) - {RETRIES}
+    keys = sorted(k for k in declared if before.get(k) != after.get(k))
     return tuple(k for k in keys if k not in RANK_IN_PLACE), tuple(k for k in keys if k in RANK_IN_PLACE)
 
 
-def judge(want: TaskWant, state: State, have: Mapping[int, Record], requested: frozenset[str]) -> TaskFate:
+def judge(
+    want: TaskWant, state: State, have: Mapping[int, Record], requested: frozenset[str], now: float
+) -> TaskFate:
     """What becomes of a declared task of which these ranks are recorded."""
     nodes = want.spec.nodes
     if not have:
@@ -66,8 +77,14 @@ def judge(want: TaskWant, state: State, have: Mapping[int, Record], requested: f
         fate.reason, fate.because = Reason.CHANGED, tuple(sorted(changed))
     elif not missing:
         fate.fate = Fate.KEPT
+        found = again(want, have.values(), state, now)
+        if found:
+            fate.fate, fate.reason, fate.because = Fate.RUN, Reason.RETRY, (found.cause,)
+            fate.series = found.series
     else:
         fate.reason, fate.incomplete = Reason.INCOMPLETE, True
+        found = again(want, have.values(), state, now)
+        fate.series = found.series if found else series(have.values())
         ended = any((s := state.ranks.get(r.address.name)) and s.state.ended for r in have.values())
         if not ended and all(_has_place(want, rank, state) for rank in missing):
             fate.fate = Fate.COMPLETED
@@ -86,13 +103,13 @@ def _has_place(want: TaskWant, rank: int, state: State) -> bool:
     return attached == paths and readiness is not None and readiness.state is NodeState.READY
 
 
-def judge_all(desired: Desired, state: State, requested: frozenset[str]) -> dict[str, TaskFate]:
+def judge_all(desired: Desired, state: State, requested: frozenset[str], now: float) -> dict[str, TaskFate]:
     """The fates of all declared tasks."""
     by_task: dict[str, dict[int, Record]] = {}
     for record in state.of("rank"):
         by_task.setdefault(str(record.inputs["task"]), {})[int(record.inputs["rank"])] = record
     return {
-        name: judge(want, state, by_task.get(name, {}), requested)
+        name: judge(want, state, by_task.get(name, {}), requested, now)
         for name, want in sorted(desired.tasks.items())
     }
 

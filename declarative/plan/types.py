@@ -34,6 +34,7 @@ class Reason(StrEnum):
     GONE = "gone"
     INCOMPLETE = "incomplete"
     REQUESTED = "requested"
+    RETRY = "retry"
     SURPLUS = "surplus"
     IDLE = "idle"
     MISMATCH = "mismatch"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from declarative.plan import Action, Op, Plan, Reason
 from declarative.render.text import Paint, clean, plural, ranges
 from declarative.render.values import FORCES, changes, fields, where
-from declarative.state import Address
+from declarative.state import RETRIES, Address
 
 SYMBOLS = {
     "create": ("+", "green"),
@@ -155,6 +155,7 @@ def _words(action: Action) -> str:
         Reason.GONE: "recorded, but not there any more",
         Reason.INCOMPLETE: f"{task} was not started whole",
         Reason.REQUESTED: "asked for with `--replace`",
+        Reason.RETRY: _retry(action, task),
         Reason.SURPLUS: f"above the `nodes` of {fleet}",
         Reason.IDLE: "idle for longer than its fleet's `idle_duration`",
         Reason.DESTROY: "destroy",
@@ -165,6 +166,15 @@ def _words(action: Action) -> str:
         Reason.CHANGED: f"{because} changed" if because else "placed anew",
     }
     return plain[action.reason]
+
+
+def _retry(action: Action, task: str) -> str:
+    """`retry 2 after rank/train-1 failed: exit code 1`."""
+    if not action.because:
+        return f"retry of {task}"
+    series = (action.after or {}).get(RETRIES)
+    number = f" {series['count']}" if isinstance(series, Mapping) and "count" in series else ""
+    return f"retry{number} after {clean(action.because[0])}"
 
 
 def counts(plan: Plan) -> str:

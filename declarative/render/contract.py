@@ -116,7 +116,10 @@ def _action() -> Schema:
         op=_one_of("What is done.", Op),
         address=_address("What it is done to."),
         reason=_one_of("Why; for people.", Reason),
-        because=_list("The changed fields, or the replaced addresses that this one needs.", _text()),
+        because=_list(
+            "The changed fields, or the replaced addresses that this one needs; of a retry, the failure.",
+            _text(),
+        ),
         before=_or_null(_said("The inputs as recorded, secrets left out.", _INPUTS), "for a create"),
         after=_or_null(_said("The inputs as they will be, secrets left out.", _INPUTS), "for a delete"),
         needs=_list("Ids of the actions that have to be done before.", _text()),

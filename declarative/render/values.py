@@ -10,6 +10,7 @@ from typing import Any
 
 from declarative.render.text import Paint, cells, clean, clip, ranges
 from declarative.spec.values import show_mib
+from declarative.state import RETRIES
 
 _EXPRESSION = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
 _FROM = re.compile(r"\benv(?:\.|\[\s*['\"])(\w+)")
@@ -20,7 +21,7 @@ MOST_COMPARED = 400
 SHORT_DIGEST = 12
 FORCES = "forces replacement"
 TOLD_ELSEWHERE = {
-    "rank": frozenset({"task", "rank", "volumes"}),
+    "rank": frozenset({"task", "rank", "volumes", RETRIES}),
     "reservation": frozenset({"task", "rank", "total_blocks"}),
     "attachment": frozenset({"task", "rank", "variable"}),
 }

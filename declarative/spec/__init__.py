@@ -2,6 +2,7 @@
 
 from declarative.spec.backend import Backend, CatalogOffer
 from declarative.spec.fleet import Fleet, Nodes, SpotPolicy
+from declarative.spec.later import Retry, RetryEvent
 from declarative.spec.mounts import Mount, Mounts
 from declarative.spec.project import Project, Variable
 from declarative.spec.split import Blocks
@@ -37,6 +38,8 @@ __all__ = [
     "Nodes",
     "Project",
     "Resources",
+    "Retry",
+    "RetryEvent",
     "Size",
     "SpotPolicy",
     "StartupOrder",

@@ -1,10 +1,10 @@
-"""Fields of tasks and backends with a notation of their own: `files`, and those whose work comes later,
-`retry` (but for `no-capacity`, which works) and `credentials`. These are read in full now, so that a file
-that is accepted today means the same tomorrow.
+"""Fields of tasks and backends with a notation of their own: `retry`, `files`, and `credentials`, whose work
+comes later. It is read in full now, so that a file that is accepted today means the same tomorrow.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,7 +31,9 @@ class RetryEvent(StrEnum):
 class Retry:
     """`true` (every event, for an hour), `false`, or `{on_events: […], duration: 2h}`.
 
-    `duration` limits who tries again by itself; an `apply` that somebody runs always tries.
+    A task that failed (`error`) or was lost (`interruption`) runs again for `duration` from the first of a
+    series of failures on, by whichever command may act; then it stays ended. One that has no place
+    (`no-capacity`) is tried by every `apply` that somebody runs; `duration` limits who tries by itself.
     """
 
     on_events: tuple[RetryEvent, ...] = tuple(RetryEvent)
@@ -64,13 +66,14 @@ class Retry:
         return cls(events, duration)
 
     @property
+    def seconds(self) -> float:
+        """`duration` in seconds."""
+        return math.inf if self.duration.seconds is None else self.duration.seconds
+
+    @property
     def waits(self) -> bool:
         """Whether a task that does not fit now stays pending, and holds nothing else up."""
         return RetryEvent.NO_CAPACITY in self.on_events
-
-    def is_for_capacity(self) -> bool:
-        """Whether it asks for nothing but that, which is what works so far."""
-        return set(self.on_events) <= {RetryEvent.NO_CAPACITY}
 
     @classmethod
     def _events(cls, value: Json) -> tuple[RetryEvent, ...]:

@@ -110,12 +110,10 @@ class Task:
     retry: Annotated[
         Retry,
         InPlace(),
-        NotYet(
-            "write `retry: {on_events: [no-capacity]}`, which works; "
-            "`fleetform apply --replace task/<name>` runs a failed task again",
-            works=Retry.is_for_capacity,
+        Doc(
+            "`true`, or `{on_events: [no-capacity, interruption, error], duration: 1h}`: "
+            "runs again, with all its ranks; default `false`."
         ),
-        Doc("`{on_events: [no-capacity]}`: stays pending when nothing is free; each `apply` tries again."),
     ] = Retry(())
 
     FOREIGN: ClassVar[Mapping[str, str]] = {
@@ -153,8 +151,7 @@ class Task:
         **dict.fromkeys(("fleet", "pool"), "fleets"),
         **dict.fromkeys(("cpu", "memory", "gpu", "gpus", "disk"), "write it in `resources: {…}`"),
         "depends_on": "remove it; tasks wait for nothing but their nodes and volumes",
-        "restart": "remove it; `fleetform apply --replace task/<name>` runs a task again",
-        "restart_policy": "remove it; `fleetform apply --replace task/<name>` runs a task again",
+        **dict.fromkeys(("restart", "restart_policy", "max_retries", "retries", "backoff_limit"), "retry"),
     }
 
     @property

@@ -323,6 +323,15 @@ class Writer:
             rows.require(connection, address, needs)
             rows.replace_needs(connection, address, needs)
 
+    @resumed
+    def note(self, notes: Mapping[Address, Mapping[str, Any]]) -> None:
+        """Add to the outputs of records; the serial stays. One that is not there (any more) is no harm."""
+        with self._write() as connection:
+            for address, more in notes.items():
+                have = rows.record(connection, address)
+                if have is not None:
+                    rows.put(connection, replace(have, outputs={**have.outputs, **more}))
+
 
 def _count(connection: Connection, *, observed: bool) -> None:
     if not observed:

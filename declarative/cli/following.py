@@ -1,0 +1,111 @@
+"""`apply --wait`: tasks are followed to their end, and those that fail run again as their `retry` says."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from declarative.cli.run import STOPPING, Run
+from declarative.cli.session import now
+from declarative.cli.signals import INTERRUPTED, stopping
+
+if TYPE_CHECKING:
+    from declarative.apply import Due, Retries
+    from declarative.plan import Plan
+    from declarative.state import RankState
+    from declarative.store import Writer
+
+LEAVING = "leaving: the tasks go on (`fleetform status`, `fleetform logs -f`)"
+
+
+def follow(run: Run) -> int:
+    """Watch the tasks to their end, and say how each ended: 0, 3 if one found no place, 4, or 130."""
+    from declarative.apply import follow as watch
+
+    retries, waiting = _retries(run)
+    tasks = tuple(sorted({*run.tasks(), *waiting}))
+    if not tasks:
+        return 0
+    while True:
+        # Anew each time: what is made for a task that runs again may be on other nodes.
+        backends = run.session.backends(run.desired, run.store.read())
+        with stopping(LEAVING) as stop:
+            states = watch(run.store, backends, tasks, stopping=stop, now=now, note=run.note, retries=retries)
+        if stop.is_set():
+            return INTERRUPTED
+        ready = retries.ready(run.store.read())
+        if not ready:
+            break
+        started = _again(run, ready)
+        if started is None:
+            return INTERRUPTED
+        retries.tried(ready, started)
+    run.say_ended(states)
+    return _code(states)
+
+
+def _code(states: dict[str, RankState]) -> int:
+    from declarative.state import RankState
+
+    found = set(states.values()) - {RankState.SUCCEEDED}
+    if not found:
+        return 0
+    return 3 if found == {RankState.PENDING} else 4
+
+
+def _retries(run: Run) -> tuple[Retries, tuple[str, ...]]:
+    """What may run again, and the tasks that already wait for a place.
+
+    A saved plan says nothing of that: its YAML is not read.
+    """
+    from declarative.apply import Retries
+
+    def told(task: str, due: Due) -> None:
+        seconds = max(0.0, due.when - now())
+        run.say(f"task/{task} runs again in {seconds:.0f} s: {due.cause}")
+
+    waiting = run.plan.waiting if run.plan else ()
+    waiting = tuple(task for task in waiting if task in run.desired.tasks)
+    retries = Retries(run.desired.tasks, now, told=told)
+    retries.wait_for_place(waiting)
+    return retries, waiting
+
+
+def _again(run: Run, tasks: Collection[str]) -> frozenset[str] | None:
+    """Start tasks once more; those that came up, or None after an interruption.
+
+    None of them comes up while another command holds the lock, which may do the same.
+    """
+    from declarative.store import StateError
+
+    with stopping(STOPPING) as stop, contextlib.ExitStack() as stack:
+        try:
+            writer = stack.enter_context(run.store.lock(run.doing))
+        except StateError as error:
+            if error.code != "locked":
+                raise
+            return frozenset()
+        plan = _part(run, writer, tasks)
+        if plan is None or not plan.actions:
+            return frozenset()
+        results = run.perform(plan, writer, stop)
+        failed = {r.address for r in results if r.outcome != "done"}
+    if stop.is_set():
+        return None
+    ranks = [a for a in plan.actions if a.op == "create" and a.address.kind == "rank" and a.after]
+    broken = {str(a.after["task"]) for a in ranks if a.after and str(a.address) in failed}
+    return frozenset(str(a.after["task"]) for a in ranks if a.after) - broken
+
+
+def _part(run: Run, writer: Writer, tasks: Collection[str]) -> Plan | None:
+    """Of a plan of everything what starts these tasks; None where it has errors."""
+    from declarative.apply import part_for
+
+    whole = run.make_plan(writer)
+    if whole.result == "error":
+        run.session.say(whole.diagnostics)
+        return None
+    part = part_for(whole, tasks)
+    run.check_env(part, writer.state())
+    return part

@@ -1,0 +1,321 @@
+"""Tasks that run again after a failure: what `retry` says (plan.again), and the waiting (apply.again)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from declarative.apply import Retries, part_for
+from declarative.plan import Op
+from declarative.plan.saved import Saved, dump, load
+from declarative.render import plan_json, plan_text
+from declarative.state import (
+    LIMIT_REACHED,
+    NOTICED,
+    RETRIES,
+    STOPPED,
+    Address,
+    NodeState,
+    RankState,
+    RankStatus,
+)
+from tests.model import World
+from tests.planned import GPU, bring, declared
+
+JOB = {"name": "job", "nodes": 2, "resources": {"gpu": 8}}
+HOUR = 3600
+
+
+def job(retry=True, **words):
+    """A project with a gang of two on two nodes."""
+    return declared(tasks=[{**JOB, "retry": retry, **words}])
+
+
+def gang(retry=True, **words):
+    """A world in which it runs."""
+    return bring(World(), tasks=[{**JOB, "retry": retry, **words}])
+
+
+def fail(world, rank="job-1", state=RankState.FAILED, seconds=1.0, cause="exit code 3"):
+    """A rank ends that ran for so long; what follows of it is recorded, as every writing command does."""
+    world.ranks[rank] = RankStatus(
+        state=state, exit_code=3, cause=cause, started_at=50.0, ended_at=50.0 + seconds
+    )
+    world.settle()
+
+
+def retried(world, desired):
+    """The series that the ranks of the planned retry are of; None if none is planned."""
+    plan = world.plan(desired)
+    made = [a for a in plan.actions if a.op is Op.CREATE and a.address.kind == "rank"]
+    assert {a.reason for a in plan.actions} <= {"retry"}
+    assert len(made) in (0, 2), "the whole gang"
+    return dict(made[0].after[RETRIES]) if made else None
+
+
+def test_the_whole_gang_runs_again_and_the_plan_says_why():
+    world = gang()
+    assert retried(world, job()) is None
+    fail(world)
+    found = plan_json(world.plan(job()))
+    ids = [a["id"] for a in found["actions"]]
+    assert ids == [
+        "delete:rank/job-0",
+        "delete:rank/job-1",
+        "create:reservation/job-0",
+        "create:reservation/job-1",
+        "create:rank/job-0",
+        "create:rank/job-1",
+    ]
+    assert {a["reason"] for a in found["actions"]} == {"retry"}
+    assert found["actions"][0]["because"] == ["rank/job-1 failed: exit code 3"]
+    text = plan_text(world.plan(job()), color=False, width=120)
+    assert "# retry 1 after rank/job-1 failed: exit code 3: had ended, runs again (2)" in text
+    world.apply(world.plan(job()))
+    assert world.records[Address("rank", "job-0")].generation == 2
+    assert world.plan(job()).actions == ()
+
+
+@pytest.mark.parametrize(
+    ("retry", "state", "cause", "runs"),
+    [
+        (False, RankState.FAILED, "exit code 3", False),
+        (True, RankState.FAILED, "exit code 3", True),
+        (True, RankState.LOST, "the machine restarted", True),
+        (True, RankState.SUCCEEDED, None, False),
+        (True, RankState.STOPPED, "stopped by the user", False),
+        (True, RankState.FAILED, LIMIT_REACHED, False),
+        ({"on_events": ["interruption"]}, RankState.FAILED, "exit code 3", False),
+        ({"on_events": ["interruption"]}, RankState.LOST, "node/gpu-0 is gone", True),
+        ({"on_events": ["error"]}, RankState.LOST, "node/gpu-0 is gone", False),
+        ({"on_events": ["no-capacity"]}, RankState.FAILED, "exit code 3", False),
+    ],
+)
+def test_which_ends_are_retried(retry, state, cause, runs):
+    world = gang(retry)
+    for rank in ("job-0", "job-1"):
+        fail(world, rank, state, cause=cause)
+    assert (retried(world, job(retry)) is not None) == runs
+
+
+def test_what_the_user_stopped_stays_stopped_however_it_ended():
+    world = gang()
+    fail(world)
+    rank = Address("rank", "job-0")
+    world.records[rank] = replace(world.records[rank], outputs={STOPPED: True})
+    assert retried(world, job()) is None
+
+
+def test_rank_0_done_is_enough_where_that_is_said():
+    world = gang(stop_criteria="master-done")
+    fail(world, "job-0", RankState.SUCCEEDED, cause=None)
+    fail(world, "job-1")
+    assert retried(world, job(stop_criteria="master-done")) is None
+
+
+def test_a_broken_task_is_not_retried_for_ever_by_somebody_who_applies_now_and_then():
+    """Within `duration` of the first failure, as it was noticed; then it stays ended."""
+    world, begun, times = gang(), None, 0
+    for _ in range(20):
+        fail(world)
+        found = retried(world, job())
+        if found is None:
+            break
+        times += 1
+        begun = begun or found["since"]
+        assert (found["count"], found["since"]) == (times, begun)
+        world.apply(world.plan(job()))
+        world.now += 600
+    assert times == 7  # at 0, 10, … 60 minutes
+    world.now += 10 * HOUR
+    assert world.plan(job()).actions == ()
+
+
+def test_whoever_applies_seldom_takes_no_short_attempt_for_a_long_one():
+    world = gang()
+    fail(world)
+    world.apply(world.plan(job()))
+    world.now += 24 * HOUR
+    fail(world, seconds=5)
+    assert retried(world, job()) is None
+
+
+@pytest.mark.parametrize(("state", "seconds"), [(RankState.FAILED, 2 * HOUR), (RankState.LOST, 0)])
+def test_an_attempt_that_held_out_begins_a_new_series(state, seconds):
+    """A job that trains for days may be interrupted more than once."""
+    world = gang()
+    fail(world)
+    world.apply(world.plan(job()))
+    world.now += 2 * HOUR
+    fail(world, state=state, seconds=seconds)
+    assert retried(world, job()) == {"count": 1, "since": world.now, "at": world.now}
+
+
+def test_a_failure_that_was_noticed_long_ago_is_not_retried_because_the_field_comes():
+    world = gang(retry=False)
+    fail(world)
+    world.now += 2 * HOUR
+    assert {a.op for a in world.plan(job()).actions} == {Op.UPDATE}
+
+
+def test_a_change_or_a_request_begins_anew():
+    world = gang()
+    fail(world)
+    world.apply(world.plan(job()))
+    fail(world)
+    plan = world.plan(job(), requested=frozenset({"task/job"}))
+    assert {a.reason for a in plan.actions} == {"requested"}
+    assert all(RETRIES not in (a.after or {}) for a in plan.actions)
+
+
+def test_fields_that_change_in_place_leave_the_series_alone():
+    world = gang()
+    fail(world)
+    world.apply(world.plan(job()))
+    plan = world.plan(job(priority=3))
+    assert [a.because for a in plan.actions] == [("priority",)] * 2
+    world.apply(plan)
+    assert world.records[Address("rank", "job-0")].inputs[RETRIES]["count"] == 1
+
+
+def test_a_retry_that_was_cut_short_is_completed_as_the_same_one():
+    world = gang()
+    fail(world)
+    plan = world.plan(job())
+    world.apply(plan, stop_after=len(plan.actions) - 1)
+    rest = world.plan(job())
+    assert [a.id for a in rest.actions] == ["create:rank/job-1"]
+    assert rest.actions[0].after[RETRIES]["count"] == 1
+    world.apply(rest)
+    world.now += 60
+    fail(world)
+    assert retried(world, job())["count"] == 2
+
+
+def test_a_lost_node_is_avoided_and_without_another_the_task_waits():
+    world = gang()
+    world.sick["gpu-1"] = NodeState.NOT_READY
+    fail(world, "job-1", RankState.LOST, cause="the machine restarted")
+    plan = world.plan(job())
+    assert (plan.actions, plan.waiting, plan.result) == ((), ("job",), "unplaced")
+    wider = declared(fleets=[{**GPU, "nodes": "2..3"}], tasks=[{**JOB, "retry": True}])
+    plan = world.plan(wider)
+    placed = {r.rank: r.node for r in plan.reservations}
+    assert placed == {0: "gpu-0", 1: "gpu-2"}
+    assert {a.reason for a in plan.actions if a.address.kind != "node"} == {"retry"}
+
+
+def test_nobody_retries_while_a_rank_may_still_run():
+    """Where its node does not answer: it could not be stopped."""
+    world = gang()
+    world.ranks["job-1"] = RankStatus(state=RankState.FAILED, exit_code=3, cause="exit code 3")
+    world.sick["gpu-0"] = NodeState.UNREACHABLE
+    assert world.ranks["job-0"].state is RankState.RUNNING
+    assert world.plan(job()).actions == ()
+    del world.sick["gpu-0"]
+    assert retried(world, job()) is not None
+
+
+def test_what_is_to_be_stopped_first_gets_new_blocks():
+    """So the plan holds before the gang is stopped, by whoever looks, and after."""
+    world, desired = gang(), job()
+    world.ranks["job-1"] = RankStatus(state=RankState.FAILED, exit_code=3, cause="exit code 3")
+    plan = world.plan(desired)
+    assert {"delete:reservation/job-0", "create:reservation/job-0"} <= {a.id for a in plan.actions}
+
+
+def test_a_saved_plan_of_a_retry_is_the_same_plan():
+    from declarative.plan.facts import used
+
+    world, desired = gang(), job()
+    fail(world)
+    plan = world.plan(desired)
+    facts = used(plan, world.state(), world.inventory(desired))
+    saved = Saved(
+        plan=plan, facts=facts, state="sqlite:///x", directory="/p", made_by="0", made_at="2026-01-01"
+    )
+    assert load(dump(saved), "plan.json", "0").plan == plan
+
+
+# ------------------------------------------------------------------------------------- the waiting
+
+
+class Clock:
+    """Seconds that pass when they are told to."""
+
+    def __init__(self, world):
+        self.world = world
+
+    def __call__(self):
+        return self.world.now
+
+
+def waiting(world, desired, delays=(2.0, 20.0)):
+    """Retries by the world's clock, and what they said."""
+    said = []
+    tasks = desired.tasks
+    return Retries(tasks, Clock(world), delays, lambda task, due: said.append((task, due.cause))), said
+
+
+def test_the_waits_grow_from_one_retry_to_the_next():
+    world, desired = gang(), job()
+    retries, said = waiting(world, desired)
+    assert retries.due(world.state()) == {}
+    for delay in (2, 20, 20):
+        fail(world)
+        assert retries.due(world.state())["job"].when == world.now + delay
+        assert retries.ready(world.state()) == ()
+        world.now += delay
+        assert retries.ready(world.state()) == ("job",)
+        world.apply(world.plan(desired))
+        assert retries.due(world.state()) == {}
+    assert said == [("job", "rank/job-1 failed: exit code 3")] * 3
+
+
+def test_what_a_task_held_is_given_back_before_it_runs_again():
+    world, desired = gang(), job()
+    retries, _ = waiting(world, desired)
+    world.ranks |= dict.fromkeys(("job-0", "job-1"), RankStatus(state=RankState.FAILED, exit_code=1))
+    assert retries.due(world.state()) == {}
+    world.settle()
+    assert list(retries.due(world.state())) == ["job"]
+
+
+def test_one_without_a_place_tries_less_and_less_often_and_when_blocks_are_given_back():
+    busy = {"name": "busy", "nodes": 2, "resources": {"gpu": 8}}
+    retry = {"on_events": ["no-capacity"], "duration": "10m"}
+    fleet = {"name": "gpu", "nodes": "2..2", "placement": "cluster", "blocks": 8}
+    desired = declared(fleets=[fleet], tasks=[busy, {**JOB, "retry": retry}])
+    world = bring(World(), fleets=[fleet], tasks=[busy])
+    assert world.plan(desired).waiting == ("job",)
+    retries, _ = waiting(world, desired, (1.0, 10.0, 40.0))
+    retries.wait_for_place(["job"])
+    for delay in (10, 40, 40):
+        assert retries.due(world.state())["job"].when == world.now + delay
+        world.now += delay
+        retries.tried(retries.ready(world.state()), ())
+    fail(world, "busy-0")
+    assert retries.due(world.state())["job"].when == world.now
+    assert retries.ready(world.state()) == ("job",)
+    retries.tried(["job"], ["job"])
+    assert retries.due(world.state()) == {}
+    retries.wait_for_place(["job"])
+    world.now += 601
+    assert retries.due(world.state()) == {}
+
+
+def test_nothing_but_the_task_and_what_it_needs_is_carried_out():
+    other = {"name": "other", "resources": {"gpu": 1}}
+    volume = {"name": "more", "backend": "sky"}
+    fleets = [{"name": "gpu", "nodes": 3, "placement": "cluster", "blocks": 8}]
+    world = bring(World(), fleets=fleets, tasks=[{**JOB, "retry": True}])
+    fail(world)
+    desired = declared(fleets=fleets, tasks=[{**JOB, "retry": True}, other], volumes=[volume])
+    whole = world.plan(desired)
+    part = part_for(whole, ["job"])
+    assert {a.reason for a in part.actions} == {"retry"}
+    assert len(part.actions) == 6
+    assert {"create:volume/more", "create:rank/other-0"} <= {a.id for a in whole.actions}
+    world.apply(part)
+    assert NOTICED not in world.records[Address("rank", "job-0")].outputs
