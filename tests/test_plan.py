@@ -12,6 +12,7 @@ from declarative.plan import Inventory, Op, Reason, make
 from declarative.render import plan_json, plan_text, to_json
 from declarative.state import Address, NodeState, RankState, RankStatus
 from tests.model import World, local_offer, project
+from tests.planned import GPU, bring, look
 
 GOLDEN = Path(__file__).parent / "golden" / "plan"
 
@@ -831,3 +832,14 @@ def test_a_catalog_times_regions_times_fleets_is_refused(fleets, tasks):
     )
     plan = World().plan(declared)
     assert (plan.result, [d.code for d in plan.diagnostics], plan.actions) == ("error", ["too-large"], ())
+
+
+def test_a_gang_in_the_places_that_it_has_waits_for_what_changes_of_its_nodes():
+    """Its ranks are told their addresses, which change with how a host is reached."""
+    job = {"name": "job", "nodes": 2, "resources": {"gpu": 8}}
+    world = bring(World(), tasks=[job])
+    for name in ("job-0", "job-1"):
+        del world.records[Address("rank", name)], world.ranks[name]
+    found = look(world, fleets=[{**GPU, "tags": {"x": "1"}}], tasks=[job])
+    start = next(a for a in found["actions"] if a["id"] == "create:rank/job-0")
+    assert start["needs"] == ["update:node/gpu-0", "update:node/gpu-1"]

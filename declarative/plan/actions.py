@@ -240,6 +240,8 @@ def _starts(
         )
     gate = f"create:rank/{rank_name(fate.name, first)}"
     steps.after(gate, (f"create:{a}" for addresses in held.values() for a in addresses))
+    # Its ranks are told addresses of nodes, and those may change with how a host is reached.
+    steps.after(gate, (f"update:node/{node}" for _, node in places.values()))
     # A rank of the old gang may hold what a rank of the new one gets: the whole old gang ends first.
     steps.after(gate, (f"delete:rank/{rank_name(fate.name, r)}" for r in replaced))
     for rank in ranks:
