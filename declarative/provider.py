@@ -290,6 +290,17 @@ class Terminals(Protocol):
         ...
 
 
+@runtime_checkable
+class Reaches(Protocol):
+    """A provider that can tell whether its nodes reach each other."""
+
+    def reaches(self, node: Record, address: str) -> str | None:
+        """Why `address` (a name or an IP) cannot be reached from the node; None if it can, or if nobody
+        can tell. It may take some seconds. A firewall that lets some ports through is no reason.
+        """
+        ...
+
+
 def token(lineage: str, address: Address, generation: int, zone: str | None) -> str:
     """The idempotency token of a create: the same for every try, another for each generation and zone."""
     text = "\0".join((lineage, str(address), str(generation), zone or ""))

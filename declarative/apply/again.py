@@ -54,6 +54,11 @@ class Retries:
         self._placeless: dict[str, _Placeless] = {}
         self._held: frozenset[tuple[str, int]] = frozenset()
 
+    @property
+    def without_place(self) -> frozenset[str]:
+        """The tasks that still have none."""
+        return frozenset(self._placeless)
+
     def wait_for_place(self, tasks: Iterable[str]) -> None:
         """Tasks that were tried just now, and found no place."""
         for task in tasks:

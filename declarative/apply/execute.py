@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from declarative.apply.backends import Backends
 from declarative.apply.launch import launch_of, seconds
+from declarative.apply.reach import Known, check_peers
 from declarative.apply.walk import InterruptedApplyError, Listener
 from declarative.plan import Action, Op
 from declarative.provider import PermanentError, PermanentKind
@@ -48,6 +49,8 @@ class Tools:
     stopping: threading.Event
     listener: Listener
     policy: Policy = Policy()
+    reached: Known = field(default_factory=dict)
+    """Which nodes were asked whether they reach which addresses, and what came of it."""
 
 
 def execute(action: Action, tools: Tools) -> None:
@@ -165,6 +168,8 @@ def _start(action: Action, tools: Tools) -> None:
     if f"create:{reservation}" not in action.needs:
         # The place is from an earlier apply: its node was not looked at in this one.
         wait_ready(node.address, tools)
+    if not any(need.startswith("create:rank/") for need in action.needs):
+        check_peers(action.after, state, tools.backends, tools.reached)  # the gang's first: nothing runs yet
     intent = tools.writer.begin("create", action.address, node.backend, action.after, action.holds)
     record = Record(
         address=action.address,

@@ -22,6 +22,7 @@ from declarative.provider import (
     PermanentError,
     PermanentKind,
     Provider,
+    Reaches,
     Terminal,
     Terminals,
     Thing,
@@ -118,6 +119,12 @@ class Renamed:
             summary = f"the backend {node.backend} has no terminals on its nodes"
             raise PermanentError(PermanentKind.INVALID, summary, about=str(node.address))
         return self._provider.terminal(self._own(node), attempt, command, tty=tty)
+
+    def reaches(self, node: Record, address: str) -> str | None:
+        """See `provider.Reaches`; other providers cannot tell."""
+        if not isinstance(self._provider, Reaches):
+            return None
+        return self._provider.reaches(self._own(node), address)
 
     def inventory(self) -> tuple[Thing, ...]:
         """See the port. Addresses are those that the things were made with."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from declarative.cli.run import STOPPING, Run
@@ -41,17 +41,17 @@ def follow(run: Run) -> int:
         if started is None:
             return INTERRUPTED
         retries.tried(ready, started)
-    run.say_ended(states)
-    return _code(states)
+    run.say_ended(states, retries.without_place)
+    return _code(states, retries.without_place)
 
 
-def _code(states: dict[str, RankState]) -> int:
+def _code(states: Mapping[str, RankState], without_place: Collection[str]) -> int:
     from declarative.state import RankState
 
-    found = set(states.values()) - {RankState.SUCCEEDED}
-    if not found:
+    bad = [task for task, state in states.items() if state is not RankState.SUCCEEDED]
+    if not bad:
         return 0
-    return 3 if found == {RankState.PENDING} else 4
+    return 3 if all(t in without_place and states[t] is RankState.PENDING for t in bad) else 4
 
 
 def _retries(run: Run) -> tuple[Retries, tuple[str, ...]]:

@@ -261,13 +261,15 @@ class Run:
         if tasks and not self.as_json:
             sys.stderr.write(f"running: {_some(tasks)} (follow with `fleetform logs {tasks[0]} -f`)\n")
 
-    def say_ended(self, states: Mapping[str, RankState]) -> None:
-        """How each task ended."""
+    def say_ended(self, states: Mapping[str, RankState], without_place: Collection[str] = ()) -> None:
+        """How each task ended; those `without_place` were waited for in vain."""
         from declarative.apply import cause_of
 
         state = self.store.read()
         for task, found in states.items():
             cause = None if found == "succeeded" else cause_of(state, task)
+            if found == "pending" and task in without_place:
+                cause = "no capacity"
             if self.as_json:
                 self.event({"event": "task", "address": f"task/{task}", "state": found.value, "cause": cause})
             else:

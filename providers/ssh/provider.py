@@ -26,7 +26,7 @@ from declarative.resource import Offer
 from declarative.state import Address, RankStatus, Readiness, Record
 from providers.ranks import Ranks, prepared
 from providers.runner import Runner
-from providers.ssh import files, probe, scripts
+from providers.ssh import files, probe, reach, scripts
 from providers.ssh.claims import Claim, Claims, key_of
 from providers.ssh.faults import guarded
 from providers.ssh.host import host_of
@@ -232,6 +232,12 @@ class Ssh:
 
         names = [record.address.name for record in nodes]
         return dict(zip(names, _side_by_side(one, list(nodes)), strict=True))
+
+    @guarded
+    def reaches(self, node: Record, address: str) -> str | None:
+        """See the port. Asked at the port by which this host itself is reached, and at others."""
+        transport = self._transport(node.inputs.get("host"))
+        return reach.reaches(transport, address, transport.host.port)
 
     # -------------------------------------------------------------------------------------- ranks
 

@@ -70,10 +70,14 @@ def test_a_gang_runs_on_hosts_and_its_ranks_know_each_other(project, machines):
 
 
 def test_ranks_are_told_the_internal_addresses(project, machines):
-    ips = [f"10.9.0.{i}" for i in range(2)]
+    ips = [f"10.9.0.{i + 1}" for i in range(2)]
+    for machine, ip in zip(machines, ips, strict=False):
+        machine.sh(f"ip addr add {ip}/24 dev eth0")
     rack = project.rack(*(project.host(i, internal_ip=ip) for i, ip in enumerate(ips)))
     project.bring(rack, task("hello", 'echo "all: "$FLEETFORM_NODES_IPS', nodes=2), args=("--wait",))
     assert f"all: {ips[0]} {ips[1]}" in project.logs("hello", "--rank", "0")
+    for machine, ip in zip(machines, ips, strict=False):
+        machine.sh(f"ip addr del {ip}/24 dev eth0")
 
 
 def test_small_tasks_share_a_host_on_disjoint_cpus_and_stop(project):
