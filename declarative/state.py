@@ -174,6 +174,9 @@ attempts fail (`since`), and when this one was decided upon (`at`). Seconds sinc
 NOTICED = "noticed_at"
 """Among the outputs of a rank that failed or was lost: when that was first recorded, by our clock."""
 
+STARTED = "started_at"
+"""Among the outputs of a rank: when its start was asked for, seconds since the epoch by our clock."""
+
 STOPPED = "stopped"
 """Among the outputs of a rank whose task the user stopped: no `retry` starts it again."""
 

@@ -55,7 +55,7 @@ def test_environment_of_a_cluster(project):
         assert both(env, "GPUS_PER_NODE") == "8"
         assert both(env, "GPUS_NUM") == "16"
         assert both(env, "MPI_HOSTFILE")
-        assert lines(project.data(f"data-{rank}") / "hosts") == ["127.0.0.1 slots=8"] * 2
+        assert lines(project.data(f"data-{rank}") / "hosts") == ["127.0.0.1 slots=16"]
         assert (env["COLOUR"], env["SHAPE"]) == ("blue", "round")
         assert env["CUDA_VISIBLE_DEVICES"] == "0,1,2,3,4,5,6,7"
         assert str(project.data(f"data-{rank}")) == env["FLEETFORM_VOLUME_DATA"]

@@ -18,6 +18,7 @@ from declarative.plan import Action, Op
 from declarative.provider import PermanentError, PermanentKind
 from declarative.retry import Policy, call
 from declarative.state import (
+    STARTED,
     Address,
     NodeState,
     RankState,
@@ -170,6 +171,7 @@ def _start(action: Action, tools: Tools) -> None:
         wait_ready(node.address, tools)
     if not any(need.startswith("create:rank/") for need in action.needs):
         check_peers(action.after, state, tools.backends, tools.reached)  # the gang's first: nothing runs yet
+    begun = tools.now()
     intent = tools.writer.begin("create", action.address, node.backend, action.after, action.holds)
     record = Record(
         address=action.address,
@@ -186,7 +188,7 @@ def _start(action: Action, tools: Tools) -> None:
         # Certain not to have started; after anything else the intent stays open, to be read back.
         tools.writer.fail(intent, getattr(error, "summary", str(error)))
         raise
-    tools.writer.finish(intent, {"node": node.address.name})
+    tools.writer.finish(intent, {"node": node.address.name, STARTED: begun})
     if isinstance(status, RankStatus):
         tools.writer.observe_rank(action.address.name, status)
 

@@ -21,6 +21,7 @@ from declarative.resource import LOCAL, SSH, Host, Offer, catalog_offers, merge_
 from declarative.retry import Policy, call
 from declarative.state import (
     MADE_AS,
+    STARTED,
     Address,
     Intent,
     NodeState,
@@ -337,7 +338,7 @@ def _resolve_rank(state: State, intent: Intent, provider: Provider) -> Resolutio
         address=intent.address,
         backend=intent.backend,
         inputs=intent.inputs,
-        outputs={"node": node.address.name},
+        outputs={"node": node.address.name, **({STARTED: intent.begun_at} if intent.begun_at else {})},
         needs=intent.needs,
         generation=intent.generation,
     )

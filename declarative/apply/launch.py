@@ -128,8 +128,12 @@ def gang_env(state: State, rank: Record) -> dict[str, str]:
 
 
 def _hostfile(state: State, rank: Record) -> str:
-    """The MPI host file: one line a rank, with as many slots as it has GPUs, or one."""
-    lines = [
-        f"{node.outputs.get('address', '')} slots={len(gpus) or 1}" for node, gpus in _siblings(state, rank)
-    ]
-    return "\n".join(lines) + "\n"
+    """The MPI host file: a line for each node, with as many slots as its ranks have GPUs, or one for each.
+
+    Open MPI refuses a file in which a host has slots twice.
+    """
+    slots: dict[str, int] = {}
+    for node, gpus in _siblings(state, rank):
+        address = str(node.outputs.get("address", ""))
+        slots[address] = slots.get(address, 0) + (len(gpus) or 1)
+    return "".join(f"{address} slots={count}\n" for address, count in slots.items())

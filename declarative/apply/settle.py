@@ -20,6 +20,7 @@ from declarative.spec import StopCriteria
 from declarative.spec.values import Duration
 from declarative.state import (
     NOTICED,
+    STARTED,
     Address,
     RankState,
     RankStatus,
@@ -27,6 +28,7 @@ from declarative.state import (
     State,
     attempt_id,
     first_failure,
+    rank_name,
 )
 from declarative.store import Writer
 
@@ -37,6 +39,9 @@ DEFAULT_GRACE = 300
 MOST_STOPS = 64
 """Ranks that are stopped at the same time: each may take its whole `stop_duration`."""
 
+
+START_LIMIT = 600.0
+"""Seconds from the start of a gang's first rank in which the others have to start."""
 
 LONGEST_CALL = 3600.0
 """Seconds after which a create that was begun, and is not there, will not come any more."""
@@ -79,7 +84,8 @@ def settle(
     _observe(writer, before, statuses, note)
     _forget(writer, seen, before, now)
     state = writer.state()
-    causes = {rank: status.cause for rank, status in gang_stops(state).items()}
+    stops = {**half_started(state, now()), **gang_stops(state)}
+    causes = {rank: status.cause for rank, status in stops.items()}
     stop_ranks(state, backends, causes, lambda rank, ended: _observe(writer, state, {rank: ended}, note))
     release_ended(writer, backends, now)
     return writer.state()
@@ -168,6 +174,32 @@ def gang_stops(state: State) -> dict[str, RankStatus]:
             for name, status in statuses.items():
                 if status and not status.state.ended:
                     out[name] = RankStatus(state=RankState.STOPPED, cause=cause)
+    return out
+
+
+def half_started(state: State, now: float) -> dict[str, RankStatus]:
+    """Ranks that have waited too long for siblings that were not started: an apply was cut short.
+
+    Until then the next apply starts those that are missing; after it, all of them anew.
+    """
+    gangs: dict[str, list[Record]] = {}
+    for record in state.of("rank"):
+        gangs.setdefault(str(record.inputs["task"]), []).append(record)
+    out: dict[str, RankStatus] = {}
+    for task, members in gangs.items():
+        there = {int(r.inputs["rank"]) for r in members}
+        missing = [i for i in range(int(members[0].inputs.get("nodes", 1))) if i not in there]
+        begun = [float(r.outputs[STARTED]) for r in members if STARTED in r.outputs]
+        if not missing or not begun or now - min(begun) <= START_LIMIT:
+            continue
+        rank = Address("rank", rank_name(task, missing[0]))
+        asked = any(i.address == rank and i.op == "create" for i in state.intents)
+        why = "whether it did is not known" if asked else "the apply that began it was cut short"
+        cause = f"{rank} did not start within {START_LIMIT / 60:.0f} minutes: {why}"
+        for name in (r.address.name for r in members):
+            status = state.ranks.get(name)
+            if status is None or not status.state.ended:
+                out[name] = RankStatus(state=RankState.STOPPED, cause=cause)
     return out
 
 

@@ -13,6 +13,7 @@ from declarative.apply.backends import Backends
 from declarative.apply.settle import (
     Note,
     gang_stops,
+    half_started,
     poll_running,
     refresh,
     release_ended,
@@ -74,7 +75,7 @@ def follow(
     turn = due = fruitless = 0
     while True:
         state = store.read()
-        if turn >= due and _to_settle(state, poll_running(state, backends)):
+        if turn >= due and _to_settle(state, poll_running(state, backends), now()):
             before, state = state, _settled(store, backends, now, note) or state
             # What cannot be settled now, since a node does not answer or another command writes, is tried
             # again less and less often.
@@ -92,7 +93,7 @@ def _running(state: State, tasks: Iterable[str]) -> list[str]:
     return [n for n in names if not ((s := state.ranks.get(n)) and s.state.ended)]
 
 
-def _to_settle(state: State, seen: Mapping[str, RankStatus]) -> bool:
+def _to_settle(state: State, seen: Mapping[str, RankStatus], now: float) -> bool:
     """Whether there is something to record or to do: a change, an end, or a rank that nobody answers for."""
     every = {str(r.inputs["task"]) for r in state.of("rank")}
     held = [r.address.name for r in state.of("reservation") if state.get("rank", r.address.name)]
@@ -101,6 +102,7 @@ def _to_settle(state: State, seen: Mapping[str, RankStatus]) -> bool:
         or any((s := state.ranks.get(name)) and s.state.ended for name in held)
         or bool(set(_running(state, every)) - seen.keys())
         or bool(gang_stops(state))
+        or bool(half_started(state, now))
     )
 
 
