@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from declarative.state import RankState
     from declarative.store import Writer
 
+PATIENCE = 5.0
+"""Seconds that a retry waits for the lock before it looks again."""
 LEAVING = "leaving: the tasks go on (`fleetform status`, `fleetform logs -f`)"
 
 
@@ -37,10 +39,8 @@ def follow(run: Run) -> int:
         ready = retries.ready(run.store.read())
         if not ready:
             break
-        started = _again(run, ready)
-        if started is None:
+        if not _again(run, ready, retries):
             return INTERRUPTED
-        retries.tried(ready, started)
     run.say_ended(states, retries.without_place)
     return _code(states, retries.without_place)
 
@@ -72,30 +72,28 @@ def _retries(run: Run) -> tuple[Retries, tuple[str, ...]]:
     return retries, waiting
 
 
-def _again(run: Run, tasks: Collection[str]) -> frozenset[str] | None:
-    """Start tasks once more; those that came up, or None after an interruption.
+def _again(run: Run, tasks: Collection[str], retries: Retries) -> bool:
+    """Start tasks once more; False after an interruption.
 
-    None of them comes up while another command holds the lock, which may do the same.
+    While another command holds the lock nothing is tried: it may do the same.
     """
     from declarative.store import StateError
 
     with stopping(STOPPING) as stop, contextlib.ExitStack() as stack:
         try:
-            writer = stack.enter_context(run.store.lock(run.doing))
+            writer = stack.enter_context(run.store.lock(run.doing, PATIENCE))
         except StateError as error:
             if error.code != "locked":
                 raise
-            return frozenset()
+            return not stop.is_set()
         plan = _part(run, writer, tasks)
-        if plan is None or not plan.actions:
-            return frozenset()
-        results = run.perform(plan, writer, stop)
-        failed = {r.address for r in results if r.outcome != "done"}
-    if stop.is_set():
-        return None
-    ranks = [a for a in plan.actions if a.op == "create" and a.address.kind == "rank" and a.after]
-    broken = {str(a.after["task"]) for a in ranks if a.after and str(a.address) in failed}
-    return frozenset(str(a.after["task"]) for a in ranks if a.after) - broken
+        results = run.perform(plan, writer, stop) if plan and plan.actions else ()
+    bad = {r.address for r in results if r.outcome != "done"}
+    starts = [a for a in plan.actions if a.op == "create" and a.address.kind == "rank"] if plan else []
+    begun = {str(a.after["task"]) for a in starts if a.after}
+    broken = {str(a.after["task"]) for a in starts if a.after and str(a.address) in bad}
+    retries.tried(tasks, begun - broken)
+    return not stop.is_set()
 
 
 def _part(run: Run, writer: Writer, tasks: Collection[str]) -> Plan | None:
