@@ -305,6 +305,18 @@ def test_one_without_a_place_tries_less_and_less_often_and_when_blocks_are_given
     assert retries.due(world.state()) == {}
 
 
+def test_what_the_user_stops_while_it_has_no_place_is_not_started_again():
+    world, desired = gang(), job()
+    retries, _ = waiting(world, desired)
+    fail(world)
+    del world.records[Address("rank", "job-1")]  # it did not come up: the gang was taken back
+    retries.tried(["job"], ())
+    assert list(retries.due(world.state())) == ["job"]
+    rank = Address("rank", "job-0")
+    world.records[rank] = replace(world.records[rank], outputs={STOPPED: True})
+    assert retries.due(world.state()) == {}
+
+
 def test_nothing_but_the_task_and_what_it_needs_is_carried_out():
     other = {"name": "other", "resources": {"gpu": 1}}
     volume = {"name": "more", "backend": "sky"}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from declarative.plan import Plan, again
 from declarative.plan.types import Action
 from declarative.resource import TaskWant
-from declarative.state import Record, State
+from declarative.state import STOPPED, Record, State
 
 DELAYS = (1.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """Seconds between a failure and the first, second, … retry of its series; the last for all that follow."""
@@ -24,6 +24,8 @@ class Due:
 
     when: float
     cause: str
+    delay: float = 0.0
+    """Seconds after its failure was noticed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +98,8 @@ class Retries:
 
     def _due(self, task: str, want: TaskWant, have: list[Record], state: State, *, freed: bool) -> Due | None:
         now = self._now()
-        if any(not _ended(record, state) for record in have):
-            self._placeless.pop(task, None)  # it runs: somebody else has started it
+        if any(not _ended(r, state) or r.outputs.get(STOPPED) for r in have):
+            self._placeless.pop(task, None)  # it runs, for somebody else has started it; or was stopped
             return None
         found = again(want, have, state, now)
         if found is None and len(have) == want.spec.nodes:
@@ -113,7 +115,8 @@ class Retries:
             return None  # what it held is given back first
         if found is None:
             return None
-        due = Due(when=found.noticed + self._delay(found.count - 1), cause=found.cause)
+        delay = self._delay(found.count - 1)
+        due = Due(when=found.noticed + delay, cause=found.cause, delay=delay)
         if self._told and self._said.get(task) != found.count:
             self._said[task] = found.count
             self._told(task, due)

@@ -62,8 +62,7 @@ def _retries(run: Run) -> tuple[Retries, tuple[str, ...]]:
     from declarative.apply import Retries
 
     def told(task: str, due: Due) -> None:
-        seconds = max(0.0, due.when - now())
-        run.say(f"task/{task} runs again in {seconds:.0f} s: {due.cause}")
+        run.say(f"task/{task} runs again in {due.delay:.0f} s: {due.cause}")
 
     waiting = run.plan.waiting if run.plan else ()
     waiting = tuple(task for task in waiting if task in run.desired.tasks)
