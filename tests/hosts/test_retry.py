@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.cli import ended, task, until
-from tests.hosts.test_fleet import SSH, project  # noqa: F401  # a fixture
+from tests.hosts.rack import SSH
+from tests.hosts.test_fleet import project  # noqa: F401  # a fixture
 
 pytestmark = pytest.mark.slow
 
