@@ -149,6 +149,19 @@ class Bundle(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bind:
+    """A folder or file of the host itself, and where the rank sees it; both paths are absolute.
+
+    Where the host has no `source`, or cannot show it there, an `optional` one is left out, and the rank fails
+    before its first command for any other.
+    """
+
+    source: str
+    target: str
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """One attempt of one rank. `volumes` maps the declared path to the volume's record."""
 
@@ -161,6 +174,8 @@ class Launch:
     volumes: Mapping[str, Record]
     max_seconds: int | None
     stop_seconds: int
+    binds: tuple[Bind, ...] = ()
+    """Folders of the host itself; no two, and no volume, at one path."""
     hostfile: str | None = None
     """The MPI host file's text: the provider writes it for the rank and names it in `…MPI_HOSTFILE`."""
     files: Bundle | None = None

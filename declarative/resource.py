@@ -107,7 +107,18 @@ class TaskWant:
         if self.files is not None:
             body["files"] = {"paths": body["files"], "digest": self.files.digest}
         mounts = {m.path: list(m.names) for m in self.mounts[rank]} if self.mounts else {}
-        return {"task": str(self.spec.name), "rank": rank, **body, **({"volumes": mounts} if mounts else {})}
+        folders = {
+            m.path: {"instance_path": m.instance_path, **({"optional": True} if m.optional else {})}
+            for m in self.spec.volumes
+            if m.instance_path is not None
+        }
+        return {
+            "task": str(self.spec.name),
+            "rank": rank,
+            **body,
+            **({"volumes": mounts} if mounts else {}),
+            **({"instance_paths": folders} if folders else {}),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

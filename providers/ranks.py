@@ -20,6 +20,10 @@ from providers.runner import Attempt, AttemptState, Runner, RunnerError
 _ATTEMPT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", re.ASCII)
 
 VOLUME_VARIABLE = "FLEETFORM_VOLUME_"
+LACKING = {
+    "absent": "its host has no {} (`instance_path`)",
+    "unmounted": "its host does not let {} be mounted (`instance_path`)",
+}
 HOSTFILE_VARIABLES = ("FLEETFORM_MPI_HOSTFILE", "DSTACK_MPI_HOSTFILE")
 
 
@@ -103,6 +107,7 @@ def prepared(node: str, usable: Sequence[int], launch: Launch, volumes: Mapping[
         limit_seconds=launch.max_seconds,
         grace_seconds=launch.stop_seconds,
         mounts=tuple((source, target) for target, source in sorted(volumes.items())),
+        binds=tuple((bind.source, bind.target, bind.optional) for bind in launch.binds),
     )
 
 
@@ -185,6 +190,8 @@ def _meaning(attempt: Attempt) -> tuple[RankState | None, str | None]:
 def _end(attempt: Attempt) -> tuple[RankState, str | None]:
     if attempt.reason == "limit":
         return RankState.FAILED, LIMIT_REACHED
+    if attempt.reason in LACKING:
+        return RankState.FAILED, LACKING[attempt.reason].format(attempt.lacking or "a folder of `volumes`")
     if attempt.reason is not None:
         return RankState.STOPPED, None
     code = attempt.exit_code

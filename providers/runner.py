@@ -20,6 +20,7 @@ IDS_PER_CALL = 500  # keeps the command line far below every host's limit
 
 _HOST, _END, _LOG, _ERROR = b"FLEETFORM-HOST 1 ", b"FLEETFORM-END", b"FLEETFORM-LOG ", b"FLEETFORM-ERR "
 _NONE = b"-"
+_NEVER_BEGAN = (b"absent", b"unmounted")
 _SIGNAL = 128  # a shell's exit code for a killed child is above this
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
@@ -43,7 +44,9 @@ class Launch:
     `script` is a shell script as `script()` makes it. `cpus` are the numbers of the CPUs it is bound to,
     where the host can do that; none means all. After `limit_seconds` it is stopped, with `grace_seconds`
     between TERM and KILL. `mounts` are pairs of a folder and of the path where the task, and nobody else,
-    shall see it, both absolute. Where the host does not allow that, the task runs without.
+    shall see it, both absolute. Where the host does not allow that, the task runs without. `binds` are the
+    same, of folders and files that the host may or may not have: without one that is not optional (the third
+    item) the task ends before its first command.
     """
 
     attempt_id: str
@@ -52,6 +55,7 @@ class Launch:
     limit_seconds: int | None = None
     grace_seconds: int = 10
     mounts: tuple[tuple[str, str], ...] = ()
+    binds: tuple[tuple[str, str, bool], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +63,10 @@ class Attempt:
     """An attempt as its host saw it when it was asked.
 
     `exit_code` is 128 plus the signal's number for a task that was killed. `reason` is why it was ended from
-    outside: `stopped`, `limit`, or None. `started_at` and `ended_at` are seconds since the epoch by the
-    host's clock, which may differ from ours. `mounted` holds the paths of `Launch.mounts` that came about.
+    outside: `stopped`, `limit`, or None; or why it never began: `absent` and `unmounted` tell of the host's
+    `lacking` path, one of `Launch.binds`. `started_at` and `ended_at` are seconds since the epoch by the
+    host's clock, which may differ from ours. `mounted` holds the paths of `Launch.mounts` and `Launch.binds`
+    that came about.
     """
 
     attempt_id: str
@@ -71,6 +77,7 @@ class Attempt:
     started_at: float | None = None
     ended_at: float | None = None
     mounted: tuple[str, ...] = ()
+    lacking: str | None = None
 
 
 class RunnerError(Exception):
@@ -106,8 +113,10 @@ class Runner:
             options += ["--cpus", ",".join(map(str, launch.cpus))]
         if launch.limit_seconds is not None:
             options += ["--limit", str(launch.limit_seconds)]
-        for source, target in launch.mounts:
-            options += ["--mount", source, target]
+        mounts = [(target, "--mount", source) for source, target in launch.mounts]
+        mounts += [(t, "--bind-if-any" if optional else "--bind", s) for s, t, optional in launch.binds]
+        for target, option, source in sorted(mounts):  # `/a` before `/a/b`
+            options += [option, source, target]
         answer = self._call(["start", launch.attempt_id, str(len(payload)), *options], payload)
         return _attempts(answer)[launch.attempt_id]
 
@@ -218,6 +227,8 @@ def _attempts(answer: Finished) -> dict[str, Attempt]:
 
 def _attempt(fields: Sequence[bytes]) -> Attempt:
     attempt_id, state, _pid, code, reason, log_bytes, started, ended, mounts = fields
+    paths = () if mounts == _NONE else tuple(map(_path, mounts.split(b",")))
+    began = reason not in _NEVER_BEGAN
     return Attempt(
         attempt_id=attempt_id.decode(),
         state=AttemptState(state.decode()),
@@ -226,7 +237,8 @@ def _attempt(fields: Sequence[bytes]) -> Attempt:
         log_bytes=int(log_bytes),
         started_at=None if started == _NONE else float(started),
         ended_at=None if ended == _NONE else float(ended),
-        mounted=() if mounts == _NONE else tuple(map(_path, mounts.split(b","))),
+        mounted=paths if began else (),
+        lacking=None if began else next(iter(paths), None),
     )
 
 

@@ -4,7 +4,8 @@
 # its own and is launched at most once, ever; to run a task again, take a new id. Needs flock and setsid
 # (util-linux), coreutils, grep and sed. The folder of all attempts is $FLEETFORM_RUNNER_DIR, on a local disk.
 #
-#   start ID BYTES [--cpus LIST] [--limit SECONDS] [--grace SECONDS] [--mount SRC DST]... <script of BYTES bytes
+#   start ID BYTES [--cpus LIST] [--limit SECONDS] [--grace SECONDS] [MOUNT]... <script of BYTES bytes
+#          MOUNT: --mount SRC DST or --bind-if-any SRC DST, which may fail, or --bind SRC DST, which may not
 #   poll [ID]...               all attempts without an ID
 #   tail ID OFFSET [MAX]       "FLEETFORM-LOG COUNT", then that many bytes of the log from byte OFFSET on
 #   stop ID GRACE              TERM to the group, KILL to all that is left GRACE seconds later; returns when dead
@@ -16,8 +17,8 @@
 #   ID STATE PID EXIT_CODE REASON LOG_BYTES STARTED ENDED MOUNTS        `-` for what there is none of
 #   FLEETFORM-END
 # STATE: running exited orphan (supervisor dead, task alive) lost (both dead) rebooted missing claimed (never
-# launched). REASON: stopped, limit. Times are epoch seconds of this host. MOUNTS: DSTs, commas between them, with
-# %25 %20 %2C for percent, space, comma. A refusal is a line `FLEETFORM-ERR CODE TEXT` with an exit status of its own.
+# launched). REASON: stopped, limit, or absent or unmounted if a --bind failed: MOUNTS is its SRC then. Times are
+# epoch seconds of this host. MOUNTS: DSTs, commas between them, with %25 %20 %2C for percent, space, comma. A refusal is a line `FLEETFORM-ERR CODE TEXT` with an exit status of its own.
 #
 # An attempt's files: started (claims the id), pid, exit, log, mounts, ctl (why and when it is to end), lock (held
 # to change these), run (locked by the supervisor as long as the run lasts). pid, exit and ctl get their bytes when
@@ -234,9 +235,9 @@ options() { # OPTION...: sets cpus, limit, grace, mounts; what $mounting names i
     --cpus) cpus=$2 && case $2 in *[!0-9,-]*) die usage "bad list of cpus: $2" ;; esac ;;
     --limit) limit=$2 && number "$2" "$1" && [ "$2" -gt 0 ] || die usage "--limit $2" ;;
     --grace) grace=$2 && number "$2" "$1" ;;
-    --mount)
-      [ $# -ge 3 ] || die usage "--mount needs a source and a destination"
-      mounts=1 && ${mounting:-:} "$2" "$3"
+    --mount | --bind | --bind-if-any)
+      [ $# -ge 3 ] || die usage "$1 needs a source and a destination"
+      mounts=1 && ${mounting:-:} "$2" "$3" "$1"
       shift
       ;;
     *) die usage "unknown option $1" ;;
@@ -309,8 +310,9 @@ task() { # OPTION...: becomes the task's first process, and keeps its pid from h
       exec unshare $how --mount --propagation private sh "$self" _mount "$id" "$@"
     fi
   done
-  enter
+  begin "$@"
 }
+escaped() { printf %s "$1" | sed 's/%/%25/g; s/ /%20/g; s/,/%2C/g'; }
 bind() { # SRC DST: or else go without
   case $1$2 in *"
 "*) return ;; esac
@@ -319,9 +321,38 @@ bind() { # SRC DST: or else go without
   real=$(realpath -m -- "$2") || return
   case $real/ in // | /proc/* | /sys/* | /dev/*) return ;; esac
   case $(realpath -m -- "$B")/ in "$real"/*) return ;; esac # would hide our own files
-  (umask "$FLEETFORM_UMASK" && mkdir -p "$real") && mount --rbind "$1" "$real" || return
-  mounted=${mounted:+$mounted,}$(printf %s "$2" | sed 's/%/%25/g; s/ /%20/g; s/,/%2C/g')
+  (
+    umask "$FLEETFORM_UMASK"
+    if [ -d "$1" ]; then
+      mkdir -p "$real"
+    else
+      [ -e "$1" ] && mkdir -p "${real%/*}" && { [ -e "$real" ] || : >"$real"; }
+    fi
+  ) && mount --rbind "$1" "$real" || return
+  mounted=${mounted:+$mounted,}$(escaped "$2")
 } 2>/dev/null
+need() { # SRC DST OPTION: sets lacks and missed if a rank must not begin without it
+  [ "$3" = --bind ] && [ -z "$missed" ] || return 0
+  case ,${mounted-}, in *,$(escaped "$2"),*) return ;; esac
+  if [ ! -e "$1" ]; then
+    missed=absent && echo "fleetform: this host has no $1, which is to be mounted at $2"
+  elif [ ! "$1" -ef "$2" ]; then
+    missed=unmounted && echo "fleetform: this host does not let $1 be mounted at $2"
+  fi
+  [ -z "$missed" ] || lacks=$(escaped "$1")
+}
+begin() { # OPTION...: enter, if all is there that has to be
+  missed='' lacks='' was=${mounting-} mounting=need
+  [ -z "$mounts" ] || options "$@"
+  mounting=$was
+  [ "$missed" ] || enter
+  echo "$lacks" >"$d/mounts"
+  lock
+  load
+  uptime
+  [ "$reason" != - ] || put ctl "$missed $now $limitat $watcher"
+  exit 72
+}
 enter() { # becomes the user's shell, as if nothing had been there before
   drop='' # the rights that a user needed to mount
   if [ "${mounting-}" ] && [ "$(id -u)" -ne 0 ]; then
@@ -428,6 +459,6 @@ _mount)
   mounting=bind mounted=''
   options "$@"
   echo "${mounted:--}" >"$d/mounts"
-  enter
+  begin "$@"
   ;;
 esac

@@ -57,7 +57,6 @@ SAID: dict[str, list[tuple[int, str, str]]] = {
         (27, "dstack-field", "`total_memory`"),
         (28, "dstack-field", "`compute_capability`"),
         (30, "dstack-field", "`shm_size`"),
-        (34, "not-supported-yet", "a host's folder"),
         (37, "dstack-field", "`availability_zones`"),
         (38, "dstack-field", "`instance_types`"),
         (39, "dstack-field", "`reservation`"),

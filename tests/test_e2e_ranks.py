@@ -72,6 +72,36 @@ def test_ranks_of_placement_any_are_told_nothing_of_each_other(project):
         assert [n for n in GANG if f"FLEETFORM_{n}" in env or f"DSTACK_{n}" in env] == []
 
 
+def test_folders_of_the_host(project, tmp_path):
+    """At their paths in the rank, without a volume; a change of them runs the task anew."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "hello").write_text("hello\n")
+    seen, other = tmp_path / "seen", tmp_path / "other"
+    optional = {"instance_path": str(tmp_path / "nosuch"), "path": str(other), "optional": True}
+    job = task("job", f"cat {seen}/hello", f"test ! -e {other}", volumes=[f"{tmp_path}/own:{seen}", optional])
+    project.declare(fleet(nodes=1), job)
+    project.apply("--wait")
+    assert project.logs("job") == "hello\n"
+    assert project.status()["volumes"] == []
+    job["volumes"][1]["path"] = str(tmp_path / "elsewhere")
+    project.declare(fleet(nodes=1), job)
+    plan = project.plan()
+    assert plan["summary"]["replace"] == 1
+    assert {tuple(a["because"]) for a in plan["actions"] if a["address"] == "rank/job-0"} == {
+        ("instance_paths",)
+    }
+
+
+def test_a_rank_without_its_folder_of_the_host_fails_and_says_so(project, tmp_path):
+    """Before its first command; its log says so too."""
+    project.declare(fleet(nodes=1), task("job", "echo ran", volumes=[f"{tmp_path}/nosuch:/seen"]))
+    done = project.apply("--wait", code=4)
+    assert f"rank/job-0 failed: its host has no {tmp_path}/nosuch (`instance_path`)" in done.out
+    assert project.logs("job") == (
+        f"fleetform: this host has no {tmp_path}/nosuch, which is to be mounted at /seen\n"
+    )
+
+
 def test_tasks_that_share_a_node_share_nothing_else(project):
     """Two tasks on one node see GPUs and CPUs that are not each other's, and threads for their own CPUs."""
     shape = {"cpu": 2, "memory": "1GB", "gpu": 8}

@@ -442,6 +442,69 @@ CASES = {
         "task/train",
         (4, 11),
     ),
+    "duplicate-mount: a host's folder": (
+        VOLUME + "---\n" + TASK + "volumes: ['data:/d', '/mnt/d:/d/']\n",
+        "two folders or volumes are mounted at `/d`",
+        "change one of the paths",
+        "task/train",
+        (8, 22),
+    ),
+    "bad-path: a host's folder": (
+        TASK + "volumes: ['~/d:/d']\n",
+        "`~/d` is not an absolute path",
+        "write the folder's path on the host, from `/` on",
+        "task/train",
+        (4, 11),
+    ),
+    "bad-path: dots of a host's folder": (
+        TASK + "volumes: [{instance_path: /mnt/../etc, path: /d}]\n",
+        "`/mnt/../etc` leads through `..`",
+        "write the path that you mean, without `..`, such as `/data`",
+        "task/train",
+        (4, 27),
+    ),
+    "bad-path: the whole host": (
+        TASK + "volumes: ['/:/host']\n",
+        "`/` is the whole host",
+        "write a folder of it, such as `/mnt/data`",
+        "task/train",
+        (4, 11),
+    ),
+    "bad-mount: a folder below a mount": (
+        TASK + "volumes: ['/mnt/d/x:/x', '/srv:/mnt/d']\n",
+        "`/mnt/d/x` lies below `/mnt/d`, where something else is mounted",
+        "mount that one at another path",
+        "task/train",
+        (4, 11),
+    ),
+    "bad-mount: a folder where another is mounted": (
+        TASK + "volumes: ['/b:/c', '/a:/b']\n",
+        "`/b` is where something else is mounted",
+        "mount that one at another path",
+        "task/train",
+        (4, 11),
+    ),
+    "bad-mount: a folder and a volume": (
+        TASK + "volumes: [{instance_path: /mnt/d, path: /d, name: data}]\n",
+        "`name` and `instance_path` exclude each other",
+        "remove one of them: a host's own folder is no volume, and nothing is created for it",
+        "task/train",
+        (4, 45),
+    ),
+    "node-rank-here: a host's folder": (
+        TASK + "volumes: ['/mnt/${{ node_rank }}:/d']\n",
+        "`node_rank` can be used only in the names of a task's volumes",
+        "write a path that is the same on every rank's host",
+        "task/train",
+        (4, 11),
+    ),
+    "wrong-type: optional": (
+        TASK + "volumes: [{instance_path: /mnt/d, path: /d, optional: maybe}]\n",
+        "expected true or false, found `maybe`",
+        "write `optional: true`, or remove it",
+        "task/train",
+        (4, 55),
+    ),
     "rank-name: no dash": (
         TASK + "volumes: ['data${{ node_rank }}:/d']\n",
         "the names of the ranks may differ only in a number at their end",
@@ -744,6 +807,26 @@ def test_names_of_variables(tmp_path):
         "MY_DATA",
         "MY_DATA_4",
         "MY_DATA_2",
+    ]
+
+
+def test_a_folder_of_the_host_is_no_volume(tmp_path):
+    """It is recorded of every rank, binds none to a place, and goes by the same path for all."""
+    text = "type: task\nname: train\ncommands: [x]\nnodes: 2\nvolumes:\n- /mnt//d/:/d\n"
+    text += "- {instance_path: /var/cache, path: /cache, optional: true}\n- {instance_path: /x, path: /x}\n"
+    task = load(write(tmp_path, a=text)).desired.tasks["train"]
+    assert task.mounts == ((), ())
+    folders = {
+        "/d": {"instance_path": "/mnt/d"},
+        "/cache": {"instance_path": "/var/cache", "optional": True},
+        "/x": {"instance_path": "/x"},
+    }
+    assert [task.rank_inputs(rank)["instance_paths"] for rank in (0, 1)] == [folders, folders]
+    assert "volumes" not in task.rank_inputs(0)
+    assert task.spec.volumes.plain() == [
+        "/mnt/d:/d",
+        {"instance_path": "/var/cache", "path": "/cache", "optional": True},
+        "/x:/x",
     ]
 
 

@@ -327,6 +327,51 @@ def test_without_the_tools_a_task_starts_without_mounts(host, monkeypatch):
     assert host.poll().mounted == ()
 
 
+def bound(attempt: Attempt) -> tuple[object, ...]:
+    return (attempt.exit_code, attempt.reason, attempt.lacking, attempt.mounted)
+
+
+@needs_mount
+def test_folders_and_files_of_the_host_are_bound(host):
+    """One that may be absent is left out; one below another, and one that is there already, are fine."""
+    folder, file, seen = host.folder / "a folder", host.folder / "file", host.folder / "seen"
+    folder.mkdir()
+    (folder / "hello").write_text("from the folder\n")
+    file.write_text("from the file\n")
+    binds = [
+        (str(file), str(seen / "below" / "file"), False),
+        (str(folder), str(seen), False),
+        (str(host.folder / "nosuch"), str(host.folder / "x"), True),
+        ("/dev/null", "/dev/null", False),
+    ]
+    host.start(f"cat {seen}/hello {seen}/below/file; test ! -e {host.folder}/x", binds=tuple(binds))
+    attempt = host.ended()
+    assert host.log() == "from the folder\nfrom the file\n"
+    assert bound(attempt) == (0, None, None, (str(seen), str(seen / "below" / "file")))
+
+
+def test_without_a_folder_of_the_host_no_command_runs(host):
+    """And what was lacking is told, by the host and in the log."""
+    lacking = f"{host.folder}/50%, no such"
+    host.start("echo ran", binds=((lacking, "/seen", False),))
+    assert bound(host.ended()) == (72, "absent", lacking, ())
+    assert host.log() == f"fleetform: this host has no {lacking}, which is to be mounted at /seen\n"
+
+
+def test_a_folder_that_cannot_be_bound_is_not_replaced_by_another(host, monkeypatch):
+    tools, other = host.folder / "tools", host.folder / "other"
+    tools.mkdir()
+    other.mkdir()
+    (tools / "unshare").write_text("#!/bin/sh\nexit 1\n")
+    (tools / "unshare").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    host.start("echo ran", binds=((str(tools), str(other), False),))
+    assert bound(host.ended()) == (72, "unmounted", str(tools), ())
+    host.start("echo ran", "b", binds=((str(tools), str(other), True), (str(tools), str(tools), False)))
+    assert bound(host.ended("b")) == (0, None, None, ())
+    assert host.log("b") == "ran\n"
+
+
 # -------------------------------------------------------------------------------------------- the log
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from declarative.apply.bundles import Bundles
 from declarative.blocks import cpus_of, gpus_of
 from declarative.plan import Action, Op, Plan
-from declarative.provider import Launch
+from declarative.provider import Bind, Launch
 from declarative.resource import shape_of
 from declarative.spec.values import Duration
 from declarative.state import Address, Record, State, attempt_id, rank_name
@@ -51,8 +51,16 @@ def launch_of(state: State, rank: Record, environ: Mapping[str, str], files: Bun
         volumes=volumes,
         max_seconds=seconds(rank.inputs, "max_duration", None),
         stop_seconds=300 if stop is None else stop,
+        binds=_binds(rank.inputs),
         hostfile=_hostfile(state, rank) if tells_others(rank.inputs) else None,
         files=files.of(rank.inputs) if files else None,
+    )
+
+
+def _binds(inputs: Mapping[str, Any]) -> tuple[Bind, ...]:
+    return tuple(
+        Bind(source=folder["instance_path"], target=path, optional=bool(folder.get("optional")))
+        for path, folder in sorted(inputs.get("instance_paths", {}).items())
     )
 
 

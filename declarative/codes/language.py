@@ -253,7 +253,7 @@ LANGUAGE: dict[str, Code] = {
     ),
     "duplicate-mount": Code(
         Group.LANGUAGE,
-        "two volumes are mounted at one path",
+        "two volumes, or folders of the host, are mounted at one path",
         "volumes: ['data-0:/data', 'data-1:/data']",
         "change one of the paths; `{name: [data-0, data-1], path: /data}` means one or the other",
     ),

@@ -67,7 +67,7 @@ def mounted(
     passes = [_Task(entry, volumes, scope, findings) for entry in tasks]
     total = 0
     for one in passes:
-        total += one.task.nodes * sum(len(mount.names) for mount in one.task.volumes)
+        total += one.task.nodes * sum(max(1, len(mount.names)) for mount in one.task.volumes)
         if total > MAX_MOUNTS:
             one.say(
                 ("volumes",),
@@ -105,6 +105,8 @@ class _Task:
         """Work out the names of all mounts; those that cannot be are reported and left out."""
         found: list[tuple[int, Mount, tuple[tuple[str, ...], ...], str]] = []
         for index, mount in enumerate(self.task.volumes):
+            if mount.instance_path is not None:
+                continue  # of whatever host the rank is on: it binds no rank to a place
             alternatives: list[tuple[str, ...]] = []
             bases: list[str] = []
             for j, text in enumerate(mount.names):

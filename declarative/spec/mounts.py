@@ -1,9 +1,9 @@
-"""A task's `volumes:`: which volume appears where."""
+"""A task's `volumes:`: which volume, or which folder of the host, appears where."""
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -18,6 +18,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("readOnly", "read_only"), "remove it; volumes are attached for reading and writing"),
 }
 """What other tools write."""
+_HOST_ONLY = ("instance_path", "optional")
 _INLINE = ("size", "backend", "region", "availability_zone", "prevent_destroy")
 
 
@@ -34,19 +35,27 @@ class Inline:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One mount. `names` are alternatives, as written: they may hold `${{ node_rank }}`."""
+    """One mount: a volume, or a folder of whatever host the rank is on.
+
+    `names` are alternatives, as written: they may hold `${{ node_rank }}`. With an `instance_path` there are
+    none; an `optional` one is left out where the host has no such folder.
+    """
 
     names: tuple[str, ...]
     path: str
     inline: Inline | None = None
+    instance_path: str | None = None
+    optional: bool = False
     HINT: ClassVar[str] = "write `name:/path`, `{name: …, path: …}`, or add `size:` to create the volume"
 
     @classmethod
     def parse(cls, value: Json) -> Self:
-        """`bad-mount`, `bad-path`, `not-supported-yet` (a host's own folder)."""
+        """`bad-mount`, `bad-path`, `missing-field`, `unknown-field`, `node-rank-here`."""
         if isinstance(value, str):
             # A `:` inside `${{ … }}` is not a separator.
             name, path = cls._split(value)
+            if name.startswith(("/", ".", "~")):
+                return cls((), _check_path(path, ()), instance_path=_check_host_path(name, ()))
             return cls((name,), _check_path(path, ()))
         if not isinstance(value, Mapping):
             raise BadValueError("wrong-type", f"expected a mount, found {describe(value)}", cls.HINT)
@@ -57,8 +66,6 @@ class Mount:
         close = text.rfind("}}") + 2 if "}}" in text else 0
         head, colon, path = text[close:].partition(":")
         name = text[:close] + head
-        if name.startswith(("/", ".", "~")) and colon:
-            raise cls._instance_path(())
         if colon and name and path.rpartition(":")[2] in ("ro", "rw"):
             hint = f"write `{name}:{path.rpartition(':')[0]}`; volumes are attached for reading and writing"
             raise BadValueError("bad-mount", f"`:{path.rpartition(':')[2]}` cannot be asked for", hint)
@@ -73,14 +80,32 @@ class Mount:
         return name, path
 
     @classmethod
-    def _instance_path(cls, path: tuple[str | int, ...]) -> BadValueError:
-        hint = "declare a volume and mount it by name; a host's own folders come with the ssh backend"
-        return BadValueError("not-supported-yet", "mounting a host's folder is not supported yet", hint, path)
+    def _parse_host(cls, value: Mapping[str, Json]) -> Self:
+        """A host's own folder."""
+        known = ("instance_path", "path", "optional")
+        faults: list[BadValueError] = []
+        for key in value:
+            if key == "name" or key in _INLINE:
+                summary = f"`{key}` and `instance_path` exclude each other"
+                hint = "remove one of them: a host's own folder is no volume, and nothing is created for it"
+                faults.append(BadValueError("bad-mount", summary, hint, (key,), at_key=True))
+            elif key not in known:
+                faults.append(_unknown(key, known))
+        raise_all(faults)
+        optional = value.get("optional", False)
+        if not isinstance(optional, bool):
+            summary = f"expected true or false, found {describe(optional)}"
+            raise BadValueError("wrong-type", summary, "write `optional: true`, or remove it", ("optional",))
+        if "path" not in value:
+            hint = "write `/host/path:/path`, or `{instance_path: …, path: …}`"
+            raise BadValueError("missing-field", "`path` is missing", hint)
+        source = _check_host_path(value["instance_path"], ("instance_path",))
+        return cls((), _check_path(value["path"], ("path",)), None, source, optional)
 
     @classmethod
     def _parse_mapping(cls, value: Mapping[str, Json]) -> Self:
         if "instance_path" in value:
-            raise cls._instance_path(("instance_path",))
+            return cls._parse_host(value)
         known = ("name", "path", *_INLINE)
         faults: list[BadValueError] = []
         for key in value:
@@ -91,10 +116,7 @@ class Mount:
                 )
                 faults.append(BadValueError("bad-mount", summary, hint, (key,), at_key=True))
             elif key not in known:
-                near = _ELSEWHERE.get(key) or suggest(key, known) if len(key) <= MAX_WORD else None
-                hint = near or f"known fields: {', '.join(known)}"
-                summary = f"`{key}` is not a field of a mount"
-                faults.append(BadValueError("unknown-field", summary, hint, (key,), at_key=True))
+                faults.append(_unknown(key, known, *_HOST_ONLY))
         raise_all(faults)
         raw = value.get("name")
         names = [raw] if isinstance(raw, str) else raw
@@ -145,10 +167,37 @@ class Mount:
 
     def plain(self) -> Json:
         """`name:/path`, or the mapping where that cannot say it."""
+        if self.instance_path is not None:
+            if not self.optional and ":" not in self.instance_path:
+                return f"{self.instance_path}:{self.path}"
+            body = {"instance_path": self.instance_path, "path": self.path}
+            return {**body, "optional": True} if self.optional else body
         if len(self.names) == 1 and self.inline is None:
             return f"{self.names[0]}:{self.path}"
         name: Json = self.names[0] if len(self.names) == 1 else list(self.names)
         return {"name": name, "path": self.path, **(encode(self.inline) if self.inline else {})}
+
+
+def _unknown(key: str, known: Sequence[str], *also: str) -> BadValueError:
+    near = _ELSEWHERE.get(key) or suggest(key, [*known, *also]) if len(key) <= MAX_WORD else None
+    hint = near or f"known fields: {', '.join(known)}"
+    return BadValueError("unknown-field", f"`{key}` is not a field of a mount", hint, (key,), at_key=True)
+
+
+def _check_host_path(path: Json, where: tuple[str | int, ...]) -> str:
+    """An absolute, normal path on hosts: the same for all ranks, and not the whole host."""
+    if isinstance(path, str) and "${{" in path:
+        summary = "`node_rank` can be used only in the names of a task's volumes"
+        raise BadValueError(
+            "node-rank-here", summary, "write a path that is the same on every rank's host", where
+        )
+    if isinstance(path, str) and path.startswith("~"):
+        summary = f"{describe(path)} is not an absolute path"
+        raise BadValueError("bad-path", summary, "write the folder's path on the host, from `/` on", where)
+    if isinstance(path, str) and path and not path.strip("/"):
+        hint = "write a folder of it, such as `/mnt/data`"
+        raise BadValueError("bad-path", f"{describe(path)} is the whole host", hint, where)
+    return _check_path(path, where)
 
 
 def _check_path(path: Json, where: tuple[str | int, ...]) -> str:
@@ -169,6 +218,24 @@ def _check_path(path: Json, where: tuple[str | int, ...]) -> str:
     return normal
 
 
+def _hidden(mounts: Mapping[int, Mount]) -> list[BadValueError]:
+    """Folders of the host that another mount may cover before they are mounted themselves."""
+    out: list[BadValueError] = []
+    paths = {mount.path for mount in mounts.values()}
+    for i, mount in mounts.items():
+        if mount.instance_path is None:
+            continue
+        parts = mount.instance_path.split("/")
+        above = ("/".join(parts[:i]) for i in range(2, len(parts) + 1))
+        over = next((p for p in above if p in paths and p != mount.path), None)
+        if over:
+            where = "is" if mount.instance_path == over else f"lies below {describe(over)},"
+            summary = f"{describe(mount.instance_path)} {where} where something else is mounted"
+            hint = "mount that one at another path"
+            out.append(BadValueError("bad-mount", summary, hint, (i,)))
+    return out
+
+
 class Mounts(tuple[Mount, ...]):
     """All mounts of a task; no two at one path."""
 
@@ -185,6 +252,7 @@ class Mounts(tuple[Mount, ...]):
         out: list[Mount] = []
         faults: list[BadValueError] = []
         paths: set[str] = set()
+        at: dict[int, Mount] = {}
         for i, item in enumerate(value):
             try:
                 mount = Mount.parse(item)
@@ -192,11 +260,16 @@ class Mounts(tuple[Mount, ...]):
                 faults += bad.below(i)
                 continue
             if mount.path in paths:
-                summary = f"two volumes are mounted at {describe(mount.path)}"
+                what = "two volumes are mounted"
                 hint = "change one of the paths; `name: [a, b]` mounts whichever of the two is there"
+                if mount.instance_path or any(m.instance_path for m in out if m.path == mount.path):
+                    what, hint = "two folders or volumes are mounted", "change one of the paths"
+                summary = f"{what} at {describe(mount.path)}"
                 faults.append(BadValueError("duplicate-mount", summary, hint, (i,)))
             paths.add(mount.path)
+            at[i] = mount
             out.append(mount)
+        faults += _hidden(at)
         raise_all(faults)
         return cls(out)
 

@@ -62,7 +62,13 @@ class Task:
         str | None, Doc("Where the commands start; default: a folder of the rank's own.")
     ] = None
     resources: Annotated[Resources, Doc("What each rank asks for.")] = Resources()
-    volumes: Annotated[Mounts, Doc("`name:/path`; names may hold `${{ node_rank }}`.")] = Mounts()
+    volumes: Annotated[
+        Mounts,
+        Doc(
+            "`name:/path`; names may hold `${{ node_rank }}`. `/host/path:/path`, or "
+            "`{instance_path: …, path: …, optional: true}`, is a folder of the host itself."
+        ),
+    ] = Mounts()
     fleets: Annotated[tuple[FleetName, ...], Doc("Fleets that may be used; default: all.")] = ()
     instances: Annotated[tuple[NodeName, ...], Doc("Nodes that may be used, by name.")] = ()
     creation_policy: Annotated[
