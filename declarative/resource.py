@@ -134,12 +134,13 @@ class Desired:
 
 
 def volume_inputs(volume: Volume, backend: Backend) -> dict[str, Any]:
-    """What is recorded of a volume."""
-    region = volume.region or (backend.regions[0] if backend.regions else LOCAL)
+    """What is recorded of a volume. One on a host's disk is in that host as others are in a zone."""
+    on_host = backend.provider == SSH
+    region = SSH if on_host else volume.region or (backend.regions[0] if backend.regions else LOCAL)
     inputs: dict[str, Any] = {
         "backend": str(backend.name),
         "region": region,
-        "zone": volume.availability_zone,
+        "zone": volume.host if on_host else volume.availability_zone,
         "size": show_mib(volume.size.mib) if volume.size else None,
         "tags": dict(sorted(volume.tags.items())) or None,
         "prevent_destroy": volume.prevent_destroy,
@@ -261,6 +262,12 @@ def fleet_marks(fleet: Fleet) -> dict[str, Any]:
         "env": dict(fleet.env) or None,
         "prevent_destroy": fleet.prevent_destroy or None,
     }
+
+
+def zone_of(inputs: Mapping[str, Any]) -> str | None:
+    """The zone in a node's recorded inputs; a host is one of its own, whether that was recorded or not."""
+    zone = inputs.get("zone") or (inputs["instance_type"] if inputs.get("host") else None)
+    return str(zone) if zone else None
 
 
 def shape_of(inputs: Mapping[str, Any]) -> Shape:

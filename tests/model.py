@@ -357,7 +357,7 @@ class World:
         off = {k for k in {*before, *after} if before.get(k) != after.get(k)}
         free = {
             "node": {"tags", "prevent_destroy", "blocks", "host"},
-            "volume": {"size", "tags", "prevent_destroy"},
+            "volume": {"size", "tags", "prevent_destroy", "host"},
             "rank": {"priority", "tags", "max_duration", "stop_duration", "retry"},
         }
         must(off <= free.get(kind, set()), f"{off} cannot be changed in place")

@@ -316,12 +316,53 @@ CASES = {
         "fleet/rock",
         (7, 25),
     ),
-    "not-supported-yet: a volume on a host": (
-        VOLUME + "backend: ssh\n",
-        "volumes on hosts are not supported yet",
-        "write `backend: local`, or remove it",
+    "duplicate-host: at another port": (
+        RACK + "---\ntype: fleet\nname: rock\nssh_config: {hosts: [{hostname: a, port: 2222}]}\n",
+        "`a` is a host of fleet/rack too",
+        "remove one",
+        "fleet/rock",
+        (7, 22),
+    ),
+    "volume-host: of a backend without hosts": (
+        RACK + "---\n" + VOLUME + "host: a\n",
+        "`host` is for volumes on hosts, and the backend `local` has none",
+        "write `backend: ssh`",
         "volume/data",
-        (4, 10),
+        (8, 7),
+    ),
+    "volume-host: a region": (
+        RACK + "---\n" + VOLUME + "backend: ssh\nhost: a\nregion: east\n",
+        "hosts are in no region, so a volume on one has no `region`",
+        "remove it: `host` says where the volume is, else it is where its rank goes",
+        "volume/data",
+        (10, 9),
+    ),
+    "volume-host: a zone in a mount": (
+        RACK
+        + "---\n"
+        + TASK
+        + "volumes: [{name: s, path: /s, size: 1GB, backend: ssh, availability_zone: a}]\n",
+        "hosts are in no region, so a volume on one has no `availability_zone`",
+        "remove it: `host` says where the volume is, else it is where its rank goes",
+        "task/train",
+        (8, 75),
+    ),
+    "dangling-reference: a host": (
+        "type: fleet\nname: rack\nssh_config: {hosts: [node1.lan]}\n---\n"
+        + VOLUME
+        + "backend: ssh\nhost: node2.lan\n",
+        "no fleet of the backend `ssh` has a host `node2.lan`",
+        "did you mean `node1.lan`?",
+        "volume/data",
+        (9, 7),
+    ),
+    "dangling-reference: a host by its port": (
+        "type: fleet\nname: rack\nssh_config: {hosts: [{hostname: gw, port: 1}, {hostname: gw, port: 2}]}\n"
+        "---\n" + VOLUME + "backend: ssh\nhost: gw\n",
+        "no fleet of the backend `ssh` has a host `gw`",
+        "did you mean `gw:1`",
+        "volume/data",
+        (9, 7),
     ),
     "bad-state-url: a password": (
         "type: project\nstate: postgresql://u:secret@h/db\n",
@@ -808,6 +849,28 @@ def test_names_of_variables(tmp_path):
         "MY_DATA_4",
         "MY_DATA_2",
     ]
+
+
+def test_a_volume_on_a_host_is_in_it_as_in_a_zone(tmp_path):
+    """Of each backend its own hosts; without a `host` it has no zone yet."""
+    text = "type: backend\nname: lab\ndriver: ssh\n---\n"
+    text += "type: fleet\nname: rock\nbackends: [lab]\nssh_config: {hosts: [b]}\n---\n" + RACK + "---\n"
+    text += VOLUME + "backend: lab\nhost: b\n---\n" + TASK
+    text += "nodes: 2\nvolumes: [{name: 's-${{ node_rank }}', path: /s, size: 2GB, backend: ssh}]\n"
+    volumes = load(write(tmp_path, a=text)).desired.volumes
+    assert volumes["data"].inputs == {
+        "backend": "lab",
+        "region": "ssh",
+        "zone": "b",
+        "size": "1GB",
+        "prevent_destroy": True,
+    }
+    assert volumes["s-1"].inputs == {
+        "backend": "ssh",
+        "region": "ssh",
+        "size": "2GB",
+        "prevent_destroy": True,
+    }
 
 
 def test_a_folder_of_the_host_is_no_volume(tmp_path):

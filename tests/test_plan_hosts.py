@@ -98,6 +98,96 @@ def test_a_removed_host_stays_while_a_rank_runs_on_it():
     assert ids(bring(world, fewer)) == ["delete:node/rack-1"]
 
 
+def disks(
+    *volumes: Mapping[str, Any], tasks: Sequence[Mapping[str, Any]] = (), fleet: Mapping[str, Any] = {}
+) -> Desired:
+    made = [{"backend": "ssh", "prevent_destroy": False, **v} for v in volumes]
+    fleets = [fleet or rack("a", "b", "c")]
+    return project(backends=[{"name": "ssh"}], fleets=fleets, volumes=made, tasks=tasks)
+
+
+def zones(world: World) -> dict[str, tuple[str, Any]]:
+    return {r.address.name: (r.inputs["zone"], r.inputs["host"]) for r in world.of("volume")}
+
+
+def test_a_volume_on_a_host_binds_its_rank_to_it():
+    world = World()
+    tasks = [{"name": "train", "mounts": {"/d": "data"}}]
+    found = bring(world, disks({"name": "data", "host": "b"}, tasks=tasks))
+    assert zones(world) == {"data": ("b", {"hostname": "b", "user": "me"})}
+    [place] = found.reservations
+    assert (place.node, place.zone, place.volumes) == ("rack-1", "b", {"/d": "data"})
+
+
+def test_the_volumes_of_ranks_go_where_these_go_and_stay_there():
+    world = World()
+    tasks = [{"name": "train", "nodes": 2, "mounts": {"/s": "scratch-#"}}]
+    volume = {"name": "scratch", "count": 2}
+    bring(world, disks(volume, tasks=tasks))
+    where = {name: zone for name, (zone, _) in zones(world).items()}
+    assert sorted(where.values()) == ["a", "b"]
+    for rank in (0, 1):
+        world.end(f"train-{rank}", RankState.SUCCEEDED)
+    world.settle()
+    again = [{**tasks[0], "commands": ["false"]}, {"name": "other", "resources": {"cpu": 4}, "priority": 9}]
+    found = bring(world, disks(volume, tasks=again))
+    assert {r.volumes["/s"]: r.zone for r in found.reservations if r.task == "train"} == where
+    assert [r.node for r in found.reservations if r.task == "other"] == ["rack-2"]
+
+
+def test_a_rank_is_refused_where_the_host_of_its_volume_is_no_node():
+    """And the volume is neither lost nor made on another host."""
+    world = World()
+    tasks = [{"name": "train", "mounts": {"/d": "data"}}]
+    bring(world, disks({"name": "data"}, tasks=tasks))
+    assert zones(world)["data"][0] == "a"
+    world.end("train-0", RankState.SUCCEEDED)
+    world.settle()
+    again = [{**tasks[0], "commands": ["false"]}]
+    found = plan(world, disks({"name": "data"}, tasks=again, fleet=rack("b", "c")))
+    [refused] = found.unplaced
+    details = {r.detail for verdict in refused.ranks for r in verdict.rejections}
+    assert any("volume/data is in ssh/a" in detail for detail in details), details
+    assert ids(found) == ["delete:node/rack-0"]
+
+
+def test_a_volume_that_nothing_places_waits():
+    world = World()
+    found = bring(world, disks({"name": "data"}))
+    assert world.of("volume") == []
+    assert [(d.code, d.address) for d in found.diagnostics] == [("volume-waits", "volume/data")]
+    unfit = [{"name": "big", "resources": {"cpu": 64}, "mounts": {"/d": "data"}}]
+    found = plan(world, disks({"name": "data"}, tasks=unfit))
+    assert ([d.code for d in found.diagnostics], ids(found)) == ([], [])
+    assert len(found.unplaced) == 1
+
+
+def test_how_the_host_of_a_volume_is_reached_changes_in_place():
+    """And stays as it is recorded when the host is not declared any more."""
+    world = World()
+    bring(world, disks({"name": "data", "host": "b"}))
+    way = {"hostname": "b", "port": 2222, "user": "me"}
+    moved = rack("a", {"hostname": "b", "port": 2222, "resources": {"cpu": 4}}, "c")
+    found = bring(world, disks({"name": "data", "host": "b"}, fleet=moved))
+    assert "update:volume/data" in ids(found)
+    assert zones(world) == {"data": ("b", way)}
+    found = bring(world, disks({"name": "data", "host": "b"}, fleet=rack("a", "c")))
+    assert zones(world) == {"data": ("b", way)}
+    assert "volume/data" not in str(ids(found))
+
+
+def test_a_volume_moves_to_another_host_by_being_made_anew():
+    world = World()
+    bring(world, disks({"name": "data", "host": "b"}))
+    found = bring(world, disks({"name": "data", "host": "c"}))
+    assert ids(found) == ["delete:volume/data", "create:volume/data"]
+    assert found.actions[0].because == ("zone",)
+    kept = plan(world, disks({"name": "data", "host": "a", "prevent_destroy": True}))
+    [error] = kept.diagnostics
+    assert error.code == "protected"
+    assert "be replaced (`host` changed)" in error.summary
+
+
 def test_how_a_host_is_reached_changes_in_place():
     world = World()
     bring(world, declared(rack("a", "b"), tasks=[HOLD]))

@@ -88,7 +88,10 @@ class Backends:
 
 
 def hosts_of(state: State, ways: Hosts) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """Backend → the hosts of its recorded nodes, and of those that a command had begun to make."""
+    """Backend → the hosts of its recorded nodes and volumes, and of those that a command had begun to make.
+
+    Hosts that are only known by their volumes go by their own name (`host_name`).
+    """
     out: dict[str, dict[str, Mapping[str, Any]]] = {}
 
     def add(backend: str | None, known_as: str, name: str, host: Mapping[str, Any]) -> None:
@@ -101,4 +104,26 @@ def hosts_of(state: State, ways: Hosts) -> dict[str, dict[str, Mapping[str, Any]
     for record in state.of("node"):
         if record.inputs.get("host"):
             add(record.backend, made_as(record).name, record.address.name, record.inputs["host"])
+    for inputs in (*(i.inputs for i in state.intents if i.address.kind == "volume"), *volumes_on(state)):
+        if inputs.get("host"):
+            backend, name = str(inputs["backend"]), host_name(state, inputs)
+            if name not in out.get(backend, {}):
+                add(backend, name, name, inputs["host"])
     return out
+
+
+def volumes_on(state: State) -> list[Mapping[str, Any]]:
+    """The inputs of the volumes on hosts, the last ones first: of two ways to a host the newer one holds."""
+    return [r.inputs for r in reversed(state.of("volume")) if r.inputs.get("host")]
+
+
+def host_name(state: State, volume: Mapping[str, Any]) -> str:
+    """By which name the host of a volume is known: that of its node, or a name that no node has."""
+    where = (volume.get("backend"), volume.get("zone"))
+    for record in state.of("node"):
+        if record.inputs.get("host") and (record.backend, record.inputs["instance_type"]) == where:
+            return made_as(record).name
+    for intent in state.intents:
+        if intent.address.kind == "node" and (intent.backend, intent.inputs.get("instance_type")) == where:
+            return intent.address.name
+    return f"@{volume.get('zone')}"

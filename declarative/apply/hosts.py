@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from declarative.apply.backends import Backends
+from declarative.apply.backends import Backends, host_name
 from declarative.diagnostic import Diagnostic, Severity
 from declarative.plan.hosts import declared_shape, offer_of_host
 from declarative.provider import ProviderError, Thing
 from declarative.resource import Host, Offer
-from declarative.state import Address, NodeState, Readiness, State
+from declarative.state import Address, NodeState, Readiness, Record, State, made_as
 
 AT_ONCE = 32
 MOST_NAMED = 20
@@ -43,6 +43,17 @@ def listed(
         return [], faults
     with ThreadPoolExecutor(min(AT_ONCE, len(nodes)), thread_name_prefix="listing") as pool:
         return [thing for things in pool.map(ask, nodes) for thing in things], faults
+
+
+def host_of(state: State, record: Record) -> str:
+    """The host that a thing or a rank is on, by the name that its backend knows; empty for none."""
+    if record.address.kind == "volume":
+        return host_name(state, record.inputs)
+    if record.address.kind == "node":
+        return made_as(record).name
+    holder = state.get("reservation", record.address.name) if record.address.kind == "rank" else record
+    node = state.get("node", str(holder.inputs["node"])) if holder else None
+    return made_as(node).name if node else ""
 
 
 def silent_nodes(readiness: Mapping[str, Readiness]) -> frozenset[str]:

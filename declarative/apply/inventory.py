@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from declarative.apply.backends import Backends
-from declarative.apply.hosts import host_offers, listed, silent_nodes
+from declarative.apply.hosts import host_of, host_offers, listed, silent_nodes
 from declarative.apply.renamed import as_recorded, kept, record_token, to_make
 from declarative.diagnostic import Diagnostic, Severity
 from declarative.plan import Drift, Inventory
@@ -181,8 +181,8 @@ def _look_at(state: State, name: str, backends: Backends, found: _Look) -> None:
             _look_at_hosts(state, name, backends, found)
             return
         things = call(provider.inventory, policy=_PATIENCE)
-        _compare(state, name, things, provider, found)
-        _resolve(state, name, provider, found)
+        _compare(state, name, things, lambda _: provider, found)
+        _resolve(state, name, lambda _: provider, found)
     except ProviderError as error:
         found.diagnostics.append(_unreadable(name, error))
         unknown = Readiness(state=NodeState.UNKNOWN, reason=error.summary)
@@ -210,8 +210,13 @@ def _look_at_hosts(state: State, name: str, backends: Backends, found: _Look) ->
     # Why a node cannot be listed, its readiness says; of what was only begun nothing else does.
     found.diagnostics += [_unreadable(name, e) for n, e in sorted(faults.items()) if n not in recorded]
     unlisted = frozenset({*silent, *faults})
-    _compare(state, name, things, provider, found, unlisted=unlisted)
-    _resolve(state, name, provider, found, unlisted=unlisted)
+
+    def at(record: Record) -> Provider:
+        host = host_of(state, record)
+        return backends.on(name, host) if host in backends.hosts(name) else provider
+
+    _compare(state, name, things, at, found, unlisted=unlisted)
+    _resolve(state, name, at, found, unlisted=unlisted)
     there = [r for r in nodes if r.address not in found.gone]
     fresh = [r for a, r in found.recovered.items() if a.kind == "node" and r.backend == name]
     fresh = [r for r in fresh if r.address.name not in readiness]
@@ -225,15 +230,16 @@ def _compare(
     state: State,
     name: str,
     things: Iterable[Thing],
-    provider: Provider,
+    at: Callable[[Record], Provider],
     found: _Look,
     *,
     unlisted: Collection[str] = (),
 ) -> None:
     """Gone, changed and orphaned: what is recorded against what is listed.
 
+    `at` says whom to ask for a thing: of hosts the one that it is on, for others may be silent.
     By address and token: a cloud may take a name twice, and another backend's thing of that name is another.
-    Nodes that are `unlisted` are left as they are.
+    What is on hosts that are `unlisted` is left as it is.
     """
     mine = [r for r in state.records.values() if (r.backend or LOCAL) == name and r.address.kind in MADE]
     there = {(t.address, t.token): t for t in things}
@@ -241,12 +247,12 @@ def _compare(
     known = {(made_as(r), record_token(state, r)) for r in mine}
     known |= {(_asked(state, i)[0], i.token) for i in state.intents if (i.backend or LOCAL) == name}
     for record in mine:
-        if record.address in pending or made_as(record).name in unlisted:
+        if record.address in pending or (unlisted and host_of(state, record) in unlisted):
             continue
         thing = there.get((made_as(record), record_token(state, record)))
         if thing is None and record.address.kind != "attachment":
             # Asked for once more, by its token: a listing without it is not yet its end.
-            thing = call(_finder(provider, state, record), policy=_PATIENCE)
+            thing = call(_finder(at(record), state, record), policy=_PATIENCE)
             if thing is None:
                 found.gone.add(record.address)
                 found.drift.append(
@@ -278,15 +284,21 @@ def _asked(state: State, intent: Intent) -> tuple[Address, dict[str, Any] | None
 
 
 def _resolve(
-    state: State, name: str, provider: Provider, found: _Look, *, unlisted: Collection[str] = ()
+    state: State,
+    name: str,
+    at: Callable[[Record], Provider],
+    found: _Look,
+    *,
+    unlisted: Collection[str] = (),
 ) -> None:
     """Read back every open intent of this backend: made, changed, gone, or never happened.
 
-    Those on nodes that are `unlisted` stay open.
+    Those on hosts that are `unlisted` stay open.
     """
     for intent in state.intents:
         if (intent.backend or LOCAL) != name or _host_of(state, intent) in unlisted:
             continue
+        provider = at(_about(state, intent))
         if intent.address.kind == "rank":
             resolution = _resolve_rank(state, intent, provider)
         else:
@@ -300,12 +312,17 @@ def _resolve(
             found.ranks[intent.address.name] = resolution.status
 
 
-def _host_of(state: State, intent: Intent) -> str | None:
-    """The node that an intent is about or on, by the name that its backend knows."""
-    if intent.address.kind == "rank":
-        node = node_of_rank(state, intent.address.name)
-        return made_as(node).name if node else None
-    return _asked(state, intent)[0].name
+def _about(state: State, intent: Intent) -> Record:
+    """What an intent is about, as far as it is known."""
+    record = state.records.get(intent.address)
+    return record or Record(address=intent.address, backend=intent.backend, inputs=intent.inputs)
+
+
+def _host_of(state: State, intent: Intent) -> str:
+    """The host that an intent is about or on, by the name that its backend knows."""
+    if intent.address.kind == "node":
+        return _asked(state, intent)[0].name
+    return host_of(state, _about(state, intent))
 
 
 def _resolve_thing(state: State, intent: Intent, provider: Provider) -> Resolution:

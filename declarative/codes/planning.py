@@ -37,6 +37,13 @@ PLANNING: dict[str, Code] = {
         "a host that is off, or whose key is not in `known_hosts`",
         "mend what the message names: the next `apply` that finds the host ready makes it a node",
     ),
+    "volume-waits": Code(
+        Group.PLANNING,
+        "a volume on a host's disk has no `host`, and no rank mounts it that would choose one, so it is not "
+        "made for now; a warning",
+        "type: volume\nname: data\nbackend: ssh\nsize: 100GB",
+        "write `host:`, or mount it in a task: then it is made on the host of its rank, and stays there",
+    ),
     "blocks-wait": Code(
         Group.PLANNING,
         "`blocks` changed, but ranks run on the node; a warning",

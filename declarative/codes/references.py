@@ -74,6 +74,12 @@ REFERENCES: dict[str, Code] = {
         'nodes: 2\nvolumes: ["data:/data"]',
         "give each rank its own: `data-${{ node_rank }}:/data`, and `count:` in the volume",
     ),
+    "volume-host": Code(
+        Group.REFERENCES,
+        "a volume of a backend without hosts has a `host`, or one on a host's disk a region or zone",
+        "type: volume\nname: data\nbackend: local\nhost: 10.0.0.4\nsize: 100GB",
+        "write `backend: ssh` for a volume on a host's disk, and `host` alone to say where it is",
+    ),
     "rank-name": Code(
         Group.REFERENCES,
         "the names of the ranks' volumes differ in more than the number at their end",

@@ -36,7 +36,7 @@ class Volumes:
 
     documents: Mapping[str, Entry]
     backend: Callable[[str | None], Backend]
-    check_backend: Callable[[Entry, Path, str], None]
+    check_backend: Callable[[Entry, Path, Volume | Inline], None]
     wants: dict[str, VolumeWant] = field(default_factory=dict)
     places: dict[str, Span] = field(default_factory=dict)
 
@@ -146,8 +146,7 @@ class _Task:
                 self.say(path, "volume-of-two-ranks", summary, f"write `{names[0]}-{_OWN}`")
                 self.named.remove(item)
                 continue
-            if inline.backend is not None:
-                self.volumes.check_backend(self.entry, ("volumes", item.index, "backend"), inline.backend)
+            self.volumes.check_backend(self.entry, ("volumes", item.index), inline)
             self._declare(names, inline, path)
 
     def _declare(self, names: Sequence[str], inline: Inline, path: Path) -> None:

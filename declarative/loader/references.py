@@ -13,6 +13,8 @@ from declarative.resource import LOCAL, SSH, Desired, TaskWant, VolumeWant, volu
 from declarative.schema import BadValueError
 from declarative.source import Path
 from declarative.spec import Backend, Name, Task, Volume
+from declarative.spec.hosts import host_keys
+from declarative.spec.mounts import Inline
 from declarative.spec.text import MAX_NAME, check_name
 from declarative.state import natural
 from declarative.template import Scope
@@ -43,6 +45,7 @@ class _Assembly:
 
     def __init__(self, entries: Sequence[Entry], findings: Findings) -> None:
         self.findings = findings
+        self._hosts_of: dict[str, list[str]] = {}
         self.kinds: dict[str, dict[str, Entry]] = {
             kind: {} for kind in ("backend", "fleet", "volume", "task")
         }
@@ -134,8 +137,8 @@ class _Assembly:
         return known.provider == SSH if known else name == SSH
 
     def _hosts(self) -> None:
-        """A host is a node of one fleet."""
-        seen: dict[tuple[str, str, int], str] = {}
+        """A host is a node of one fleet, and so are all that are behind one name."""
+        seen: dict[tuple[str, str], str] = {}
         for entry in self._good("fleet"):
             config = entry.spec.ssh_config
             if config and len(seen) + len(config.hosts) > MAX_HOSTS:
@@ -144,9 +147,7 @@ class _Assembly:
                 break
             for i, host in enumerate(config.hosts if config else ()):
                 backend = str(next(iter(entry.spec.backends), SSH))
-                first = seen.setdefault(
-                    (backend, host.hostname, host.port or config.port or 22), entry.address
-                )
+                first = seen.setdefault((backend, host.hostname), entry.address)
                 if first != entry.address:
                     summary = f"`{host.hostname}` is a host of {first} too"
                     self._say(entry, ("ssh_config", "hosts", i), "duplicate-host", summary, "remove one")
@@ -164,12 +165,11 @@ class _Assembly:
 
     def _volumes(self) -> Volumes:
         """The declared volumes, one by one."""
-        volumes = Volumes(self.kinds["volume"], self._default_backend, self._inline_backend)
+        volumes = Volumes(self.kinds["volume"], self._default_backend, self._volume_backend)
         total = 0
         for entry in self._good("volume"):
             spec: Volume = entry.spec
-            if spec.backend is not None:
-                self._inline_backend(entry, ("backend",), spec.backend)
+            self._volume_backend(entry, (), spec)
             total += spec.count or 1
             if total > MAX_VOLUMES:
                 self._say(
@@ -211,11 +211,37 @@ class _Assembly:
         found = self.backends.get(name or LOCAL)
         return found if found is not None else Backend(name=Name(name or LOCAL))
 
-    def _inline_backend(self, entry: Entry, path: Path, name: str) -> None:
-        self._backend_name(entry, path, name)
-        if self._is_ssh(name):
-            summary = "volumes on hosts are not supported yet"
-            self._say(entry, path, "not-supported-yet", summary, f"write `backend: {LOCAL}`, or remove it")
+    def _volume_backend(self, entry: Entry, path: Path, volume: Volume | Inline) -> None:
+        """The backend of a volume, and where it says that it is there: in a region, or on a host."""
+        if volume.backend is not None:
+            self._backend_name(entry, (*path, "backend"), volume.backend)
+        host = volume.host if isinstance(volume, Volume) else None
+        if not self._is_ssh(volume.backend or LOCAL):
+            if host is not None:
+                name = self._default_backend(volume.backend).name
+                summary = f"`host` is for volumes on hosts, and the backend `{name}` has none"
+                self._say(entry, (*path, "host"), "volume-host", summary, f"write `backend: {SSH}`")
+            return
+        for field in ("region", "availability_zone"):
+            if getattr(volume, field) is not None:
+                hint = "remove it: `host` says where the volume is, else it is where its rank goes"
+                summary = f"hosts are in no region, so a volume on one has no `{field}`"
+                self._say(entry, (*path, field), "volume-host", summary, hint)
+        if host is not None and host not in (known := self._host_names(str(volume.backend))):
+            if self.findings.lost:
+                return  # it may be declared in what could not be read
+            near = self.findings.near(host, known)
+            hint = near or "name a host as it stands in a fleet's `ssh_config.hosts`"
+            summary = f"no fleet of the backend `{volume.backend}` has a host `{host}`"
+            self._say(entry, (*path, "host"), "dangling-reference", summary, hint)
+
+    def _host_names(self, backend: str) -> list[str]:
+        """The hosts of a backend, as nodes and volumes name them."""
+        if backend not in self._hosts_of:
+            fleets = [e.spec for e in self._good("fleet") if e.spec.ssh_config]
+            mine = [f for f in fleets if str(next(iter(f.backends), SSH)) == backend]
+            self._hosts_of[backend] = [key for fleet in mine for key in host_keys(fleet.ssh_config)]
+        return self._hosts_of[backend]
 
     def _tasks(self) -> list[Entry]:
         """The tasks, within the limit for ranks."""

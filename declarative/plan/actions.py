@@ -55,6 +55,8 @@ def _delete(steps: Steps, record: Record, reason: Reason, because: tuple[str, ..
 
 def _volume_actions(steps: Steps, volumes: Mapping[str, VolumeFate], recorded: State) -> None:
     for fate in volumes.values():
+        if fate.waits:
+            continue
         address = Address("volume", fate.name)
         if fate.record and (fate.after is None or fate.replaced) and not fate.kept_back:
             _delete(steps, fate.record, fate.reason, fate.because)

@@ -18,7 +18,7 @@ from declarative.diagnostic import Diagnostic
 from declarative.plan.observe import effective, rank_of
 from declarative.plan.types import Inventory, Op, Plan
 from declarative.plan.values import to_data
-from declarative.resource import Offer
+from declarative.resource import Offer, zone_of
 from declarative.state import Address, NodeState, Readiness, Record, State
 
 AGAIN = "plan again: `fleetform plan --out FILE`"
@@ -149,7 +149,7 @@ def _key(inputs: Mapping[str, Any]) -> tuple[str, str, str | None, str, bool]:
     return (
         str(inputs["backend"]),
         str(inputs["region"]),
-        inputs.get("zone"),
+        zone_of(inputs),
         str(inputs["instance_type"]),
         bool(inputs.get("spot")),
     )

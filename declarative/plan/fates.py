@@ -93,13 +93,8 @@ def _judge(asked: Question, stuck: frozenset[str]) -> Fates:
         retired = fleets.retire(frozenset(c.node for c in outcome.choices), _launched(outcome))
         if not (retired and outcome.refusals):
             break  # else what goes may make room below a fleet's maximum
-    zoned = {name: _in_zone(fate, outcome.zones.get(name)) for name, fate in volumes.items()}
+    zoned = volume_fates.in_zones(desired, volumes, outcome.zones)
     return Fates(fleets=fleets, volumes=zoned, tasks=fates, outcome=outcome, errors=tuple(errors))
-
-
-def _in_zone(fate: VolumeFate, zone: str | None) -> VolumeFate:
-    """A volume that is made goes to the zone that its rank needs."""
-    return fate if zone is None or fate.after is None else replace(fate, after={**fate.after, "zone": zone})
 
 
 def _held(state: State, tasks: frozenset[str]) -> frozenset[Address]:

@@ -13,7 +13,7 @@ from declarative.placement import FleetRule, Node
 from declarative.placement.filters import price_reason
 from declarative.plan.hosts import backend_of, declared_hosts, found_offer, offer_of_host
 from declarative.plan.types import Inventory, Reason
-from declarative.resource import LOCAL, SSH, Desired, Host, Offer, fleet_marks, shape_of, shaped
+from declarative.resource import LOCAL, SSH, Desired, Host, Offer, fleet_marks, shape_of, shaped, zone_of
 from declarative.spec import Fleet, SpotPolicy
 from declarative.state import Address, NodeState, Readiness, Record, State, natural
 
@@ -104,7 +104,7 @@ def offer_of(record: Record) -> Offer:
     return Offer(
         backend=str(inputs["backend"]),
         region=str(inputs["region"]),
-        zone=inputs.get("zone"),
+        zone=zone_of(inputs),
         instance_type=str(inputs["instance_type"]),
         shape=shape_of(inputs),
         price=inputs.get("price"),

@@ -5,7 +5,6 @@ A host keeps its node's name while others come and go; a new one gets the lowest
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,9 +14,12 @@ from declarative.plan.types import Inventory, Op, Plan
 from declarative.resource import SSH, Desired, Host, Offer
 from declarative.schema import encode
 from declarative.spec import Fleet
-from declarative.spec.hosts import HostFields, SshConfig
+from declarative.spec.hosts import HostFields, SshConfig, host_keys
 from declarative.spec.values import Resources
 from declarative.state import State
+
+_OF_NODES = ("internal_ip", "network", "resources")
+"""Of a host's fields, those that are no way to it."""
 
 
 def hosts_of(desired: Desired, state: State) -> tuple[Host, ...]:
@@ -52,20 +54,30 @@ def declared_hosts(fleet: Fleet) -> tuple[Host, ...]:
     config = fleet.ssh_config
     if config is None:
         return ()
-    names = Counter(h.hostname for h in config.hosts)
     return tuple(
         Host(
             fleet=str(fleet.name),
             name="",
             backend=backend_of(fleet),
-            # Several may be behind one name, each at a port of its own.
-            key=h.hostname if names[h.hostname] == 1 else f"{h.hostname}:{h.port or config.port or 22}",
+            key=key,
             fields=_fields(config, h),
             blocks=h.blocks,
             index=i,
         )
-        for i, h in enumerate(config.hosts)
+        for i, (h, key) in enumerate(zip(config.hosts, host_keys(config), strict=True))
     )
+
+
+def ways(desired: Desired) -> dict[tuple[str, str], dict[str, Any]]:
+    """How each declared host is reached, by backend and key: what is recorded of the volumes on it."""
+    hosts = (host for fleet in desired.fleets.values() for host in declared_hosts(fleet))
+    return {(h.backend, h.key): {k: v for k, v in h.fields.items() if k not in _OF_NODES} for h in hosts}
+
+
+def has_hosts(desired: Desired, backend: str) -> bool:
+    """Whether a backend is one of hosts that exist."""
+    known = desired.backends.get(backend)
+    return known.provider == SSH if known else backend == SSH
 
 
 def backend_of(fleet: Fleet) -> str:
@@ -126,10 +138,14 @@ def declared_shape(host: Host) -> Shape | None:
 
 
 def offer_of_host(host: Host, shape: Shape) -> Offer:
-    """A host as what a node is made of: there is one of it, and nobody bills it."""
+    """A host as what a node is made of: there is one of it, and nobody bills it.
+
+    It is a zone of its own: a volume on its disk can be had there alone.
+    """
     return Offer(
         backend=host.backend,
         region=SSH,
+        zone=host.key,
         instance_type=host.key,
         shape=shape,
         price=0.0,

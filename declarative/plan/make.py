@@ -10,6 +10,7 @@ from declarative.plan.fleets import Fleets, allowed_backends, fleet_offers
 from declarative.plan.observe import effective, vanished
 from declarative.plan.preview import cost, node_previews, reservations, suggestions
 from declarative.plan.types import Inventory, Plan, Reason
+from declarative.plan.volumes import waiting
 from declarative.resource import Desired
 from declarative.state import State
 
@@ -58,7 +59,8 @@ def make(
     errors = (*found.errors, *_node_errors(fleets, destroy=destroy))
     unsplit = {d.address for d in fleets.diagnostics if d.code == "blocks-do-not-divide"}
     short = [d for d in _short(desired, outcome) if d.address not in unsplit]
-    diagnostics = [*inventory.diagnostics, *errors, *fleets.diagnostics, *short]
+    waits = waiting(desired, found.volumes)
+    diagnostics = [*inventory.diagnostics, *errors, *fleets.diagnostics, *short, *waits]
     return Plan(
         lineage=recorded.lineage,
         serial=recorded.serial,

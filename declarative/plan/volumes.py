@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from declarative.diagnostic import Diagnostic
+from declarative.diagnostic import Diagnostic, Severity
+from declarative.plan.hosts import has_hosts, ways
 from declarative.plan.types import Reason
 from declarative.resource import Desired
 from declarative.spec.values import Size
 from declarative.state import Address, Record, State
 
-IN_PLACE = ("size", "tags", "prevent_destroy")
+IN_PLACE = ("size", "tags", "prevent_destroy", "host")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,8 @@ class VolumeFate:
     because: tuple[str, ...] = ()
     kept_back: bool = False
     """It is protected: `destroy` leaves it and names it."""
+    waits: bool = False
+    """It is made on the host of its rank, and has none yet: nothing is done about it."""
 
 
 def judge_all(
@@ -38,12 +41,14 @@ def judge_all(
     """
     fates: dict[str, VolumeFate] = {}
     errors: list[Diagnostic] = []
+    hosts = ways(desired)
     for name, want in sorted(desired.volumes.items()):
         record = state.get("volume", name)
         if record is None:
-            fates[name] = VolumeFate(name=name, record=None, after=want.inputs)
+            fates[name] = VolumeFate(name=name, record=None, after=_reached(want.inputs, {}, hosts))
             continue
         before, after = record.inputs, _settled(record.inputs, want.inputs)
+        after = _reached(after, before, hosts)
         if before == after:  # nearly always; all things of one document share their inputs
             fates[name] = VolumeFate(name=name, record=record, after=after)
             continue
@@ -52,7 +57,8 @@ def judge_all(
         shrunk = "size" in changed and Size.parse(after["size"]).mib < Size.parse(before["size"]).mib
         because = (*moved, *(("size",) if shrunk else ()))
         if because and after.get("prevent_destroy"):
-            errors.append(_protected(desired, name, f"be replaced (`{because[0]}` changed)", declared=True))
+            field = "host" if because[0] == "zone" and "host" in before else because[0]
+            errors.append(_protected(desired, name, f"be replaced (`{field}` changed)", declared=True))
         reason = Reason.CHANGED if changed else Reason.NEW
         fates[name] = VolumeFate(
             name=name,
@@ -86,6 +92,59 @@ def _settled(before: Mapping[str, Any], after: Mapping[str, Any]) -> Mapping[str
         return after
     same = all(before.get(key) == after.get(key) for key in ("backend", "region"))
     return {**after, "zone": before["zone"]} if same else after
+
+
+def _reached(
+    inputs: Mapping[str, Any], before: Mapping[str, Any], hosts: Mapping[tuple[str, str], Mapping[str, Any]]
+) -> Mapping[str, Any]:
+    """With the way to its host, if it is on one; as it was recorded, if no fleet has that host any more."""
+    if not hosts and "host" not in before:
+        return inputs
+    where = (str(inputs["backend"]), str(inputs.get("zone")))
+    same = all(before.get(key) == inputs.get(key) for key in ("backend", "zone"))
+    way = hosts.get(where) or (before.get("host") if same else None)
+    return {**inputs, "host": way} if way else inputs
+
+
+def in_zones(
+    desired: Desired, fates: Mapping[str, VolumeFate], zones: Mapping[str, str]
+) -> dict[str, VolumeFate]:
+    """The fates, once it is known where ranks go: a volume that is made goes to the zone that its rank needs.
+
+    One on a host that has no rank yet waits.
+    """
+    hosts = ways(desired)
+    out: dict[str, VolumeFate] = {}
+    for name, fate in fates.items():
+        found = fate
+        if fate.after is not None and name in zones:
+            found = replace(fate, after=_reached({**fate.after, "zone": zones[name]}, {}, hosts))
+        making = found.after is not None and (found.record is None or found.replaced)
+        if making and found.after and not found.after.get("zone"):
+            found = replace(found, waits=has_hosts(desired, str(found.after["backend"])))
+        out[name] = found
+    return out
+
+
+def waiting(desired: Desired, fates: Mapping[str, VolumeFate]) -> list[Diagnostic]:
+    """What to say of volumes that wait for a rank to choose their host, and that no rank mounts."""
+    names = [fate.name for fate in fates.values() if fate.waits]
+    if not names:
+        return []
+    ranks = [mounts for want in desired.tasks.values() for mounts in want.mounts]
+    mounted = {name for mounts in ranks for mount in mounts for name in mount.names}
+    return [
+        Diagnostic(
+            code="volume-waits",
+            summary=f"volume/{name} is not made yet: it has no `host`, and no rank mounts it",
+            hint="write `host:`, or mount it in a task: then it is made on the host of its rank",
+            address=f"volume/{name}",
+            span=desired.places.get(f"volume/{name}"),
+            severity=Severity.WARNING,
+        )
+        for name in names
+        if name not in mounted
+    ]
 
 
 def _protected(desired: Desired, name: str, what: str, *, declared: bool) -> Diagnostic:

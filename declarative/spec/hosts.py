@@ -6,6 +6,7 @@ import base64
 import binascii
 import ipaddress
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
@@ -161,6 +162,15 @@ class Hosts(tuple[HostFields, ...]):
         """A name where that is all."""
         bodies = [encode(host) for host in self]
         return [body["hostname"] if set(body) == {"hostname"} else body for body in bodies]
+
+
+def host_keys(config: SshConfig) -> tuple[str, ...]:
+    """What tells the hosts of a fleet apart: their names, with the port where several are behind one name."""
+    names = Counter(h.hostname for h in config.hosts)
+    return tuple(
+        h.hostname if names[h.hostname] == 1 else f"{h.hostname}:{h.port or config.port or 22}"
+        for h in config.hosts
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,11 @@ class Volume:
         str | None, NotYet("remove it; it comes with the cloud backends"), Doc("The backend's kind of disk.")
     ] = None
     host: Annotated[
-        str | None, NotYet("remove it; it comes with the ssh backend"), Doc("The host whose disk it is.")
+        str | None,
+        Doc(
+            "The host whose disk it is (`backend: ssh`), as it stands in a fleet's `ssh_config.hosts`; "
+            "default: that of the rank that mounts it first."
+        ),
     ] = None
     auto_cleanup_duration: Annotated[
         Duration | None,

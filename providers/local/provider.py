@@ -23,9 +23,8 @@ from declarative.provider import (
     Thing,
 )
 from declarative.resource import Offer
-from declarative.schema import BadValueError
-from declarative.spec.values import Size
 from declarative.state import Address, NodeState, RankStatus, Readiness, Record
+from providers.changes import check_update
 from providers.local import machine
 from providers.local.attachments import Attachments
 from providers.local.faults import guarded
@@ -120,7 +119,7 @@ class Local:
         self._folders.of(have)
         with self._folders.locked(address):
             meta = self._folders.of(have)
-            _check_update(meta, inputs)
+            check_update(address, FIXED[address.kind], meta.inputs, inputs)
             meta = Meta(
                 owner=meta.owner, address=address, token=meta.token, inputs=inputs, created=meta.created
             )
@@ -323,20 +322,3 @@ def _root(config: Config) -> Path:
         hint = "write a folder below the project's, or an absolute path"
         raise PermanentError(PermanentKind.INVALID, summary, about="options.root", hint=hint)
     return inside
-
-
-def _check_update(meta: Meta, inputs: Mapping[str, Any]) -> None:
-    for key in FIXED[meta.address.kind]:
-        if meta.inputs.get(key) != inputs.get(key):
-            summary = f"{meta.address}: `{key}` cannot be changed in place"
-            raise PermanentError(PermanentKind.INVALID, summary, about=key)
-    before, after = meta.inputs.get("size"), inputs.get("size")
-    if before and after:
-        try:
-            shrinks = Size.parse(after).mib < Size.parse(before).mib
-        except BadValueError as error:
-            kind = PermanentKind.INVALID
-            raise PermanentError(kind, error.summary, about="size", hint=error.hint) from error
-        if shrinks:
-            summary = f"{meta.address}: its size cannot go down from {before} to {after}"
-            raise PermanentError(PermanentKind.INVALID, summary, about="size")

@@ -118,24 +118,33 @@ class Claims:
         return self._parsed(body[: int(count)]) if int(count) else None
 
     def _parsed(self, text: bytes) -> Claim:
-        try:
-            first, _, rest = text.decode().partition("\n")
-            body = json.loads(rest)
-            claim = Claim(
-                owner=str(body["owner"]),
-                address=Address.parse(body["address"]),
-                token=str(body["token"]),
-                inputs=dict(body["inputs"]),
-                outputs=dict(body["outputs"]),
-            )
-            whole = body["format"] == _FORMAT and first == claim.key
-        except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
-            whole = False
-        if not whole:
-            root = self._root or "its state folder (/var/tmp/fleetform-<uid>)"
-            summary = f"the claim of {self._transport.host} cannot be read: damaged, or of another version"
-            hint = f"restore the file `claim` in {root} on it, or move it away if nothing there is needed"
-            raise PermanentError(
-                PermanentKind.INVALID, summary, about=self._transport.host.hostname, hint=hint
-            )
+        claim = parsed(text)
+        if claim is None:
+            raise damaged(self._transport, self._root)
         return claim
+
+
+def parsed(text: bytes) -> Claim | None:
+    """What `Claim.text` wrote; None for anything else."""
+    try:
+        first, _, rest = text.decode().partition("\n")
+        body = json.loads(rest)
+        claim = Claim(
+            owner=str(body["owner"]),
+            address=Address.parse(body["address"]),
+            token=str(body["token"]),
+            inputs=dict(body["inputs"]),
+            outputs=dict(body["outputs"]),
+        )
+        whole = body["format"] == _FORMAT and first == claim.key
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        return None
+    return claim if whole else None
+
+
+def damaged(transport: SshTransport, root: str | None, path: str = "claim") -> PermanentError:
+    """A file of the state folder is not what was written."""
+    folder = root or "its state folder (/var/tmp/fleetform-<uid>)"
+    summary = f"the {path} of {transport.host} cannot be read: damaged, or of another version"
+    hint = f"restore the file `{path}` in {folder} on it, or move it away if nothing there is needed"
+    return PermanentError(PermanentKind.INVALID, summary, about=transport.host.hostname, hint=hint)

@@ -17,8 +17,12 @@ T = TypeVar("T")
 _OURS = {
     "gone": (PermanentKind.NOT_FOUND, "somebody removed its claim; `fleetform plan` says what is to be done"),
     "running": (PermanentKind.CONFLICT, "stop their tasks first"),
+    "lost": (PermanentKind.NOT_FOUND, "`fleetform plan` says what is to be done"),
+    "elsewhere": (PermanentKind.INVALID, "only ranks on the volume's own host can use it"),
+    "held": (PermanentKind.CONFLICT, "detach it first"),
+    "room": (PermanentKind.NO_CAPACITY, "make room on the host, or ask for a smaller `size`"),
 }
-"""Refusals of `claim.sh`; the runner's own are as on this machine."""
+"""Refusals of `claim.sh` and `volume.sh`; the runner's own are as on this machine."""
 
 
 def from_refusal(error: RunnerError) -> ProviderError:

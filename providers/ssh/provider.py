@@ -1,4 +1,4 @@
-"""`Ssh`, the port's methods over claims (`claims`), looks (`probe`) and ranks (`ranks`)."""
+"""`Ssh`, the port's methods over claims (`claims`), `volumes`, looks (`probe`) and ranks (`ranks`)."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from providers.ssh.options import options_of
 from providers.ssh.probe import Facts, Look
 from providers.ssh.terminal import joined, terminal
 from providers.ssh.transport import SshTransport
+from providers.ssh.volumes import Found, Volumes
 from providers.terminal import beside
 
 T = TypeVar("T")
@@ -77,53 +78,58 @@ class Ssh:
 
     @guarded
     def inventory(self) -> tuple[Thing, ...]:
-        """All nodes of this owner on `Config.hosts`: complete, or an error that names the silent ones."""
-        found = self._claims(self._config.hosts)
-        mine = {claim.address: claim for claim in found if claim and claim.owner == self._config.lineage}
+        """All of this owner on `Config.hosts`: complete, or an error that names the silent ones."""
+        found, faults = self._found(self._config.hosts)
+        _none(faults)
+        mine = {(claim.address, claim.token): claim for f in found for claim in f.of(self._config.lineage)}
         return tuple(claim.thing for claim in mine.values())
 
     @guarded
     def find(self, address: Address, token: str) -> Thing | None:
         """See the port. It asks the host of that name, or all where there is none of that name."""
         hosts = self._config.hosts
-        if address.kind != "node":
-            return None
-        named = {address.name: hosts[address.name]} if address.name in hosts else hosts
-        for claim in self._claims(named):
-            if claim and (claim.owner, claim.address, claim.token) == (self._config.lineage, address, token):
+        alone = address.kind == "node" and address.name in hosts
+        found, faults = self._found({address.name: hosts[address.name]} if alone else hosts)
+        for claim in (claim for f in found for claim in f.of(self._config.lineage)):
+            if (claim.address, claim.token) == (address, token):
                 return claim.thing
+        _none(faults)
         return None
 
-    def _claims(self, hosts: Mapping[str, Mapping[str, Any]]) -> list[Claim | None]:
-        """The claims of hosts, or a fault that names all that could not be asked."""
+    def _found(self, hosts: Mapping[str, Mapping[str, Any]]) -> tuple[list[Found], list[ProviderError]]:
+        """What is on hosts, and why some of them could not be asked."""
         faults: list[ProviderError] = []
 
         @guarded
-        def read(fields: Mapping[str, Any]) -> Claim | None:
-            return Claims(self._transport(fields), self._options.root).read()
+        def look(fields: Mapping[str, Any]) -> Found:
+            return self._volumes(fields).look()
 
-        def one(fields: Mapping[str, Any]) -> Claim | None:
+        def one(fields: Mapping[str, Any]) -> Found | None:
             try:
-                return read(fields)
+                return look(fields)
             except ProviderError as error:
                 faults.append(error)
                 return None
 
-        found = _side_by_side(one, list(hosts.values()))
-        if not faults:
-            return found
-        # One that can be tried again hides no other: what is wrong for good is said first.
-        first = next((e for e in faults if isinstance(e, PermanentError)), faults[0])
-        summary = "; ".join(sorted(error.summary for error in faults))
-        if isinstance(first, PermanentError):
-            raise PermanentError(first.kind, summary, about=first.about, hint=first.hint)
-        away = isinstance(first, TransientError) and first.away
-        raise TransientError(TransientKind.NOT_SENT, summary, about=first.about, hint=first.hint, away=away)
+        return [found for found in _side_by_side(one, list(hosts.values())) if found], faults
 
     @guarded
     def create(
         self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
     ) -> Mapping[str, Any]:
+        """Take the host for a node, or make a volume on its disk, or take that one for a rank."""
+        if address.kind == "volume":
+            return self._volumes(inputs.get("host")).create(address, token, inputs)
+        if address.kind == "attachment":
+            volume = needs.get(Address("volume", str(inputs.get("volume"))))
+            node = needs.get(Address("node", str(inputs.get("node"))))
+            if volume is None or node is None:
+                summary = f"{address}: its volume or its node is not there"
+                raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(address))
+            return self._volumes(volume.inputs.get("host")).attach(address, token, inputs, volume, _key(node))
+        return self._take(address, token, inputs)
+
+    def _take(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Take the host, or find that an earlier call with this token took it."""
         _check_kind(address)
         transport = self._transport(inputs.get("host"))
@@ -180,6 +186,8 @@ class Ssh:
     @guarded
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Write the new inputs down: how the host is reached may change with them, not which it is."""
+        if have.address.kind == "volume":
+            return self._volumes(inputs.get("host")).update(have, inputs)
         _check_kind(have.address)
         key = _key(have)
         transport = self._transport(inputs.get("host"))
@@ -195,7 +203,19 @@ class Ssh:
 
     @guarded
     def delete(self, have: Record) -> None:
-        """Give the host back, with all that the node left there. One with running ranks is refused."""
+        """Give the host back, with all that the node left there. One with running ranks is refused.
+
+        So is a volume that is attached.
+        """
+        if have.address.kind == "volume":
+            self._volumes(have.inputs.get("host")).delete(have)
+            return
+        if have.address.kind == "attachment":
+            # By the newest way to the host; one whose node is gone holds nothing.
+            way = self._config.hosts.get(str(have.inputs.get("node"))) or have.outputs.get("host")
+            if way:
+                self._volumes(way).detach(have)
+            return
         if have.address.kind != "node":
             return
         claims = Claims(self._transport(have.inputs.get("host")), self._options.root)
@@ -247,9 +267,9 @@ class Ssh:
         transport = self._transport(node.inputs.get("host"))
         entered = scripts.enter(transport, self._options.root)
         if launch.volumes:
-            summary = "volumes cannot be used on ssh hosts yet"
-            raise PermanentError(PermanentKind.INVALID, summary, about="volumes")
-        launched = prepared(f"{entered.root}/{_key(node)}", entered.cpus, launch, {})
+            self._volumes(node.inputs.get("host")).ready(_key(node), launch.volumes.values())
+        data = {path: str(volume.outputs["path"]) for path, volume in launch.volumes.items()}
+        launched = prepared(f"{entered.root}/{_key(node)}", entered.cpus, launch, data)
         if launch.files is not None:
             files.place(transport, entered.root, _key(node), launch.attempt, launch.files)
         return self._ranks(node).start(launched)
@@ -300,6 +320,9 @@ class Ssh:
         entered = scripts.enter(transport, self._options.root)
         return Ranks(Runner(transport, f"{entered.root}/{_key(node)}/ranks", entered.script))
 
+    def _volumes(self, fields: object) -> Volumes:
+        return Volumes(self._transport(fields), self._options.root, self._config.lineage)
+
     def _transport(self, fields: object) -> SshTransport:
         return SshTransport(host_of(fields, self._config.project_dir, self._options.defaults))
 
@@ -311,9 +334,22 @@ def _side_by_side(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
         return list(pool.map(function, items))
 
 
+def _none(faults: Sequence[ProviderError]) -> None:
+    """Raise one fault that names all, if there are any."""
+    if not faults:
+        return
+    # One that can be tried again hides no other: what is wrong for good is said first.
+    first = next((e for e in faults if isinstance(e, PermanentError)), faults[0])
+    summary = "; ".join(sorted(error.summary for error in faults))
+    if isinstance(first, PermanentError):
+        raise PermanentError(first.kind, summary, about=first.about, hint=first.hint)
+    away = isinstance(first, TransientError) and first.away
+    raise TransientError(TransientKind.NOT_SENT, summary, about=first.about, hint=first.hint, away=away)
+
+
 def _check_kind(address: Address) -> None:
     if address.kind != "node":
-        summary = f"an ssh backend makes nodes only, not {address}"
+        summary = f"an ssh backend makes nodes, volumes and attachments, not {address}"
         raise PermanentError(PermanentKind.INVALID, summary, about=str(address))
 
 

@@ -83,6 +83,15 @@ class Place:
         """A volume."""
         return self.create(self.wanted("volume", name, self.suite.volume_inputs))
 
+    def beside(self, node: Record) -> Record:
+        """A node on which the same volumes can be used at the same time."""
+        assert node.address.name != "gpu-1"
+        return self.node("gpu-1")
+
+    def after(self, node: Record) -> Record:
+        """The same, once `node` is gone."""
+        return self.beside(node)
+
     def attachment(self, rank: str, volume: Record, node: Record) -> Record:
         """An attachment that is yet to be made."""
         inputs = {

@@ -174,14 +174,15 @@ class Ranks(Base):
         assert read(node, "train-0.1", 60) == b""
 
     def test_data_stays_on_a_volume(self, disks: Place, node: Record) -> None:
-        """What one rank wrote, the next one reads on another node, at the path that its variable names."""
-        volume, second = disks.volume(), disks.node("gpu-1")
+        """What one rank wrote, the next one reads on a later node, at the path that its variable names."""
+        volume = disks.volume()
         mounts: dict[str, Any] = {"volumes": {"/data": volume}, "env": {"FLEETFORM_VOLUME_DATA": "/data"}}
         held = disks.attach("train-0", volume, node)
         disks.start(node, "train-0.1", 'echo kept > "$FLEETFORM_VOLUME_DATA/file"', **mounts)
         assert disks.ended(node, "train-0.1").state is RankState.SUCCEEDED
         disks.provider.delete(held)
         disks.provider.delete(node)
+        second = disks.after(node)
         disks.attach("other-0", volume, second)
         disks.start(second, "other-0.1", 'cat "$FLEETFORM_VOLUME_DATA/file"', **mounts)
         assert disks.ended(second, "other-0.1").state is RankState.SUCCEEDED

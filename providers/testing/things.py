@@ -224,7 +224,8 @@ class Things(Base):
 
     def test_a_volume_is_on_one_node_at_a_time(self, disks: Place) -> None:
         """The second holder is refused until the first has let go."""
-        volume, first, second = disks.volume(), disks.node("gpu-0"), disks.node("gpu-1")
+        volume, first = disks.volume(), disks.node("gpu-0")
+        second = disks.beside(first)
         held = disks.attach("train-0", volume, first)
         with pytest.raises(ProviderError):
             disks.attach("other-0", volume, second)
@@ -245,4 +246,4 @@ class Things(Base):
         disks.attach("train-0", volume, node)
         disks.provider.delete(node)
         assert [thing.address for thing in disks.provider.inventory()] == [volume.address]
-        disks.attach("other-0", volume, disks.node("gpu-1"))
+        disks.attach("other-0", volume, disks.after(node))

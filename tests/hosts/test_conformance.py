@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from declarative.provider import Config, Provider
 from declarative.state import NodeState, Record
 from providers.ssh import Ssh
-from providers.testing import NODE, Conformance, Place, until
+from providers.testing import NODE, VOLUME, Conformance, Place, until
+from providers.testing.place import Base
 from tests.hosts.machines import Machines
 from tests.hosts.nodes import fields
 
@@ -27,11 +29,19 @@ class Hosts(Place):
         until(lambda: self.state(record) is NodeState.READY, self.suite.ready_seconds)
         return record
 
+    def beside(self, node: Record) -> Record:
+        """A volume stays on its host, and a host is one node at a time."""
+        return node
+
+    def after(self, node: Record) -> Record:
+        record = replace(node, generation=node.generation + 1)
+        self.made.append(record)
+        return self.create(record)
+
 
 @pytest.mark.slow
 class TestSsh(Conformance):
     backend = "ssh"
-    volumes = False
 
     @pytest.fixture(autouse=True)
     def hosts(self, machines: Machines) -> None:
@@ -39,6 +49,9 @@ class TestSsh(Conformance):
             name: {**NODE, "host": fields(machines, i)} for i, name in enumerate(NAMES)
         }
         self.node_inputs = self.inputs["gpu-0"]
+        where = {"region": "ssh", "zone": machines[0].address, "host": fields(machines, 0)}
+        self.volume_inputs = {**VOLUME, **where, "size": "1MB"}
+        self.larger = {**Base.larger, **where, "size": "2MB"}
 
     @pytest.fixture
     def place(self, tmp_path: Path) -> Iterator[Place]:
