@@ -76,6 +76,14 @@ class RankStatus:
     started_at: float | None = None
     ended_at: float | None = None
     mounted: tuple[str, ...] = ()
+    confinement: str | None = None
+    """How it is held to its blocks: `hard`, `soft` or `none`, and by what means; None if not known."""
+
+
+HARD = "hard"
+"""Among what a host can do: its kernel holds a rank to its CPUs and its memory."""
+RUNTIMES = ("podman", "docker")
+"""Among what a host can do: what runs a rank's image, the one to prefer first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +93,8 @@ class Readiness:
     state: NodeState
     reason: str | None = None
     observed_at: float | None = None
+    can: frozenset[str] | None = None
+    """What its host can do, of `HARD` and `RUNTIMES`; None if that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

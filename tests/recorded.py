@@ -82,6 +82,7 @@ def states(draw: st.DrawFn) -> tuple[State, Held]:
             cause=draw(st.none() | texts),
             started_at=draw(st.none() | times),
             mounted=tuple(draw(st.lists(texts, max_size=2))),
+            confinement=draw(st.none() | texts),
         )
         volume = volumes[rank] if rank < len(volumes) else None
         made.rank("train", rank, nodes[draw(st.integers(0, 1))], volume, status)
@@ -105,7 +106,11 @@ def states(draw: st.DrawFn) -> tuple[State, Held]:
         records=made.records,
         ranks=made.ranks,
         readiness={
-            "gpu-0": Readiness(state=draw(st.sampled_from(NodeState)), reason=draw(st.none() | texts))
+            "gpu-0": Readiness(
+                state=draw(st.sampled_from(NodeState)),
+                reason=draw(st.none() | texts),
+                can=draw(st.none() | st.frozensets(st.sampled_from(["hard", "podman"]))),
+            )
         },
         idle_since={name: draw(times) for name in free},
         generations=generations,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sqlite3
 import stat
 import threading
@@ -15,9 +16,10 @@ from typing import Any
 import pytest
 from sqlalchemy import JSON, Connection, insert
 
-from declarative.state import Address
+from declarative.state import Address, NodeState, RankState, RankStatus, Readiness
 from declarative.store import FORMAT_VERSION, StateError, database, open_store, tables
 from declarative.store import lock as locks
+from declarative.store.whole import parse
 
 STATES = Path(__file__).with_name("states")
 FORMATS = sorted(int(path.stem.partition("-")[2]) for path in STATES.glob("format-*.sql"))
@@ -31,38 +33,52 @@ def restore(path: Path, number: int) -> str:
     return f"sqlite:///{path}"
 
 
+def pulled(number: int) -> Any:
+    """What `state pull` said of it then."""
+    return json.loads((STATES / f"format-{number}.json").read_text(encoding="utf-8"))
+
+
 def expected(number: int) -> Any:
-    """What `state pull` said of it then, but for the format."""
-    return json.loads((STATES / f"format-{number}.json").read_text(encoding="utf-8")) | {
-        "format_version": FORMAT_VERSION
-    }
+    """What `state pull` said of it then, and what later formats know beside that."""
+    found = pulled(number) | {"format_version": FORMAT_VERSION}
+    if number < 2:
+        found["ranks"] = {name: {**rank, "confinement": None} for name, rank in found["ranks"].items()}
+        found["nodes"] = {name: {**node, "can": None} for name, node in found["nodes"].items()}
+    return found
 
 
 def copy(path: Path, url: str) -> None:
-    """Move the rows of a state file of this format to another database."""
+    """Move the tables of a state file, of whatever format, to another database that has none yet."""
     with closing(sqlite3.connect(path)) as source, open_store(url) as store:
         source.row_factory = sqlite3.Row
         with database.writing(store._writable()) as connection:
             for table in tables.metadata.sorted_tables:
                 connection.execute(table.delete())
-                json_columns = [c.name for c in table.columns if isinstance(c.type, JSON)]
+                there = {row["name"] for row in source.execute(f"PRAGMA table_info({table.name})")}
+                for column in {*table.columns.keys()} - there:
+                    connection.exec_driver_sql(f"ALTER TABLE {table.name} DROP COLUMN {column}")
+                json_columns = [c.name for c in table.columns if isinstance(c.type, JSON) and c.name in there]
                 rows = [dict(row) for row in source.execute(f"SELECT * FROM {table.name}")]
                 for row in rows:
-                    row.update({name: json.loads(row[name]) for name in json_columns})
+                    row.update({name: json.loads(row[name]) for name in json_columns if row[name]})
                 if rows:
                     connection.execute(insert(table), rows)
 
 
-@pytest.fixture
-def old(tmp_path, new_state) -> str:
-    """A state of format 1 with everything in it, in each database."""
-    url: str = new_state()
+def placed(number: int, tmp_path: Path, url: str) -> str:
+    """A state of that format in a database of the kind that `url` is; its URL."""
     file = tmp_path / "old" / "state.db"
-    restore(file, 1)
+    restore(file, number)
     if url.startswith("sqlite"):
         return f"sqlite:///{file}"
     copy(file, url)
     return url
+
+
+@pytest.fixture
+def old(tmp_path, new_state) -> str:
+    """A state of this format with everything in it, in each database: old once there is a next format."""
+    return placed(FORMAT_VERSION, tmp_path, new_state())
 
 
 @pytest.fixture
@@ -111,6 +127,44 @@ def test_a_state_of_every_format_is_taken_over_whole(tmp_path, number) -> None:
             )
             assert again.token == left["create:volume/data-2"].token
     assert backups(tmp_path) == [] or number < FORMAT_VERSION
+
+
+@pytest.mark.parametrize("number", FORMATS)
+def test_every_format_is_brought_up_to_date_in_every_database(tmp_path, new_state, number) -> None:
+    url = placed(number, tmp_path, new_state())
+    told: list[str] = []
+    with open_store(url, root=tmp_path, tell=told.append) as store:
+        assert store.pull() == expected(number)
+        with store.lock("apply") as writer:
+            writer.observe_rank("train-0", RankStatus(state=RankState.RUNNING, confinement="soft: affinity"))
+            writer.observe_nodes({"gpu-0": Readiness(state=NodeState.READY, can=frozenset({"hard"}))})
+            writer.begin("create", Address("volume", "new"), "local", {"size": "1GB"})
+        assert store.read().ranks["train-0"].confinement == "soft: affinity"
+        assert store.read().readiness["gpu-0"].can == {"hard"}
+        newest, before, *_ = store.history([], None)
+        assert (newest.host, newest.doing) == (socket.gethostname(), "apply")
+        assert (before.host, before.doing) == ((None, None) if number < 2 else ("elsewhere", "apply"))
+    assert len(told) == (number < FORMAT_VERSION)
+
+
+@pytest.mark.parametrize("number", FORMATS)
+def test_what_was_pulled_in_every_format_can_be_pushed(tmp_path, number) -> None:
+    with open_store(restore(tmp_path / "state.db", number)) as store:
+        found = pulled(number)
+        found["records"][0]["inputs"]["size"] = "11GB"
+        found["serial"] += 1
+        with store.lock("state push") as writer:
+            assert writer.push(*parse(found), force=False)
+        after = store.pull()
+        assert after["records"][0]["inputs"]["size"] == "11GB"
+        assert (after["nodes"], after["ranks"]) == (expected(number)["nodes"], expected(number)["ranks"])
+
+
+@pytest.mark.parametrize("number", [0, FORMAT_VERSION + 1, True, "1"])
+def test_a_format_that_there_is_not_is_not_pushed(number) -> None:
+    with pytest.raises(StateError) as caught:
+        parse(pulled(FORMAT_VERSION) | {"format_version": number})
+    assert caught.value.code in ("older-format", "newer-format", "bad-state")
 
 
 def test_a_migration_runs_once_and_keeps_what_was_before(old, tmp_path, next_format) -> None:

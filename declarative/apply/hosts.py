@@ -134,7 +134,7 @@ def _looked(
     for host in hosts:
         seen = looks[host.name]
         if seen.shape and seen.readiness.state is NodeState.READY:
-            offers.append(offer_of_host(host, seen.shape))
+            offers.append(offer_of_host(host, seen.shape, seen.readiness.can))
         else:
             word = seen.readiness.state.value.replace("_", " ")
             reasons.append((host, f"{word}: {seen.readiness.reason or 'no reason is known'}"))

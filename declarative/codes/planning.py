@@ -138,6 +138,19 @@ STRUCTURAL: dict[str, Code] = {
         "max_price: 2  # and the backend reports no prices",
         "declare the price in the backend's `catalog`, or leave `max_price` out",
     ),
+    "isolation": Code(
+        Group.STRUCTURAL,
+        "the task asks for limits that the kernel enforces, and the host cannot set them",
+        "isolation: hard  # and the host lets its user make no cgroups",
+        "let the host's user be root, or delegate cgroups to him; or leave `isolation` out: ranks are then "
+        "held to their blocks as well as the host can",
+    ),
+    "no-runtime": Code(
+        Group.STRUCTURAL,
+        "the task has an `image`, and the host has neither podman nor docker that this user can use",
+        "image: python:3.12  # and podman is not installed",
+        "install podman there, or leave `image` out: ranks are then processes of the host",
+    ),
     "too-small": Code(
         Group.STRUCTURAL,
         "even the whole node has less than a rank asks for",

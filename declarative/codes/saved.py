@@ -45,7 +45,7 @@ SAVED: dict[str, Code] = {
     ),
     "plan-node-state": Code(
         Group.SAVED,
-        "a node to which the plan gives work is not ready any more",
+        "a node to which the plan gives work is not ready any more, or cannot do what the task asks of it",
         "a host that went down",
         "wait until it is ready, or plan again",
     ),

@@ -220,6 +220,8 @@ class Board:
             task.regions,
             task.spot_policy,
             task.max_price,
+            task.isolation,
+            task.image is None,
         )
         size = (task.resources, task.whole_nodes)
         key = (limits, size, _together(task))

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from declarative.blocks import fewest, misfits, share
 from declarative.placement.kinds import Kind
 from declarative.placement.types import Node, Rejection
-from declarative.spec import Fleet, SpotPolicy, Task
-from declarative.state import NodeState
+from declarative.spec import Fleet, Isolation, SpotPolicy, Task
+from declarative.state import HARD, RUNTIMES, NodeState
 
 
 class Reason(NamedTuple):
@@ -40,7 +40,7 @@ def fleet_reason(task: Task, fleet: Fleet) -> Reason | None:
 
 
 def place_reason(task: Task, kind: Kind) -> Reason | None:
-    """Backend, region, spot and price."""
+    """Backend, region, spot, price, and what the host can do."""
     if task.backends and kind.backend not in task.backends:
         return Reason("backend", f"backend {kind.backend}; the task asks for {', '.join(task.backends)}")
     if task.regions and kind.region not in task.regions:
@@ -49,7 +49,28 @@ def place_reason(task: Task, kind: Kind) -> Reason | None:
         return Reason("spot", "spot; the task asks for on-demand")
     if task.spot_policy is SpotPolicy.SPOT and not kind.spot:
         return Reason("spot", "on-demand; the task asks for spot")
-    return price_reason(task.max_price, kind.price, "the task")
+    return price_reason(task.max_price, kind.price, "the task") or able_reason(task, kind)
+
+
+def able_reason(task: Task, kind: Kind) -> Reason | None:
+    """Whether the host can do what the task asks for; what is not known of it is not held against it."""
+    if lacks_hard(kind.can, task.isolation):
+        return Reason(
+            "isolation", "its kernel cannot hold a rank to its blocks; the task has `isolation: hard`"
+        )
+    if lacks_runtime(kind.can, task.image):
+        return Reason("no-runtime", f"neither {' nor '.join(RUNTIMES)} can be used; the task has an `image`")
+    return None
+
+
+def lacks_hard(can: frozenset[str] | None, isolation: str | None) -> bool:
+    """Whether a host is known to be unable to do what `isolation` asks for."""
+    return isolation == Isolation.HARD.value and can is not None and HARD not in can
+
+
+def lacks_runtime(can: frozenset[str] | None, image: str | None) -> bool:
+    """Whether a host is known to be unable to run an image."""
+    return image is not None and can is not None and not can.intersection(RUNTIMES)
 
 
 def price_reason(cap: float | None, price: float | None, whose: str) -> Reason | None:

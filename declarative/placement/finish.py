@@ -143,7 +143,7 @@ def _new_node(board: Board, launch: Launch, name: str) -> Node:
         total=kind.total,
         price=kind.price,
         spot=kind.spot,
-        readiness=Readiness(state=NodeState.READY, reason="to be launched"),
+        readiness=Readiness(state=NodeState.READY, reason="to be launched", can=kind.can),
         new=True,
         offer=offer,
     )

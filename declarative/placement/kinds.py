@@ -28,6 +28,7 @@ class Kind:
     total: int
     price: float | None
     spot: bool
+    can: frozenset[str] | None = None
 
     @property
     def cost(self) -> float:
@@ -56,6 +57,7 @@ def of_node(node: Node) -> tuple[Any, ...]:
         node.total,
         node.price,
         node.spot,
+        node.readiness.can,
     )
 
 
@@ -71,6 +73,7 @@ def of_offer(offer: Offer, fleet: Fleet) -> tuple[Any, ...]:
         split(offer.shape, offer.blocks(fleet)) or 1,
         offer.price,
         offer.spot,
+        offer.can,
     )
 
 
@@ -94,4 +97,5 @@ def by_name(kind: Kind) -> tuple[object, ...]:
         kind.total,
         (shape.cpu, shape.memory_mib, shape.gpus, shape.gpu_name or "", shape.gpu_memory_mib or 0),
         (shape.disk_mib or 0, shape.disk_mib is None, shape.gpu_memory_mib is None, shape.gpu_vendor or ""),
+        (kind.can is None, sorted(kind.can or ())),
     )

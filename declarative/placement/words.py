@@ -15,6 +15,8 @@ STRUCTURAL = (
     "spot",
     "price",
     "price-unknown",
+    "isolation",
+    "no-runtime",
     "too-small",
     "too-large",
     "volume-missing",
@@ -33,6 +35,8 @@ WORDS = {
     "spot": "ruled out by the spot policy",
     "price": "over the price cap",
     "price-unknown": "without a known price",
+    "isolation": "without hard limits",
+    "no-runtime": "without podman or docker",
     "too-small": "too small",
     "too-large": "too large",
     "volume-missing": "without the volume",
@@ -47,6 +51,12 @@ WORDS = {
     "fleet-max": "beyond the fleet's maximum",
     "limit": "beyond the offer's limit",
 }
+
+ABLE = {
+    "isolation": "let the hosts' user be root there or delegate cgroups to him, or leave out `isolation`",
+    "no-runtime": "install podman on a host, or leave out the task's `image`",
+}
+"""What helps where hosts cannot do what a task asks for."""
 
 
 def summary_of(task: Task, found: int, counts: Mapping[str, int], *, never: bool, fleets: int) -> str:
@@ -84,6 +94,9 @@ def hint_for(
     if "too-large" in codes and task.whole_nodes and never:
         advice = "widen the range in the task's `resources`, or set `exclusive: false`"
         return f"{advice}; {fits}" if fits else advice
+    if never and codes & {"isolation", "no-runtime"} and not fits:
+        found = sorted(codes & {"isolation", "no-runtime"})
+        return "; ".join(ABLE[code] for code in found)
     if "not-ready" in codes and task.instances:
         advice = "wait until the pinned node is ready, or pin another one"
         return f"{advice}; {fits}" if fits else advice

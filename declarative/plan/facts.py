@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from declarative.diagnostic import Diagnostic
+from declarative.placement.filters import lacks_hard, lacks_runtime
 from declarative.plan.observe import effective, rank_of
 from declarative.plan.types import Inventory, Op, Plan
 from declarative.plan.values import to_data
@@ -47,6 +48,8 @@ class Facts:
     """Recorded nodes and volumes that are not there."""
     found: Mapping[str, str] = field(default_factory=dict)
     """What commands that were cut short had made, by a digest of it."""
+    able: Mapping[str, bool] = field(default_factory=dict)
+    """Whether nodes can do, as far as is known, what ranks on them ask of a host: an image, hard limits."""
     ranks: Mapping[str, bool] = field(default_factory=dict)
     """Whether a rank lets go of its blocks by itself: those that do, and those beside which others start."""
     offers: Mapping[str, OfferFact | None] = field(default_factory=dict)
@@ -90,6 +93,7 @@ def _facts(plan: Plan, state: State, inventory: Inventory, ranks: Iterable[str])
         },
         gone=tuple(sorted(str(a) for a in inventory.gone if a in state.records and a.kind in LOSABLE)),
         found={str(a): _print(r) for a, r in sorted(inventory.recovered.items())},
+        able=_able(plan, known, inventory),
         ranks={name: known.get("reservation", name) is None for name in sorted(ranks)},
         offers=_offers(plan, state, inventory),
     )
@@ -112,6 +116,27 @@ def _working(plan: Plan, known: State) -> set[str]:
             if place and f"create:{place.address}" not in action.needs:
                 out.add(str(place.inputs["node"]))
     return out
+
+
+def _able(plan: Plan, known: State, inventory: Inventory) -> dict[str, bool]:
+    can = {o.host.name: o.can for found in inventory.offers.values() for o in found if o.host}
+    can |= {name: seen.can for name, seen in inventory.readiness.items()}
+    made = [a for a in plan.actions if a.op is Op.CREATE and a.after]
+    places = {r.address.name: str(r.inputs["node"]) for r in known.of("reservation")}
+    places |= {
+        a.address.name: str(a.after["node"]) for a in made if a.address.kind == "reservation" and a.after
+    }
+    out: dict[str, bool] = {}
+    for action in made:
+        asked = action.after or {}
+        isolation, image = asked.get("isolation"), asked.get("image")
+        node = places.get(action.address.name)
+        if action.address.kind != "rank" or node is None or (isolation is None and image is None):
+            continue
+        has = can.get(node)
+        fits = not lacks_hard(has, isolation) and not lacks_runtime(has, image)
+        out[node] = out.get(node, True) and fits
+    return dict(sorted(out.items()))
 
 
 def _freed(plan: Plan, state: State, known: State) -> set[str]:
@@ -227,6 +252,11 @@ def differences(
             more = f": {why.reason}" if why and why.reason else ""
             summary = f"node/{name} was {was.value} when the plan was made, and is {now.value} now{more}"
             hint = f"the plan gives it work: wait until it is ready again, or {AGAIN}"
+            out.append(Diagnostic(code="plan-node-state", summary=summary, hint=hint, address=f"node/{name}"))
+    for name, able in before.able.items():
+        if able and not after.able.get(name, True):
+            summary = f"node/{name} cannot do any more what a task that the plan gives it asks for"
+            hint = f"the task has `isolation: hard` or an `image`: mend the node, or {AGAIN}"
             out.append(Diagnostic(code="plan-node-state", summary=summary, hint=hint, address=f"node/{name}"))
     for name, freed in before.ranks.items():
         if after.ranks.get(name) is not freed:

@@ -137,7 +137,7 @@ def declared_shape(host: Host) -> Shape | None:
     return None
 
 
-def offer_of_host(host: Host, shape: Shape) -> Offer:
+def offer_of_host(host: Host, shape: Shape, can: frozenset[str] | None = None) -> Offer:
     """A host as what a node is made of: there is one of it, and nobody bills it.
 
     It is a zone of its own: a volume on its disk can be had there alone.
@@ -151,6 +151,7 @@ def offer_of_host(host: Host, shape: Shape) -> Offer:
         price=0.0,
         limit=1,
         host=host,
+        can=can,
     )
 
 

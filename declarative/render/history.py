@@ -14,7 +14,7 @@ _STYLES = {"failed": "red", None: "yellow"}
 
 
 def history_text(operations: Iterable[Operation], *, color: bool) -> str:
-    """An entry a line, in the order given: when, what, to what, with what result."""
+    """An entry a line, in the order given: when, what, to what, with what result, and by whom."""
     paint = Paint(color=color)
     return seal(columns([_row(entry) for entry in operations], paint, indent=""), color=color)
 
@@ -23,11 +23,13 @@ def _row(entry: Operation) -> tuple[Cell, ...]:
     was = f" (was {clean(entry.was)})" if entry.was else ""
     result = clean(entry.result or "open: read back by the next apply")
     error = f": {sentence(entry.error)}" if entry.error else ""
+    who = f"{clean(entry.doing)} on {clean(entry.host)}" if entry.doing and entry.host else ""
     return (
         Cell(iso(entry.begun_at) or ""),
         Cell(clean(entry.op)),
         Cell(clean(entry.address) + was),
         Cell(result + error, _STYLES.get(entry.result)),
+        Cell(who),
     )
 
 
@@ -48,4 +50,6 @@ def _entry(entry: Operation) -> dict[str, Any]:
         "ended_at": iso(entry.ended_at),
         "result": entry.result,
         "error": entry.error,
+        "host": entry.host,
+        "doing": entry.doing,
     }

@@ -6,7 +6,7 @@ from declarative.spec.later import Retry, RetryEvent
 from declarative.spec.mounts import Mount, Mounts
 from declarative.spec.project import Project, Variable
 from declarative.spec.split import Blocks
-from declarative.spec.task import CreationPolicy, StartupOrder, StopCriteria, Task
+from declarative.spec.task import CreationPolicy, Isolation, StartupOrder, StopCriteria, Task
 from declarative.spec.text import Env, Name, Tags
 from declarative.spec.values import Count, Duration, Gpu, Memory, Resources, Size
 from declarative.spec.volume import Volume
@@ -31,6 +31,7 @@ __all__ = [
     "Env",
     "Fleet",
     "Gpu",
+    "Isolation",
     "Memory",
     "Mount",
     "Mounts",

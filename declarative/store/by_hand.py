@@ -131,8 +131,7 @@ def _observations(connection: Connection, state: State) -> None:
     for name, status in state.ranks.items():
         rows.put_rank(connection, name, status)
     for name, seen in state.readiness.items():
-        values = {"state": seen.state.value, "reason": seen.reason, "observed_at": seen.observed_at}
-        rows.put_node(connection, name, values)
+        rows.put_node(connection, name, rows.seen_values(seen))
     for name, since in state.idle_since.items():
         rows.put_node(connection, name, {"idle_since": since})
 
@@ -140,10 +139,12 @@ def _observations(connection: Connection, state: State) -> None:
 def _open_ones(connection: Connection, left: tuple[Intent, ...], now: float) -> None:
     """The open ones are those of the state, under their ids; what ended stays, but for ids that are taken."""
     journal = t.operations.c
+    kept = (journal.begun_at, journal.host, journal.doing)
     begun = {
-        row.id: row.begun_at
-        for row in connection.execute(select(journal.id, journal.begun_at).where(journal.ended_at.is_(None)))
+        row.id: {column.name: getattr(row, column.name) for column in kept}
+        for row in connection.execute(select(journal.id, *kept).where(journal.ended_at.is_(None)))
     }
+    unknown = {"begun_at": now, "host": None, "doing": None}
     connection.execute(delete(t.operations).where(journal.ended_at.is_(None)))
     connection.execute(delete(t.operations).where(journal.id.in_([intent.id for intent in left])))
     _insert(
@@ -159,7 +160,7 @@ def _open_ones(connection: Connection, left: tuple[Intent, ...], now: float) -> 
                 "token": intent.token,
                 "inputs": plain(intent.inputs),
                 "needs": sorted(map(str, intent.needs)),
-                "begun_at": begun.get(intent.id, now),
+                **begun.get(intent.id, unknown),
             }
             for intent in left
         ],

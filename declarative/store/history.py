@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, insert, select
 
 from declarative.state import Address
-from declarative.store.tables import operations
+from declarative.store.tables import operations, writer_lock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +25,20 @@ class Operation:
     ended_at: float | None
     result: str | None
     error: str | None
+    host: str | None = None
+    doing: str | None = None
+    """Who began it last: the command, and the host that it ran on. None for what is older than that."""
     was: str | None = None
     """Of a move: the address before it."""
+
+
+def who() -> dict[str, Any]:
+    """The columns that say who writes this entry, inside a writer's transaction: whoever has the lock."""
+    holder = writer_lock.c
+    return {
+        "host": select(holder.host).scalar_subquery(),
+        "doing": select(holder.doing).scalar_subquery(),
+    }
 
 
 def next_id(connection: Connection) -> int:
@@ -62,6 +74,7 @@ def note(
             begun_at=now,
             ended_at=now,
             result="done",
+            **who(),
         )
     )
 
@@ -97,5 +110,7 @@ def _operation(row: Row[Any]) -> Operation:
         ended_at=row.ended_at,
         result=row.result,
         error=row.error,
+        host=row.host,
+        doing=row.doing,
         was=row.inputs.get("from") if row.op == "move" else None,
     )

@@ -117,6 +117,7 @@ def _ranks(connection: Connection, names: Sequence[str] | None = None) -> dict[s
             started_at=row.started_at,
             ended_at=row.ended_at,
             mounted=tuple(row.mounted),
+            confinement=row.confinement,
         )
         for row in rows
     }
@@ -126,7 +127,12 @@ def _ranks(connection: Connection, names: Sequence[str] | None = None) -> dict[s
 def _nodes(connection: Connection) -> tuple[dict[str, Readiness], dict[str, float]]:
     rows = connection.execute(select(t.node_status)).all()
     readiness = {
-        row.name: Readiness(state=NodeState(row.state), reason=row.reason, observed_at=row.observed_at)
+        row.name: Readiness(
+            state=NodeState(row.state),
+            reason=row.reason,
+            observed_at=row.observed_at,
+            can=None if row.can is None else frozenset(row.can),
+        )
         for row in rows
         if row.state is not None
     }
@@ -342,10 +348,21 @@ def put_rank(connection: Connection, name: str, status: RankStatus) -> None:
         "started_at": status.started_at,
         "ended_at": status.ended_at,
         "mounted": list(status.mounted),
+        "confinement": status.confinement,
     }
     changed = connection.execute(update(t.rank_status).where(t.rank_status.c.name == name).values(values))
     if not changed.rowcount:
         connection.execute(insert(t.rank_status).values(name=name, **values))
+
+
+def seen_values(seen: Readiness) -> dict[str, Any]:
+    """What was observed of a node, as columns."""
+    return {
+        "state": seen.state.value,
+        "reason": seen.reason,
+        "observed_at": seen.observed_at,
+        "can": None if seen.can is None else sorted(seen.can),
+    }
 
 
 def put_node(connection: Connection, name: str, values: Mapping[str, Any]) -> None:

@@ -92,6 +92,7 @@ rank_status = Table(
     Column("started_at", Double),
     Column("ended_at", Double),
     Column("mounted", JSON, nullable=False),
+    Column("confinement", Text),
 )
 
 node_status = Table(
@@ -102,6 +103,7 @@ node_status = Table(
     Column("reason", Text),
     Column("observed_at", Double),
     Column("idle_since", Double),
+    Column("can", JSON(none_as_null=True)),  # NULL: not known
 )
 
 # Never deleted from: a generation that was used once is not used again, or a token would come back.
@@ -128,6 +130,8 @@ operations = Table(
     Column("ended_at", Double),
     Column("result", Text),
     Column("error", Text),
+    Column("host", Text),  # who began it last, from the lock; NULL: by a tool that did not say
+    Column("doing", Text),
 )
 one_open = Index("uq_operations_open", operations.c.address, operations.c.op, unique=True)
 """One open intent of a kind for each address; `suit` confines it to open ones."""
@@ -150,7 +154,16 @@ writer_lock = Table(
 
 Migration = Callable[[Connection], None]
 
-MIGRATIONS: Sequence[Migration] = ()
+
+def _to_2(connection: Connection) -> None:
+    """How ranks are confined, what hosts can do, and who did what."""
+    connection.exec_driver_sql("ALTER TABLE rank_status ADD COLUMN confinement TEXT")
+    connection.exec_driver_sql("ALTER TABLE node_status ADD COLUMN can JSON")
+    connection.exec_driver_sql("ALTER TABLE operations ADD COLUMN host TEXT")
+    connection.exec_driver_sql("ALTER TABLE operations ADD COLUMN doing TEXT")
+
+
+MIGRATIONS: Sequence[Migration] = (_to_2,)
 """MIGRATIONS[i] makes format i+2 of format i+1, on every database; append, never edit.
 
 With each: the format before it as a fixture in `tests/states`. What every format keeps: see `migrations`.

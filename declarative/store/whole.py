@@ -25,7 +25,7 @@ from declarative.state import (
 from declarative.store.check import Held
 from declarative.store.database import plain
 from declarative.store.faults import StateError
-from declarative.store.rows import by_address
+from declarative.store.rows import by_address, seen_values
 from declarative.store.tables import FORMAT_VERSION
 
 OPS = ("create", "update", "delete")
@@ -47,9 +47,10 @@ LINEAGE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 def dump(state: State, held: Held) -> dict[str, Any]:
     """The whole state as JSON-able data: the same state, the same data in the same order."""
-    nodes = {name: asdict(seen) for name, seen in state.readiness.items()}
+    nodes = {name: seen_values(seen) for name, seen in state.readiness.items()}
+    unseen = {"state": None, "reason": None, "observed_at": None, "can": None}
     for name, since in state.idle_since.items():
-        nodes.setdefault(name, {"state": None, "reason": None, "observed_at": None})["idle_since"] = since
+        nodes.setdefault(name, dict(unseen))["idle_since"] = since
     data = {
         "format_version": FORMAT_VERSION,
         "lineage": state.lineage,
@@ -100,7 +101,7 @@ def parse(data: object) -> tuple[State, Held]:
     found = data if isinstance(data, dict) else {}
     _check_format(found.get("format_version"))
     top = _fields(
-        data,
+        _renewed(data),
         "the state",
         format_version=WHOLE,
         lineage=(str, None),
@@ -147,7 +148,7 @@ def _bad(what: str) -> StateError:
 
 
 def _check_format(found: object) -> None:
-    if isinstance(found, int) and not isinstance(found, bool) and found != FORMAT_VERSION:
+    if isinstance(found, int) and not isinstance(found, bool) and not 1 <= found <= FORMAT_VERSION:
         newer = found > FORMAT_VERSION
         raise StateError(
             "newer-format" if newer else "older-format",
@@ -155,6 +156,21 @@ def _check_format(found: object) -> None:
             "push it with the version of fleetform that pulled it"
             + ("" if newer else "; then let this one renew the state"),
         )
+
+
+def _renewed(data: object) -> object:
+    """What an earlier format printed, as this one does: with what it did not know of as not known."""
+    if not isinstance(data, dict) or data.get("format_version") != 1:
+        return data
+    added = {"ranks": {"confinement": None}, "nodes": {"can": None}}
+    return {key: _with(value, added[key]) if key in added else value for key, value in data.items()}
+
+
+def _with(things: object, more: Mapping[str, object]) -> object:
+    """Each of the things, with fields that it did not have."""
+    if not isinstance(things, dict):
+        return things
+    return {n: {**more, **thing} if isinstance(thing, dict) else thing for n, thing in things.items()}
 
 
 def _fields(value: object, where: str, **types: Types) -> dict[str, Any]:
@@ -272,6 +288,7 @@ def _read_rank(value: object, where: str) -> RankStatus:
         started_at=(*NUMBER, None),
         ended_at=(*NUMBER, None),
         mounted=LIST,
+        confinement=(str, None),
     )
     if not all(isinstance(path, str) for path in item["mounted"]):
         raise _bad(f"`mounted` of {where} is of another type")
@@ -292,7 +309,10 @@ def _read_nodes(values: Mapping[str, object]) -> tuple[dict[str, Readiness], dic
             state=(str, None),
             reason=(str, None),
             observed_at=(*NUMBER, None),
+            can=(list, None),
         )
+        if not all(isinstance(word, str) for word in item["can"] or ()):
+            raise _bad(f"`can` of {where} is of another type")
         if item["idle_since"] is not None:
             idle[name] = item["idle_since"]
         if item["state"] is not None:
@@ -300,8 +320,9 @@ def _read_nodes(values: Mapping[str, object]) -> tuple[dict[str, Readiness], dic
                 state=_state(NodeState, item["state"], where),
                 reason=item["reason"],
                 observed_at=item["observed_at"],
+                can=None if item["can"] is None else frozenset(item["can"]),
             )
-        elif (item["reason"], item["observed_at"]) != (None, None):
+        elif (item["reason"], item["observed_at"], item["can"]) != (None, None, None):
             raise _bad(f"{where} was observed, and has no `state`")
     return readiness, idle
 

@@ -101,6 +101,7 @@ class Writer:
                 "inputs": plain(inputs),
                 "needs": sorted(map(str, needs)),
                 "begun_at": self._clock(),
+                **history.who(),
             }
             if op in earlier:
                 return intents.take_up(connection, earlier[op], values)
@@ -304,8 +305,7 @@ class Writer:
         """Write whether nodes may take work; the serial stays."""
         with self._write() as connection:
             for name, seen in readiness.items():
-                values = {"state": seen.state.value, "reason": seen.reason, "observed_at": seen.observed_at}
-                rows.put_node(connection, name, values)
+                rows.put_node(connection, name, rows.seen_values(seen))
 
     @resumed
     def set_idle(self, node: str, since: float | None) -> None:
