@@ -179,6 +179,10 @@ class Launch:
     hostfile: str | None = None
     """The MPI host file's text: the provider writes it for the rank and names it in `…MPI_HOSTFILE`."""
     files: Bundle | None = None
+    memory_mib: int | None = None
+    """The memory that it may have, as strictly as its host can see to that; None for all that there is."""
+    hard: bool = False
+    """Refuse to start it where the kernel would not hold it to its `cpus` and its memory."""
 
 
 class Provider(Protocol):

@@ -220,11 +220,6 @@ def merge_offers(declared: tuple[Offer, ...], reported: tuple[Offer, ...]) -> tu
     Any declared one replaces those that take whatever shape is asked for: the catalog says what there is.
     """
     types = {o.instance_type for o in declared}
-    # What its hosts can do, a catalog does not say.
-    can = {o.can for o in reported if o.shaped}
-    if len(can) == 1:
-        (known,) = can
-        declared = tuple(replace(o, can=known) for o in declared)
     return declared + tuple(
         o for o in reported if o.instance_type not in types and not (declared and o.shaped)
     )

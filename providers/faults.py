@@ -9,6 +9,7 @@ _REFUSED = {
     "missing": (PermanentKind.NOT_FOUND, None),
     "tools": (PermanentKind.INVALID, "install flock and setsid (util-linux)"),
     "unwritable": (PermanentKind.AUTH, "let the calling user write there"),
+    "isolation": (PermanentKind.INVALID, "leave out `isolation`, or let the host's user make control groups"),
     "nospace": (PermanentKind.NO_CAPACITY, "free some space on the disk of the node's folder"),
 }
 """Codes of the runner, all of which say that nothing was changed; `usage` is left for the default."""

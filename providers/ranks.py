@@ -13,12 +13,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 from declarative.provider import Launch, PermanentError, PermanentKind, TransientError, TransientKind
+from declarative.spec.amounts import show_mib
 from declarative.state import LIMIT_REACHED, RankState, RankStatus
 from providers import runner
 from providers.runner import Attempt, AttemptState, Runner, RunnerError
 
 _ATTEMPT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", re.ASCII)
 
+MEBIBYTE = 1024 * 1024
 VOLUME_VARIABLE = "FLEETFORM_VOLUME_"
 LACKING = {
     "absent": "its host has no {} (`instance_path`)",
@@ -62,6 +64,12 @@ class Ranks:
         """See `Provider.change_limit`."""
         self._runner.set_limit(attempt, seconds)
 
+    def forget_lost(self) -> None:
+        """Let go of what nobody ended: control groups would outlive the node's folder."""
+        for name, attempt in self._runner.poll().items():
+            if attempt.state is AttemptState.LOST:
+                self._runner.forget(name)
+
     def read_log(self, attempt: str, offset: int, limit: int) -> bytes:
         """See `Provider.read_log`. An attempt that never started has an empty log."""
         try:
@@ -104,6 +112,8 @@ def prepared(node: str, usable: Sequence[int], launch: Launch, volumes: Mapping[
         attempt_id=launch.attempt,
         script=text,
         cpus=cpus,
+        memory_bytes=launch.memory_mib * MEBIBYTE if launch.memory_mib else None,
+        hard=launch.hard,
         limit_seconds=launch.max_seconds,
         grace_seconds=launch.stop_seconds,
         mounts=tuple((source, target) for target, source in sorted(volumes.items())),
@@ -168,6 +178,7 @@ def status(attempt: Attempt) -> RankStatus | None:
         started_at=attempt.started_at,
         ended_at=attempt.ended_at,
         mounted=attempt.mounted,
+        confinement=": ".join(filter(None, (attempt.confined, attempt.means))) or None,
     )
 
 
@@ -192,12 +203,25 @@ def _end(attempt: Attempt) -> tuple[RankState, str | None]:
         return RankState.FAILED, LIMIT_REACHED
     if attempt.reason in LACKING:
         return RankState.FAILED, LACKING[attempt.reason].format(attempt.lacking or "a folder of `volumes`")
+    if attempt.reason == "memory":
+        return RankState.FAILED, _memory_cause(attempt)
     if attempt.reason is not None:
         return RankState.STOPPED, None
-    code = attempt.exit_code
-    if code == 0:
+    if attempt.exit_code == 0:
         return RankState.SUCCEEDED, None
+    return RankState.FAILED, _code_cause(attempt.exit_code)
+
+
+def _memory_cause(attempt: Attempt) -> str:
+    limit = f" (limit {show_mib(attempt.memory_bytes // MEBIBYTE)})" if attempt.memory_bytes else ""
+    killed = f"killed: out of memory{limit}"
+    if attempt.exit_code == 128 + signal.SIGKILL:
+        return killed
+    return f"{_code_cause(attempt.exit_code)}, after a process of it was {killed}"  # it may have gone on
+
+
+def _code_cause(code: int | None) -> str:
     cause = f"exit code {code}"
     if code is not None and code - 128 in set(signal.Signals):
         cause += f" ({signal.Signals(code - 128).name})"
-    return RankState.FAILED, cause
+    return cause

@@ -41,8 +41,9 @@ class AttemptState(StrEnum):
 class Launch:
     """What to run, once.
 
-    `script` is a shell script as `script()` makes it. `cpus` are the numbers of the CPUs it is bound to,
-    where the host can do that; none means all. After `limit_seconds` it is stopped, with `grace_seconds`
+    `script` is a shell script as `script()` makes it. `cpus` are the numbers of the CPUs it is bound to, none
+    for all, and it may have `memory_bytes` of memory: both as strictly as the host can. With `hard` it is not
+    started where the kernel would not enforce them. After `limit_seconds` it is stopped, with `grace_seconds`
     between TERM and KILL. `mounts` are pairs of a folder and of the path where the task, and nobody else,
     shall see it, both absolute. Where the host does not allow that, the task runs without. `binds` are the
     same, of folders and files that the host may or may not have: without one that is not optional (the third
@@ -52,6 +53,8 @@ class Launch:
     attempt_id: str
     script: str
     cpus: tuple[int, ...] = ()
+    memory_bytes: int | None = None
+    hard: bool = False
     limit_seconds: int | None = None
     grace_seconds: int = 10
     mounts: tuple[tuple[str, str], ...] = ()
@@ -63,10 +66,12 @@ class Attempt:
     """An attempt as its host saw it when it was asked.
 
     `exit_code` is 128 plus the signal's number for a task that was killed. `reason` is why it was ended from
-    outside: `stopped`, `limit`, or None; or why it never began: `absent` and `unmounted` tell of the host's
-    `lacking` path, one of `Launch.binds`. `started_at` and `ended_at` are seconds since the epoch by the
-    host's clock, which may differ from ours. `mounted` holds the paths of `Launch.mounts` and `Launch.binds`
-    that came about.
+    outside: `stopped`, `limit`, `memory` (the kernel killed something of it for want of memory), or None; or
+    why it never began: `absent` and `unmounted` tell of the host's `lacking` path, one of `Launch.binds`.
+    `started_at` and `ended_at` are seconds since the epoch by the host's clock, which may differ from ours.
+    `mounted` holds the paths of `Launch.mounts` and `Launch.binds` that came about. `confined` is how it is
+    held to its CPUs and memory: `hard`, `soft` or `none`, and by what `means`, within `memory_bytes`; None
+    where nobody asked for that, or an older runner has it.
     """
 
     attempt_id: str
@@ -78,13 +83,17 @@ class Attempt:
     ended_at: float | None = None
     mounted: tuple[str, ...] = ()
     lacking: str | None = None
+    confined: str | None = None
+    means: str | None = None
+    memory_bytes: int | None = None
 
 
 class RunnerError(Exception):
     """The host refused what it was asked.
 
-    `code` is one of usage, missing, tools (a program is not there), unwritable, nospace, truncated and busy:
-    then nothing was changed. Or it is `failed`, for all that was not foreseen.
+    `code` is one of usage, missing, tools (a program is not there), unwritable, nospace, truncated, busy and
+    isolation (`hard` cannot be had): then nothing was changed. Or it is `failed`, for all that was not
+    foreseen.
     """
 
     def __init__(self, code: str, text: str) -> None:
@@ -111,6 +120,10 @@ class Runner:
         options = ["--grace", str(launch.grace_seconds)]
         if launch.cpus:
             options += ["--cpus", ",".join(map(str, launch.cpus))]
+        if launch.memory_bytes is not None:
+            options += ["--memory", str(launch.memory_bytes)]
+        if launch.hard:
+            options += ["--hard", "1"]
         if launch.limit_seconds is not None:
             options += ["--limit", str(launch.limit_seconds)]
         mounts = [(target, "--mount", source) for source, target in launch.mounts]
@@ -226,9 +239,11 @@ def _attempts(answer: Finished) -> dict[str, Attempt]:
 
 
 def _attempt(fields: Sequence[bytes]) -> Attempt:
-    attempt_id, state, _pid, code, reason, log_bytes, started, ended, mounts = fields
+    attempt_id, state, _pid, code, reason, log_bytes, started, ended, mounts, *more = fields
     paths = () if mounts == _NONE else tuple(map(_path, mounts.split(b",")))
     began = reason not in _NEVER_BEGAN
+    # An attempt that an older runner started has none of it.
+    level, means, memory = more[0].split(b":") if more and more[0] != _NONE else (_NONE, _NONE, _NONE)
     return Attempt(
         attempt_id=attempt_id.decode(),
         state=AttemptState(state.decode()),
@@ -239,6 +254,9 @@ def _attempt(fields: Sequence[bytes]) -> Attempt:
         ended_at=None if ended == _NONE else float(ended),
         mounted=paths if began else (),
         lacking=None if began else next(iter(paths), None),
+        confined=None if level == _NONE else level.decode(),
+        means=None if means == _NONE else means.decode(),
+        memory_bytes=None if memory == _NONE else int(memory),
     )
 
 

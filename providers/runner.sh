@@ -4,8 +4,9 @@
 # its own and is launched at most once, ever; to run a task again, take a new id. Needs flock and setsid
 # (util-linux), coreutils, grep and sed. The folder of all attempts is $FLEETFORM_RUNNER_DIR, on a local disk.
 #
-#   start ID BYTES [--cpus LIST] [--limit SECONDS] [--grace SECONDS] [MOUNT]... <script of BYTES bytes
-#          MOUNT: --mount SRC DST or --bind-if-any SRC DST, which may fail, or --bind SRC DST, which may not
+#   start ID BYTES [--cpus LIST] [--memory BYTES] [--hard 1] [--limit SECONDS] [--grace SECONDS] [MOUNT]...
+#          <script of BYTES bytes; MOUNT: --mount SRC DST or --bind-if-any SRC DST, which may fail, or
+#          --bind SRC DST, which may not
 #   poll [ID]...               all attempts without an ID
 #   tail ID OFFSET [MAX]       "FLEETFORM-LOG COUNT", then that many bytes of the log from byte OFFSET on
 #   stop ID GRACE              TERM to the group, KILL to all that is left GRACE seconds later; returns when dead
@@ -14,14 +15,18 @@
 #
 # start, poll, stop and limit answer with these lines; other lines before and after them are noise:
 #   FLEETFORM-HOST 1 BOOT_ID NOW FREE_KIB
-#   ID STATE PID EXIT_CODE REASON LOG_BYTES STARTED ENDED MOUNTS        `-` for what there is none of
+#   ID STATE PID EXIT_CODE REASON LOG_BYTES STARTED ENDED MOUNTS CONFINED        `-` for what there is none of
 #   FLEETFORM-END
 # STATE: running exited orphan (supervisor dead, task alive) lost (both dead) rebooted missing claimed (never
-# launched). REASON: stopped, limit, or absent or unmounted if a --bind failed: MOUNTS is its SRC then. Times are
-# epoch seconds of this host. MOUNTS: DSTs, commas between them, with %25 %20 %2C for percent, space, comma. A refusal is a line `FLEETFORM-ERR CODE TEXT` with an exit status of its own.
+# launched). REASON: stopped, limit, memory (the kernel killed something of it for want of memory), or absent or
+# unmounted if a --bind failed: MOUNTS is its SRC then. Times are epoch seconds of this host. MOUNTS: DSTs, commas
+# between them, with %25 %20 %2C for percent, space, comma. CONFINED: LEVEL:MEANS:MEMORY, how it is held to --cpus
+# and --memory: hard (by the kernel; with --hard nothing else will do), soft, none. A refusal is a line
+# `FLEETFORM-ERR CODE TEXT` with an exit status of its own.
 #
-# An attempt's files: started (claims the id), pid, exit, log, mounts, ctl (why and when it is to end), lock (held
-# to change these), run (locked by the supervisor as long as the run lasts). pid, exit and ctl get their bytes when
+# An attempt's files: started (claims the id), pid, exit, log, mounts, confined (see above, and its control groups),
+# ctl (why and when it is to end), lock (held to change these), run (locked by the supervisor as long as the run
+# lasts). pid, exit and ctl get their bytes when
 # the attempt starts and are overwritten in place: a full disk shall neither lose an exit code nor stop a stop.
 set -u
 case ${1-} in
@@ -54,6 +59,8 @@ attempt() { # ID: the attempt that all functions below are about
 B=${FLEETFORM_RUNNER_DIR:-/var/tmp/fleetform-$(id -u)} # not below /tmp: exit codes have to outlive a reboot
 case $B in /*) ;; *) B=$PWD/$B ;; esac
 case $0 in /*) self=$0 ;; *) self=$PWD/$0 ;; esac
+# shellcheck source=confine.sh
+[ "${confines-}" ] || . "${self%/*}/confine.sh" # on hosts it stands before this text, in the same file
 FLEETFORM_RUNNER_DIR=$B
 export FLEETFORM_RUNNER_DIR
 [ ! -e "$B" ] || [ -O "$B" ] || die unwritable "$B belongs to someone else"
@@ -83,11 +90,12 @@ get() { { from=$1 && shift && read -r "$@" <"$d/$from"; } 2>/dev/null; } # FILE 
 put() { printf '%-63s\n' "$2" 1<>"$d/$1"; } # FILE TEXT
 load() { # all of it without a fork: there may be hundreds of attempts
   boot='' up0='' t0='' grace='' sup='' supborn='' pid='' pidborn='' code='' why='' t1=''
-  reason=- killat=- limitat=- watcher=0
+  reason=- killat=- limitat=- watcher=0 confined='' groups=''
   get started boot up0 t0 grace sup supborn
   get pid pid pidborn
   get ctl reason killat limitat watcher
   get exit code why t1
+  get confined confined groups
   :
 }
 state() { # load, and sets s
@@ -105,10 +113,12 @@ live() { # state, and whether there is something to end
   state
   case $s in running | orphan) return 0 ;; *) return 1 ;; esac
 }
-# The attempt's processes, as far as they can be told without cgroups: those of its session, and those elsewhere
-# that carry its mark in their environment. Not those that we may not signal: they are beyond us.
+# The attempt's processes: those in its control groups, if it has any; those of its session; and those elsewhere that
+# carry its mark in their environment. Not those that we may not signal: they are beyond us.
 members() {
   {
+    # shellcheck disable=SC2086  # folders without spaces
+    inside $groups
     if [ -n "$pid" ]; then
       look "$pid"
       if [ -z "$born" ] || [ "$born" = "$pidborn" ]; then # else the number is someone else's by now
@@ -116,7 +126,10 @@ members() {
       fi
     fi
     grep -lszxF "FLEETFORM_RUN=$d" /proc/[0-9]*/environ | cut -d/ -f3
-  } | while read -r p; do ! kill -s 0 "$p" 2>/dev/null || echo "$p"; done
+  } | sort -u | while read -r p; do
+    look "$p"
+    [ -z "$born" ] || ! kill -s 0 "$p" 2>/dev/null || echo "$p"
+  done
 }
 report() { # ID...
   free=-
@@ -129,7 +142,7 @@ report() { # ID...
       mounts=''
       get mounts mounts
       [ "$s" = exited ] || why=$reason
-      echo "$i" "$s" "${pid:--}" "${code:--}" "$why" "${t0:--}" "${t1:--}" "${mounts:--}"
+      echo "$i" "$s" "${pid:--}" "${code:--}" "$why" "${t0:--}" "${t1:--}" "${mounts:--}" "${confined:--}"
     done
   )
   # Sizes are taken after the states: whoever reads `exited` reads the size of the whole log.
@@ -163,6 +176,9 @@ rest() { # HUNDREDTHS: wait so long for the end of the run
   fi
 }
 finish() { # KILL to everything
+  for folder in $groups; do # at once, whatever they start meanwhile; not every kernel can
+    if [ -e "$folder/cgroup.kill" ]; then echo 1 >"$folder/cgroup.kill"; fi
+  done
   if alive "$pid" "$pidborn"; then kill -s KILL -- "-$pid"; fi
   for p in $(members); do kill -s KILL "$p"; done
 } 2>/dev/null
@@ -196,6 +212,16 @@ end() {
       rest 10
     fi
   done
+  vacate # where there is no supervisor to do it
+}
+vacate() { # its groups have done their work. Those just killed may take a moment to leave
+  # shellcheck disable=SC2086  # folders without spaces
+  for wait in 0 0.02 0.1 0.5 1; do
+    [ "$wait" = 0 ] || sleep "$wait"
+    emptied $groups
+    for folder in $groups; do [ ! -d "$folder" ] || continue 2; done
+    break
+  done
 }
 watch() { # NUMBER: enforces the limit; there is a new watcher for each new limit, and the old ones give up
   while live && [ "$watcher" = "$1" ] && [ "$limitat" != - ]; do
@@ -227,12 +253,14 @@ sweep() {
 
 # ---------------------------------------------------------------------------------------- how it begins
 
-options() { # OPTION...: sets cpus, limit, grace, mounts; what $mounting names is called for each mount
-  cpus='' limit=- grace=10 mounts=''
+options() { # OPTION...: sets cpus, memory, hard, limit, grace, mounts; what $mounting names is called for each mount
+  cpus='' memory='' hard='' limit=- grace=10 mounts=''
   while [ $# -gt 0 ]; do
     [ $# -ge 2 ] || die usage "$1 needs a value"
     case $1 in
     --cpus) cpus=$2 && case $2 in *[!0-9,-]*) die usage "bad list of cpus: $2" ;; esac ;;
+    --memory) memory=$2 && number "$2" "$1" ;;
+    --hard) hard=1 ;;
     --limit) limit=$2 && number "$2" "$1" && [ "$2" -gt 0 ] || die usage "--limit $2" ;;
     --grace) grace=$2 && number "$2" "$1" ;;
     --mount | --bind | --bind-if-any)
@@ -254,6 +282,20 @@ receive() { # BYTES: the payload, before any lock is taken: a cut connection may
   [ "$s" = claimed ] || return 1 # somebody was faster, and his supervisor has cleared away our payload
   [ "$size" -eq $(($1 + ${#HEAD})) ] || die truncated "$((size - ${#HEAD})) of $1 bytes came"
 }
+# What holds the task to its CPUs and its memory, before there is a task; without --hard as well as can be.
+confine() {
+  confined='' groups=''
+  [ -n "$cpus$memory" ] || [ -n "$hard" ] || return 0
+  group "fleetform.$id.$(printf %s "$d" | cksum | tr ' ' .)" "$cpus" "$memory" || :
+  level=hard
+  if [ -z "$whole" ]; then
+    if [ -n "$hard" ]; then vacate && return 1; fi
+    level=none
+    [ -z "$means" ] || level=soft
+    if [ -n "$cpus" ] && taskset -c "$cpus" true 2>/dev/null; then level=soft means=${means:+$means+}affinity; fi
+  fi
+  confined=$level:${means:--}:${memory:--}
+}
 # supervise OPTION...: the one place that launches anything. It decides only now, when it is independent of whoever
 # asked, so that a caller's death leaves an id either unused or with a supervisor.
 supervise() {
@@ -265,15 +307,21 @@ supervise() {
     return
   fi
   options "$@" # after `state`, which has a grace of its own
+  if ! confine; then
+    rm -f "$payload"
+    die isolation "this host cannot hold a rank to its blocks by the kernel, which \`isolation: hard\` asks for"
+  fi
   uptime
   look $$
   [ "$limit" = - ] || limitat=$((now + 100 * limit))
   {
-    printf '' >"$d/log" && put pid.t '' && put exit.t '' && put ctl "- - $limitat 0" &&
+    { [ -z "$confined" ] || echo "$confined $groups" >"$d/confined"; } &&
+      printf '' >"$d/log" && put pid.t '' && put exit.t '' && put ctl "- - $limitat 0" &&
       command exec 8>>"$d/run" && flock -w 10 8 && mv "$payload" "$d/task" &&
       echo "$BOOT $now $(date +%s) $grace $$ $born" >"$d/started.$$"
   } 2>/dev/null || {
     rm -f "$payload" "$d/task" "$d/started.$$"
+    vacate
     die nospace "$d"
   }
   # A link and not a rename: it cannot succeed twice, not even if `forget` took the lock away in between.
@@ -290,9 +338,13 @@ supervise() {
   rm -f "$d/task"
   get pid pid pidborn
   get ctl reason killat limitat watcher
+  # shellcheck disable=SC2086  # folders without spaces
+  if [ "$reason" = - ] && [ "$code" -ne 0 ] && killed $groups; then reason=memory; fi
+  get confined confined groups # the task may have had to do without
   sweep
   put exit.t "$code $reason $t1"
   mv "$d/exit.t" "$d/exit"
+  vacate
 }
 task() { # OPTION...: becomes the task's first process, and keeps its pid from here on
   lock
@@ -302,6 +354,12 @@ task() { # OPTION...: becomes the task's first process, and keeps its pid from h
   unlock
   [ "$reason" = - ] || exit 143 # stopped before there was a pid to stop
   options "$@"
+  for folder in $groups; do
+    if ! { echo $$ >"$folder/cgroup.procs"; } 2>/dev/null; then # it was made for us a moment ago
+      [ -z "$hard" ] || { echo "fleetform: $folder is gone; this task has \`isolation: hard\`" && exit 126; }
+      echo "soft:affinity:- $groups" >"$d/confined"
+    fi
+  done
   if [ -n "$cpus" ]; then taskset -c -p "$cpus" $$ >/dev/null 2>&1; fi
   # Root can mount in a namespace of its own; so can a user where the machine lets him be root in one.
   [ -z "$mounts" ] || for how in '' '--user --map-current-user --keep-caps'; do
@@ -439,6 +497,7 @@ forget)
   if [ -d "$d" ]; then
     lock
     if live; then die busy "$id is $s"; fi
+    vacate # of one that was lost
     mv "$d" "$B/.gone.$id.$$" 2>/dev/null || die unwritable "$d" # at once: half of it would be another state
     rm -rf "$B"/.gone.*
   fi

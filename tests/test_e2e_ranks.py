@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
+import providers
 from tests.cli import ended, every_text, fleet, hold, lines, processes, release, task, until, volume
 
+RUNNER = Path(providers.__file__).with_name("runner.sh")
 ENVIRONMENT = "python3 -c 'import json, os; print(json.dumps(dict(os.environ)))'"
 GANG = ("MASTER_NODE_IP", "NODES_IPS", "GPUS_PER_NODE", "GPUS_NUM", "MPI_HOSTFILE")
 AFFINITY = "python3 -c 'import os; print(*sorted(os.sched_getaffinity(0)))'"
@@ -125,6 +130,35 @@ def test_tasks_that_share_a_node_share_nothing_else(project):
     assert len(gpus[0] | gpus[1]) == 8
     assert not cpus[0] & cpus[1] or len(cpus[0] | cpus[1]) < 2  # a machine with one CPU wraps around
     assert [json.loads(text)["OMP_NUM_THREADS"] for text, _ in found] == ["1", "1"]
+
+
+def test_blocks_are_real(project):
+    """The kernel holds ranks to their CPUs and memory where it can, and whoever wants more is told."""
+    look = f'. "{RUNNER.with_name("confine.sh")}"; able'
+    if subprocess.run(["sh", "-c", look], capture_output=True, check=False).returncode:
+        pytest.skip("this user can make no control groups here")
+    go = project.path / "go"
+    widen = "taskset -c -p 0-1023 $$ >/dev/null || true"
+    project.declare(
+        fleet(nodes=1, blocks=4, resources={"cpu": 4, "memory": "256MB"}),
+        task("left", widen, AFFINITY, release(go), isolation="hard", resources={"cpu": 1}),
+        task("right", AFFINITY, release(go), resources={"cpu": 1}),
+        task("eats", release(go), "head -c 400M /dev/zero | tail -n 1 >/dev/null", resources={"cpu": 1}),
+    )
+    project.apply()
+    ranks = project.node("gpu-0") / "ranks"
+    logs = [ranks / f"{name}-0.1" / "log" for name in ("left", "right")]
+    until(lambda: all("\n" in log.read_text() for log in logs))
+    assert re.search(
+        r"rank/left-0 +running +node/gpu-0 +limits hard: cgroup-v[12]\n", project.run("status").out
+    )
+    left, right = (set(log.read_text().split()) for log in logs)
+    assert not left & right or len(left | right) < 2  # a machine with one CPU wraps around
+    go.touch()
+    until(lambda: all((ranks / f"{name}-0.1" / "exit").exists() for name in ("left", "right", "eats")))
+    said = project.run("status").out
+    assert re.search(r"rank/left-0 +succeeded", said)
+    assert re.search(r"rank/eats-0 +failed .*exit code 137, .*killed: out of memory \(limit 64MB\)", said)
 
 
 SECRET = "correct-horse-battery-staple"

@@ -140,7 +140,7 @@ def test_every_format_is_brought_up_to_date_in_every_database(tmp_path, new_stat
             writer.observe_nodes({"gpu-0": Readiness(state=NodeState.READY, can=frozenset({"hard"}))})
             writer.begin("create", Address("volume", "new"), "local", {"size": "1GB"})
         assert store.read().ranks["train-0"].confinement == "soft: affinity"
-        assert store.read().readiness["gpu-0"].can == {"hard"}
+        assert store.read().readiness["gpu-0"].can == frozenset({"hard"})
         newest, before, *_ = store.history([], None)
         assert (newest.host, newest.doing) == (socket.gethostname(), "apply")
         assert (before.host, before.doing) == ((None, None) if number < 2 else ("elsewhere", "apply"))

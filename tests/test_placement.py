@@ -1,11 +1,13 @@
 """Placement, case by case (DESIGN §4)."""
 
+from dataclasses import replace
+
 import pytest
 
 from declarative.blocks import Shape, split
 from declarative.placement import Ask, FleetRule, Node, VolumeAt, place
 from declarative.resource import Offer, TaskWant
-from declarative.spec import Fleet, Task
+from declarative.spec import Fleet, Isolation, Task
 from declarative.state import NodeState, Readiness, natural
 from tests.model import rank_mounts, spec
 
@@ -225,6 +227,46 @@ def test_spot_policies(policy, spots):
     offers = [offer(0.4, spot=True), offer(1.0)]
     words = {"spot_policy": policy} if policy else {}
     assert spots == [n.spot for n in run(ask(**words), [], [fleet(offers=offers)]).launches]
+
+
+def able(*words):
+    return Readiness(state=NodeState.READY, can=frozenset(words))
+
+
+ASKS = [({"isolation": "hard"}, "hard", "isolation"), ({"image": "i"}, "podman", "no-runtime")]
+
+
+def asking(words):
+    """The task, with fields that documents may not have yet."""
+    made = ask()
+    more = {k: Isolation(v) if k == "isolation" else v for k, v in words.items()}
+    return replace(made, want=replace(made.want, spec=replace(made.want.spec, **more)))
+
+
+@pytest.mark.parametrize(("words", "wanted", "code"), ASKS)
+def test_what_a_host_cannot_do_is_asked_of_another(words, wanted, code):
+    """Nodes and hosts that are to become nodes alike; what is not known is not held against them."""
+    lacks, has = replace(node("gpu-0"), readiness=able()), replace(node("gpu-1"), readiness=able(wanted))
+    out = run(asking(words), [lacks, has])
+    assert places(out)["train-0"][0] == "gpu-1"
+    assert places(run(asking(words), [node("gpu-2"), lacks]))["train-0"][0] == "gpu-2"
+    assert places(run(ask(), [lacks]))["train-0"][0] == "gpu-0"
+    cannot = fleet(nodes="0..1", offers=[offer(can=frozenset({"none"}))])
+    refusal = refused(run(asking(words), [lacks], [cannot]))
+    assert refusal.code == "never-fits"
+    assert set(causes(refusal).values()) == {code}
+    assert "hosts" in refusal.hint or "host" in refusal.hint
+    for known in (None, frozenset({wanted})):
+        rule = fleet(nodes="0..2", offers=[offer(can=known)])
+        assert len(run(asking(words), [lacks], [rule]).launches) == 1
+
+
+def test_tasks_that_differ_in_nothing_else_are_told_apart():
+    """Two tasks alike but for what they ask of a host are no one wish."""
+    lacks = replace(node("gpu-0"), readiness=able())
+    out = run([ask("plain"), asking({"isolation": "hard"})], [lacks])
+    assert set(places(out)) == {"plain-0"}
+    assert [r.task for r in out.refusals] == ["train"]
 
 
 # Readiness

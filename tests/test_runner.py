@@ -1,3 +1,4 @@
+import functools
 import os
 import shlex
 import shutil
@@ -260,6 +261,239 @@ def test_affinity_is_seen_by_the_task(host):
 def test_impossible_cpus_are_no_obstacle(host):
     host.start("exit 3", cpus=(100_000,))
     assert host.ended().exit_code == 3
+    assert (host.poll().confined, host.poll().means) == ("none", None)
+
+
+# ------------------------------------------------------------------------------------------ confinement
+
+MEMORY = 64 * 1024 * 1024
+
+
+@functools.cache
+def can_confine() -> bool:
+    """Whether this machine lets us make control groups: by trying, with the tool's own means."""
+    code = f". {shlex.quote(str(RUNNER_SH.with_name('confine.sh')))}; able"
+    return subprocess.run(["sh", "-c", code], capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture
+def confines():
+    if not can_confine():
+        pytest.skip("this user can make no control groups here")
+
+
+def groups() -> set[str]:
+    """The control groups of attempts that there are now."""
+    found = subprocess.run(
+        ["find", "/sys/fs/cgroup", "-type", "d", "-name", "fleetform*"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return set(found.stdout.splitlines())
+
+
+def groups_of(host: Host, attempt_id: str = "a") -> list[Path]:
+    return [Path(p) for p in (host.root / attempt_id / "confined").read_text().split()[1:]]
+
+
+def test_two_tasks_keep_to_their_own_cpus(host, confines):
+    """Not even those who try get out; and nothing is left of their groups."""
+    usable = sorted(os.sched_getaffinity(0))
+    if len(usable) < 2:
+        pytest.skip("this machine has one CPU")
+    text = "taskset -c -p 0-1023 $$ >/dev/null 2>&1; sed -n 's/^Cpus_allowed_list:.//p' /proc/self/status"
+    for number, cpu in enumerate(usable[:2]):
+        host.start(text, f"a{number}", cpus=(cpu,), hard=True)
+    for number, cpu in enumerate(usable[:2]):
+        ended = host.ended(f"a{number}")
+        assert (ended.exit_code, ended.confined) == (0, "hard")
+        assert host.log(f"a{number}") == f"{cpu}\n"
+    made = [*groups_of(host, "a0"), *groups_of(host, "a1")]
+    until(lambda: not any(path.exists() for path in made))
+
+
+def test_memory_has_a_limit(host, confines):
+    """Who wants more is killed, and that is told as the reason; who keeps to it is not."""
+    cpu = min(os.sched_getaffinity(0))
+    eats = f"exec {sys.executable} -c 'b\"x\" * (4 * {MEMORY})'"
+    host.start(eats, "eats", cpus=(cpu,), memory_bytes=MEMORY)
+    host.start("exit 137", "not", cpus=(cpu,), memory_bytes=MEMORY)
+    ended = host.ended("eats")
+    assert (ended.exit_code, ended.reason, ended.memory_bytes) == (137, "memory", MEMORY)
+    assert (host.ended("not").exit_code, host.poll("not").reason) == (137, None)
+
+
+def test_what_hides_from_its_environment_is_killed_all_the_same(host, confines):
+    """A new session, no variables, and a parent that is gone: its group still tells whose it is."""
+    cpu = min(os.sched_getaffinity(0))
+    text = f"env -i setsid -f sh -c 'echo $$ >{host.folder}/pid; exec sleep 1000'; sleep 1000"
+    host.start(text, cpus=(cpu,))
+    until(lambda: (host.folder / "pid").exists() and (host.folder / "pid").read_text())
+    pid = int((host.folder / "pid").read_text())
+    until(lambda: Path(f"/proc/{pid}/cmdline").read_bytes() == b"sleep\0001000\0")
+    assert host.runner.stop("a", 0).state is AttemptState.EXITED
+    until(lambda: not Path(f"/proc/{pid}").exists())
+    until(lambda: not any(path.exists() for path in groups_of(host)))
+
+
+def test_without_its_supervisor_a_group_is_found_and_given_back(host, confines):
+    """An orphan is one as long as somebody is in its group; `stop` ends it, `forget` lets the group go."""
+    cpu = min(os.sched_getaffinity(0))
+    host.start("echo up; exec sleep 1000", cpus=(cpu,))
+    host.logged("up")
+    os.kill(host.supervisor(), signal.SIGKILL)
+    until(lambda: host.poll().state is AttemptState.ORPHAN)
+    assert host.poll().confined == "hard"
+    made = groups_of(host)
+    assert made
+    assert all(path.exists() for path in made)
+    assert host.runner.stop("a", 0).state is AttemptState.LOST
+    host.runner.forget("a")
+    assert not any(path.exists() for path in made)
+
+
+def test_a_group_that_a_crash_left_behind_is_no_obstacle(host, confines):
+    """Its maker died before there was a task: the next start takes it over."""
+    cpu = min(os.sched_getaffinity(0))
+    host.start("exit 0", cpus=(cpu,))
+    host.ended()
+    left = groups_of(host)
+    until(lambda: not any(path.exists() for path in left))
+    for path in left:
+        path.mkdir()
+    for file in (host.root / "a").iterdir():
+        file.unlink()  # as it was before it had begun
+    host.start("exit 5", cpus=(cpu,), hard=True)
+    assert (host.ended().exit_code, host.ended().confined) == (5, "hard")
+    until(lambda: not any(path.exists() for path in left))
+
+
+@pytest.fixture
+def no_groups(host, monkeypatch):
+    """A machine where nobody can make control groups."""
+    tools = host.folder / "tools"
+    tools.mkdir()
+    real = shutil.which("mkdir")
+    text = f'#!/bin/sh\ncase "$*" in */cgroup/*) exit 1 ;; esac\nexec {real} "$@"\n'
+    (tools / "mkdir").write_text(text)
+    (tools / "mkdir").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    host.environment["PATH"] = os.environ["PATH"]
+
+
+def test_without_groups_affinity_has_to_do(host, no_groups):
+    cpu = min(os.sched_getaffinity(0))
+    host.start("nproc", cpus=(cpu,), memory_bytes=MEMORY)
+    ended = host.ended()
+    assert (ended.exit_code, ended.confined, ended.means) == (0, "soft", "affinity")
+    assert host.log() == "1\n"
+
+
+def test_without_groups_hard_limits_are_refused(host, no_groups):
+    """Nothing ran; asked for without them, it can still be started."""
+    cpu = min(os.sched_getaffinity(0))
+    with pytest.raises(RunnerError) as caught:
+        host.start(f"touch {host.folder}/ran", cpus=(cpu,), hard=True)
+    assert caught.value.code == "isolation"
+    assert host.poll().state is AttemptState.CLAIMED
+    assert not (host.folder / "ran").exists()
+    host.start("exit 3", cpus=(cpu,))
+    assert host.ended().exit_code == 3
+
+
+def test_limits_that_cannot_all_be_had_are_not_hard(host, confines):
+    """CPUs that there are not, and memory that there is: what can be had is."""
+    before = groups()
+    with pytest.raises(RunnerError) as caught:
+        host.start("exit 3", "b", cpus=(100_000,), memory_bytes=MEMORY, hard=True)
+    assert caught.value.code == "isolation"
+    host.start("exit 3", cpus=(100_000,), memory_bytes=MEMORY)
+    assert host.ended().exit_code == 3
+    assert host.poll().confined in {"soft", "none"}
+    made = groups_of(host)
+    until(lambda: not any(path.exists() for path in made))
+    assert not {path for path in groups() - before if ".b." in path}
+
+
+def test_version_two_of_control_groups(tmp_path):
+    """The one that most machines have: as it is laid out there, for this machine may have the other one."""
+    tree = tmp_path / "tree"
+    tools = tmp_path / "tools"
+    (tree / "own").mkdir(parents=True)
+    tools.mkdir()
+    real = shutil.which("mkdir")
+    files = "cpuset.cpus memory.max memory.swap.max cgroup.procs memory.events"
+    (tools / "mkdir").write_text(
+        f'#!/bin/sh\n{real} "$@" || exit\nfor last; do :; done\n'
+        # In our own group there are processes: it cannot have groups below it that have controllers.
+        f'case $last in {tree}/own/*) ;; *) for f in {files}; do : >"$last/$f"; done ;; esac\n'
+    )
+    (tools / "mkdir").chmod(0o755)
+    code = f"""
+. {RUNNER_SH.with_name("confine.sh")}
+mounted() {{ [ "$1" = cgroup2 ] && top={tree} at={tree}/own; }}
+group name 2,3 1024 && echo "$means $whole $groups"
+echo 'oom_kill 0' >$groups/memory.events
+killed $groups || echo alive
+echo 'oom_kill 2' >$groups/memory.events
+killed $groups && echo killed
+cat $groups/cpuset.cpus $groups/memory.max $groups/memory.swap.max
+printf '0\n7\n' >$groups/cgroup.procs
+inside $groups
+"""
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+    for shell in SHELLS:
+        done = subprocess.run(
+            [shell, "-c", code], env=environment, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.splitlines() == [
+            f"cgroup-v2 1 {tree}/name",
+            *("alive", "killed", "2,3", "1024", "0", "7"),
+        ]
+        assert not (tree / "own" / "name").exists()
+        shutil.rmtree(tree / "name")
+
+
+def test_version_two_without_the_controller_of_cpus(tmp_path):
+    """As users of many machines have it: memory is held, which is not all that was asked for."""
+    tree, tools = tmp_path / "tree", tmp_path / "tools"
+    tree.mkdir()
+    tools.mkdir()
+    real = shutil.which("mkdir")
+    (tools / "mkdir").write_text(
+        f'#!/bin/sh\n{real} "$@" || exit\nfor last; do :; done\n'
+        ': >"$last/memory.max"; : >"$last/cgroup.procs"\n'
+    )
+    (tools / "mkdir").chmod(0o755)
+    # What a kernel removes with a group are no files of which a folder would have to be empty.
+    (tools / "rmdir").write_text('#!/bin/sh\nexec rm -rf "$@"\n')
+    (tools / "rmdir").chmod(0o755)
+    code = f"""
+. {RUNNER_SH.with_name("confine.sh")}
+mounted() {{ [ "$1" = cgroup2 ] && top={tree} at={tree}; }}
+group name 2,3 1024 && echo "$means [$whole] $groups $(cat $groups/memory.max)"
+group other 2,3 '' || echo none
+"""
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+    for shell in SHELLS:
+        done = subprocess.run(
+            [shell, "-c", code], env=environment, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.splitlines() == [f"cgroup-v2 [] {tree}/name 1024", "none"]
+        shutil.rmtree(tree / "name")
+
+
+def test_an_attempt_of_an_older_runner_can_be_polled(host):
+    """It knows nothing of how it is confined."""
+    line = b"FLEETFORM-HOST 1 boot 1 2\na exited 7 0 - 3 1 2 -\nFLEETFORM-END\n"
+
+    class Older(LocalTransport):
+        def run(self, argv, stdin=b"", timeout=None) -> Finished:
+            return Finished(0, line, b"")
+
+    runner = Runner(Older(), str(host.root))
+    assert runner.poll(["a"])["a"].confined is None
 
 
 # ---------------------------------------------------------------------------------------------- mounts

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from declarative.diagnostic import Diagnostic, InvalidError, Severity, Span
-from declarative.plan import Inventory, Plan
+from declarative.plan import Inventory, Plan, make
 from declarative.plan.facts import Facts, again, canonical, differences, digest, record_difference, used
 from declarative.plan.saved import FILE_VERSION, Saved, dump, load
 from declarative.plan.values import outline, to_data
@@ -218,6 +218,33 @@ def test_only_nodes_that_get_work_count(lived):
     assert said.summary == (
         f"node/{node} was ready when the plan was made, and is not_ready now: disk is full"
     )
+
+
+@pytest.mark.parametrize("known", [None, frozenset({"hard"})])
+def test_a_node_that_cannot_do_any_more_what_its_task_asks_for_counts(known):
+    """And one that can do something else, or of which nothing is known now, does not."""
+    world = World()
+    fleets = [{"name": "gpu", "nodes": 1, "resources": {"cpu": 2, "memory": "4GB"}}]
+    bare = project(backends=BACKENDS, fleets=fleets)
+    world.apply(world.plan(bare), random.Random(1))
+    asks = {"name": "train", "commands": ["true"], "isolation": "hard"}
+    desired = project(backends=BACKENDS, fleets=fleets, tasks=[asks])
+
+    def seen(can):
+        found = world.inventory(desired)
+        ready = Readiness(state=NodeState.READY, can=can)
+        return replace(found, readiness=dict.fromkeys(found.readiness, ready))
+
+    plan = make(desired, world.state(), seen(known), world.now)
+    facts = used(plan, world.state(), seen(known))
+    (node,) = facts.able
+    assert facts.able == {node: True}
+    for later in (None, frozenset({"hard", "podman"})):
+        assert differences(facts, again(plan, facts, world.state(), seen(later))) == ()
+    (said,) = differences(facts, again(plan, facts, world.state(), seen(frozenset({"podman"}))))
+    assert (said.code, said.address) == ("plan-node-state", f"node/{node}")
+    refused = make(desired, world.state(), seen(frozenset()), world.now)
+    assert [r.code for r in refused.unplaced] == ["never-fits"]
 
 
 def test_every_recorded_node_and_volume_that_vanishes_counts(lived):

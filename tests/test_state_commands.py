@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import stat
 
 import pytest
@@ -309,12 +310,13 @@ def test_history(family):
     family.run("state", "mv", "fleet/gpu", "fleet/big")
     out = family.run("state", "history").out
     when = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
-    text = re.sub(when, "TIME", out)
-    assert text.splitlines()[0] == "TIME  move    node/big-0 (was node/gpu-0)  done"
+    text = re.sub(" +", " ", re.sub(when, "TIME", out))
+    host = socket.gethostname()
+    assert text.splitlines()[0] == f"TIME move node/big-0 (was node/gpu-0) state mv on {host} done"
     assert sorted(text.splitlines()[1:]) == [
-        "TIME  create  node/gpu-0                   done",
-        "TIME  create  volume/data-0                done",
-        "TIME  create  volume/data-1                done",
+        f"TIME create node/gpu-0 apply on {host} done",
+        f"TIME create volume/data-0 apply on {host} done",
+        f"TIME create volume/data-1 apply on {host} done",
     ]
     found = family.run("state", "history", "node/big-0", "--json").json
     assert list(found) == ["format_version", "operations"]
@@ -333,7 +335,10 @@ def test_history(family):
         "ended_at",
         "result",
         "error",
+        "host",
+        "doing",
     ]
+    assert (found["operations"][1]["host"], found["operations"][1]["doing"]) == (host, "apply")
     assert re.fullmatch(when, found["operations"][0]["begun_at"])
     assert len(family.run("state", "history", "--limit", "2").out.splitlines()) == 2
     assert family.run("state", "history", "node/x").out == "Nothing was done to it.\n"

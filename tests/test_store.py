@@ -177,7 +177,7 @@ def test_migrations_run_once_each_and_whole(store) -> None:
         tables.migrate(connection, 2, steps)
         assert connection.exec_driver_sql("SELECT format_version FROM meta").scalar() == 4
     assert ran == [3, 4]
-    assert FORMAT_VERSION == 1
+    assert FORMAT_VERSION == 2
 
 
 @pytest.mark.parametrize(
@@ -639,7 +639,8 @@ def test_pull_is_json(store, writer) -> None:
         {"node": "gpu-0", "block": 3, "reservation": "train-0"},
     ]
     assert data["ranks"]["train-0"]["state"] == "running"
-    assert data["nodes"] == {"gpu-9": {"state": None, "reason": None, "observed_at": None, "idle_since": 4.0}}
+    unseen = {"state": None, "reason": None, "observed_at": None, "can": None}
+    assert data["nodes"] == {"gpu-9": {**unseen, "idle_since": 4.0}}
     assert data["intents"][0]["op"] == "create"
     assert data["generations"]["volume/data-0"] == 1
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from declarative.apply.bundles import Bundles
-from declarative.blocks import cpus_of, gpus_of
+from declarative.blocks import cpus_of, gpus_of, share
 from declarative.plan import Action, Op, Plan
 from declarative.provider import Bind, Launch
 from declarative.resource import shape_of
+from declarative.spec import Isolation
 from declarative.spec.values import Duration
 from declarative.state import Address, Record, State, attempt_id, rank_name
 from declarative.template import env_names, resolve_env
@@ -54,6 +55,9 @@ def launch_of(state: State, rank: Record, environ: Mapping[str, str], files: Bun
         binds=_binds(rank.inputs),
         hostfile=_hostfile(state, rank) if tells_others(rank.inputs) else None,
         files=files.of(rank.inputs) if files else None,
+        # Who has the whole node shares it with nobody but its own system, which knows best what it needs.
+        memory_mib=share(shape, total, len(blocks)).memory_mib if len(blocks) < total else None,
+        hard=rank.inputs.get("isolation") == Isolation.HARD.value,
     )
 
 

@@ -104,4 +104,5 @@ def _rank(name: str, rank: int, status: RankStatus | None, record: Record | None
         exit_code=status.exit_code if status else None,
         attempt=record.generation if record else 0,
         cause=status.cause if status else None,
+        confinement=status.confinement if status else None,
     )

@@ -304,6 +304,9 @@ def state_schema() -> Schema:
         started_at=_or_null(time, "before it starts"),
         ended_at=_or_null(time, "before it ends"),
         mounted=_list("Paths at which its volumes are mounted.", _text()),
+        confinement=_or_null(
+            _text("How it is held to its blocks: `hard`, `soft` or `none`, and by what."), "if not known"
+        ),
     )
     node = _object(
         "What was last observed of a node.",
@@ -311,6 +314,10 @@ def state_schema() -> Schema:
         state=_or_null(_one_of("Its state.", NodeState), "if it was never observed"),
         reason=_or_null(_text("Why it is not ready."), "if there is nothing to say"),
         observed_at=_or_null(_number("Seconds since the epoch."), "if it was never observed"),
+        can={
+            **_list("What its host can do: `hard` limits, `podman`, `docker`. Null if not known.", _text()),
+            "type": ["array", "null"],
+        },
     )
     reserved = _object(
         "One block that is taken.",

@@ -14,7 +14,7 @@ _STYLES = {"failed": "red", None: "yellow"}
 
 
 def history_text(operations: Iterable[Operation], *, color: bool) -> str:
-    """An entry a line, in the order given: when, what, to what, with what result, and by whom."""
+    """An entry a line, in the order given: when, what, to what, by whom, with what result."""
     paint = Paint(color=color)
     return seal(columns([_row(entry) for entry in operations], paint, indent=""), color=color)
 
@@ -28,8 +28,8 @@ def _row(entry: Operation) -> tuple[Cell, ...]:
         Cell(iso(entry.begun_at) or ""),
         Cell(clean(entry.op)),
         Cell(clean(entry.address) + was),
-        Cell(result + error, _STYLES.get(entry.result)),
         Cell(who),
+        Cell(result + error, _STYLES.get(entry.result)),
     )
 
 

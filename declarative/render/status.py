@@ -23,6 +23,9 @@ STYLES = {
     "starting": "yellow",
 }
 
+LIMITED = ("starting", "running")
+"""States in which it matters how a rank is held to its blocks."""
+
 
 def status_text(view: StatusView, *, color: bool, width: int) -> str:
     """Everything that is recorded, as it was observed."""
@@ -129,5 +132,6 @@ def _rank(task: TaskView, rank: RankView) -> list[Cell]:
     said = [] if rank.exit_code is None else [f"exit code {rank.exit_code}"]
     said += [f"attempt {rank.attempt}"] if rank.attempt > 1 else []
     said += [sentence(rank.cause)] if rank.cause else []
+    said += [f"limits {clean(rank.confinement)}"] if rank.confinement and rank.state in LIMITED else []
     name = clean(f"rank/{task.name}-{rank.rank}")
     return [Cell(f"  {name}"), _state(rank.state), Cell(where), Cell(", ".join(said))]

@@ -79,6 +79,8 @@ class RankView:
     exit_code: int | None = None
     attempt: int = 1
     cause: str | None = None
+    confinement: str | None = None
+    """How it is held to its blocks, for people; see `RankStatus`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,8 +101,7 @@ class Task:
     ]
     isolation: Annotated[
         Isolation,
-        NotYet("remove it, or write `best`; `hard` limits " + _LATER_HOSTS),
-        Doc("`best` (default) or `hard`."),
+        Doc("`best` (default): as the node can; or `hard`: only where the kernel enforces CPUs and memory."),
     ] = Isolation.BEST
     image: Annotated[
         str | None,

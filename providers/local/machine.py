@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
 
+from declarative.state import HARD, RUNTIMES
 from providers.transport import Finished, LocalTransport
 
 INHERITED = (
@@ -39,6 +43,24 @@ def inherited(caller: Mapping[str, str]) -> dict[str, str]:
         except KeyError:
             kept["HOME"] = "/"
     return kept
+
+
+_CAN_SECONDS = 60.0
+_DOCKER = Path("/var/run/docker.sock")
+
+
+@cache
+def can() -> frozenset[str]:
+    """What this machine can do for this user (`Readiness.can`); limits are tried out, once.
+
+    Runtimes are not: to ask them for their version takes longer than all the rest of a plan.
+    """
+    there = {name for name in RUNTIMES if shutil.which(name)}
+    if "DOCKER_HOST" not in os.environ and not os.access(_DOCKER, os.W_OK):
+        there.discard("docker")  # a client alone
+    text = Path(__file__).resolve().parents[1].joinpath("confine.sh").read_text()
+    done = BareTransport().run(["sh", "-c", f"{text}\nable"], timeout=_CAN_SECONDS)
+    return frozenset(there | {HARD} if done.exit_code == 0 else there)
 
 
 def usable_cpus() -> tuple[int, ...]:

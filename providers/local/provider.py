@@ -162,6 +162,7 @@ class Local:
             raise PermanentError(
                 PermanentKind.CONFLICT, summary, about=str(address), hint="stop their tasks first"
             )
+        self._ranks(address).forget_lost()
 
     def _outputs(self, meta: Meta) -> dict[str, Any]:
         if meta.address.kind == "attachment":
@@ -191,7 +192,7 @@ class Local:
             state, reason = NodeState.UNREACHABLE, error.summary
         except OSError as error:
             state, reason = NodeState.UNKNOWN, str(error)
-        return Readiness(state=state, reason=reason, observed_at=time.time())
+        return Readiness(state=state, reason=reason, observed_at=time.time(), can=machine.can())
 
     def _looked_at(self, record: Record) -> tuple[NodeState, str | None]:
         self._folders.of(record)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# What stands before the text of `runner.sh` in the script that is put on a host: whose node the host is.
+# What stands between `confine.sh` and `runner.sh` in the script that is put on a host: whose node the host is.
 #
 # The state folder's file `claim` has the id of that node in its first line, and after it whatever the caller
 # wanted to keep. There is one, so a host is one node at a time. Below the folder with the id's name is all that
@@ -79,6 +79,10 @@ case $verb in
   [ -z "$busy" ] || refuse running "$(echo $busy)"
   held "$2"
   [ "$held" != "$3" ] || rm -f "$2/claim" || refuse unwritable "$2/claim"
+  for confined in "$2/$3"/ranks/*/confined; do # of those that were lost
+    # shellcheck disable=SC2154,SC2086  # folders without spaces
+    { read -r how groups <"$confined" && emptied $groups; } 2>/dev/null || :
+  done
   if [ -d "$2/$3" ]; then erase "$2/$3"; fi
   for old in "$2"/bin/*.sh; do [ "$old" = "$0" ] || rm -f "$old"; done # nothing runs that could need them
   ;;

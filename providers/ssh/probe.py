@@ -50,8 +50,8 @@ class Facts:
     gpus: tuple[gpus.Gpu, ...]
     gpu_fault: str | None
     tools: frozenset[str]
-    cgroup: str | None
-    systemd: bool
+    can: frozenset[str]
+    """See `Readiness.can`."""
     state_fault: str | None
     clock_offset: float
     """Seconds that its clock is ahead of ours."""
@@ -113,7 +113,7 @@ def look(
     except (ProviderError, RunnerError, ConnectionLost) as error:
         return Look(readiness=unanswered(error))
     state, reason = _fitness(facts, declared, recorded or {}, node)
-    readiness = Readiness(state=state, reason=reason, observed_at=time.time())
+    readiness = Readiness(state=state, reason=reason, observed_at=time.time(), can=facts.can)
     return Look(readiness=readiness, facts=facts, shape=_completed(facts.shape, declared))
 
 
@@ -181,8 +181,7 @@ def parse(lines: list[str], now: float) -> Facts:
         gpus=found,
         gpu_fault=fault,
         tools=frozenset(many.get("tool", ())),
-        cgroup=one.get("cgroup"),
-        systemd="systemd" in one,
+        can=frozenset(many.get("can", ())),
         state_fault=one.get("state"),
         clock_offset=_seconds(one.get("now"), now) - now,
         claim=one.get("claim") or None,

@@ -1,5 +1,5 @@
 # What a host has, and whether it is fit: one round trip, one line `name=value` each. Writes one small file into
-# the state folder, and takes it away again.
+# the state folder, and takes it away again; likewise an empty control group. `confine.sh` stands before it.
 # Arguments: the state folder, or nothing for the usual one; the id of the node that the host should be, or nothing.
 LC_ALL=C
 export LC_ALL
@@ -19,15 +19,14 @@ say now "$(date +%s.%N)"
 say cpus "$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)"
 sed -n 's/^MemTotal: *\([0-9]*\) kB/memory_kib=\1/p; s/^MemAvailable: *\([0-9]*\) kB/memory_free_kib=\1/p' /proc/meminfo
 for tool in sh env flock setsid stat head tail timeout taskset sha256sum unshare podman docker python3 mpirun \
-  nvidia-smi rocm-smi systemd-run; do
+  nvidia-smi rocm-smi; do
   ! command -v "$tool" >/dev/null 2>&1 || say tool "$tool"
 done
-if [ -f /sys/fs/cgroup/cgroup.controllers ]; then
-  say cgroup v2
-elif [ -d /sys/fs/cgroup/memory ] || [ -d /sys/fs/cgroup/cpu ]; then
-  say cgroup v1
-fi
-[ ! -d /run/systemd/system ] || say systemd 1
+! able || say can hard
+# A client alone runs nothing: docker's asks its engine.
+for runtime in podman docker; do
+  ! timeout -k 1 10 "$runtime" version >/dev/null 2>&1 || say can "$runtime"
+done
 # The address that this connection came in by, and all others.
 address=${SSH_CONNECTION-}
 address=${address% *}

@@ -19,6 +19,8 @@ from providers.transport import ConnectionLost
 
 _HERE = Path(__file__).resolve().parent
 _SIGNAL = 128
+_CONFINING = frozenset({"probe.sh", "claim.sh"})
+"""Scripts that make control groups, or remove them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +35,13 @@ class Entered:
 
 @cache
 def text(name: str) -> str:
-    """A script of this folder."""
-    return (_HERE / name).read_text()
+    """A script of this folder, with the functions that it needs before it."""
+    own = (_HERE / name).read_text()
+    return _confine() + own if name in _CONFINING else own
+
+
+def _confine() -> str:
+    return (_HERE.parent / "confine.sh").read_text()
 
 
 @cache

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from declarative.provider import TransientError
-from declarative.state import RankState, Record
+from declarative.provider import PermanentError, TransientError
+from declarative.state import HARD, RankState, Record
 from providers.testing.place import Base, Packed, Place
 
 
@@ -128,6 +128,20 @@ class Ranks(Base):
         place.ended(node, "train-1.1")
         assert place.log(node, "train-0.1") == "[2,3]\n"
         assert place.log(node, "train-1.1") == "[]\n"
+
+    def test_hard_limits_are_had_or_nothing_starts(self, place: Place, node: Record) -> None:
+        """As the node's readiness says, where it says something."""
+        can = place.provider.readiness([node])[node.address.name].can
+        try:
+            begun = place.start(node, "train-0.1", "echo ran", cpus=(0,), memory_mib=256, hard=True)
+        except PermanentError:
+            assert can is None or HARD not in can
+            assert place.poll(node, "train-0.1") is None
+            assert place.log(node, "train-0.1") == ""
+        else:
+            assert can is None or HARD in can
+            assert (begun.confinement or "").startswith(HARD)
+            assert place.ended(node, "train-0.1").state is RankState.SUCCEEDED
 
     def test_attempts_do_not_share_a_folder(self, place: Place, node: Record) -> None:
         """Each begins in an empty one, or in one below it that the declaration names."""

@@ -1,0 +1,100 @@
+# Holds a rank to its CPUs and its memory by the kernel's control groups, where this user may make them; what is in
+# a rank's groups is also known to be its own, whatever it does to its environment or session. Functions only: this
+# stands before the runner's text and before the probe's. Needs coreutils and sed.
+confines=1
+
+mounted() { # TYPE [CONTROLLER]: sets at to the folder of our own group in that hierarchy, and top to the topmost one
+  top=$(while read -r _ where type options _; do
+    [ "$type" = "$1" ] || continue
+    case ,$options, in *",${2-},"*) echo "$where" && break ;; esac
+    [ $# -gt 1 ] || { echo "$where" && break; }
+  done 2>/dev/null </proc/mounts)
+  case $top in /*) ;; *) return 1 ;; esac
+  path=$(sed -n "s/^[0-9]*:\(.*,\)\{0,1\}${2-}\(,.*\)\{0,1\}:\//\//p" /proc/self/cgroup)
+  at=${top%/}${path%/}
+  [ -d "$at" ] || at=${top%/} # we are in a container, which is shown another part of the tree
+  case $at in *[!A-Za-z0-9/._:@-]*) return 1 ;; esac
+}
+joins() { sh -c 'echo $$ >"$1/cgroup.procs"' sh "$1" 2>/dev/null; } # FOLDER: whether our processes may go there
+emptied() { # FOLDER...: removes groups, and those that a task made in them; processes in them hold them
+  for folder; do
+    [ ! -d "$folder" ] || find "$folder" -depth -type d -exec rmdir {} + 2>/dev/null || :
+  done
+}
+inside() { # FOLDER...: the processes in groups. 0 is one that cannot be seen from here
+  for folder; do
+    [ ! -d "$folder" ] || find "$folder" -name cgroup.procs -exec cat {} + 2>/dev/null | sed '/^0$/d'
+  done
+}
+killed() { # FOLDER...: whether the kernel has killed a process there for want of memory
+  for folder; do
+    for events in "$folder/memory.events" "$folder/memory.oom_control"; do
+      if grep -qs '^oom_kill [1-9]' "$events"; then return 0; fi
+    done
+  done
+  return 1
+}
+
+# group NAME CPUS MEMORY: makes groups of that name with these limits ('' for none, memory in bytes). Sets groups to
+# their folders, means to what they are, and whole if every limit holds.
+group() {
+  groups='' means='' whole=''
+  [ -n "$2$3" ] || return 1
+  case $1 in *[!A-Za-z0-9._-]*) return 1 ;; esac
+  if group2 "$@" || group1 "$@"; then return 0; fi
+  # Users are often given the memory controller, and not that of CPUs.
+  [ -n "$2" ] && [ -n "$3" ] && group2 "$1" '' "$3" && whole=''
+} 2>/dev/null
+group2() {
+  mounted cgroup2 || return 1
+  # Not within the login's own group: it goes when the login ends. The topmost has no rule against processes in it.
+  if [ -d /run/systemd/system ] && [ "$(id -u)" = 0 ]; then at=${top%/}; fi
+  while :; do
+    for controller in ${2:+cpuset} ${3:+memory}; do echo "+$controller" >"$at/cgroup.subtree_control"; done
+    if mkdir -p "$at/$1"; then
+      if limit2 "$at/$1" "$2" "$3" && joins "$at/$1"; then
+        groups=$at/$1 means=cgroup-v2 whole=1
+        return 0
+      fi
+      emptied "$at/$1"
+    fi
+    [ "$at" != "${top%/}" ] || return 1
+    at=${at%/*}
+  done
+}
+limit2() { # FOLDER CPUS MEMORY
+  if [ -n "$2" ]; then [ -e "$1/cpuset.cpus" ] && echo "$2" >"$1/cpuset.cpus" || return 1; fi
+  if [ -n "$3" ]; then
+    [ -e "$1/memory.max" ] && echo "$3" >"$1/memory.max" || return 1
+    [ ! -e "$1/memory.swap.max" ] || echo 0 >"$1/memory.swap.max" || :
+  fi
+}
+group1() {
+  whole=1
+  if [ -n "$2" ]; then
+    if mounted cgroup cpuset && mkdir -p "$at/$1" && cat "$at/cpuset.mems" >"$at/$1/cpuset.mems" &&
+      echo "$2" >"$at/$1/cpuset.cpus" && joins "$at/$1"; then
+      groups=$at/$1
+    else
+      whole='' && emptied "${at-}/$1"
+    fi
+  fi
+  if [ -n "$3" ]; then
+    if mounted cgroup memory && mkdir -p "$at/$1" && echo "$3" >"$at/$1/memory.limit_in_bytes" && joins "$at/$1"; then
+      # Or it would go on in the swap space; kernels may be without this one.
+      [ ! -e "$at/$1/memory.memsw.limit_in_bytes" ] || echo "$3" >"$at/$1/memory.memsw.limit_in_bytes" || :
+      groups=${groups:+$groups }$at/$1
+    else
+      whole='' && emptied "${at-}/$1"
+    fi
+  fi
+  [ -n "$groups" ] || return 1
+  means=cgroup-v1
+}
+# able: whether limits that hold could be set here. By doing it: rights and controllers differ in too many ways.
+able() {
+  group "fleetform-probe.$$" "$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)" 67108864
+  # shellcheck disable=SC2086  # folders without spaces
+  emptied $groups
+  [ -n "$whole" ]
+}
