@@ -320,6 +320,17 @@ class Reaches(Protocol):
         ...
 
 
+@runtime_checkable
+class Tidies(Protocol):
+    """A provider that keeps something of attempts that have ended until it is told to remove it."""
+
+    def tidy(self, node: Record, oldest: Mapping[str, int]) -> None:
+        """Remove what is left of ended attempts: of each rank named, those before that one, with their logs.
+
+        What runs, and what is of no rank named, stays as it is.
+        """
+
+
 def token(lineage: str, address: Address, generation: int, zone: str | None) -> str:
     """The idempotency token of a create: the same for every try, another for each generation and zone."""
     text = "\0".join((lineage, str(address), str(generation), zone or ""))

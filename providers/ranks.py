@@ -64,11 +64,25 @@ class Ranks:
         """See `Provider.change_limit`."""
         self._runner.set_limit(attempt, seconds)
 
+    def ended_before(self, oldest: Mapping[str, int]) -> list[str]:
+        """The attempts of these ranks that have ended, before the one named."""
+        out = []
+        for name, attempt in self._runner.poll().items():
+            rank, _, number = name.rpartition(".")
+            old = rank in oldest and number.isdecimal() and int(number) < oldest[rank]
+            if old and attempt.state not in {AttemptState.RUNNING, AttemptState.ORPHAN}:
+                out.append(name)
+        return sorted(out)
+
     def forget_lost(self) -> None:
         """Let go of what nobody ended: control groups would outlive the node's folder."""
         for name, attempt in self._runner.poll().items():
             if attempt.state is AttemptState.LOST:
                 self._runner.forget(name)
+
+    def forget(self, attempt: str) -> None:
+        """Forget an attempt that has ended; its log goes with it."""
+        self._runner.forget(attempt)
 
     def read_log(self, attempt: str, offset: int, limit: int) -> bytes:
         """See `Provider.read_log`. An attempt that never started has an empty log."""

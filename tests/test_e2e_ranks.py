@@ -161,6 +161,20 @@ def test_blocks_are_real(project):
     assert re.search(r"rank/eats-0 +failed .*exit code 137, .*killed: out of memory \(limit 64MB\)", said)
 
 
+def test_old_attempts_go_and_the_last_two_stay(project):
+    """Logs and folders of what was long ago, and of tasks that are forgotten."""
+    job, other = task("job", "echo hello > file; cat file"), task("other", "true")
+    project.declare(fleet(nodes=1), job, other)
+    project.apply("--wait")
+    project.declare(fleet(nodes=1), job)
+    for _ in range(2):
+        project.apply("--wait", "--replace", "task/job")
+    ranks = sorted(path.name for path in (project.node("gpu-0") / "ranks").iterdir())
+    assert ranks == ["job-0.2", "job-0.3"]
+    assert sorted(path.name for path in (project.node("gpu-0") / "work").iterdir()) == ranks
+    assert project.logs("job") == "hello\n"
+
+
 SECRET = "correct-horse-battery-staple"
 
 

@@ -26,6 +26,7 @@ from declarative.provider import (
     Terminal,
     Terminals,
     Thing,
+    Tidies,
     token,
 )
 from declarative.resource import Offer
@@ -178,6 +179,11 @@ class Renamed:
     def change_limit(self, node: Record, attempt: str, seconds: int | None) -> None:
         """See the port."""
         self._provider.change_limit(self._own(node), attempt, seconds)
+
+    def tidy(self, node: Record, oldest: Mapping[str, int]) -> None:
+        """See `provider.Tidies`; nothing happens where there is nothing to tidy."""
+        if isinstance(self._provider, Tidies):
+            self._provider.tidy(self._own(node), oldest)
 
     def read_log(self, node: Record, attempt: str, offset: int, limit: int = 65536) -> bytes:
         """See the port."""

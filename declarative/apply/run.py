@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from declarative.apply.execute import Tools, execute
 from declarative.apply.settle import release_ended, stop_ranks
+from declarative.apply.tidy import tidy
 from declarative.apply.walk import ActionResult, Outcome, walk
 from declarative.plan import Action, Op, Plan
 from declarative.state import Address, RankStatus
@@ -24,7 +25,18 @@ def apply(plan: Plan, tools: Tools, *, parallelism: int = 8) -> tuple[ActionResu
     )
     if not tools.stopping.is_set():
         _take_back(plan.actions, results, tools)
+        started = {str(r.address) for r in results if r.outcome is Outcome.DONE}
+        _tidy([a for a in plan.actions if a.op is Op.CREATE and str(a.address) in started], tools)
     return results
+
+
+def _tidy(done: Sequence[Action], tools: Tools) -> None:
+    """Where ranks were started, their old attempts go."""
+    ranks = {a.address for a in done if a.address.kind == "rank"}
+    if ranks:
+        state = tools.writer.state()
+        nodes = [str(r.outputs.get("node")) for a, r in state.records.items() if a in ranks]
+        tidy(state, tools.backends, nodes)
 
 
 def _give_up_elsewhere(actions: Sequence[Action], tools: Tools) -> None:

@@ -239,10 +239,10 @@ class Folders:
         for name in names:
             if name.startswith(f"{_digest(self.owner)}.") and not name.startswith(f"{mark}."):
                 with contextlib.suppress(OSError):
-                    _erase(trash / name)
+                    erase(trash / name)
         for name in names:
             if name.startswith(f"{mark}."):
-                _erase(trash / name)
+                erase(trash / name)
 
     def _mark(self, address: Address) -> str:
         return f"{_digest(self.owner)}.{address.kind}.{address.name}"
@@ -380,7 +380,7 @@ def _unfinished(folder: Path) -> bool:
         return False
 
 
-def _erase(path: Path) -> None:
+def erase(path: Path) -> None:
     """Remove a folder and all in it, also what another caller is removing now, and no link's target."""
 
     def ignore_gone(_call: object, _path: str, info: Any) -> None:

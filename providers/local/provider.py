@@ -28,7 +28,7 @@ from providers.changes import check_update
 from providers.local import machine
 from providers.local.attachments import Attachments
 from providers.local.faults import guarded
-from providers.local.folders import DATA, DamagedError, Folders, Meta
+from providers.local.folders import DATA, DamagedError, Folders, Meta, erase
 from providers.local.placing import place
 from providers.ranks import Ranks, prepared
 from providers.runner import Runner
@@ -163,6 +163,17 @@ class Local:
                 PermanentKind.CONFLICT, summary, about=str(address), hint="stop their tasks first"
             )
         self._ranks(address).forget_lost()
+
+    @guarded
+    def tidy(self, node: Record, oldest: Mapping[str, int]) -> None:
+        """See `provider.Tidies`."""
+        self._folders.of(node)
+        folder, ranks = self._folders.folder(node.address), self._ranks(node.address)
+        for name in ranks.ended_before(oldest):
+            ranks.forget(name)
+            (folder / "hosts" / name).unlink(missing_ok=True)
+            if (folder / "work" / name).is_dir():
+                erase(folder / "work" / name)
 
     def _outputs(self, meta: Meta) -> dict[str, Any]:
         if meta.address.kind == "attachment":

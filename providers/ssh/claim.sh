@@ -10,7 +10,7 @@
 #   @claim FOLDER ID BYTES     takes the host with the claim on stdin, if nobody has it; then as @show
 #   @change FOLDER ID BYTES    puts another claim in place of the one with that id; then as @show
 #   @release FOLDER ID         gives the host back and removes all of the node; refused while a rank runs
-#   @tidy FOLDER ID [KEEP]...  removes what has ended, except the attempts to keep
+#   @tidy FOLDER ID ATTEMPT... removes these attempts with their folders, those that have ended
 
 refuse() { # CODE TEXT
   printf 'FLEETFORM-ERR %s %s\n' "$1" "$2"
@@ -91,10 +91,8 @@ case $verb in
   held "$folder"
   [ "$held" = "$3" ] || refuse gone "the host is not this node any more"
   shift 3
-  for attempt in "$node"/ranks/[A-Za-z0-9_]*; do
-    id=${attempt##*/}
-    for keep; do [ "$keep" != "$id" ] || continue 2; done
-    if [ -d "$attempt" ] && FLEETFORM_RUNNER_DIR=$node/ranks sh "$0" forget "$id" >/dev/null; then
+  for id; do
+    if FLEETFORM_RUNNER_DIR=$node/ranks sh "$0" forget "$id" >/dev/null; then
       rm -f "$node/hosts/$id" "$node/files/use/$id"
       if [ -d "$node/work/$id" ]; then erase "$node/work/$id"; fi
     fi

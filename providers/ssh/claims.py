@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,9 +100,9 @@ class Claims:
         """Give the host back, with all that is left of the node. Nothing happens to another's claim."""
         self._run("@release", key, seconds=ERASE_SECONDS)
 
-    def tidy(self, key: str, keep: frozenset[str]) -> None:
-        """Remove the attempts that have ended, with their folders, except those to keep."""
-        self._run("@tidy", key, *sorted(keep), seconds=ERASE_SECONDS)
+    def tidy(self, key: str, attempts: Sequence[str]) -> None:
+        """Remove these attempts with their folders, those that have ended."""
+        self._run("@tidy", key, *attempts, seconds=ERASE_SECONDS)
 
     def _run(self, verb: str, *arguments: str, stdin: bytes = b"", seconds: float = ANSWER_SECONDS) -> bytes:
         entered = scripts.enter(self._transport, self._root)

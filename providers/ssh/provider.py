@@ -227,13 +227,12 @@ class Ssh:
         elif claim and claim.address == have.address:
             claims.release(claim.key)
 
-    def tidy(self, node: Record, keep: Sequence[str]) -> None:
-        """Remove the node's attempts that have ended, logs included, except those to keep."""
-        self._tidy(node, frozenset(keep))
-
     @guarded
-    def _tidy(self, node: Record, keep: frozenset[str]) -> None:
-        Claims(self._transport(node.inputs.get("host")), self._options.root).tidy(_key(node), keep)
+    def tidy(self, node: Record, oldest: Mapping[str, int]) -> None:
+        """See `provider.Tidies`."""
+        old = self._ranks(node).ended_before(oldest)
+        if old:
+            Claims(self._transport(node.inputs.get("host")), self._options.root).tidy(_key(node), old)
 
     # -------------------------------------------------------------------------------------- nodes
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from declarative.provider import PermanentError, TransientError
+from declarative.provider import PermanentError, Tidies, TransientError
 from declarative.state import HARD, RankState, Record
 from providers.testing.place import Base, Packed, Place
 
@@ -142,6 +142,25 @@ class Ranks(Base):
             assert can is None or HARD in can
             assert (begun.confinement or "").startswith(HARD)
             assert place.ended(node, "train-0.1").state is RankState.SUCCEEDED
+
+    def test_old_attempts_are_tidied_away(self, place: Place, node: Record) -> None:
+        """Of the ranks named, those before the first to keep; what runs stays, and what is of others."""
+        if not isinstance(place.provider, Tidies):
+            pytest.skip("this provider keeps nothing")
+        for attempt in ("train-0.1", "train-0.2", "other-0.1"):
+            place.start(node, attempt, f"echo {attempt}")
+        for attempt in ("train-0.1", "train-0.2", "other-0.1"):
+            place.ended(node, attempt)
+        place.start(node, "runs-0.1", "sleep 60")
+        for _ in range(2):
+            place.provider.tidy(node, {"train-0": 2, "runs-0": 5, "none-0": 3})
+        assert place.poll(node, "train-0.1") is None
+        assert place.log(node, "train-0.1") == ""
+        for attempt in ("train-0.2", "other-0.1"):
+            assert place.log(node, attempt) == f"{attempt}\n"
+        running = place.poll(node, "runs-0.1")
+        assert running
+        assert running.state is RankState.RUNNING
 
     def test_attempts_do_not_share_a_folder(self, place: Place, node: Record) -> None:
         """Each begins in an empty one, or in one below it that the declaration names."""

@@ -331,13 +331,13 @@ def test_clocks_may_differ(nodes):
 
 
 def test_old_attempts_are_tidied_away(nodes):
-    """What runs, and what is to be kept, stays."""
+    """Of the ranks named those before the one to keep; what runs stays."""
     node = nodes.make()
     for attempt in ("old-0.1", "kept-0.1"):
         nodes.start(node, attempt, "touch file; chmod 500 .", hostfile="h\n")
         nodes.ended(node, attempt)
     nodes.start(node, "runs-0.1", ONCE)
-    nodes.provider.tidy(node, ["kept-0.1"])
+    nodes.provider.tidy(node, {"old-0": 2, "kept-0": 1, "runs-0": 9})
     found = nodes.provider.poll(node, ["old-0.1", "kept-0.1", "runs-0.1"])
     assert {name for name, status in found.items() if status} == {"kept-0.1", "runs-0.1"}
     left = nodes.machines[0].sh("cd /var/tmp/fleetform-0/*/ && ls work hosts").split()
