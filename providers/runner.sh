@@ -103,11 +103,19 @@ state() { # load, and sets s
   if [ ! -d "$d" ]; then s=missing
   elif [ -n "$code" ]; then s=exited
   elif [ -z "$boot" ]; then s=claimed
-  elif [ "$boot" != "$BOOT" ]; then s=rebooted
+  elif [ "$boot" != "$BOOT" ]; then s=rebooted && outside remove
   elif alive "$sup" "$supborn"; then s=running
   elif load && [ -n "$code" ]; then s=exited # it ended between the two looks
-  elif alive "$pid" "$pidborn" || [ -n "$(members)" ]; then s=orphan
+  elif alive "$pid" "$pidborn" || [ -n "$(members)" ] || outside alive; then s=orphan
   else s=lost; fi
+}
+# COMMAND: term, alive or remove what runs elsewhere, in a container. The task leaves the script that does it.
+outside() {
+  if [ -e "$d/outside" ]; then
+    timeout 90 sh "$d/outside" "$1" >/dev/null 2>&1 8>&- 9>&-
+  else
+    [ "$1" != alive ]
+  fi
 }
 live() { # state, and whether there is something to end
   state
@@ -181,6 +189,7 @@ finish() { # KILL to everything
   done
   if alive "$pid" "$pidborn"; then kill -s KILL -- "-$pid"; fi
   for p in $(members); do kill -s KILL "$p"; done
+  outside remove
 } 2>/dev/null
 # end REASON GRACE: TERM once, however often we are called, then wait, then KILL. A later call may only shorten the
 # wait. Runs in a session of its own, for the caller may vanish in between.
@@ -195,6 +204,7 @@ end() {
       kill -s TERM -- "-$pid"
     elif [ "$s" = orphan ]; then
       for p in $(members); do kill -s TERM "$p"; done
+      outside term
     fi
   elif [ "$at" -lt "$killat" ]; then
     put ctl "$reason $at $limitat $watcher"
@@ -249,6 +259,7 @@ sweep() {
     [ "$now" -lt "$last" ] || finish
     left=$(members)
   done
+  until outside remove; do sleep 1; done
 } 2>/dev/null
 
 # ---------------------------------------------------------------------------------------- how it begins
@@ -342,6 +353,7 @@ supervise() {
   if [ "$reason" = - ] && [ "$code" -ne 0 ] && killed $groups; then reason=memory; fi
   get confined confined groups # the task may have had to do without
   sweep
+  [ "$reason" != - ] || get why reason # it says so itself: its container did not come about
   put exit.t "$code $reason $t1"
   mv "$d/exit.t" "$d/exit"
   vacate
