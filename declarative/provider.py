@@ -176,6 +176,8 @@ class Launch:
     stop_seconds: int
     binds: tuple[Bind, ...] = ()
     """Folders of the host itself; no two, and no volume, at one path."""
+    image: str | None = None
+    """The container image that it runs in; None: it is a process of the node."""
     hostfile: str | None = None
     """The MPI host file's text: the provider writes it for the rank and names it in `…MPI_HOSTFILE`."""
     files: Bundle | None = None

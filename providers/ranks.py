@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from declarative.provider import Launch, PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.spec.amounts import show_mib
 from declarative.state import LIMIT_REACHED, RankState, RankStatus
-from providers import runner
+from providers import containers, runner
 from providers.runner import Attempt, AttemptState, Runner, RunnerError
 
 _ATTEMPT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", re.ASCII)
@@ -111,28 +111,65 @@ def prepared(node: str, usable: Sequence[int], launch: Launch, volumes: Mapping[
         raise PermanentError(PermanentKind.INVALID, summary, about="attempt")
     cpus = wrapped(launch.cpus, usable) if usable else ()
     env = _environment(launch, cpus, volumes)
-    begin = [_working_folder(node, launch, volumes)]
+    own = f"{node}/work/{launch.attempt}"
+    begin = [f"mkdir -p {shlex.quote(own)}"]
     if launch.hostfile is not None:
         # Beside the rank's folder, which is the user's.
         path = f"{node}/hosts/{launch.attempt}"
         env |= dict.fromkeys(HOSTFILE_VARIABLES, path)
         text, quoted = shlex.quote(launch.hostfile), shlex.quote(path)
         begin.insert(0, f"mkdir -p {shlex.quote(node)}/hosts && printf %s {text} >{quoted}")
+    go = _working_folder(own, launch, volumes)
     try:
-        text = runner.script((" && ".join(begin), *launch.commands), env, "")
+        if launch.image is None:
+            text = runner.script((" && ".join((*begin, go)), *launch.commands), env, "")
+        else:
+            inside = runner.script((_recounted(launch, go), *launch.commands), env, "")
+            box = _container(node, launch, cpus, volumes)
+            text = containers.script(box, begin, sorted(volumes), inside)
     except ValueError as error:
         raise PermanentError(PermanentKind.INVALID, str(error), about=launch.attempt) from error
     return runner.Launch(
         attempt_id=launch.attempt,
         script=text,
         cpus=cpus,
-        memory_bytes=launch.memory_mib * MEBIBYTE if launch.memory_mib else None,
-        hard=launch.hard,
+        # A container has limits and mounts of its own.
+        memory_bytes=launch.memory_mib * MEBIBYTE if launch.memory_mib and launch.image is None else None,
+        hard=launch.hard and launch.image is None,
         limit_seconds=launch.max_seconds,
         grace_seconds=launch.stop_seconds,
-        mounts=tuple((source, target) for target, source in sorted(volumes.items())),
-        binds=tuple((bind.source, bind.target, bind.optional) for bind in launch.binds),
+        mounts=tuple((s, t) for t, s in sorted(volumes.items()) if launch.image is None),
+        binds=tuple((b.source, b.target, b.optional) for b in launch.binds if launch.image is None),
     )
+
+
+def _container(
+    node: str, launch: Launch, cpus: Sequence[int], volumes: Mapping[str, str]
+) -> containers.Container:
+    """What a rank with an image runs in."""
+    own, hosts = f"{node}/work/{launch.attempt}", f"{node}/hosts/{launch.attempt}"
+    mounts = [containers.Mount(source=own, target=own)]
+    if launch.hostfile is not None:
+        mounts.append(containers.Mount(source=hosts, target=hosts, read_only=True))
+    # `/a` before `/a/b`
+    mounts += [containers.Mount(source=source, target=target) for target, source in sorted(volumes.items())]
+    return containers.Container(
+        image=launch.image or "",
+        name=containers.name_of(node, launch.attempt),
+        mounts=tuple(mounts),
+        binds=tuple(
+            containers.Mount(source=bind.source, target=bind.target, optional=bind.optional)
+            for bind in launch.binds
+        ),
+        cpus=tuple(cpus),
+        memory_mib=launch.memory_mib,
+        gpus=launch.gpus,
+        hard=launch.hard,
+    )
+
+
+def _recounted(launch: Launch, go: str) -> str:
+    return f"{go} && {{ {containers.recounted(launch.gpus)}; }}" if launch.gpus else go
 
 
 def wrapped(declared: Sequence[int], usable: Sequence[int]) -> tuple[int, ...]:
@@ -140,24 +177,22 @@ def wrapped(declared: Sequence[int], usable: Sequence[int]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(usable[cpu % len(usable)] for cpu in declared))
 
 
-def _working_folder(node: str, launch: Launch, volumes: Mapping[str, str]) -> str:
-    """The command that makes the rank's own folder, and goes where it begins."""
-    own = f"{node}/work/{launch.attempt}"
-    made = f"mkdir -p {shlex.quote(own)}"
+def _working_folder(own: str, launch: Launch, volumes: Mapping[str, str]) -> str:
+    """The command that goes where the rank begins, once its own folder is there."""
     given = PurePosixPath(launch.working_dir or ".")
     for target, source in volumes.items():
         # At the declared path only if it really is the volume: where nothing may be mounted, another folder
         # of that name may be there.
-        if launch.working_dir and given.is_relative_to(target):
+        if launch.working_dir and launch.image is None and given.is_relative_to(target):
             inside = shlex.quote(f"./{given.relative_to(target)}")
             there, real = shlex.quote(target), shlex.quote(source)
-            return f"{made} && if [ {there} -ef {real} ]; then cd {there}; else cd {real}; fi && cd {inside}"
+            return f"if [ {there} -ef {real} ]; then cd {there}; else cd {real}; fi && cd {inside}"
     if ".." in given.parts:
         summary = f"`{given}` leads out of the rank's folder"
         hint = "write an absolute path, or one below the rank's own folder"
         raise PermanentError(PermanentKind.INVALID, summary, about="working_dir", hint=hint)
     if given.is_absolute():
-        return f"{made} && cd {shlex.quote(str(given))}"
+        return f"cd {shlex.quote(str(given))}"
     folder = shlex.quote(f"{own}/{given}")
     return f"mkdir -p {folder} && cd {folder}"
 
@@ -166,7 +201,8 @@ def _environment(launch: Launch, cpus: Sequence[int], volumes: Mapping[str, str]
     """The rank's variables: the declared ones, its volumes' real folders, its CPUs and its GPUs."""
     env = dict(launch.env)
     for name, value in launch.env.items():
-        if name.startswith(VOLUME_VARIABLE) and value in volumes:
+        # A container has it where it is declared.
+        if launch.image is None and name.startswith(VOLUME_VARIABLE) and value in volumes:
             env[name] = volumes[value]
     if cpus:
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -219,6 +255,8 @@ def _end(attempt: Attempt) -> tuple[RankState, str | None]:
         return RankState.FAILED, LACKING[attempt.reason].format(attempt.lacking or "a folder of `volumes`")
     if attempt.reason == "memory":
         return RankState.FAILED, _memory_cause(attempt)
+    if attempt.reason in containers.LACKING:
+        return RankState.FAILED, containers.LACKING[attempt.reason]
     if attempt.reason is not None:
         return RankState.STOPPED, None
     if attempt.exit_code == 0:

@@ -42,7 +42,6 @@ SAID: dict[str, list[tuple[int, str, str]]] = {
     "task": [],
     "task-distributed": [],
     "task-everything": [
-        (4, "not-supported-yet", "`image`"),
         (5, "dstack-field", "`python`"),
         (6, "dstack-field", "`docker`"),
         (7, "dstack-field", "`nvcc`"),

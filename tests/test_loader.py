@@ -623,7 +623,7 @@ def test_everything_is_found_at_once(tmp_path):
             + "nods: 3\nregions: 4\n---\ntype: volum\n---\n"
             + VOLUME
             + "size: 2GB\n",
-            b=TASK + "env: ['A=${{ var.x }}']\nimage: i\n---\nname: 'x\n",
+            b=TASK + "env: ['A=${{ var.x }}']\nimage: -i\n---\nname: 'x\n",
         )
     )
     assert [(d.code, d.span and d.span.file, d.span and d.span.line) for d in found] == [
@@ -632,7 +632,7 @@ def test_everything_is_found_at_once(tmp_path):
         ("unknown-type", "a.yaml", 9),
         ("duplicate-key", "a.yaml", 14),
         ("undefined-variable", "b.yaml", 4),
-        ("not-supported-yet", "b.yaml", 5),
+        ("bad-image", "b.yaml", 5),
         ("yaml-syntax", "b.yaml", 7),
     ]
 

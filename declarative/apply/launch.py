@@ -53,6 +53,7 @@ def launch_of(state: State, rank: Record, environ: Mapping[str, str], files: Bun
         max_seconds=seconds(rank.inputs, "max_duration", None),
         stop_seconds=300 if stop is None else stop,
         binds=_binds(rank.inputs),
+        image=rank.inputs.get("image"),
         hostfile=_hostfile(state, rank) if tells_others(rank.inputs) else None,
         files=files.of(rank.inputs) if files else None,
         # Who has the whole node shares it with nobody but its own system, which knows best what it needs.

@@ -238,6 +238,12 @@ LANGUAGE: dict[str, Code] = {
         "tags: {'a b': x}",
         "use letters, digits, `_` and `-` in keys; values may hold spaces and `.:/=+@` as well",
     ),
+    "bad-image": Code(
+        Group.LANGUAGE,
+        "text that cannot be the name of a container image",
+        "image: docker://Python:3.12",
+        "write `python:3.12`, or with its registry `docker.io/library/python:3.12`",
+    ),
     "bad-path": Code(
         Group.LANGUAGE,
         "a path that cannot be used: of a mount it is absolute and without `..`, of `files` it lies below "

@@ -11,7 +11,7 @@ from declarative.schema import Doc, InPlace, Is, NotYet
 from declarative.spec.fleet import Placement, SpotPolicy
 from declarative.spec.later import Files, Retry
 from declarative.spec.mounts import Mounts
-from declarative.spec.text import Env, FleetName, Name, NodeName, Tags
+from declarative.spec.text import Env, FleetName, Image, Name, NodeName, Tags
 from declarative.spec.values import MAX_COUNT, Duration, Resources
 
 
@@ -104,9 +104,7 @@ class Task:
         Doc("`best` (default): as the node can; or `hard`: only where the kernel enforces CPUs and memory."),
     ] = Isolation.BEST
     image: Annotated[
-        str | None,
-        NotYet("remove it: ranks run as processes of the node; images " + _LATER_HOSTS),
-        Doc("A container image."),
+        Image | None, Doc("A container image: ranks run in it, with podman or docker of their hosts.")
     ] = None
     files: Annotated[
         Files | None,
@@ -123,15 +121,15 @@ class Task:
 
     FOREIGN: ClassVar[Mapping[str, str]] = {
         "ports": "remove it; ranks listen on their node's own address",
-        "python": "start the interpreter that you want in `commands`",
-        "docker": "remove it; run what you need in `commands`",
-        "nvcc": "remove it; the node's own CUDA is used",
-        "user": "remove it; ranks run as the user that owns the node",
-        "privileged": "remove it; ranks are processes without more rights than the node's user",
-        "entrypoint": "write it as the first of `commands`",
-        "shell": "commands run in bash where the node has it, else sh; call another shell in `commands`",
+        "python": "start the interpreter that you want in `commands`, or take an `image` that has it",
+        "docker": "remove it; ranks run where their host has podman or docker, but cannot use it themselves",
+        "nvcc": "remove it; the node's own CUDA is used, or that of the `image`",
+        "user": "remove it; ranks run as the user that owns the node, and in an `image` as its root",
+        "privileged": "remove it; ranks have the rights of the node's user, or of a plain container",
+        "entrypoint": "write it as the first of `commands`; that of the `image` is not run",
+        "shell": "commands run in bash where node or image has it, else sh; call another shell in `commands`",
         "home_dir": "use `working_dir`",
-        "registry_auth": "remove it",
+        "registry_auth": "remove it, and log in once on the hosts: `podman login` or `docker login`",
         "repos": "use `files`, or clone in `commands`",
         "groups": "write one task for each group",
         "availability_zones": "write it in the fleet",

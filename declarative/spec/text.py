@@ -13,6 +13,13 @@ MAX_NAME = 41
 MAX_FLEET = 2 * MAX_NAME + 1
 _NAME = re.compile(r"[a-z][a-z0-9-]{1,40}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(?::[0-9]{1,5})?"
+_PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_IMAGE = re.compile(
+    rf"(?:{_HOST}/)?{_PART}(?:/{_PART})*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(?:@[a-z0-9]+:[0-9a-f]{{32,128}})?",
+    re.ASCII,
+)
+MAX_IMAGE = 500
 _TAG_KEY = re.compile(r"[_\-a-zA-Z0-9]{1,60}")
 _TAG_VALUE = re.compile(r"[a-zA-Z0-9 .:/=_\-+@]{0,256}")
 
@@ -175,6 +182,42 @@ class Env(tuple[tuple[str, str], ...]):
     def plain(self) -> Json:
         """A mapping, in the order of declaration."""
         return dict(self)
+
+
+class Image(str):
+    """A container image: `[registry/]name[:tag][@digest]`, as docker and podman read it."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-image` when it is none."""
+        if not isinstance(value, str) or len(value) > MAX_IMAGE or not _IMAGE.fullmatch(value):
+            shown = (
+                f"`{value[:40]!r}`" if isinstance(value, str) and value != value.strip() else describe(value)
+            )
+            raise BadValueError("bad-image", f"{shown} is not the name of an image", _image_hint(value))
+        return cls(value)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """Text; what it has to be, `parse` says."""
+        return {"type": "string"}
+
+    def plain(self) -> Json:
+        """The name itself."""
+        return str(self)
+
+
+def _image_hint(value: Json) -> str:
+    """What to write: the image that was most likely meant, or the form."""
+    if isinstance(value, str) and len(value) <= MAX_IMAGE:
+        near = value.strip().removeprefix("docker://").removeprefix("https://").removeprefix("docker:")
+        name, slash, tag = near.rpartition(":")
+        for meant in (near, f"{name.lower()}{slash}{tag}" if name else "", near.lower()):
+            if meant != value and _IMAGE.fullmatch(meant):
+                return f"write `{meant}`"
+    return "write `name:tag`, or with its registry `nvcr.io/nvidia/pytorch:25.01-py3`"
 
 
 class Tags(dict[str, str]):

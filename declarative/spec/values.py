@@ -193,7 +193,7 @@ class Resources:
     gpu: Annotated[Gpu | None, Doc("GPUs: `1`, `H100:8`, `A100:80GB:1..4`.")] = None
 
     FOREIGN: ClassVar[Mapping[str, str]] = {
-        "shm_size": "remove it; ranks are processes and share the host's /dev/shm",
+        "shm_size": "remove it; ranks share the host's /dev/shm, in an `image` too",
     }
     ELSEWHERE: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("cpus", "vcpu", "vcpus", "cores"), "cpu"),

@@ -1,0 +1,34 @@
+# Left with an attempt whose task runs in a container: what the runner cannot do by signals. It goes with the
+# container.
+#   term     TERM to all that runs in it
+#   alive    whether it runs; one that has ended is removed
+#   remove   ends it at once and removes it; fails as long as it may be there
+d=${0%/*}
+read -r runtime name <"$d/container" || exit 1
+
+# OPTION...: the containers of that name; fails if that cannot be told
+named() { timeout 20 "$runtime" ps "$@" --filter "name=$name" --format '{{.Names}}' 2>/dev/null </dev/null; }
+remove() {
+  now=''
+  [ "$runtime" != podman ] || now='--time 0'
+  # shellcheck disable=SC2086  # words
+  timeout 20 "$runtime" rm --force $now "$name" >/dev/null 2>&1 </dev/null
+  left=$(named --all) || return 1
+  ! printf '%s\n' "$left" | grep -qxF -e "$name" || return 1
+  if [ -e "$d/making" ] && [ "$runtime" = docker ]; then # it may go on making it though nobody waits for it
+    sleep 10
+    rm -f "$d/making"
+    return 1
+  fi
+  rm -f "$0"
+}
+case $1 in
+term) timeout 20 "$runtime" exec "$name" sh -c 'kill -s TERM -1' </dev/null ;;
+alive)
+  found=$(named) || exit 0 # nobody can tell: its blocks are not to be given away
+  if printf '%s\n' "$found" | grep -qxF -e "$name"; then exit 0; fi
+  remove
+  exit 1
+  ;;
+remove) remove ;;
+esac
