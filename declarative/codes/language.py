@@ -156,7 +156,7 @@ LANGUAGE: dict[str, Code] = {
     "not-supported-yet": Code(
         Group.LANGUAGE,
         "part of the language, but it does not work in this version; it is refused, never ignored",
-        "ssh_config: {hosts: [10.0.0.1]}",
+        "volume_type: gp3",
         "the hint says what to do meanwhile",
     ),
     "missing-field": Code(

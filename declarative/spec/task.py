@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from declarative.schema import Doc, InPlace, Is, NotYet
+from declarative.schema import Doc, InPlace, Is
 from declarative.spec.fleet import Placement, SpotPolicy
 from declarative.spec.later import Files, Retry
 from declarative.spec.mounts import Mounts
