@@ -19,7 +19,7 @@ from declarative.loader import below, ignore
 from declarative.loader.ignore import Rules
 from declarative.manifest import Entry, Manifest
 from declarative.plan.saved import KIND
-from declarative.spec.later import File, Files
+from declarative.spec.files import File, Files
 
 MAX_FILES = 20_000
 """Of one task; and four times as many of all tasks together, those with the same `files` counted once."""

@@ -2,9 +2,9 @@
 
 from declarative.spec.backend import Backend, CatalogOffer
 from declarative.spec.fleet import Fleet, Nodes, SpotPolicy
-from declarative.spec.later import Retry, RetryEvent
 from declarative.spec.mounts import Mount, Mounts
 from declarative.spec.project import Project, Variable
+from declarative.spec.retry import Retry, RetryEvent
 from declarative.spec.split import Blocks
 from declarative.spec.task import CreationPolicy, Isolation, StartupOrder, StopCriteria, Task
 from declarative.spec.text import Env, Name, Tags

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from declarative.schema import Doc, Is, NotYet
-from declarative.spec.later import Credentials
+from declarative.spec.credentials import Credentials
 from declarative.spec.text import Name
 from declarative.spec.values import Gpu, Size
 

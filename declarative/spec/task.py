@@ -8,9 +8,10 @@ from enum import StrEnum
 from typing import Annotated, ClassVar
 
 from declarative.schema import Doc, InPlace, Is
+from declarative.spec.files import Files
 from declarative.spec.fleet import Placement, SpotPolicy
-from declarative.spec.later import Files, Retry
 from declarative.spec.mounts import Mounts
+from declarative.spec.retry import Retry
 from declarative.spec.text import Env, FleetName, Image, Name, NodeName, Tags
 from declarative.spec.values import MAX_COUNT, Duration, Resources
 
@@ -42,9 +43,6 @@ class Isolation(StrEnum):
 
     BEST = "best"
     HARD = "hard"
-
-
-_LATER_HOSTS = "come with the ssh backend"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
