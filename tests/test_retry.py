@@ -43,14 +43,5 @@ def test_without_it_nothing_waits():
     assert not task.retry.waits
 
 
-@pytest.mark.parametrize(
-    "written",
-    [True, {"on_events": ["error"]}, {"on_events": ["no-capacity", "interruption"]}, {"duration": "1h"}, {}],
-)
-def test_other_events_are_not_supported_yet(written):
-    """Also beside the one that works, and where they are meant by leaving `on_events` out."""
-    assert read(written)[1] == [("not-supported-yet", ("retry",))]
-
-
-def test_what_is_wrong_is_said_before_what_is_not_supported():
+def test_an_event_that_nobody_knows_is_an_error():
     assert [code for code, _ in read({"on_events": ["eror"]})[1]] == ["bad-value"]

@@ -208,7 +208,7 @@ DAMAGE = {
     "a block": lambda data: data["reserved_blocks"][0].update(block=-1),
     "`state` of ranks": lambda data: data["ranks"]["train-0"].update(state="asleep"),
     "was observed": lambda data: data["nodes"].update(
-        x={"idle_since": None, "state": None, "reason": "r", "observed_at": None}
+        x={"idle_since": None, "state": None, "reason": "r", "observed_at": None, "can": None}
     ),
     "is there twice": lambda data: data["intents"].append(data["intents"][0]),
     "`op`": lambda data: data["intents"][0].update(op="move"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from providers.ssh.transport import background
 from tests.cli import Project
 from tests.hosts.machines import Machines
 
@@ -64,8 +65,9 @@ class Rack(Project):
 CLEAR = """
 umount /var/tmp/fleetform-0 2>/dev/null || true
 for p in $(grep -lsz ^FLEETFORM_RUN /proc/[0-9]*/environ | cut -d/ -f3); do kill -9 $p || true; done
-left='/var/tmp/fleetform-0 /var/tmp/ran /var/tmp/fill* /tmp/* /root/.bashrc /usr/local/bin/*'
-until rm -rf $left 2>/dev/null; do :; done
+left='/var/tmp/fleetform-* /var/tmp/ran /var/tmp/fill* /tmp/* /root/.bashrc /usr/local/bin/*'
+tries=0
+until rm -rf $left 2>/dev/null; do tries=$((tries + 1)); [ $tries -lt 200 ] || exit 1; sleep 0.05; done
 """
 
 
@@ -73,3 +75,4 @@ def wipe(machines: Machines) -> None:
     """End what tests started on hosts, and take away what they left there: the next one finds them as new."""
     for m in machines:
         m.sh(CLEAR)
+    background.close()  # what this process knew of them is not so any more

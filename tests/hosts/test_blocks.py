@@ -11,7 +11,7 @@ from declarative.provider import PermanentError, PermanentKind
 from declarative.state import RankState
 from tests.hosts.machines import Machine, Machines
 from tests.hosts.nodes import Nodes
-from tests.hosts.test_ranks import CLEAR
+from tests.hosts.rack import wipe
 
 CPUS = "sed -n 's/^Cpus_allowed_list:.//p' /proc/self/status"
 
@@ -32,8 +32,7 @@ done
 @pytest.fixture
 def nodes(machines: Machines, tmp_path) -> Iterator[Nodes]:
     yield Nodes(machines, tmp_path)
-    for machine in machines:
-        machine.sh(CLEAR)
+    wipe(machines)
 
 
 @pytest.fixture

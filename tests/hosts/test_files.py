@@ -13,8 +13,8 @@ from providers.testing import Packed
 from tests.cli import task
 from tests.hosts.machines import Machines
 from tests.hosts.nodes import Nodes
-from tests.hosts.rack import SSH, Rack
-from tests.hosts.test_ranks import CLEAR, FILL
+from tests.hosts.rack import SSH, Rack, wipe
+from tests.hosts.test_ranks import FILL
 
 ARCHIVES = "ls -A /var/tmp/fleetform-0/*/files | grep -v use || true"
 
@@ -22,8 +22,7 @@ ARCHIVES = "ls -A /var/tmp/fleetform-0/*/files | grep -v use || true"
 @pytest.fixture
 def nodes(machines, tmp_path) -> Iterator[Nodes]:
     yield Nodes(machines, tmp_path)
-    for machine in machines:
-        machine.sh(CLEAR)
+    wipe(machines)
 
 
 @pytest.fixture
@@ -31,8 +30,7 @@ def project(machines: Machines, tmp_path) -> Iterator[Rack]:
     made = Rack(tmp_path, machines)
     yield made
     made.run("destroy", "--auto-approve", code=None)
-    for m in machines:
-        m.sh("rm -rf /var/tmp/fleetform-0")
+    wipe(machines)
 
 
 def test_ranks_of_one_host_share_what_is_sent(nodes):
@@ -61,9 +59,9 @@ def test_what_nobody_uses_any_more_is_removed(nodes):
     nodes.ended(node, "train-2.1")
     assert set(machine.sh(ARCHIVES).split()) == {f"{first.digest}.tar", f"{third.digest}.tar"}
     nodes.provider.stop(node, "train-0.1", 0)
-    nodes.provider.tidy(node, ["train-2.1"])
+    nodes.provider.tidy(node, {"train-0": 2, "train-1": 3})
     assert machine.sh(ARCHIVES).split() == [f"{third.digest}.tar"]
-    nodes.provider.tidy(node, [])
+    nodes.provider.tidy(node, {"train-2": 2})
     assert machine.sh(ARCHIVES) == ""
 
 

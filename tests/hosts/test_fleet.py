@@ -14,7 +14,7 @@ from declarative.state import Address
 from declarative.store import open_store
 from tests.cli import task, until
 from tests.hosts.machines import Machine, Machines
-from tests.hosts.rack import OPTIONS, SSH, Rack
+from tests.hosts.rack import OPTIONS, SSH, Rack, wipe
 
 pytestmark = pytest.mark.slow
 
@@ -24,9 +24,7 @@ def project(machines: Machines, tmp_path: Path) -> Iterator[Rack]:
     made = Rack(tmp_path, machines)
     yield made
     made.run("destroy", "--auto-approve", code=None)
-    for m in machines:
-        # What a test left behind would be in the way of the next one.
-        m.sh("rm -rf /var/tmp/fleetform-0")
+    wipe(machines)
 
 
 def codes(text: str) -> list[str]:

@@ -23,13 +23,10 @@ from providers.ssh.transport import SshTransport
 from providers.testing import launch
 from tests.hosts.machines import Machine, Machines, until
 from tests.hosts.nodes import QUICK, Nodes, transport
+from tests.hosts.rack import wipe
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ONCE = "echo x >> /var/tmp/ran; exec sleep 1000"
-CLEAR = """
-for p in $(grep -lsz ^FLEETFORM_RUN /proc/[0-9]*/environ | cut -d/ -f3); do kill -9 $p || true; done
-cd /var/tmp && rm -rf fleetform-new fleetform-*/[!b]* ran fill* /root/.bashrc /usr/local/bin/*
-"""
 FILL = "dd if=/dev/zero of=/var/tmp/fill bs=64k || dd if=/dev/zero of=/var/tmp/fill2 bs=1 || true"
 
 
@@ -41,8 +38,7 @@ def nodes(machines, tmp_path) -> Nodes:
 @pytest.fixture(autouse=True)
 def cleared(machines) -> Iterator[None]:
     yield
-    for machine in machines:
-        machine.sh(CLEAR)
+    wipe(machines)
 
 
 def starter(nodes: Nodes, index: int, attempt: str) -> subprocess.Popen[bytes]:
