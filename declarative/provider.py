@@ -304,9 +304,10 @@ class Terminals(Protocol):
     ) -> AbstractContextManager[Terminal]:
         """What runs `command` on a node, or a shell where it is empty; run it before the end of the `with`.
 
-        With an `attempt`, beside that running rank: in its folder, with its environment, on its CPUs;
-        `command` is words then, and 125 is the exit code if it does not run any more. Without one, `command`
-        is what ssh makes of it: words that are put together for the shell there. `tty` asks for a terminal.
+        With an `attempt`, beside that running rank: in its folder and its container, if it has one, with its
+        environment, within its limits; `command` is words then, and 125 is the exit code if it does not run
+        any more. Without one, `command` is what ssh makes of it: words that are put together for the shell
+        there. `tty` asks for a terminal.
         """
         ...
 

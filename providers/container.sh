@@ -7,6 +7,7 @@
 #   sent                  a function that prints what the shell in the container is to do
 # It is no session of the rank's that a container runs in, so `outside` is left for the runner: it ends it.
 d=$FLEETFORM_RUN stopped='' client='' faults=''
+: >"$d/container" # it is to run in one: whoever wants to join it waits
 
 say() { echo "fleetform: $*" >&2; }
 # REASON TEXT: why its commands never ran
@@ -88,14 +89,14 @@ confined() {
   elif limited memory; then bytes=$((memory * 1048576))
   else level=soft; fi
   { read -r _ groups <"$d/confined"; } 2>/dev/null
-  echo "$level:$runtime:$bytes $groups" >"$d/confined"
+  echo "$level:$runtime:$bytes $groups" >"$d/confined.new" && mv "$d/confined.new" "$d/confined"
 }
 # ARGUMENT...: of `create`. Made first and started then, so that a stop in between starts nothing. Clients are in
 # sessions of their own, for on TERM some leave their container alone.
 run() {
-  echo "$runtime $name" >"$d/container"
   confined
-  : >"$d/making" && printf %s "$outside" >"$d/outside.new" && mv "$d/outside.new" "$d/outside" || never no-start "$d cannot be written"
+  # What would not be known, nobody could remove.
+  echo "$runtime $name" >"$d/container" && : >"$d/making" && printf %s "$outside" >"$d/outside.new" && mv "$d/outside.new" "$d/outside" || never no-start "$d cannot be written"
   setsid "$runtime" create "$@" </dev/null >/dev/null
   code=$?
   rm -f "$d/making"
@@ -105,6 +106,10 @@ run() {
   # Its environment goes the same way as its commands: other users see arguments, and the runtime keeps them.
   sent | setsid "$runtime" start --attach --interactive "$name" &
   client=$!
+  if [ -n "$stopped" ]; then # while there was no client yet, so that nothing got its TERM
+    stopped=''
+    stopping
+  fi
   wait "$client"
   code=$?
   while runs; do # a signal ends the wait, not the client

@@ -180,12 +180,6 @@ def mounted(paths: Sequence[str]) -> str:
     return ",".join(p.replace("%", "%25").replace(" ", "%20").replace(",", "%2C") for p in paths)
 
 
-def exec_argv(recorded: str, command: Sequence[str], *, terminal: bool) -> list[str]:
-    """Run a command in the container of an attempt, by what stands in the attempt's file `container`."""
-    runtime, _, name = recorded.strip().partition(" ")
-    return [runtime, "exec", "--interactive", *(["--tty"] if terminal else []), name, *command]
-
-
 def _needed(container: Container) -> str:
     if not container.hard:
         return ""

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+_HERE = Path(__file__).resolve().parent
+
 
 @cache
-def _script() -> str:
-    return Path(__file__).resolve().with_name("exec.sh").read_text()
+def _script(name: str) -> str:
+    return "".join((_HERE / part).read_text() for part in ("environ.sh", name))
 
 
 def beside(node: str, attempt: str, command: Sequence[str]) -> tuple[str, ...]:
     """What runs `command` beside a running attempt; without one, a shell. `node` is the node's folder."""
-    return ("sh", "-c", _script(), "sh", node, attempt, *command)
+    return ("sh", "-c", _script("exec.sh"), "sh", _script("inside.sh"), node, attempt, *command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -18,8 +19,9 @@ from providers import containers, runner
 from providers.containers import Container, Mount
 from providers.ranks import Ranks, prepared
 from providers.runner import AttemptState, Runner
+from providers.terminal import beside
 from providers.transport import LocalTransport
-from tests.cli import fleet, task, until, volume
+from tests.cli import ended, every_text, fleet, task, until, volume
 from tests.podman import IMAGE, SHELLLESS, Podman, impediment
 
 # -------------------------------------------------------------------------------------------- on a host
@@ -278,6 +280,32 @@ def test_a_task_with_an_image(podman, project):
     project.no_changes()
 
 
+@pytest.mark.slow
+def test_a_command_beside_a_rank_in_a_container(podman, project):
+    """It runs in there, with the variables of the rank, and ends with it; nothing tells them to others."""
+    env = {"PATH": f"{podman.bin}:{os.environ['PATH']}", "TOKEN_OF_MINE": "hunter2"}
+    own = ["GREETING=it's\nme", "p=x", "TOKEN=${{ env.TOKEN_OF_MINE }}"]
+    limits = "grep Cpus_allowed_list /proc/self/status"
+    busy = f"mkdir sub; cd sub; touch /only-here; {limits}; echo up; while :; do sleep 0.1; done"
+    project.declare(fleet(nodes=1), volume(), task("job", busy, image=IMAGE, env=own, volumes=["data:/data"]))
+    project.apply(env=env)
+    until(lambda: "up" in project.logs("job"), project.logs("job"))
+    show = 'echo "$GREETING $p $TOKEN ${PWD##*/}"; [ -e /only-here ] && [ -d /data ] && cat; exit 9'
+    process = project.start("exec", "job", "--", "sh", "-c", show, stdin=subprocess.PIPE)
+    said, _ = process.communicate("typed\n", timeout=120)
+    assert (process.returncode, said) == (9, "it's\nme x hunter2 sub\ntyped\n")
+    assert project.run("exec", "job", "--", "sh", "-c", f"{limits}; echo up").out == project.logs("job")
+    process = project.start("exec", "job", stdin=subprocess.PIPE)
+    assert process.communicate("echo $((6 * 7)) $FLEETFORM_NODE_RANK\n", timeout=120)[0] == "42 0\n"
+    process = project.start("exec", "job", "--", "sh", "-c", "echo ready; sleep 1000")
+    assert process.stdout.readline() == "ready\n"
+    commands = b"".join(_read(p / "cmdline") for p in Path("/proc").glob("[0-9]*"))
+    assert b"hunter2" not in commands
+    assert [f for f, text in every_text(podman.folder / "run") if b"hunter2" in text] == []
+    project.run("stop", "job")
+    assert ended(process, None).code != 0
+
+
 # ------------------------------------------------------------------------- runtimes that are not there
 
 FAKE = """#!/bin/sh
@@ -390,6 +418,42 @@ def test_hard_limits_that_the_runtime_cannot_set(tmp_path, monkeypatch):
     node.runner.start(runner.Launch(attempt_id="a-0.1", script=containers.script(held, [], [], "true")))
     assert node.ended("a-0.1").cause == "its host's containers cannot be limited as `isolation: hard` asks"
     assert "no cpuset" in node.log("a-0.1")
+
+
+def test_nobody_joins_a_container_that_is_not_there(tmp_path, monkeypatch):
+    """Nor is the command run beside it, on the host."""
+    pull = f"echo x >{tmp_path}/pulling; exec sleep 1000"
+    node = Node(tmp_path / "node", fake(tmp_path, "podman", "echo ok", pull), monkeypatch)
+    node.start("a-0.1", "true")
+    until((tmp_path / "pulling").exists)
+    argv = beside(str(node.folder), "a-0.1", ["touch", str(tmp_path / "ran")])
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (125, "")
+    assert "the rank's container is not there yet" in done.stderr
+    assert not (tmp_path / "ran").exists()
+    node.ranks.stop("a-0.1", 0)
+
+
+def test_a_stop_that_comes_while_the_container_starts_reaches_it(tmp_path, monkeypatch):
+    """There was no client yet that could have been told apart: its TERM is not lost for that."""
+    where = fake(tmp_path, "podman", "echo ok")
+    told = (
+        (where / "podman")
+        .read_text()
+        .replace(
+            "start) ",
+            f"exec) touch {tmp_path}/termed ;;\n"
+            f"start) cat >/dev/null; until [ -e {tmp_path}/termed ]; do sleep 0.05; done; exit 143; ",
+        )
+    )
+    (where / "podman").write_text(told)
+    node = Node(tmp_path / "node", where, monkeypatch)
+    text = containers.script(Container(image=IMAGE, name="n"), [], [], "true")
+    moment = "  client=$!\n"
+    assert text.count(moment) == 1
+    text = text.replace(moment, f"  kill -s TERM $$\n{moment}")
+    node.runner.start(runner.Launch(attempt_id="a-0.1", script=text))
+    assert node.ended("a-0.1").exit_code == 143
 
 
 def test_a_pull_can_be_stopped(tmp_path, monkeypatch):

@@ -17,7 +17,8 @@ def test_a_command_runs_beside_a_rank(project):
     up = project.path / "up"
     env = ["GREETING=it's\nme", "folder=x", "found=y", "TOKEN=${{ env.TOKEN_OF_MINE }}"]
     same = 'if [ /data -ef "$FLEETFORM_VOLUME_DATA" ]; then echo mounted; fi'
-    busy = hold(up, f"mkdir -p sub; cd sub; grep Cpus_allowed_list /proc/self/status; {same}; echo told")
+    limits = "cat /proc/self/cgroup; grep Cpus_allowed_list /proc/self/status"
+    busy = hold(up, f"mkdir -p sub; cd sub; {limits}; {same}; echo told")
     project.declare(
         fleet(nodes=1), volume(), task("job", busy, env=env, resources={"cpu": 1}, volumes=["data:/data"])
     )
@@ -28,7 +29,7 @@ def test_a_command_runs_beside_a_rank(project):
     process = project.start("exec", "job", "--", "sh", "-c", script, stdin=subprocess.PIPE)
     said, _ = process.communicate("typed\n", timeout=120)
     assert (process.returncode, said) == (255, "it's\nme x y hunter2 0 sub\ntyped\n")
-    look = f"grep Cpus_allowed_list /proc/self/status; {same}; echo told"
+    look = f"{limits}; {same}; echo told"
     assert project.run("exec", "job/0", "--", "sh", "-c", look).out == project.logs("job")
     assert project.run("exec", "rank/job-0", "--", "printf", "%s|", "a b", "$HOME", "'").out == "a b|$HOME|'|"
     assert project.run("exec", "job", "--", "no-such-program", code=127).out == ""

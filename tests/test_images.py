@@ -116,9 +116,3 @@ def test_limits_are_the_blocks():
     assert containers.memory_flags(held) == ("--memory", "2048m")
     free = Container(image="a", name="n")
     assert containers.cpu_flags(free) == containers.memory_flags(free) == ()
-
-
-def test_a_command_in_the_container_of_an_attempt():
-    argv = containers.exec_argv("podman fleetform-x\n", ["ls", "-l"], terminal=False)
-    assert argv == ["podman", "exec", "--interactive", "fleetform-x", "ls", "-l"]
-    assert "--tty" in containers.exec_argv("docker x", ["sh"], terminal=True)

@@ -1,0 +1,14 @@
+# What `exec.sh` runs in the container of a rank, as one more process there: it has the container's limits and mounts.
+# `environ.sh` stands before it.
+#
+#   FOLDER [COMMAND [ARGUMENT]...]       without a command, a shell. FOLDER is the rank's own, where all else fails
+folder=$1
+shift
+if [ $# -eq 0 ]; then
+  if command -v bash >/dev/null 2>&1; then set -- bash; else set -- sh; fi
+fi
+all() { for p in /proc/[0-9]*; do [ "${p#/proc/}" = $$ ] || echo "${p#/proc/}"; done; }
+sought all
+if [ -n "$given" ]; then cd "/proc/$given/cwd" 2>/dev/null && cd "$(pwd -P)" || cd "$folder"; else cd "$folder"; fi
+eval "$found" # from here on every name may be the rank's
+exec "$@"
