@@ -300,7 +300,10 @@ confine() {
   group "fleetform.$id.$(printf %s "$d" | cksum | tr ' ' .)" "$cpus" "$memory" || :
   level=hard
   if [ -z "$whole" ]; then
-    if [ -n "$hard" ]; then vacate && return 1; fi
+    if [ -n "$hard" ]; then
+      vacate
+      return 1
+    fi
     level=none
     [ -z "$means" ] || level=soft
     if [ -n "$cpus" ] && taskset -c "$cpus" true 2>/dev/null; then level=soft means=${means:+$means+}affinity; fi
@@ -351,9 +354,9 @@ supervise() {
   get ctl reason killat limitat watcher
   # shellcheck disable=SC2086  # folders without spaces
   if [ "$reason" = - ] && [ "$code" -ne 0 ] && killed $groups; then reason=memory; fi
-  get confined confined groups # the task may have had to do without
   sweep
   [ "$reason" != - ] || get why reason # it says so itself: its container did not come about
+  [ -n "$reason" ] || reason=-         # the disk was full
   put exit.t "$code $reason $t1"
   mv "$d/exit.t" "$d/exit"
   vacate
