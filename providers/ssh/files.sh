@@ -50,11 +50,16 @@ place)
   work=$node/work/$5
   if [ ! -d "$work" ]; then
     [ -f "$archive" ] || { echo 'FLEETFORM-FILES missing' && exit 0; }
-    said=$(mkdir -p "$node/work" 2>&1 && ln -f "$archive" "$node/files/use/$5" 2>&1) || failed "$said" "$node"
+    use=$node/files/use/$5
+    said=$(mkdir -p "$node/work" 2>&1 && ln -f "$archive" "$use" 2>&1) || {
+      # Another's may have cleared it away between the two.
+      [ -f "$archive" ] || { echo 'FLEETFORM-FILES missing' && exit 0; }
+      failed "$said" "$node"
+    }
     new=$node/work/.new.$5.$$
     trap 'rm -rf "$new"' EXIT
     trap 'exit 76' HUP INT TERM
-    said=$(mkdir "$new" 2>&1 && tar -xmof "$archive" -C "$new" 2>&1) || failed "$said" "$node/work"
+    said=$(mkdir "$new" 2>&1 && tar -xmof "$use" -C "$new" 2>&1) || failed "$said" "$node/work"
     mv -T "$new" "$work" 2>/dev/null || [ -d "$work" ] || refuse unwritable "$node/work"
   fi
   ;;

@@ -76,6 +76,20 @@ def test_what_a_host_lost_is_sent_again(nodes):
     assert (nodes.log(node, "train-0.2"), files.opened) == ("a", 2)
 
 
+def test_what_is_cleared_away_meanwhile_is_sent_again(nodes):
+    """Others send theirs at the same time: this one's may go between the look and the link."""
+    node, machine = nodes.make(), nodes.machines[0]
+    files = Packed({"x": "a"})
+    nodes.start(node, "train-0.1", "true", files=files)
+    nodes.ended(node, "train-0.1")
+    real = machine.sh("command -v ln").strip()
+    clear = "[ -e /var/tmp/ran ] || { touch /var/tmp/ran; rm /var/tmp/fleetform-0/*/files/*.tar; }"
+    machine.install("ln", f'#!/bin/sh\n{clear}\nexec {real} "$@"')
+    nodes.start(node, "train-1.1", "cat x", files=files)
+    nodes.ended(node, "train-1.1")
+    assert (nodes.log(node, "train-1.1"), files.opened) == ("a", 2)
+
+
 def test_a_full_disk_is_said_and_nothing_half_stays(nodes):
     node, machine = nodes.make(), nodes.machines[0]
     small, large = Packed({"x": "a" * 1_000_000}), Packed({"x": "b" * 4_000_000})
