@@ -7,16 +7,21 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from declarative.provider import Config, PermanentError
+from declarative.schema import BadValueError, decode_part
+from declarative.spec.hosts import SshConfig
 from declarative.state import Address, NodeState, Record
 from providers.ssh import Ssh, gpus, probe, scripts
+from providers.ssh.host import host_of
 from providers.ssh.line import command_line
 from providers.ssh.probe import TOOLS
+from providers.ssh.terminal import terminal
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SHELLS = [shell for shell in ("sh", "bash", "dash", "zsh", "fish", "tcsh") if shutil.which(shell)]
@@ -41,6 +46,50 @@ assert "asyncssh" not in sys.modules
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=REPOSITORY
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("hostname", name) for name in ("x';touch${IFS}pwned;'", "$(id)", "a b", "-oX=y")),
+        *(("user", name) for name in ("x;id", "-x", "`id`")),
+    ],
+)
+@pytest.mark.parametrize("where", ["host", "jump", "fleet"])
+def test_no_name_runs_anything_here(field, value, where):
+    """Hosts and users get into command lines of this machine: what a shell would heed is refused."""
+    host = {"hostname": "a"}
+    named = {**host, field: value}
+    bodies: dict[str, Any] = {
+        "host": {"hosts": [named]},
+        "jump": {"hosts": [host], "proxy_jump": named},
+        "fleet": {"hosts": [host], field: value},
+    }
+    if where == "fleet" and field == "hostname":
+        return
+    with pytest.raises(BadValueError) as caught:
+        decode_part(SshConfig, bodies[where])
+    assert caught.value.code == "bad-value"
+    assert caught.value.path[-1] == field
+    with pytest.raises(PermanentError):
+        host_of(named, Path())
+
+
+@pytest.mark.parametrize("name", ["10.0.0.1", "fe80::1%eth0", "gpu-1.example", "gpu_1", "münchen.example"])
+def test_names_that_hosts_have(name):
+    decode_part(SshConfig, {"hosts": [name], "user": "DOM\\me@x"})
+    assert host_of({"hostname": name}, Path()).hostname == name
+
+
+def test_a_way_through_a_host_whose_address_has_a_zone(tmp_path, monkeypatch):
+    """What begins with a percent, ssh takes for its own."""
+    (tmp_path / "ssh").write_text("")
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    host = host_of({"hostname": "b", "proxy_jump": {"hostname": "fe80::1%eth0"}}, tmp_path)
+    with terminal(host, None, tty=False) as way:
+        [command] = [word for word in way.argv if word.startswith("ProxyCommand=")]
+    assert command.endswith(" -W '[%h]:%p' -- fe80::1%%eth0")
 
 
 # ---------------------------------------------------------------------------------------------- words

@@ -29,6 +29,31 @@ def _address(value: str | None, field: str) -> None:
         ) from None
 
 
+_ODD = frozenset("'\"`$;&<>|(){}")
+
+
+def odd_login(hostname: str | None, user: str | None) -> str | None:
+    """Which of the two, `hostname` or `user`, no host and nobody is called; None if both are fine.
+
+    ssh puts them into command lines of this machine (`ProxyCommand` and `Match exec` of its configuration,
+    and our own for a `proxy_jump`): a declaration must not get to say what those run.
+    """
+    for field, value, more in (("hostname", hostname, " \\"), ("user", user, "")):
+        odd = value and (value.startswith("-") or not value.isprintable() or not _ODD.isdisjoint(value))
+        if odd or (value and not set(more).isdisjoint(value)):
+            return field
+    return None
+
+
+def _login(hostname: str | None, user: str | None) -> None:
+    field = odd_login(hostname, user)
+    if field is not None:
+        what = "host's name or address" if field == "hostname" else "user's name"
+        hint = "write it without blanks, quotes and what else shells heed, and without `-` at its beginning"
+        value = describe(hostname if field == "hostname" else user)
+        raise BadValueError("bad-value", f"{value} is no {what}", hint, (field,))
+
+
 class HostKey(str):
     """A host's public key, as `ssh-ed25519 AAAA…`; a comment after it is left out."""
 
@@ -91,6 +116,9 @@ class ProxyJump:
         tuple[HostKey, ...], Doc("Its public keys, as `ssh-ed25519 AAAA…`; no others count.")
     ] = ()
 
+    def __post_init__(self) -> None:
+        _login(self.hostname, self.user)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFields:
@@ -112,6 +140,7 @@ class HostFields:
         if not self.hostname.strip():
             hint = "write the host's name or address"
             raise BadValueError("bad-value", "`hostname` is empty", hint, ("hostname",))
+        _login(self.hostname, self.user)
         _address(self.internal_ip, "internal_ip")
 
 
@@ -192,6 +221,7 @@ class SshConfig:
     )
 
     def __post_init__(self) -> None:
+        _login(None, self.user)
         if self.network is not None:
             try:
                 ipaddress.ip_network(self.network)

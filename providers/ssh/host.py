@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from declarative.provider import PermanentError, PermanentKind
+from declarative.spec.hosts import odd_login
 
 T = TypeVar("T")
 
@@ -61,10 +62,14 @@ def host_of(fields: object, project: Path, defaults: Host | None = None) -> Host
         raise PermanentError(PermanentKind.INVALID, summary, about="host")
     defaults = defaults or Host(hostname="")
     hostname = _taken(fields, "hostname", str)
-    if not hostname or hostname.startswith("-") or not hostname.isprintable() or " " in hostname:
+    user = _taken(fields, "user", str)
+    odd = odd_login(hostname, user)
+    if not hostname or odd == "hostname":
         raise PermanentError(
             PermanentKind.INVALID, f"{hostname!r} is no host's name or address", about="hostname"
         )
+    if odd:
+        raise PermanentError(PermanentKind.INVALID, f"{user!r} is no user's name", about="user")
     keys = fields.get("host_keys") or ()
     if isinstance(keys, str) or not all(isinstance(key, str) for key in keys):
         raise PermanentError(PermanentKind.INVALID, "`host_keys` is no list of keys", about="host_keys")
@@ -72,7 +77,7 @@ def host_of(fields: object, project: Path, defaults: Host | None = None) -> Host
         defaults,
         hostname=hostname,
         port=_taken(fields, "port", int),
-        user=_taken(fields, "user", str),
+        user=user,
         identity_file=_file(fields, "identity_file", project),
         host_keys=tuple(keys),
         known_hosts=_file(fields, "known_hosts", project) or defaults.known_hosts,

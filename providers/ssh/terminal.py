@@ -61,8 +61,8 @@ def _options(host: Host, folder: Path, program: str) -> list[str]:
     if host.proxy_jump:
         jump = host.proxy_jump
         through = [program, "-o", "LogLevel=ERROR", "-o", "BatchMode=yes", *_options(jump, folder, program)]
-        line = shlex.join(through).replace("%", "%%")
-        words += ["-o", f"ProxyCommand={line} -W '[%h]:%p' -- {shlex.quote(jump.hostname)}"]
+        line, name = (text.replace("%", "%%") for text in (shlex.join(through), shlex.quote(jump.hostname)))
+        words += ["-o", f"ProxyCommand={line} -W '[%h]:%p' -- {name}"]
     return words
 
 

@@ -259,7 +259,10 @@ def test_a_way_in_a_circle_is_refused(machines, tmp_path):
 
 @pytest.mark.parametrize(
     "bad",
-    [{"hostname": "-oProxyCommand=x"}, {"hostname": "a b"}, {"port": "x"}, {"host_keys": "k"}, {"user": 1}],
+    [
+        *({"hostname": name} for name in ("-oProxyCommand=x", "a b", "a';id;'", "$(id)", "a\n")),
+        *({"port": "x"}, {"host_keys": "k"}, {"user": 1}, {"user": "-x"}, {"user": "a`id`"}),
+    ],
 )
 def test_nonsense_is_refused(machines: Machines, tmp_path: Path, bad):
     with pytest.raises(PermanentError) as caught:
