@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pty
@@ -190,10 +191,25 @@ def processes(marked: Path) -> dict[int, str]:
 
 
 def kill_ranks(path: Path) -> None:
-    """End everything that was started in a project."""
+    """End everything that was started in a project, and give back what nobody is left to give back."""
     for pid in processes(path):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    for file in path.rglob("ranks/*/confined"):
+        for group in file.read_text().split()[1:]:
+            _remove_group(Path(group))
+
+
+def _remove_group(group: Path) -> None:
+    for _ in range(100):  # those just killed take a moment to leave
+        with suppress(FileNotFoundError):
+            try:
+                group.rmdir()
+            except OSError as error:
+                if error.errno == errno.EBUSY:
+                    time.sleep(0.02)
+                    continue
+        return
 
 
 def on_terminal(
