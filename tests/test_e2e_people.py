@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import subprocess
 from contextlib import suppress
+from pathlib import Path
 
-from tests.cli import COMMAND, clean_env, ended, every_text, fleet, hold, task, until, volume
+from tests.cli import COMMAND, PATIENCE, clean_env, ended, every_text, fleet, hold, task, until, volume
 
 SECRET = {"TOKEN_OF_MINE": "hunter2"}
 
@@ -82,12 +84,14 @@ def test_a_terminal_is_passed_on(project):
     def wait_for(text: bytes) -> None:
         nonlocal screen
         while text not in screen:
+            assert select.select([master], [], [], PATIENCE)[0], screen
             screen += os.read(master, 65536)
 
     os.write(master, b"test -t 0 && test -t 1 && echo term$((40 + 2)) $FLEETFORM_NODE_RANK $TERM\n")
     wait_for(b"term42 0 xterm")
-    os.write(master, b"echo sleep$((1 + 1)); sleep 1000\n")
-    wait_for(b"sleep2")
+    seconds = f"1000.{os.getpid()}"
+    os.write(master, f"sleep {seconds}\n".encode())
+    until(lambda: runs("sleep", seconds))  # before, the shell itself would get it, and go on to sleep
     os.write(master, b"\x03")
     os.write(master, b"echo on$((2 + 2)); exit 9\n")
     with suppress(OSError):
@@ -97,6 +101,16 @@ def test_a_terminal_is_passed_on(project):
     os.close(master)
     assert process.wait(120) == 9
     assert b"on4" in screen
+
+
+def runs(*argv: str) -> bool:
+    """Whether a process was told just these words."""
+    words = "".join(f"{word}\0" for word in argv).encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (process / "cmdline").read_bytes() == words:
+                return True
+    return False
 
 
 def test_ends_of_logs(project):
