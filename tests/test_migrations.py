@@ -148,6 +148,20 @@ def test_every_format_is_brought_up_to_date_in_every_database(tmp_path, new_stat
 
 
 @pytest.mark.parametrize("number", FORMATS)
+def test_who_only_reads_reads_every_format_and_changes_none(tmp_path, new_state, number) -> None:
+    """After an upgrade `plan` and `status` work before the first `apply`; what is new is not known."""
+    url = placed(number, tmp_path, new_state())
+    for _ in range(2):
+        with open_store(url, root=tmp_path, read_only=True) as store:
+            assert store.pull() == expected(number)
+            assert store.check() == []
+            assert store.history([], None)
+    told: list[str] = []
+    open_store(url, root=tmp_path, tell=told.append).close()
+    assert len(told) == (number < FORMAT_VERSION), "it was still of its own format"
+
+
+@pytest.mark.parametrize("number", FORMATS)
 def test_what_was_pulled_in_every_format_can_be_pushed(tmp_path, number) -> None:
     with open_store(restore(tmp_path / "state.db", number)) as store:
         found = pulled(number)

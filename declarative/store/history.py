@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, insert, select
 
 from declarative.state import Address
-from declarative.store.tables import operations, writer_lock
+from declarative.store.tables import every, operations, writer_lock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ def note(
 def read(connection: Connection, addresses: Collection[str], limit: int | None) -> list[Operation]:
     """The last entries, newest first; with `addresses` theirs alone, under earlier names as well."""
     found: list[Operation] = []
-    rows = connection.execute(select(operations).order_by(operations.c.id.desc()))
+    rows = connection.execute(every(operations, connection).order_by(operations.c.id.desc()))
     for operation in _about(map(_operation, rows), set(addresses)):
         if limit is not None and len(found) >= limit:
             break

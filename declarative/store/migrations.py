@@ -24,7 +24,10 @@ def is_there(connection: Connection) -> bool:
 
 
 def agree(database: Engine, *, read_only: bool, tell: Tell | None = None) -> None:
-    """Refuse what is no state of ours, check the format, and bring an older one up to date."""
+    """Refuse what is no state of ours, check the format, and bring an older one up to date.
+
+    Who only reads changes nothing, and reads an older one as it is, as far as that can be done.
+    """
     name = traits(database).name
     with reading(database) as connection:
         if not is_there(connection):
@@ -39,6 +42,9 @@ def agree(database: Engine, *, read_only: bool, tell: Tell | None = None) -> Non
             f"install fleetform {tool} or newer",
         )
     if found == tables.FORMAT_VERSION:
+        return
+    if read_only and tables.readable(found):
+        database.update_execution_options(format=found)
         return
     if read_only:
         raise StateError(

@@ -53,7 +53,9 @@ def load(connection: Connection) -> State:
             intents=tuple(
                 intent_of(row)
                 for row in connection.execute(
-                    select(t.operations).where(t.operations.c.ended_at.is_(None)).order_by(t.operations.c.id)
+                    t.every(t.operations, connection)
+                    .where(t.operations.c.ended_at.is_(None))
+                    .order_by(t.operations.c.id)
                 )
             ),
         )
@@ -103,7 +105,7 @@ def _generations(connection: Connection) -> dict[Address, int]:
 
 
 def _ranks(connection: Connection, names: Sequence[str] | None = None) -> dict[str, RankStatus]:
-    query = select(t.rank_status)
+    query = t.every(t.rank_status, connection)
     if names is not None:
         some = [names[i : i + MOST_BOUND] for i in range(0, len(names), MOST_BOUND)]
         rows = [r for part in some for r in connection.execute(query.where(t.rank_status.c.name.in_(part)))]
@@ -125,7 +127,7 @@ def _ranks(connection: Connection, names: Sequence[str] | None = None) -> dict[s
 
 
 def _nodes(connection: Connection) -> tuple[dict[str, Readiness], dict[str, float]]:
-    rows = connection.execute(select(t.node_status)).all()
+    rows = connection.execute(t.every(t.node_status, connection)).all()
     readiness = {
         row.name: Readiness(
             state=NodeState(row.state),

@@ -7,7 +7,8 @@ because its id is unique. Only SQL that SQLite and PostgreSQL share is used here
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from sqlalchemy import (
     JSON,
@@ -19,10 +20,13 @@ from sqlalchemy import (
     Index,
     Integer,
     MetaData,
+    Select,
     Table,
     Text,
     UniqueConstraint,
     insert,
+    null,
+    select,
     update,
 )
 
@@ -170,6 +174,25 @@ With each: the format before it as a fixture in `tests/states`. What every forma
 """
 
 FORMAT_VERSION = 1 + len(MIGRATIONS)
+
+ADDED: Mapping[int, Collection[str]] = {
+    2: ("rank_status.confinement", "node_status.can", "operations.host", "operations.doing"),
+}
+"""Format → all that it changed, if that was to add columns which are NULL where a value is not known: a state
+of the format before it can be read as it is. A format that changed more has no entry.
+"""
+
+
+def readable(found: int) -> bool:
+    """Whether a state of format `found` can be read without a migration."""
+    return all(number in ADDED for number in range(found + 1, FORMAT_VERSION + 1))
+
+
+def every(table: Table, connection: Connection) -> Select[Any]:
+    """All columns of a table, with NULL for those that a state of an older format has not got yet."""
+    found = connection.get_execution_options().get("format", FORMAT_VERSION)
+    late = {name for number, names in ADDED.items() if number > found for name in names}
+    return select(*(null().label(c.name) if f"{table.name}.{c.name}" in late else c for c in table.c))
 
 
 def suit(dialect: str) -> None:
