@@ -538,6 +538,9 @@ def test_check_finds_what_a_push_could_bring():
     ):
         wrong = replace(state, records={**state.records, record.address: record}, generations=generations)
         assert [line for line in check(wrong, held) if said in line], said
+    disk = replace(volume, inputs={**volume.inputs, "zone": "10.0.0.9", "host": {"hostname": "10.0.0.9"}})
+    wrong = replace(state, records={**state.records, disk.address: disk})
+    assert [line for line in check(wrong, held) if "volume/data-0 is on the disk of 10.0.0.9" in line]
     other = replace(state, lineage=OTHER)
     assert check(other, held) == ["create:volume/other is open, and its token is not of this lineage"]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 
 from declarative.provider import token
+from declarative.resource import zone_of
 from declarative.state import MADE_AS, Address, RankState, Record, State, made_as
 
 Held = Mapping[tuple[str, int], str]
@@ -102,6 +103,17 @@ def _volumes(state: State) -> Iterator[str]:
     for volume, found in holders.items():
         if len(found) > 1:
             yield f"volume/{volume} is held more than once: {', '.join(found)}"
+    for record in state.of("attachment"):
+        disk, node = state.get("volume", str(record.inputs.get("volume"))), _node_of(state, record)
+        if disk and node and disk.inputs.get("host") and disk.inputs.get("zone") != zone_of(node.inputs):
+            yield (
+                f"{record.address} is on {node.address}, and {disk.address} is on the disk of "
+                f"{disk.inputs.get('zone')}"
+            )
+
+
+def _node_of(state: State, attachment: Record) -> Record | None:
+    return state.get("node", str(attachment.inputs.get("node")))
 
 
 def _intents(state: State) -> Iterator[str]:
