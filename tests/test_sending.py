@@ -138,6 +138,18 @@ def test_fleetforms_own_things_are_never_sent(tmp_path):
     assert refusal(tmp_path, "sub/../.git").code == "bad-path"
 
 
+def test_private_keys_of_hosts_are_never_sent(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    tree(tmp_path, "keys/fleet", "keys/fleet.pub", "keys/host", "keys/jump", "keys/other")
+    (tmp_path / "fleet.yaml").write_text(
+        "type: fleet\nname: rack\nssh_config:\n  identity_file: keys/fleet\n  hosts:\n"
+        "  - {hostname: a, identity_file: ~/keys/host}\n"
+        "  - {hostname: b, proxy_jump: {hostname: c, identity_file: keys/jump}}\n"
+    )
+    assert sent(tmp_path, ".") == ["keys/fleet.pub", "keys/other"]
+    assert refusal(tmp_path, "keys/jump").code == "never-sent"
+
+
 def test_links_stay_links_and_lead_nowhere_else(tmp_path):
     tree(tmp_path, "src/a", "src/deep/b", "lib/c")
     (tmp_path / "src/deep/up").symlink_to("../a")

@@ -63,7 +63,8 @@ class _Found:
 class Sender:
     """Looks at one project's files, each once, however many tasks name them.
 
-    `hidden` holds paths below the project that are never sent: its state, and what its backends keep there.
+    `hidden` holds paths below the project that are never sent: its state, what its backends keep there, and
+    the private keys of its fleets.
     `documents` are its own YAML, which is sent only where it is named: it says what runs, not what that
     needs, and a change of one task must not restart the others.
     """
@@ -146,9 +147,8 @@ class Sender:
         if never := next((p for p in parts if p in NEVER), None):
             raise CannotSendError("never-sent", f"`{name}` is never sent: it lies in `{never}`")
         if self._is_hidden(name):
-            raise CannotSendError(
-                "never-sent", f"`{name}` is never sent: fleetform keeps its own things there"
-            )
+            summary = f"`{name}` is never sent: it is fleetform's own, or a private key to hosts"
+            raise CannotSendError("never-sent", summary)
         levels: Levels = ()
         for depth in range(len(parts)):
             with self._parent(parts, depth) as parent:

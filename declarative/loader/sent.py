@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from declarative.loader.findings import Findings
 from declarative.loader.sending import CannotSendError, Sender
 from declarative.resource import LOCAL, Desired, TaskWant
 from declarative.source import Document
+from declarative.spec.hosts import SshConfig
 
 _BESIDE = ("", "-wal", "-shm", "-journal")
 """What SQLite keeps beside a database."""
@@ -58,7 +60,7 @@ def with_files(
 
 
 def _hidden(desired: Desired, root: Path, state: str | None) -> Iterator[str]:
-    """What fleetform itself keeps in the project: its state, and the folders of local backends."""
+    """What fleetform keeps in the project: its state, the folders of local backends, and keys to hosts."""
     places: list[str] = []
     for url in (state, desired.project.state):
         found = (url or "").removeprefix("sqlite:///")
@@ -67,7 +69,19 @@ def _hidden(desired: Desired, root: Path, state: str | None) -> Iterator[str]:
     for backend in desired.backends.values():
         if backend.provider == LOCAL and isinstance(backend.options.get("root"), str):
             places.append(str(backend.options["root"]))
+    for fleet in desired.fleets.values():
+        places += _private_keys(fleet.ssh_config)
     for place in places:
         path = (root / place).resolve()
         if path.is_relative_to(root) and path != root:
             yield path.relative_to(root).as_posix()
+
+
+def _private_keys(config: SshConfig | None) -> list[str]:
+    """The files with which hosts are logged in to. A `~` that nobody is at home in stays as it is."""
+    if config is None:
+        return []
+    jumps = [jump for host in config.hosts if (jump := host.proxy_jump)]
+    jumps += [config.proxy_jump] if config.proxy_jump else []
+    found = {one.identity_file for one in (config, *config.hosts, *jumps)}
+    return [os.path.expanduser(name) for name in sorted(filter(None, found))]  # noqa: PTH111  # never raises
