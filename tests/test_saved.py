@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from declarative.diagnostic import Diagnostic, InvalidError, Severity, Span
+from declarative.manifest import Entry, Manifest
 from declarative.plan import Inventory, Plan, make
 from declarative.plan.facts import Facts, again, canonical, differences, digest, record_difference, used
 from declarative.plan.saved import FILE_VERSION, Saved, dump, load
@@ -503,6 +504,17 @@ def test_wrong_types_are_named(text, change, where):
     found = refused(again_sealed(text, change))
     assert found.code == "not-a-plan"
     assert where in found.summary
+
+
+@pytest.mark.parametrize("source", ["../x", "/x", "a//b", "a/./b", "", "a\0b"])
+@pytest.mark.parametrize("field", ["source", "path"])
+def test_files_lie_below_the_project(text, field, source):
+    """A name that cannot be one of a file would end in an exception; any other could be outside."""
+    entry = Entry(**{"path": "x", "source": "x", "size": 1, "sha256": "0" * 64, field: source})
+    manifest = Manifest((entry,))
+    found = refused(again_sealed(text, put("files", {manifest.digest: to_data(manifest)})))
+    assert found.code == "not-a-plan"
+    assert "a list of files" in found.summary
 
 
 def test_deep_inputs_are_refused(text):

@@ -239,7 +239,7 @@ def _sound_files(file: _File) -> None:
 
 
 def _is_inside(path: str) -> bool:
-    return not any(part in {"", ".", ".."} for part in path.split("/"))
+    return "\0" not in path and not any(part in {"", ".", ".."} for part in path.split("/"))
 
 
 def _check(action: Action, done: set[str]) -> None:
