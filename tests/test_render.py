@@ -615,6 +615,17 @@ def test_status_text():
     assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == status_text(status_view(), color=False, width=100)
 
 
+def test_of_ranks_on_a_node_that_does_not_answer_it_is_said_that_this_was_before():
+    """And a cause that is the exit code is said once."""
+    nodes = (replace(status_view().nodes[1], name="gpu-0", state="unreachable"),)
+    running = RankView(rank=0, node="gpu-0", state="running")
+    failed = RankView(rank=1, node="gpu-0", state="failed", exit_code=3, cause="exit code 3")
+    tasks = (TaskView(name="train", state="failed", ranks=(running, failed)),)
+    text = status_text(status_view(nodes=nodes, tasks=tasks), color=False, width=100)
+    assert re.search(r"rank/train-0 +running +node/gpu-0 +as last seen: its node is unreachable\n", text)
+    assert re.search(r"rank/train-1 +failed +node/gpu-0 +exit code 3\n", text)
+
+
 def test_status_of_nothing():
     assert status_text(StatusView(lineage=None, serial=0), color=False, width=80).startswith(
         "Nothing is recorded yet"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from declarative.render.blocks import Row, map_lines
 from declarative.render.text import Cell, Paint, clean, columns, money, seal, sentence
@@ -25,6 +25,8 @@ STYLES = {
 
 LIMITED = ("starting", "running")
 """States in which it matters how a rank is held to its blocks."""
+SILENT = ("unreachable", "unknown")
+"""States of a node in which nobody can say how its ranks are."""
 
 
 def status_text(view: StatusView, *, color: bool, width: int) -> str:
@@ -36,7 +38,7 @@ def status_text(view: StatusView, *, color: bool, width: int) -> str:
         ("Nodes", _nodes(view.nodes, paint, width)),
         ("Hosts that are no nodes yet", _hosts(view.hosts, paint)),
         ("Volumes", _volumes(view.volumes, paint)),
-        ("Tasks", _tasks(view.tasks, paint)),
+        ("Tasks", _tasks(view, paint)),
     ):
         if body:
             lines += [*([""] if lines else []), f"{title}:", "", *body]
@@ -118,20 +120,24 @@ def _volumes(volumes: Sequence[VolumeView], paint: Paint) -> list[str]:
     return columns(rows, paint)
 
 
-def _tasks(tasks: Sequence[TaskView], paint: Paint) -> list[str]:
+def _tasks(view: StatusView, paint: Paint) -> list[str]:
     rows: list[list[Cell]] = []
-    for task in tasks:
+    silent = {node.name: node.state for node in view.nodes if node.state in SILENT}
+    for task in view.tasks:
         cause = sentence(task.cause or "")
         rows.append([Cell(clean(f"task/{task.name}"), "bold"), _state(task.state), Cell(""), Cell(cause)])
-        rows += [_rank(task, rank) for rank in task.ranks]
+        rows += [_rank(task, rank, silent) for rank in task.ranks]
     return columns(rows, paint)
 
 
-def _rank(task: TaskView, rank: RankView) -> list[Cell]:
+def _rank(task: TaskView, rank: RankView, silent: Mapping[str, str]) -> list[Cell]:
     where = clean(f"node/{rank.node}") if rank.node else "-"
-    said = [] if rank.exit_code is None else [f"exit code {rank.exit_code}"]
+    code = f"exit code {rank.exit_code}"
+    said = [] if rank.exit_code is None or code in (rank.cause or "") else [code]
     said += [f"attempt {rank.attempt}"] if rank.attempt > 1 else []
     said += [sentence(rank.cause)] if rank.cause else []
     said += [f"limits {clean(rank.confinement)}"] if rank.confinement and rank.state in LIMITED else []
+    node = silent.get(rank.node or "")
+    said += [f"as last seen: its node is {node}"] if node and rank.state in LIMITED else []
     name = clean(f"rank/{task.name}-{rank.rank}")
     return [Cell(f"  {name}"), _state(rank.state), Cell(where), Cell(", ".join(said))]
