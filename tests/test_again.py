@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from declarative.apply import Retries, part_for
+from declarative.apply import Retries, is_over, part_for, state_of
+from declarative.cli import following
 from declarative.plan import Op
 from declarative.plan.saved import Saved, dump, load
 from declarative.render import plan_json, plan_text
@@ -273,13 +276,77 @@ def test_the_waits_grow_from_one_retry_to_the_next():
     assert said == [("job", "rank/job-1 failed: exit code 3")] * 3
 
 
+def test_each_failure_is_told_once_also_the_first_of_a_new_series():
+    world, desired = gang(), job()
+    retries, said = waiting(world, desired)
+    for told in (1, 2):
+        fail(world, seconds=2 * HOUR)
+        for _ in range(3):
+            world.now += 1
+            retries.due(world.state())
+        assert len(said) == told
+        world.apply(world.plan(desired))
+        world.now += 2 * HOUR
+
+
 def test_what_a_task_held_is_given_back_before_it_runs_again():
     world, desired = gang(), job()
     retries, _ = waiting(world, desired)
     world.ranks |= dict.fromkeys(("job-0", "job-1"), RankStatus(state=RankState.FAILED, exit_code=1))
-    assert retries.due(world.state()) == {}
+    assert retries.ready(world.state()) == ()
+    assert not is_over(world.state(), ["job"], retries), "somebody is about to give it back"
     world.settle()
-    assert list(retries.due(world.state())) == ["job"]
+    world.now += 2
+    assert retries.ready(world.state()) == ("job",)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "changed"),
+    [
+        ([{**JOB, "retry": True}], None),
+        ([{**JOB, "retry": True, "commands": ["other"]}], "job"),
+        ([{**JOB, "retry": True}, {"name": "more", "resources": {"gpu": 1}}], "more"),
+        ([], "job"),
+    ],
+)
+def test_who_follows_sees_that_another_command_has_declared_something_else(tasks, changed):
+    """A retry of what was planned before would undo that."""
+    fleets = [{**GPU, "nodes": "2..3"}]
+    world = bring(World(), fleets=fleets, tasks=[{**JOB, "retry": True}])
+    retries, _ = waiting(world, declared(fleets=fleets, tasks=[{**JOB, "retry": True}]))
+    retries.leave(world.state())
+    fail(world)
+    world.apply(world.plan(declared(fleets=fleets, tasks=tasks)))
+    assert retries.overtaken(world.state()) == changed
+    retries.end()
+    assert retries.due(world.state()) == {}
+
+
+def test_a_task_that_another_command_starts_again_first_is_followed_on(monkeypatch):
+    """It was due when it was looked at, and runs when its turn comes."""
+    world, desired = gang(), job()
+    looks = []
+
+    def look(store, *_, **__):
+        looks.append(1)
+        if len(looks) == 2:
+            ended = RankStatus(state=RankState.SUCCEEDED, exit_code=0)
+            world.ranks |= dict.fromkeys(("job-0", "job-1"), ended)
+        return {"job": state_of(store.read(), "job")}
+
+    monkeypatch.setattr("declarative.apply.follow", look)
+    said = []
+    run: Any = SimpleNamespace(
+        plan=None,
+        desired=desired,
+        store=SimpleNamespace(read=world.state),
+        session=SimpleNamespace(backends=lambda *_: None),
+        tasks=lambda: ("job",),
+        note=None,
+        say_ended=lambda states, _: said.append(states),
+    )
+    assert following.follow(run) == 0
+    assert (len(looks), said) == (2, [{"job": RankState.SUCCEEDED}])
 
 
 def test_one_without_a_place_tries_less_and_less_often_and_when_blocks_are_given_back():

@@ -39,6 +39,8 @@ def test_plan_shows_it_and_apply_does_it(project):
     project.declare(fleet(), flaky(project.path, good=3, retry={"on_events": ["error"]}))
     project.apply()
     until(lambda: project.ranks("job")[1]["state"] == "failed")
+    logs = project.run("logs", "job/1", "-f")
+    assert "task/job is to run again, as its `retry` says" in logs.err
     actions = project.plan()["actions"]
     assert {a["reason"] for a in actions if a["address"].startswith("rank/")} == {"retry"}
     assert {tuple(a["because"]) for a in actions if a["address"].startswith("rank/")} == {
@@ -58,6 +60,7 @@ def test_other_ends_than_the_named_stay_ended_and_say_why(project):
     done = project.apply("--wait", code=4)
     assert done.out.endswith("task/job: failed: rank/job-1 failed: exit code 3\n")
     project.no_changes()
+    assert "run again" not in project.run("logs", "job/1", "-f").err
     said = project.run("status").out
     assert "rank/job-1 failed: exit code 3" in said  # why rank 0 was stopped
 
@@ -71,6 +74,19 @@ def test_what_is_stopped_by_the_user_is_not_started_again_by_who_follows(project
     project.run("stop", "job", "--lock-timeout", "60")
     ended(follower, 4)
     project.no_changes()
+
+
+def test_who_follows_does_not_take_back_what_another_command_declares(project):
+    """What it would do again is not what is declared by now."""
+    project.declare(fleet(), flaky(project.path, good=9, retry=True))
+    follower = project.start("apply", "--auto-approve", "--wait")
+    until(lambda: len(lines(project.path / "ran")) >= 4)  # the second attempt; the third is 15 s away
+    until(lambda: project.ranks("job")[1]["state"] == "failed")
+    project.declare(fleet(), task("job", "exit 5", retry=True))
+    project.apply("--lock-timeout", "60")
+    done = ended(follower, 4)
+    assert "task/job was changed by another command: this one runs nothing again" in done.err
+    assert [r["exit_code"] for r in project.ranks("job").values()] == [5]
 
 
 def test_wait_waits_for_a_place(project):

@@ -10,7 +10,7 @@ from declarative.apply.launch import missing_env
 from declarative.apply.run import apply
 from declarative.apply.settle import VanishedError, check_vanished, refresh, settle
 from declarative.apply.walk import ActionResult, Listener, Outcome
-from declarative.apply.watch import FOLLOWING, cause_of, follow, ranks_of, state_of, stop_task
+from declarative.apply.watch import FOLLOWING, cause_of, follow, is_over, ranks_of, state_of, stop_task
 
 __all__ = [
     "FOLLOWING",
@@ -28,6 +28,7 @@ __all__ = [
     "changed_files",
     "check_vanished",
     "follow",
+    "is_over",
     "look",
     "missing_env",
     "named",

@@ -6,13 +6,15 @@ are tasks that find no place: those also try when blocks were given back.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from declarative.plan import Plan, again
 from declarative.plan.types import Action
 from declarative.resource import TaskWant
-from declarative.state import STOPPED, Record, State
+from declarative.state import RETRIES, STOPPED, Record, State
 
 DELAYS = (1.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """Seconds between a failure and the first, second, … retry of its series; the last for all that follow."""
@@ -48,13 +50,39 @@ class Retries:
         told: Callable[[str, Due], None] | None = None,
     ) -> None:
         """`told` hears of each time that a task is to run again."""
+        self._own = frozenset(tasks)
         self._tasks = {name: want for name, want in tasks.items() if want.spec.retry.on_events}
         self._now = now
         self._delays = delays
         self._told = told
-        self._said: dict[str, object] = {}
+        self._said: dict[str, float] = {}
         self._placeless: dict[str, _Placeless] = {}
         self._held: frozenset[tuple[str, int]] = frozenset()
+        self._left: dict[str, dict[str, dict[str, Any]]] = {}
+
+    def leave(self, state: State) -> None:
+        """Remember what is recorded of ranks, as the command that follows them leaves it."""
+        self._left = _by_task(state)
+
+    def overtaken(self, state: State) -> str | None:
+        """The first task that another command has declared anew, added or removed since `leave`; or None.
+
+        What is declared here is out of date then: to plan by it would take back what the other one did.
+        """
+        found = _by_task(state)
+        for task in sorted(found.keys() | self._left.keys()):
+            now, before = found.get(task), self._left.get(task)
+            if before is None and task in self._own:
+                continue  # its own start, of which it was not known whether it came to pass
+            if now is None or before is None:
+                return task
+            if any(now[rank] != before[rank] for rank in now.keys() & before.keys()):
+                return task
+        return None
+
+    def end(self) -> None:
+        """Nothing is run again from here on."""
+        self._tasks = {}
 
     @property
     def without_place(self) -> frozenset[str]:
@@ -111,14 +139,14 @@ class Retries:
             if freed:
                 waits = self._placeless[task] = replace(waits, when=now)
             return Due(when=waits.when, cause="no capacity")
-        if any(state.get("reservation", r.address.name) for r in have):
-            return None  # what it held is given back first
         if found is None:
             return None
+        if any(state.get("reservation", r.address.name) for r in have):
+            return Due(when=math.inf, cause=found.cause)  # what it held is given back first
         delay = self._delay(found.count - 1)
         due = Due(when=found.noticed + delay, cause=found.cause, delay=delay)
-        if self._told and self._said.get(task) != found.count:
-            self._said[task] = found.count
+        if self._told and self._said.get(task) != found.noticed:  # the count begins anew with each series
+            self._said[task] = found.noticed
             self._told(task, due)
         return due
 
@@ -137,6 +165,15 @@ class Retries:
 def _ended(record: Record, state: State) -> bool:
     status = state.ranks.get(record.address.name)
     return status is not None and status.state.ended
+
+
+def _by_task(state: State) -> dict[str, dict[str, dict[str, Any]]]:
+    """Task → rank → its inputs, save what only counts its retries."""
+    out: dict[str, dict[str, dict[str, Any]]] = {}
+    for record in state.of("rank"):
+        inputs = {key: value for key, value in record.inputs.items() if key != RETRIES}
+        out.setdefault(str(inputs["task"]), {})[record.address.name] = inputs
+    return out
 
 
 def part_for(plan: Plan, tasks: Collection[str]) -> Plan:

@@ -81,11 +81,14 @@ def follow(
             # again less and less often.
             fruitless = fruitless + 1 if (before.ranks, before.records) == (state.ranks, state.records) else 0
             due = turn + min(1 << fruitless, SELDOM)
-        again = [found.when for found in retries.due(state).values()] if retries else []
-        over = not again and not _running(state, names)
-        if over or any(when <= now() for when in again) or stopping.wait(PERIOD):
+        if is_over(state, names, retries) or (retries and retries.ready(state)) or stopping.wait(PERIOD):
             return {task: state_of(state, task) for task in names}
         turn += 1
+
+
+def is_over(state: State, tasks: Iterable[str], retries: Retries | None) -> bool:
+    """Whether all ranks of `tasks` have ended, and none is to run again."""
+    return not (retries and retries.due(state)) and not _running(state, tasks)
 
 
 def _running(state: State, tasks: Iterable[str]) -> list[str]:

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 PATIENCE = 5.0
 """Seconds that a retry waits for the lock before it looks again."""
+OVERTAKEN = "was changed by another command: this one runs nothing again; `fleetform apply --wait` does"
 LEAVING = "leaving: the tasks go on (`fleetform status`, `fleetform logs -f`)"
 
 
 def follow(run: Run) -> int:
     """Watch the tasks to their end, and say how each ended: 0, 3 if one found no place, 4, or 130."""
     from declarative.apply import follow as watch
+    from declarative.apply import is_over
 
     retries, waiting = _retries(run)
     tasks = tuple(sorted({*run.tasks(), *waiting}))
@@ -36,11 +38,12 @@ def follow(run: Run) -> int:
             states = watch(run.store, backends, tasks, stopping=stop, now=now, note=run.note, retries=retries)
         if stop.is_set():
             return INTERRUPTED
-        ready = retries.ready(run.store.read())
-        if not ready:
-            break
-        if not _again(run, ready, retries):
+        state = run.store.read()
+        ready = retries.ready(state)
+        if ready and not _again(run, ready, retries):
             return INTERRUPTED
+        if not ready and is_over(state, tasks, retries):  # else another command was faster: it runs again
+            break
     run.say_ended(states, retries.without_place)
     return _code(states, retries.without_place)
 
@@ -68,6 +71,7 @@ def _retries(run: Run) -> tuple[Retries, tuple[str, ...]]:
     waiting = tuple(task for task in waiting if task in run.desired.tasks)
     retries = Retries(run.desired.tasks, now, told=told)
     retries.wait_for_place(waiting)
+    retries.leave(run.store.read())
     return retries, waiting
 
 
@@ -85,8 +89,14 @@ def _again(run: Run, tasks: Collection[str], retries: Retries) -> bool:
             if error.code != "locked":
                 raise
             return not stop.is_set()
+        changed = retries.overtaken(writer.state())
+        if changed:
+            run.say(f"task/{changed} {OVERTAKEN}")
+            retries.end()
+            return not stop.is_set()
         plan = _part(run, writer, tasks)
         results = run.perform(plan, writer, stop) if plan and plan.actions else ()
+        retries.leave(writer.state())
     bad = {r.address for r in results if r.outcome != "done"}
     starts = [a for a in plan.actions if a.op == "create" and a.address.kind == "rank"] if plan else []
     begun = {str(a.after["task"]) for a in starts if a.after}

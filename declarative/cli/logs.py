@@ -10,11 +10,13 @@ import click
 from declarative.cli import complete
 from declarative.cli.lines import Printer
 from declarative.cli.reading import Follower, Source, begin, dump
-from declarative.cli.session import Failed, Seconds, Session, failed, project_command, state_errors
+from declarative.cli.session import Failed, Seconds, Session, failed, now, project_command, state_errors
 
 if TYPE_CHECKING:
     from declarative.resource import Desired
     from declarative.state import Record, State
+
+AGAIN = "is to run again, as its `retry` says: `apply --wait` does that, or the next `fleetform apply`"
 
 
 def parse_target(text: str, rank: int | None) -> tuple[str, int | None]:
@@ -56,8 +58,8 @@ def command(session: Session, target: str, rank: int | None, follow: bool, **opt
     are shown from where they go on.
 
     --follow waits for a host that does not answer, and goes on where it was: nothing is left out, nothing
-    comes twice. When a rank is started anew while others run, it goes on with that attempt. Exits 1 if the
-    output of a rank cannot be read.
+    comes twice. When a rank is started anew while others run, it goes on with that attempt; once all have
+    ended it ends, and says if the task is to run again. Exits 1 if the output of a rank cannot be read.
     """
     loaded = session.load(required=False)
     session.warn()
@@ -86,6 +88,7 @@ def command(session: Session, target: str, rank: int | None, follow: bool, **opt
             return Source(record, node, session.backends(desired, state)) if node else None
 
         faults += Follower(look, source, printer).follow(sources)
+        _say_retry(session, desired, store.read(), task)
     else:
         faults += dump(sources, printer)
     sys.stdout.flush()
@@ -102,6 +105,19 @@ def known_state(session: Session, desired: Desired | None, state: State) -> Stat
     if not state.intents:
         return state
     return effective(state, look(state, session.backends(desired, state), offers=False).inventory)
+
+
+def _say_retry(session: Session, desired: Desired | None, state: State, task: str) -> None:
+    """On stderr, that a task which has ended is to run again: who waits for its end shall know."""
+    from declarative.apply import look
+    from declarative.plan import again, effective
+
+    want = desired.tasks.get(task) if desired else None
+    if want is None or not want.spec.retry.on_events:
+        return
+    state = effective(state, look(state, session.backends(desired, state), offers=False).inventory)
+    if again(want, ranks_of(state, task), state, now()):
+        sys.stderr.write(f"task/{task} {AGAIN}\n")
 
 
 def told_ranks(state: State, task: str, records: list[Record], wanted: int | None) -> None:
