@@ -1,6 +1,6 @@
 # Holds a rank to its CPUs and its memory by the kernel's control groups, where this user may make them; what is in
 # a rank's groups is also known to be its own, whatever it does to its environment or session. Functions only: this
-# stands before the runner's text and before the probe's. Needs coreutils and sed.
+# stands before the runner's text and before the probe's. Needs coreutils and sed; systemd-run where systemd runs.
 confines=1
 
 mounted() { # TYPE [CONTROLLER]: sets at to the folder of our own group in that hierarchy, and top to the topmost one
@@ -35,6 +35,29 @@ killed() { # FOLDER...: whether the kernel has killed a process there for want o
   return 1
 }
 
+# apart NAME: the words before a command that has systemd start it in a scope of its own, where it may make groups. It
+# does not end with the login there, and systemd, which takes all other groups to be its own, leaves its limits alone.
+# None without systemd. None for a user who does not linger either: what his instance started ends with his last login.
+apart() {
+  booted && command -v systemd-run >/dev/null && mounted cgroup2 && grep -q . "$top/cgroup.controllers" || return 0
+  user=$(id -u)
+  if [ "$user" = 0 ]; then
+    whose='systemd-run'
+  else
+    case $at/ in */"user@$user.service"/*) ;; *) lingers || return 0 ;; esac
+    whose="env XDG_RUNTIME_DIR=${XDG_RUNTIME_DIR:-/run/user/$user} systemd-run --user"
+  fi
+  echo "$whose --scope --quiet --collect --property=Delegate=yes --unit=$1 --"
+} 2>/dev/null
+booted() { [ -d /run/systemd/system ]; }
+lingers() { [ -e "/var/lib/systemd/linger/$(id -un)" ]; }
+scoped() { # whether systemd has us in such a scope; sets at to it
+  mounted cgroup2 || return 1
+  case $at in */fleetform*.scope) ;; */fleetform*.scope/own) at=${at%/own} ;; *) return 1 ;; esac
+}
+# Groups with limits can only be made beside us: no group may have both processes and groups with limits.
+settle() { ! scoped || { mkdir -p "$at/own" && echo $$ >"$at/own/cgroup.procs"; }; } 2>/dev/null
+
 # group NAME CPUS MEMORY: makes groups of that name with these limits ('' for none, memory in bytes). Sets groups to
 # their folders, means to what they are, and whole if every limit holds.
 group() {
@@ -48,12 +71,13 @@ group() {
 group2() {
   mounted cgroup2 || return 1
   # Not within the login's own group: it goes when the login ends. The topmost has no rule against processes in it.
-  if [ -d /run/systemd/system ] && [ "$(id -u)" = 0 ]; then at=${top%/}; fi
+  scoped || ! booted || [ "$(id -u)" != 0 ] || at=${top%/}
   while :; do
     for controller in ${2:+cpuset} ${3:+memory}; do echo "+$controller" >"$at/cgroup.subtree_control"; done
     if mkdir -p "$at/$1"; then
       if limit2 "$at/$1" "$2" "$3" && joins "$at/$1"; then
         groups=$at/$1 means=cgroup-v2 whole=1
+        case $at in */fleetform*.scope) means=systemd-run ;; esac
         return 0
       fi
       emptied "$at/$1"
@@ -93,8 +117,14 @@ group1() {
 }
 # able: whether limits that hold could be set here. By doing it: rights and controllers differ in too many ways.
 able() {
+  # shellcheck disable=SC2016,SC2046  # another shell's variables; words
+  set -- $(apart "fleetform-probe.$$")
+  if [ $# -gt 0 ] && mounted cgroup2 && "$@" sh -c '
+    cd "$1$(sed -n s/^0:://p /proc/self/cgroup)" && mkdir own && echo $$ >own/cgroup.procs &&
+      echo "+cpuset +memory" >cgroup.subtree_control
+  ' sh "${top%/}"; then return 0; fi
   group "fleetform-probe.$$" "$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)" 67108864
   # shellcheck disable=SC2086  # folders without spaces
   emptied $groups
   [ -n "$whole" ]
-}
+} 2>/dev/null

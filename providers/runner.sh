@@ -463,7 +463,10 @@ start)
   payload=$d/payload.$$
   state
   if [ "$s" = claimed ] && receive "$bytes"; then
-    answer=$(setsid -f sh "$self" _run "$id" "$payload" "$@" </dev/null 2>/dev/null)
+    # shellcheck disable=SC2046  # words
+    answer=$(setsid -f $(apart "fleetform.$id.$$") sh "$self" _run "$id" "$payload" "$@" </dev/null 2>/dev/null)
+    # It may refuse: then without.
+    [ -n "$answer" ] || answer=$(setsid -f sh "$self" _run "$id" "$payload" "$@" </dev/null 2>/dev/null)
     case $answer in
     ok | exists) ;;
     FLEETFORM-ERR*) answer=${answer#* } && die "${answer%% *}" "${answer#* }" ;;
@@ -523,6 +526,7 @@ _run)
   trap : HUP INT TERM PIPE # not '': the task would ignore them too
   payload=$2
   shift 2
+  settle
   supervise "$@"
   ;;
 _watch) watch "$2" ;;

@@ -482,6 +482,86 @@ group other 2,3 '' || echo none
         shutil.rmtree(tree / "name")
 
 
+def test_who_gets_a_scope_of_systemd(tmp_path):
+    """Root, and users whose instance of systemd stays; where that has controllers to give."""
+    (tmp_path / "systemd-run").write_text("")
+    (tmp_path / "systemd-run").chmod(0o755)
+    code = f"""
+. {RUNNER_SH.with_name("confine.sh")}
+PATH={tmp_path}:$PATH tree={tmp_path} at=/
+unset XDG_RUNTIME_DIR
+booted() {{ [ "$boots" ]; }}
+lingers() {{ [ "$stays" ]; }}
+mounted() {{ [ "$1" = cgroup2 ] && top=$tree; }}
+id() {{ echo "$who"; }}
+told() {{ set -- $(apart x) && echo "$#: ${{1-}} ${{2-}} ${{3-}}"; }}
+who=0 boots='' stays=''
+: >$tree/cgroup.controllers
+boots=1 && told
+echo cpuset memory >$tree/cgroup.controllers
+boots='' && told
+boots=1 && told
+who=7 && told
+stays=1 && told
+stays='' at=/user.slice/user-7.slice/user@7.service/app.slice && told
+at=/user.slice/user-7.slice/session-2.scope && told
+"""
+    root, none = "7: systemd-run --scope --quiet", "0:"
+    user = "10: env XDG_RUNTIME_DIR=/run/user/7 systemd-run"
+    for shell in SHELLS:
+        done = subprocess.run([shell, "-c", code], capture_output=True, text=True, check=True)
+        said = [line.rstrip() for line in done.stdout.splitlines()]
+        assert said == [none, none, root, none, user, user, none]
+
+
+def test_a_scope_of_systemd_holds_the_groups(tmp_path):
+    """The supervisor makes room in it first: no group has both processes and groups with limits."""
+    scope, tools = tmp_path / "fleetform.a.7.scope", tmp_path / "tools"
+    tools.mkdir()
+    real = shutil.which("mkdir")
+    (tools / "mkdir").write_text(
+        f'#!/bin/sh\n{real} "$@" || exit\nfor last; do :; done\n: >"$last/cgroup.procs"\n'
+        'case $last in */own | */own/*) ;; *) : >"$last/cpuset.cpus"; : >"$last/memory.max" ;; esac\n'
+    )
+    (tools / "mkdir").chmod(0o755)
+    code = f"""
+. {RUNNER_SH.with_name("confine.sh")}
+where={scope}
+booted() {{ :; }}
+mounted() {{ [ "$1" = cgroup2 ] && top={tmp_path} at=$where; }}
+settle && [ "$(cat {scope}/own/cgroup.procs)" = $$ ] && where=$where/own
+group name 2,3 1024 && echo "$means $whole $groups $(cat $groups/cpuset.cpus)"
+"""
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+    for shell in SHELLS:
+        scope.mkdir()
+        done = subprocess.run(
+            [shell, "-c", code], env=environment, capture_output=True, text=True, check=True
+        )
+        assert done.stdout == f"systemd-run 1 {scope}/name 2,3\n"
+        shutil.rmtree(scope)
+
+
+@pytest.mark.parametrize("answer", ['exec "$@"', "exit 1", "exit 0"])
+def test_a_rank_starts_once_whatever_systemd_says(host, answer):
+    """It may also refuse."""
+    for name in ("runner.sh", "confine.sh"):
+        shutil.copy(RUNNER_SH.with_name(name), host.folder)
+    (host.folder / "asked").write_text(f"#!/bin/sh\necho $1 >>{host.folder}/names\nshift\n{answer}\n")
+    (host.folder / "asked").chmod(0o755)
+    with (host.folder / "confine.sh").open("a") as file:
+        file.write(f'apart() {{ echo "{host.folder}/asked $1"; }}\n')
+    text = f"echo x >>{host.folder}/ran; exit 3"
+    command = ["sh", str(host.folder / "runner.sh"), "start", "a", str(len(text))]
+    done = subprocess.run(
+        command, input=text, env=host.environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    assert host.ended().exit_code == 3
+    assert (host.folder / "ran").read_text() == "x\n"
+    assert (host.folder / "names").read_text().startswith("fleetform.a.")
+
+
 def test_an_attempt_of_an_older_runner_can_be_polled(host):
     """It knows nothing of how it is confined."""
     line = b"FLEETFORM-HOST 1 boot 1 2\na exited 7 0 - 3 1 2 -\nFLEETFORM-END\n"

@@ -59,6 +59,8 @@ class Facts:
     """The id of the node that it is."""
     last_boot: str | None
     """The boot at the last look; only asked for when it is a node."""
+    ends: str | None
+    """The user, if his processes end with his last login, ranks included."""
     name: str
     kernel: str
     arch: str
@@ -186,6 +188,7 @@ def parse(lines: list[str], now: float) -> Facts:
         clock_offset=_seconds(one.get("now"), now) - now,
         claim=one.get("claim") or None,
         last_boot=one.get("last_boot"),
+        ends=one.get("ends"),
         name=one.get("host", ""),
         kernel=one.get("kernel", ""),
         arch=one.get("arch", ""),
@@ -239,6 +242,8 @@ def _remarks(facts: Facts) -> str | None:
     if abs(facts.clock_offset) > CLOCK_SECONDS:
         way = "ahead" if facts.clock_offset > 0 else "behind"
         out.append(f"its clock is {abs(facts.clock_offset):.0f} s {way}")
+    if facts.ends:
+        out.append(f"systemd ends its ranks with the last login (`loginctl enable-linger {facts.ends}`)")
     return "; ".join(out) or None
 
 

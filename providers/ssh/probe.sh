@@ -23,6 +23,11 @@ for tool in sh env flock setsid stat head tail timeout taskset sha256sum unshare
   ! command -v "$tool" >/dev/null 2>&1 || say tool "$tool"
 done
 ! able || say can hard
+# systemd may be told to end what a login leaves behind. Root's stays all the same; others have to linger.
+if [ "$(id -u)" != 0 ] && booted && grep -qs '/session-[^/]*\.scope' /proc/self/cgroup && ! lingers; then
+  ends=$(timeout -k 1 10 loginctl show-user --property=KillUserProcesses --value 2>/dev/null)
+  [ "$ends" != yes ] || say ends "$(id -un)"
+fi
 # A client alone runs nothing: docker's asks its engine.
 for runtime in podman docker; do
   ! timeout -k 1 10 "$runtime" version >/dev/null 2>&1 || say can "$runtime"
