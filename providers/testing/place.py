@@ -145,7 +145,9 @@ class Place:
         order = ("attachment", "node", "volume")
         for record in sorted(self.made, key=lambda r: order.index(r.address.kind)):
             with suppress(ProviderError):
-                self.provider.delete(record)
+                # Some are known as they were wanted alone: what came of that, their provider may need.
+                found = self.provider.find(record.address, self.token(record))
+                self.provider.delete(replace(record, outputs=found.outputs) if found else record)
 
 
 class Packed:
