@@ -37,8 +37,8 @@ def make(
 ) -> Plan:
     """What to do so that `desired` is there.
 
-    `now` is seconds since the epoch, for idle times only. `requested` holds addresses of tasks that are
-    to run again although nothing about them changed. With `destroy`, protected things are left alone.
+    `now` is seconds since the epoch, for idle times and retries. `requested` holds addresses of tasks that
+    are to run again although nothing about them changed. With `destroy`, protected things are left alone.
     With `reuse` nothing is launched for tasks.
     """
     large = _too_large(desired, recorded) or _too_many_offers(desired, inventory)
@@ -57,10 +57,7 @@ def make(
     found = decide(asked)
     fleets, outcome = found.fleets, found.outcome
     errors = (*found.errors, *_node_errors(fleets, destroy=destroy))
-    unsplit = {d.address for d in fleets.diagnostics if d.code == "blocks-do-not-divide"}
-    short = [d for d in _short(desired, outcome) if d.address not in unsplit]
-    waits = waiting(desired, found.volumes)
-    diagnostics = [*inventory.diagnostics, *errors, *fleets.diagnostics, *short, *waits]
+    diagnostics = [*inventory.diagnostics, *errors, *_remarks(desired, found)]
     return Plan(
         lineage=recorded.lineage,
         serial=recorded.serial,
@@ -76,6 +73,13 @@ def make(
         waiting=_waiting(found),
         observed_at=_observed_at(state),
     )
+
+
+def _remarks(desired: Desired, found: Fates) -> list[Diagnostic]:
+    """What is to be said of fleets and volumes. One that cannot be split is not called too small as well."""
+    unsplit = {d.address for d in found.fleets.diagnostics if d.code == "blocks-do-not-divide"}
+    short = [d for d in _short(desired, found.outcome) if d.address not in unsplit]
+    return [*found.fleets.diagnostics, *short, *waiting(desired, found.volumes)]
 
 
 def _waiting(found: Fates) -> tuple[str, ...]:

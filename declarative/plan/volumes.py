@@ -80,10 +80,16 @@ def judge_all(
             name=name, record=record, after=None, reason=reason, kept_back=protected and destroy
         )
     for address in pinned & state.records.keys():
-        fate = fates.get(address.name) if address.kind == "volume" else None
-        if fate and fate.record and (fate.replaced or fate.after is None):
-            fates[fate.name] = VolumeFate(name=fate.name, record=fate.record, after=fate.record.inputs)
+        if address.kind == "volume" and (fate := fates.get(address.name)):
+            fates[fate.name] = _staying(fate)
     return fates, errors
+
+
+def _staying(fate: VolumeFate) -> VolumeFate:
+    """It is held: neither replaced nor deleted."""
+    if fate.record is None or not (fate.replaced or fate.after is None):
+        return fate
+    return VolumeFate(name=fate.name, record=fate.record, after=fate.record.inputs)
 
 
 def _settled(before: Mapping[str, Any], after: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import re
@@ -34,6 +33,7 @@ from typing import Any
 
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.state import Address, Record
+from providers.written import as_json, key_of
 
 META = "fleetform.json"
 ATTACHMENT = "attachment.json"
@@ -70,7 +70,7 @@ class Meta:
     @property
     def id(self) -> str:
         """Of this one thing: one that is made later at the same address has another."""
-        return f"{self.address}.{_digest(self.token)}"
+        return f"{self.address}.{key_of(self.token)}"
 
     def text(self) -> bytes:
         """As it stands in the file."""
@@ -83,22 +83,7 @@ class Meta:
             "created": self.created,
             **({"bound": self.bound} if self.bound else {}),
         }
-        try:
-            return (json.dumps(body, indent=1, default=_plain) + "\n").encode()
-        except (TypeError, ValueError) as error:
-            message = f"{self.address}: its inputs cannot be written as JSON: {error}"
-            raise PermanentError(PermanentKind.INVALID, message, about="inputs") from error
-
-
-def _digest(text: str) -> str:
-    """Short, and fit for a file's name, whatever the text is."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} is no JSON")
+        return f"{as_json(self.address, body, indent=1)}\n".encode()
 
 
 class Folders:
@@ -225,7 +210,7 @@ class Folders:
         self._open(trash)
         self.sweep(meta.address)  # for the name in the trash may be taken
         folder = self.folder(meta.address)
-        folder.rename(trash / f"{self._mark(meta.address)}.{_digest(meta.token)}")
+        folder.rename(trash / f"{self._mark(meta.address)}.{key_of(meta.token)}")
         sync(folder.parent)
         self.sweep(meta.address)
 
@@ -237,7 +222,7 @@ class Folders:
         trash, mark = self.root / "trash", self._mark(address)
         names = _names(trash)
         for name in names:
-            if name.startswith(f"{_digest(self.owner)}.") and not name.startswith(f"{mark}."):
+            if name.startswith(f"{key_of(self.owner)}.") and not name.startswith(f"{mark}."):
                 with contextlib.suppress(OSError):
                     erase(trash / name)
         for name in names:
@@ -245,7 +230,7 @@ class Folders:
                 erase(trash / name)
 
     def _mark(self, address: Address) -> str:
-        return f"{_digest(self.owner)}.{address.kind}.{address.name}"
+        return f"{key_of(self.owner)}.{address.kind}.{address.name}"
 
     @contextlib.contextmanager
     def locked(self, address: Address) -> Iterator[None]:

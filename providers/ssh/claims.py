@@ -6,7 +6,6 @@ away twice. Who wants two on one host anyway, gives each a state folder of its o
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from providers.runner import ANSWER_SECONDS
 from providers.ssh import scripts
 from providers.ssh.transport import SshTransport
 from providers.transport import ConnectionLost
+from providers.written import as_json, key_of
 
 _FORMAT = 1
 ERASE_SECONDS = 600.0
@@ -54,22 +54,7 @@ class Claim:
             "inputs": self.inputs,
             "outputs": self.outputs,
         }
-        try:
-            return f"{self.key}\n{json.dumps(body, default=_plain)}\n".encode()
-        except (TypeError, ValueError) as error:
-            message = f"{self.address}: its inputs cannot be written as JSON: {error}"
-            raise PermanentError(PermanentKind.INVALID, message, about="inputs") from error
-
-
-def key_of(token: str) -> str:
-    """The id of the node that a create with this token makes."""
-    return hashlib.sha256(token.encode()).hexdigest()[:16]
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} is no JSON")
+        return f"{self.key}\n{as_json(self.address, body)}\n".encode()
 
 
 class Claims:

@@ -27,7 +27,7 @@ from declarative.state import Address, RankStatus, Readiness, Record
 from providers.ranks import Ranks, prepared
 from providers.runner import Runner
 from providers.ssh import files, probe, reach, scripts
-from providers.ssh.claims import Claim, Claims, key_of
+from providers.ssh.claims import Claim, Claims
 from providers.ssh.faults import guarded
 from providers.ssh.host import host_of
 from providers.ssh.line import command_line
@@ -37,6 +37,7 @@ from providers.ssh.terminal import joined, terminal
 from providers.ssh.transport import SshTransport
 from providers.ssh.volumes import Found, Volumes
 from providers.terminal import beside
+from providers.written import key_of
 
 T = TypeVar("T")
 R = TypeVar("R")
