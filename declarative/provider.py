@@ -96,8 +96,17 @@ class Config:
     backend: str
     project_dir: Path
     lineage: str
+    driver: str = ""
+    """By which name the provider was asked for: one factory may stand for several drivers."""
     regions: tuple[str, ...] = ()
     zones: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
+    """Regions that are not to be used any more, and have things of this state in them."""
+    credentials: Mapping[str, str] = field(default_factory=dict)
+    """Names of environment variables. The provider reads their values, when it first makes contact."""
+    endpoint: str | None = None
+    image: Mapping[str, str] = field(default_factory=dict)
+    """Region → the id of the image that nodes start from; under `*` the one of all other regions."""
     options: Mapping[str, Any] = field(default_factory=dict)
     hosts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Hosts that exist, by node name: where a provider that makes no machines looks for its things."""

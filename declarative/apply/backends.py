@@ -14,7 +14,7 @@ from declarative.plan.hosts import reached_by
 from declarative.provider import Config, PermanentError, PermanentKind, Provider, UnknownProviderError, load
 from declarative.resource import LOCAL, SSH
 from declarative.spec import Backend
-from declarative.state import State, made_as
+from declarative.state import Intent, Record, State, made_as
 
 Hosts = Mapping[str, Mapping[str, Any]]
 """The `host` of nodes, by name."""
@@ -33,13 +33,15 @@ class Backends:
         *,
         ways: Hosts | None = None,
     ) -> None:
-        """`state` says on which hosts there are nodes, or may be; `files` what ranks get, by its digest.
+        """`state` says on which hosts and in which regions things are, or may be; `files` what ranks get,
+        by its digest.
 
         `ways` is how the hosts of recorded nodes are declared to be reached, by the node's present name: that
         counts, and not what was recorded when they were reached last.
         """
         self.declared = declared
         self._ways = ways or {}
+        self._regions = regions_of(state) if state else {}
         self._hosts = hosts_of(state, self._ways) if state else {}
         self.project_dir = project_dir
         self.lineage = lineage
@@ -73,8 +75,13 @@ class Backends:
             backend=name,
             project_dir=self.project_dir,
             lineage=self.lineage,
+            driver=backend.provider if backend else name,
             regions=backend.regions if backend else (),
             zones=backend.availability_zones if backend else (),
+            elsewhere=tuple(sorted(self._regions.get(name, set()) - set(backend.regions if backend else ()))),
+            credentials=(backend.credentials if backend else None) or {},
+            endpoint=backend.endpoint if backend else None,
+            image=(backend.image if backend else None) or {},
             options=backend.options if backend else {},
             hosts=hosts,
         )
@@ -127,3 +134,16 @@ def host_name(state: State, volume: Mapping[str, Any]) -> str:
         if intent.address.kind == "node" and (intent.backend, intent.inputs.get("instance_type")) == where:
             return intent.address.name
     return f"@{volume.get('zone')}"
+
+
+def regions_of(state: State) -> dict[str, set[str]]:
+    """Backend → the regions of what is recorded, and of what a command had begun to make.
+
+    A region that was taken out of the backend's document has to be looked at as long as something is there.
+    """
+    out: dict[str, set[str]] = {}
+    things: list[Intent | Record] = [*state.intents, *state.records.values()]
+    for thing in things:
+        if thing.backend and isinstance(region := thing.inputs.get("region"), str):
+            out.setdefault(thing.backend, set()).add(region)
+    return out

@@ -20,6 +20,8 @@ from declarative.state import natural
 from declarative.template import Scope
 
 BUILT_IN = (LOCAL, SSH)
+UNFINISHED = ("ec2",)
+"""Drivers of ours that make nodes on which no ranks run yet."""
 WORKING = (LOCAL, SSH)
 """The providers that there are in this version."""
 MAX_VOLUMES = 100_000
@@ -32,7 +34,7 @@ def _plugged_in(driver: str) -> bool:
     """Whether another package that is installed brings the driver (DESIGN §8)."""
     from declarative.provider import installed
 
-    return driver not in BUILT_IN and driver in installed()
+    return driver not in (*BUILT_IN, *UNFINISHED) and driver in installed()
 
 
 def assemble(entries: Sequence[Entry], project: ProjectFile, scope: Scope, findings: Findings) -> Desired:
@@ -101,6 +103,12 @@ class _Assembly:
                 self._say(
                     entry, path, "not-supported-yet", summary, f"write `driver: {LOCAL}`; others come later"
                 )
+            if entry.spec.provider in BUILT_IN:
+                for field in (f for f in Backend.CLOUD if getattr(entry.spec, f) is not None):
+                    summary = (
+                        f"`{field}` is a cloud's, and means nothing to the driver `{entry.spec.provider}`"
+                    )
+                    self._say(entry, (field,), "bad-value", summary, "remove it")
 
     def _backend_names(self, entry: Entry, field: str, names: Iterable[str]) -> None:
         for i, name in enumerate(names):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from declarative.schema import Doc, Is, NotYet
+from declarative.spec.clouds import Endpoint, Images
 from declarative.spec.credentials import Credentials
 from declarative.spec.text import Name
 from declarative.spec.values import Gpu, Size
@@ -42,17 +43,11 @@ class Backend:
     ] = ()
     options: Annotated[Mapping[str, Any], Doc("The driver's own options.")] = field(default_factory=dict)
     credentials: Annotated[
-        Credentials | None,
-        NotYet("remove it; it comes with the cloud backends"),
-        Doc("Names of environment variables, never values."),
+        Credentials | None, Doc("Names of environment variables, never values: `{key: AWS_ACCESS_KEY_ID}`.")
     ] = None
-    endpoint: Annotated[
-        str | None,
-        NotYet("remove it; it comes with the cloud backends"),
-        Doc("A URL, for private clouds and test servers."),
-    ] = None
+    endpoint: Annotated[Endpoint | None, Doc("A URL, for private clouds and test servers.")] = None
     image: Annotated[
-        Any, NotYet("remove it; it comes with the cloud backends"), Doc("The image that nodes start from.")
+        Images | None, Doc("The image that nodes start from: its id, or a mapping of regions to ids.")
     ] = None
     ssh_user: Annotated[
         str | None,
@@ -74,6 +69,9 @@ class Backend:
         **dict.fromkeys(("access_key", "secret_key", "token"), "credentials"),
         "offers": "catalog",
     }
+
+    CLOUD: ClassVar[tuple[str, ...]] = ("credentials", "endpoint", "image")
+    """Fields that mean nothing to `local` and `ssh`."""
 
     @property
     def provider(self) -> str:
