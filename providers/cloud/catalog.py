@@ -1,0 +1,73 @@
+"""Instance types from the files in `catalogs`: what they have, where they are, what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib.resources import files
+
+from declarative.blocks import Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceType:
+    """One instance type. `prices` maps each region that has it to USD an hour on demand, None if unknown."""
+
+    name: str
+    architecture: str
+    shape: Shape
+    prices: Mapping[str, float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalog:
+    """All instance types of a cloud, as of the day when the file was written."""
+
+    priced_on: str
+    """The day that the prices are of: `2025-03-02`."""
+    zones: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Region → its zones."""
+    types: Mapping[str, InstanceType] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=4)
+def catalog(name: str) -> Catalog:
+    """The catalog in `catalogs/NAME.txt`; its first lines say what stands there."""
+    lines = _lines(name)
+    priced_on, codes, zones, types = "", {}, {}, {}
+    for kind, *words in lines:
+        if kind == "prices":
+            (priced_on,) = words
+        elif kind == "region":
+            code, region, letters = words
+            codes[code] = region
+            zones[region] = tuple(region + letter for letter in letters)
+        else:
+            found = _type(words, codes)
+            types[found.name] = found
+    return Catalog(priced_on=priced_on, zones=zones, types=types)
+
+
+def _lines(name: str) -> Iterator[list[str]]:
+    text = (files("providers.cloud") / "catalogs" / f"{name}.txt").read_text(encoding="utf-8")
+    return (line.split() for line in text.splitlines() if line and not line.startswith("#"))
+
+
+def _type(words: list[str], codes: Mapping[str, str]) -> InstanceType:
+    name, architecture, cpus, memory, gpus, *places = words
+    model, _, rest = gpus.partition(":")
+    count, _, each = rest.partition(":")
+    shape = Shape(
+        cpu=int(cpus),
+        memory_mib=int(memory),
+        gpus=int(count or 0),
+        gpu_name=model if count else None,
+        gpu_memory_mib=int(each) if each else None,
+        gpu_vendor="nvidia" if count else None,
+    )
+    prices: dict[str, float | None] = {}
+    for place in places:
+        code, _, price = place.partition("=")
+        prices[codes[code]] = float(price) if price else None
+    return InstanceType(name=name, architecture=architecture, shape=shape, prices=prices)
