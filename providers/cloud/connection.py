@@ -1,0 +1,89 @@
+"""One libcloud driver for each thread, and requests through it whose faults are the port's.
+
+libcloud's drivers keep the request that is under way in themselves, so threads that share one mix their
+answers up. Its sessions would take what `~/.netrc` says for the cloud's password and put it over the
+signature; proxies and authorities of certificates are what the environment says.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from declarative.provider import ProviderError, TransientError, TransientKind
+from providers.cloud.faults import Answer, Said, Scrub, classify
+from providers.cloud.limiter import Limiter
+
+
+class Connection:
+    """Requests to one API. Safe to use from many threads."""
+
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        limiter: Limiter,
+        scrub: Scrub,
+        read: Callable[[Answer], Said | None],
+    ) -> None:
+        """`make` gives a new driver, `read` what the driver's errors say."""
+        self._make = make
+        self._limiter = limiter
+        self._scrub = scrub
+        self._read = read
+        self._mine = threading.local()
+
+    def request(self, what: str, path: str, *, about: str | None = None, **options: Any) -> Any:
+        """The response of libcloud to one request, sent once; `what` names it in messages."""
+        driver = self._driver(what)
+        self._limiter.wait()
+        link = driver.connection.connection
+        link.response = None
+        try:
+            response = driver.connection.request(path, retry_failed=False, **options)
+        except Exception as error:  # noqa: BLE001  # libcloud raises whatever it stumbles over
+            fault = classify(
+                error, _answer(link.response), what=what, scrub=self._scrub, read=self._read, about=about
+            )
+            if isinstance(fault, TransientError) and fault.kind is TransientKind.THROTTLED:
+                self._limiter.throttled(fault.after)
+            # Without its cause: that one may quote what was sent.
+            raise fault from None
+        self._limiter.fine()
+        return response
+
+    def _driver(self, what: str) -> Any:
+        found = getattr(self._mine, "driver", None)
+        if found is None:
+            try:
+                found = self._make()
+            except ProviderError:
+                raise
+            except Exception as error:  # noqa: BLE001  # as above
+                raise classify(error, None, what=what, scrub=self._scrub) from None
+            _settle(found.connection.connection)
+            self._mine.driver = found
+        return found
+
+
+def _answer(response: Any) -> Answer | None:
+    if response is None:
+        return None
+    headers = {str(k).lower(): str(v) for k, v in response.headers.items()}
+    return Answer(status=int(response.status_code), headers=headers, text=response.text or "")
+
+
+def _settle(link: Any) -> None:
+    """Proxies and certificates as the environment says; nothing of `~/.netrc`."""
+    from requests.utils import get_environ_proxies
+
+    session = link.session
+    if not link.http_proxy_used:
+        session.proxies = get_environ_proxies(link.host, no_proxy=None)
+    session.trust_env = False
+    if urlsplit(link.host).scheme == "https" and link.ca_cert is None and link.verify:
+        authorities = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
+        if authorities:
+            link.ca_cert = authorities

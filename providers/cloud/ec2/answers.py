@@ -1,0 +1,156 @@
+"""EC2's answers as plain values: instances and volumes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from declarative.provider import TransientError, TransientKind
+
+GONE = ("shutting-down", "terminated")
+"""States of an instance that will not come back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """One instance."""
+
+    id: str
+    region: str
+    state: str
+    zone: str
+    type: str
+    address: str
+    """The private one, which it keeps as long as it lives."""
+    tags: Mapping[str, str]
+    reason: str
+    """Why it is in this state: EC2's code and text."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has ended, or is about to."""
+        return self.state in GONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A volume on an instance. `state`: attaching, attached, detaching, busy, detached."""
+
+    instance: str
+    device: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """One volume; its size is in GiB."""
+
+    id: str
+    region: str
+    state: str
+    zone: str
+    size: int
+    tags: Mapping[str, str]
+    held: tuple[Held, ...] = field(default=())
+
+
+def parsed(text: str) -> ET.Element:
+    """A text as XML; `ParseError`. EC2 declares no entities: a text that does wants to grow."""
+    if "<!DOCTYPE" in text:
+        raise ET.ParseError("it has a DOCTYPE")
+    return ET.fromstring(text)  # noqa: S314  # see above
+
+
+def plain(element: ET.Element) -> Any:
+    """An element as a mapping, a list (of what it calls `item`), a text, or None. Namespaces are left out."""
+    children = list(element)
+    if not children:
+        return (element.text or "").strip() or None
+    names = [_local(child) for child in children]
+    if set(names) == {"item"}:
+        return [plain(child) for child in children]
+    out: dict[str, Any] = {}
+    for name, child in zip(names, children, strict=True):
+        value = plain(child)
+        if name in out:
+            out[name] = [*(out[name] if isinstance(out[name], list) else [out[name]]), value]
+        else:
+            out[name] = value
+    return out
+
+
+def _local(element: ET.Element) -> str:
+    return str(element.tag).rpartition("}")[2]
+
+
+def content(action: str, body: object) -> dict[str, Any]:
+    """The content of the answer to an action; an answer to anything else is a fault, and nothing is known."""
+    if not isinstance(body, str) or not body:
+        raise strange(action, "is empty")
+    try:
+        root = parsed(body)
+    except ET.ParseError:
+        raise strange(action, "is no XML") from None
+    found = plain(root)
+    if _local(root) != f"{action}Response" or not isinstance(found, dict):
+        raise strange(action, f"is one to something else: {_local(root)[:60]}")
+    return found
+
+
+def listed(action: str, found: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """A list in an answer. One that is missing is a fault: it does not say that there is nothing."""
+    if name not in found:
+        raise strange(action, f"has no `{name}`")
+    items = found[name] or []
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise strange(action, f"has a `{name}` that is no list")
+    return items
+
+
+def strange(action: str, what: str) -> TransientError:
+    """The fault of an answer that does not answer."""
+    return TransientError(TransientKind.AMBIGUOUS, f"{action}: the answer {what}")
+
+
+def instance(action: str, found: Mapping[str, Any], region: str) -> Instance:
+    """One item of an `instancesSet`."""
+    try:
+        reason = found.get("stateReason") or {}
+        return Instance(
+            id=found["instanceId"],
+            region=region,
+            state=found["instanceState"]["name"],
+            zone=found["placement"]["availabilityZone"],
+            type=found["instanceType"],
+            address=found.get("privateIpAddress") or "",
+            tags=_tags(found),
+            reason=f"{reason.get('code') or ''}: {reason.get('message') or ''}".strip(": "),
+        )
+    except (KeyError, TypeError, AttributeError):
+        raise strange(action, "has an instance that cannot be read") from None
+
+
+def volume(action: str, found: Mapping[str, Any], region: str) -> Volume:
+    """One item of a `volumeSet`, or the answer of CreateVolume."""
+    try:
+        return Volume(
+            id=found["volumeId"],
+            region=region,
+            state=found["status"],
+            zone=found["availabilityZone"],
+            size=int(found["size"]),
+            tags=_tags(found),
+            held=tuple(
+                Held(instance=h["instanceId"], device=h.get("device") or "", state=h["status"])
+                for h in found.get("attachmentSet") or ()
+                if h["status"] != "detached"
+            ),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise strange(action, "has a volume that cannot be read") from None
+
+
+def _tags(found: Mapping[str, Any]) -> dict[str, str]:
+    return {tag["key"]: tag.get("value") or "" for tag in found.get("tagSet") or ()}

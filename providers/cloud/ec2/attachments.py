@@ -1,0 +1,255 @@
+"""Attachments: a volume on an instance, for one rank.
+
+EC2 has no tags for them, so the volume says it: under a key of the instance's own, so that who loses the
+race for a volume does not overwrite what the winner wrote. The claim is written first, and holds only with
+the disk.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from declarative.provider import (
+    PermanentError,
+    PermanentKind,
+    ProviderError,
+    Thing,
+    TransientError,
+    TransientKind,
+)
+from declarative.state import Address, Record
+from providers.cloud import marks
+from providers.cloud.ec2.account import Account, made_id, pauses
+from providers.cloud.ec2.answers import Held, Volume
+from providers.cloud.ec2.region import Region
+from providers.cloud.ec2.volumes import GONE, Volumes
+
+ON = f"{marks.OURS}on:"
+DEVICES = tuple([f"/dev/sd{c}" for c in "fghijklmnopqrstuvwxyz"] + [f"/dev/xvdb{c}" for c in "abcdefghijklm"])
+"""Names that EC2 takes for disks, besides those of the image's own."""
+TAKEN = "already in use"
+"""What EC2 says of a device that another attachment got meanwhile."""
+
+_TURNS = tuple(threading.Lock() for _ in range(64))
+"""One attachment to an instance at a time: which devices are free is seen once the last one has its own."""
+
+
+class Attachments:
+    """The attachments of one account."""
+
+    def __init__(self, account: Account, volumes: Volumes) -> None:
+        self._account = account
+        self._volumes = volumes
+
+    def things(self, volumes: Iterable[Volume], living: Iterable[str]) -> list[Thing]:
+        """All that hold, given all volumes of ours and the ids of all living instances of ours."""
+        alive = set(living)
+        out: list[Thing] = []
+        for volume in volumes:
+            for held in volume.held:
+                claim = _claim(volume, held.instance) if held.instance in alive else None
+                if claim and held.state != "detaching":
+                    out.append(_thing(claim, volume, held))
+        return out
+
+    def find(self, address: Address, token: str) -> Thing | None:
+        """See the port."""
+        name = _volume_of(address)
+        volumes = self._volumes.listed(address=str(Address("volume", name)))
+        for volume in volumes:
+            ids = [held.instance for held in volume.held]
+            found = self._account.region(volume.region).instances_by_id(ids) if ids else {}
+            living = [i.id for i in found.values() if not i.gone]
+            for thing in self.things([volume], living):
+                if (thing.address, thing.token) == (address, token):
+                    return thing
+        return None
+
+    # ------------------------------------------------------------------------------------- create
+
+    def create(
+        self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
+    ) -> Mapping[str, Any]:
+        """See the port. It ends when the instance has the disk."""
+        name = _volume_of(address)
+        if inputs.get("volume") != name:
+            summary = f"{address} cannot be about volume/{inputs.get('volume')}"
+            raise PermanentError(PermanentKind.INVALID, summary, about="volume")
+        disk, node = _needed(needs, "volume", name), _needed(needs, "node", str(inputs.get("node")))
+        instance = made_id(node, "i") or ""
+        claim = {"address": str(address), "token": token, "inputs": dict(inputs)}
+        for _ in pauses(f"{address}: {disk.outputs.get('id')} is not on {instance} yet", f"volume/{name}"):
+            region, volume = self._volumes.of(disk)
+            if volume is None:
+                summary = f"volume/{name} is not there any more"
+                raise PermanentError(PermanentKind.NOT_FOUND, summary, about=f"volume/{name}")
+            have = self._holding(region, volume, instance, claim)
+            if have and have.state == "attached":
+                return _outputs(claim, volume, have)
+            if have is None and volume.state == "available":
+                self._attach(region, volume, instance, claim)
+        raise AssertionError("pauses end with a fault")
+
+    def _holding(
+        self, region: Region, volume: Volume, instance: str, claim: Mapping[str, Any]
+    ) -> Held | None:
+        """Who has the disk, if that is us or somebody who lets go of it; else a fault."""
+        if volume.state == "error":
+            summary = f"{volume.id} is damaged: EC2 says `error`"
+            raise PermanentError(PermanentKind.INVALID, summary, about=claim["address"])
+        held = next(iter(volume.held), None)
+        if held is None or held.state == "detaching":
+            return held
+        theirs = _claim(volume, held.instance)
+        if held.instance == instance and theirs and theirs["token"] == claim["token"]:
+            return held
+        holder = region.instances_by_id([held.instance]).get(held.instance)
+        if holder is None or holder.gone:
+            return held
+        who = f"held by {theirs['address']}" if theirs else "attached by somebody else"
+        summary = f"{volume.tags.get(marks.ADDRESS)} is {who}, on {held.instance}"
+        hint = "a volume has one holder at a time: wait for it to end, or stop it"
+        raise PermanentError(PermanentKind.CONFLICT, summary, about=volume.tags.get(marks.ADDRESS), hint=hint)
+
+    def _attach(self, region: Region, volume: Volume, instance: str, claim: Mapping[str, Any]) -> None:
+        """Ask for it once. What became of it, the next look says."""
+        text = json.dumps(claim, sort_keys=True, separators=(",", ":"))
+        about = Address.parse(claim["address"])
+        mine = marks.pack(ON + instance, text, about)
+        region.untag(volume.id, [key for key in volume.tags if key.startswith(ON) and key not in mine])
+        region.tag(volume.id, mine)
+        with _TURNS[hash(instance) % len(_TURNS)]:
+            used = {
+                held.device
+                for other in region.volumes({"attachment.instance-id": [instance]})
+                for held in other.held
+                if held.instance == instance
+            }
+            device = next((name for name in DEVICES if name not in used), None)
+            if device is None:
+                summary = f"{instance} has {len(used)} disks, and takes no more"
+                raise PermanentError(PermanentKind.QUOTA, summary, about=str(about))
+            try:
+                region.ask(
+                    "AttachVolume",
+                    str(about),
+                    VolumeId=volume.id,
+                    InstanceId=instance,
+                    Device=device,
+                )
+            except ProviderError as error:
+                passes = isinstance(error, TransientError) and error.kind is TransientKind.BUSY
+                if not passes and TAKEN not in error.summary:
+                    raise
+
+    # ------------------------------------------------------------------------------------- delete
+
+    def delete(self, have: Record) -> None:
+        """See the port. It ends when the volume is free. Nothing is done for one that another holds now."""
+        region, disk, instance = self._place(have)
+        if region is None:
+            return
+        for _ in pauses(f"{have.address}: {disk} is not off {instance} yet", str(have.address)):
+            volume = region.volume(disk)
+            if volume is None or volume.state in GONE or volume.tags.get(marks.OWNER) != self._account.owner:
+                return
+            claim = _claim(volume, instance)
+            if claim is None or not _is(have, claim, volume.id, instance):
+                return
+            held = next((h for h in volume.held if h.instance == instance), None)
+            if held is None:
+                region.untag(disk, [key for key in volume.tags if key.startswith(ON + instance)])
+                return
+            if held.state == "detaching":
+                continue
+            found = region.instances_by_id([instance]).get(instance)
+            if found is None or found.gone:
+                return  # its end is that of its attachments
+            self._detach(region, disk, instance)
+
+    def _detach(self, region: Region, disk: str, instance: str) -> None:
+        try:
+            region.ask("DetachVolume", VolumeId=disk, InstanceId=instance)
+        except TransientError as error:
+            if error.kind is not TransientKind.BUSY:
+                raise
+        except PermanentError as error:
+            if error.kind is not PermanentKind.NOT_FOUND:
+                raise
+
+    def _place(self, have: Record) -> tuple[Region | None, str, str]:
+        """Where a recorded attachment is: the region, the volume's id, the instance's."""
+        keys = [have.outputs.get(key) for key in ("region", "volume", "instance")]
+        if all(isinstance(key, str) and key for key in keys):
+            return self._account.region(keys[0]), str(keys[1]), str(keys[2])
+        if have.outputs.get("id"):
+            return None, "", ""
+        for volume in self._volumes.listed(address=str(Address("volume", _volume_of(have.address)))):
+            for held in volume.held:
+                claim = _claim(volume, held.instance)
+                if claim and claim["address"] == str(have.address):
+                    return self._account.region(volume.region), volume.id, held.instance
+        return None, "", ""
+
+
+def _is(have: Record, claim: Mapping[str, Any], disk: str, instance: str) -> bool:
+    """Whether a claim is that of the record, and not of a later attachment of the same disk there."""
+    return have.outputs.get("id") in (None, _id(claim, disk, instance))
+
+
+def _id(claim: Mapping[str, Any], disk: str, instance: str) -> str:
+    return f"{disk}:{instance}:{str(claim['token'])[:12]}"
+
+
+def _outputs(claim: Mapping[str, Any], volume: Volume, held: Held) -> dict[str, Any]:
+    return {
+        "id": _id(claim, volume.id, held.instance),
+        "region": volume.region,
+        "volume": volume.id,
+        "instance": held.instance,
+        "device": held.device,
+    }
+
+
+def _thing(claim: Mapping[str, Any], volume: Volume, held: Held) -> Thing:
+    return Thing(
+        address=Address.parse(claim["address"]),
+        token=claim["token"],
+        inputs=claim["inputs"],
+        outputs=_outputs(claim, volume, held),
+    )
+
+
+def _claim(volume: Volume, instance: str) -> Mapping[str, Any] | None:
+    """What a volume says of its attachment to an instance; None if it says nothing."""
+    key = ON + instance
+    if key not in volume.tags:
+        return None
+    try:
+        found = json.loads(marks.unpack(key, volume.tags))
+        Address.parse(found["address"])
+        whole = isinstance(found["token"], str) and isinstance(found["inputs"], dict)
+    except (KeyError, TypeError, ValueError):
+        whole = False
+    if not whole:
+        raise marks.damaged(volume.id)
+    claim: Mapping[str, Any] = found
+    return claim
+
+
+def _needed(needs: Mapping[Address, Record], kind: str, name: str) -> Record:
+    found = needs.get(Address(kind, name))
+    if found is None or not found.outputs.get("id"):
+        raise PermanentError(PermanentKind.INVALID, f"{kind}/{name} is not there", about=kind)
+    return found
+
+
+def _volume_of(address: Address) -> str:
+    """`train-2.data-2` is about `data-2`."""
+    rank, dot, volume = address.name.partition(".")
+    if not rank or not dot:
+        raise PermanentError(PermanentKind.INVALID, f"`{address}` is no attachment", about=str(address))
+    return volume

@@ -1,0 +1,235 @@
+"""Nodes: instances, made by one request that carries their token and all of their tags."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from declarative.provider import PermanentError, PermanentKind, Thing, TransientError, TransientKind
+from declarative.state import Address, NodeState, Readiness, Record
+from providers.cloud import marks
+from providers.cloud.ec2 import answers
+from providers.cloud.ec2.account import LIVE, Account, made_id, pauses
+from providers.cloud.ec2.answers import Instance
+from providers.cloud.ec2.codes import MISMATCH, kind_of
+from providers.cloud.ec2.region import Region, tagged
+from providers.cloud.faults import fault
+
+FIXED = ("backend", "region", "zone", "instance_type", "spot", "resources")
+"""Inputs of a node that are those of its instance: it is made anew to change them."""
+
+MOST_STATUSES = 100
+"""Instances whose status checks are asked for at once."""
+
+
+class Nodes:
+    """The instances of one account."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+
+    def listed(self) -> list[Instance]:
+        """All that are ours and alive, in all regions."""
+        filters = {**self._account.mine(), "instance-state-name": LIVE}
+        return self._account.each(lambda region: region.instances(filters))
+
+    def thing(self, instance: Instance) -> Thing:
+        """An instance of ours as a thing."""
+        mark = marks.read(instance.tags, instance.id)
+        return Thing(address=mark.address, token=mark.token, inputs=mark.inputs, outputs=outputs(instance))
+
+    def find(self, address: Address, token: str) -> Thing | None:
+        """See the port."""
+        found = self._account.each(lambda region: self._of_token(region, token))
+        things = (self.thing(instance) for instance in found)
+        return next((t for t in things if t.address == address), None)
+
+    def _of_token(self, region: Region, token: str) -> list[Instance]:
+        filters = {**self._account.mine(token=token), "instance-state-name": LIVE}
+        return [i for i in region.instances(filters) if i.tags.get(marks.TOKEN) == token]
+
+    # ------------------------------------------------------------------------------------- create
+
+    def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See the port. It ends when the instance runs."""
+        region = self._account.region(inputs.get("region"))
+        instance = self._run(region, address, token, inputs)
+        self._account.check_answer(instance.tags, token, instance.id)
+        return outputs(_running(region, instance))
+
+    def _run(self, region: Region, address: Address, token: str, inputs: Mapping[str, Any]) -> Instance:
+        zone = inputs.get("zone")
+        tags = self._account.tags(self._account.mark(address, token, inputs))
+        action = "RunInstances"
+        try:
+            found = region.ask(
+                action,
+                zone or region.name,
+                ClientToken=token,
+                MinCount=1,
+                MaxCount=1,
+                ImageId=self._account.image(region.name),
+                InstanceType=inputs.get("instance_type"),
+                Placement={"AvailabilityZone": zone},
+                InstanceMarketOptions={"MarketType": "spot"} if inputs.get("spot") else None,
+                MetadataOptions={"HttpTokens": "required"},
+                KeyName=self._account.options.get("key_name"),
+                SecurityGroupId=self._account.options.get("security_groups"),
+                SubnetId=self._subnet(zone),
+                TagSpecification=[*tagged("instance", tags), *tagged("volume", _disk_tags(tags))],
+            )
+        except TransientError as error:
+            if MISMATCH not in error.summary:
+                raise
+            # Somebody asked otherwise with this token, and may have got it: that is then the one.
+            there = self._of_token(region, token)
+            if not there:
+                raise
+            return there[0]
+        items = answers.listed(action, found, "instancesSet")
+        if len(items) != 1:
+            raise answers.strange(action, f"has {len(items)} instances instead of one")
+        return answers.instance(action, items[0], region.name)
+
+    def _subnet(self, zone: str | None) -> str | None:
+        subnets = self._account.options.get("subnets") or {}
+        if not subnets:
+            return None
+        if zone not in subnets:
+            summary = f"the option `subnets` has none for {zone or 'a node without a zone'}"
+            raise PermanentError(PermanentKind.INVALID, summary, about="options.subnets")
+        return str(subnets[zone])
+
+    # ----------------------------------------------------------------------------- update, delete
+
+    def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See the port. What changes in place is written down alone."""
+        for key in FIXED:
+            if have.inputs.get(key) != inputs.get(key):
+                summary = f"{have.address}: `{key}` cannot be changed in place"
+                raise PermanentError(PermanentKind.INVALID, summary, about=key)
+        region, instance = self._of(have)
+        if instance is None:
+            summary = f"{have.address} is not there any more"
+            raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(have.address))
+        made = marks.read(instance.tags, instance.id)
+        mark = self._account.mark(made.address, made.token, inputs)
+        self._account.retag(region, instance.id, instance.tags, mark)
+        return outputs(instance)
+
+    def delete(self, have: Record) -> None:
+        """See the port. An instance that shuts down is gone: nothing brings it back."""
+        if have.outputs.get("id"):
+            region, instance = self._of(have)
+            there = [(region, instance)] if instance else []
+        else:
+            there = self._account.each(lambda region: self._of_address(region, have.address))
+        for region, instance in there:
+            try:
+                region.ask("TerminateInstances", str(have.address), InstanceId=[instance.id])
+            except PermanentError as error:
+                if error.kind is not PermanentKind.NOT_FOUND:
+                    raise
+
+    def _of(self, have: Record) -> tuple[Region, Instance | None]:
+        """The instance of a record, if it is alive; one that is not ours is an error."""
+        region = self._account.region(have.inputs.get("region"))
+        made = made_id(have, "i")
+        instance = region.instances_by_id([made]).get(made) if made else None
+        if instance is None or instance.gone:
+            return region, None
+        self._account.check_owner(instance.tags, have, instance.id)
+        return region, instance
+
+    def _of_address(self, region: Region, address: Address) -> list[tuple[Region, Instance]]:
+        filters = {**self._account.mine(address=str(address)), "instance-state-name": LIVE}
+        return [(region, instance) for instance in region.instances(filters)]
+
+    # ---------------------------------------------------------------------------------- readiness
+
+    def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
+        """See the port. Ready is what runs and has passed EC2's own checks."""
+        by_region: dict[str, list[Record]] = {}
+        for record in nodes:
+            by_region.setdefault(str(record.inputs.get("region") or ""), []).append(record)
+        seen: dict[str, Readiness] = {}
+        for name, records in by_region.items():
+            seen |= self._readiness(self._account.region(name), records)
+        return seen
+
+    def _readiness(self, region: Region, records: Sequence[Record]) -> dict[str, Readiness]:
+        ids = {record.address.name: made_id(record, "i") for record in records}
+        there = region.instances_by_id(i for i in ids.values() if i)
+        checks = _checks(region, [i.id for i in there.values() if i.state == "running"])
+        out: dict[str, Readiness] = {}
+        for name, made in ids.items():
+            state, reason = _state(there.get(made or ""), checks)
+            out[name] = Readiness(state=state, reason=reason, observed_at=time.time())
+        return out
+
+
+def outputs(instance: Instance) -> dict[str, Any]:
+    """What is recorded of an instance, and stays as it is while that lives."""
+    return {"id": instance.id, "address": instance.address, "zone": instance.zone}
+
+
+def _disk_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """What is written on an instance's own disks: whose they are. No token: they are no volumes of ours."""
+    keep = ("Name", marks.ADDRESS)
+    return {**{k: v for k, v in tags.items() if k in keep}, f"{marks.OURS}disk-of": tags[marks.OWNER]}
+
+
+def _running(region: Region, instance: Instance) -> Instance:
+    """The instance once it runs. One that ended instead is a fault that says why; nothing is left of it."""
+    for _ in pauses(f"{instance.id} is still starting", instance.zone):
+        # Not listed yet is no more than that: EC2 had answered that it is made.
+        instance = region.instances_by_id([instance.id]).get(instance.id, instance)
+        if instance.gone:
+            text = instance.reason or "EC2 does not say why"
+            code = instance.reason.partition(":")[0].removeprefix("Server.").removeprefix("Client.")
+            kind = kind_of(code) or PermanentKind.INVALID
+            if isinstance(kind, TransientKind):
+                kind = PermanentKind.NO_CAPACITY  # it is gone for good: another one may do better
+            raise fault(kind, f"{instance.id} ended while it started: {text}", about=instance.zone)
+        if instance.state != "pending" and instance.address:
+            return instance
+    raise AssertionError("pauses end with a fault")
+
+
+def _checks(region: Region, ids: Sequence[str]) -> dict[str, str]:
+    """The worse of the two status checks of each instance that runs."""
+    action = "DescribeInstanceStatus"
+    out: dict[str, str] = {}
+    for start in range(0, len(ids), MOST_STATUSES):
+        part = ids[start : start + MOST_STATUSES]
+        try:
+            found = region.ask(action, InstanceId=part, IncludeAllInstances=True)
+        except PermanentError as error:
+            if error.kind is not PermanentKind.NOT_FOUND:
+                raise
+            # It ended since it was listed.
+            raise TransientError(TransientKind.BUSY, error.summary) from None
+        for item in answers.listed(action, found, "instanceStatusSet"):
+            both = {(item.get(key) or {}).get("status") for key in ("systemStatus", "instanceStatus")}
+            worst = next((s for s in ("impaired", "insufficient-data", "initializing") if s in both), None)
+            out[str(item.get("instanceId"))] = worst or ("ok" if both == {"ok"} else "not known yet")
+    return out
+
+
+def _state(instance: Instance | None, checks: Mapping[str, str]) -> tuple[NodeState, str | None]:
+    if instance is None:
+        return NodeState.UNREACHABLE, "there is no such instance"
+    if instance.state == "pending":
+        return NodeState.PROVISIONING, "it is starting"
+    if instance.state == "shutting-down":
+        return NodeState.TERMINATING, instance.reason or "it shuts down"
+    if instance.state == "terminated":
+        return NodeState.FAILED, f"it was terminated: {instance.reason}" if instance.reason else "terminated"
+    if instance.state != "running":
+        return NodeState.NOT_READY, f"it is {instance.state}"
+    check = checks.get(instance.id, "not known yet")
+    if check == "ok":
+        return NodeState.READY, None
+    kind = NodeState.NOT_READY if check == "impaired" else NodeState.PROVISIONING
+    return kind, f"its status checks are {check}"

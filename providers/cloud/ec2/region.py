@@ -1,0 +1,154 @@
+"""One region of EC2: signed requests, whole listings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import quote_plus
+
+from declarative.diagnostic import suggest
+from declarative.provider import PermanentError, PermanentKind
+from providers.cloud.connection import Connection
+from providers.cloud.ec2 import answers
+from providers.cloud.ec2.answers import Instance, Volume
+from providers.cloud.ec2.codes import said
+from providers.cloud.faults import Scrub
+from providers.cloud.limiter import limiter
+from providers.cloud.settings import Host
+
+VERSION = "2016-11-15"
+PAGE = 1000
+"""The most instances of one answer."""
+VALUES = 200
+"""The most values of one filter."""
+
+
+class Region:
+    """Requests to one region."""
+
+    def __init__(self, name: str, host: Host, secrets: Mapping[str, str], backend: str, timeout: int) -> None:
+        self.name = name
+
+        def make() -> Any:
+            return _driver(name, host, secrets, timeout)
+
+        key = ("ec2", backend, host.name, host.port, name)
+        self._connection = Connection(make, limiter(*key), Scrub(secrets.values()), said)
+
+    def ask(self, action: str, about: str | None = None, /, **parameters: object) -> dict[str, Any]:
+        """The content of the answer to one action. Lists and mappings of parameters are numbered from 1."""
+        pairs = [("Action", action), ("Version", VERSION), *_flat("", parameters)]
+        response = self._connection.request(
+            f"{action} in {self.name}",
+            "/",
+            about=about,
+            method="POST",
+            data="&".join(f"{quote_plus(k)}={quote_plus(v)}" for k, v in pairs),
+            headers={"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"},
+        )
+        return answers.content(action, response.body)
+
+    def pages(self, action: str, name: str, size: int, **parameters: object) -> Iterator[dict[str, Any]]:
+        """What a list of an answer has, on all its pages."""
+        seen: set[str] = set()
+        more: dict[str, str] = {}
+        while True:
+            found = self.ask(action, None, MaxResults=size, **parameters, **more)
+            yield from answers.listed(action, found, name)
+            token = found.get("nextToken")
+            if not token:
+                return
+            if token in seen:
+                raise answers.strange(action, "leads back to a page that was read")
+            seen.add(token)
+            more = {"NextToken": token}
+
+    def instances(self, filters: Mapping[str, Iterable[str]]) -> list[Instance]:
+        """All instances that pass the filters, those that ended included."""
+        action = "DescribeInstances"
+        found = self.pages(action, "reservationSet", PAGE, Filter=_filters(filters))
+        return [
+            answers.instance(action, item, self.name)
+            for reservation in found
+            for item in answers.listed(action, reservation, "instancesSet")
+        ]
+
+    def volumes(self, filters: Mapping[str, Iterable[str]]) -> list[Volume]:
+        """All volumes that pass the filters."""
+        action = "DescribeVolumes"
+        found = self.pages(action, "volumeSet", PAGE // 2, Filter=_filters(filters))
+        return [answers.volume(action, item, self.name) for item in found]
+
+    def instances_by_id(self, ids: Iterable[str]) -> dict[str, Instance]:
+        """Those that there are: ids of others are no error to a filter."""
+        every = sorted(set(ids))
+        parts = [every[i : i + VALUES] for i in range(0, len(every), VALUES)]
+        return {found.id: found for part in parts for found in self.instances({"instance-id": part})}
+
+    def volume(self, made: str) -> Volume | None:
+        """One volume; None if there is none of that id."""
+        return next(iter(self.volumes({"volume-id": [made]})), None)
+
+    def tag(self, thing: str, tags: Mapping[str, str]) -> None:
+        """Set tags of a thing, in one request."""
+        self.ask("CreateTags", ResourceId=[thing], Tag=_tags(tags))
+
+    def untag(self, thing: str, keys: Iterable[str]) -> None:
+        """Take tags away from a thing."""
+        found = [{"Key": key} for key in keys]
+        if found:
+            self.ask("DeleteTags", ResourceId=[thing], Tag=found)
+
+
+def tagged(kind: str, tags: Mapping[str, str]) -> list[dict[str, object]]:
+    """The parameter that makes something with its tags, in one request."""
+    return [{"ResourceType": kind, "Tag": _tags(tags)}]
+
+
+def _tags(tags: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"Key": key, "Value": value} for key, value in sorted(tags.items())]
+
+
+def _filters(filters: Mapping[str, Iterable[str]]) -> list[dict[str, object]]:
+    return [{"Name": name, "Value": list(values)} for name, values in filters.items()]
+
+
+def _flat(name: str, value: object) -> Iterator[tuple[str, str]]:
+    """Parameters as EC2 wants them: `Tag.1.Key`."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _flat(f"{name}.{key}" if name else str(key), item)
+    elif isinstance(value, list | tuple):
+        for i, item in enumerate(value, 1):
+            yield from _flat(f"{name}.{i}", item)
+    elif value is not None:
+        yield name, str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _driver(region: str, host: Host, secrets: Mapping[str, str], timeout: int) -> Any:
+    """A driver of libcloud's. It knows fewer regions than there are, so it is told the name afterwards."""
+    from libcloud.compute.providers import get_driver
+
+    driver: Any = get_driver("ec2")(
+        secrets["key"],
+        secrets["secret"],
+        token=secrets.get("token"),
+        secure=host.secure,
+        host=host.name,
+        port=host.port,
+        region="us-east-1",
+        signature_version="4",
+        timeout=timeout,
+    )
+    driver.region_name = region
+    return driver
+
+
+def endpoint(region: str, known: Iterable[str]) -> str:
+    """Where Amazon answers for a region; `PermanentError` if it has none of that name."""
+    known = list(known)
+    if region not in known:
+        hint = suggest(region, known) or f"known regions: {', '.join(known)}; another one needs an `endpoint`"
+        summary = f"EC2 has no region `{region}`"
+        raise PermanentError(PermanentKind.INVALID, summary, about="regions", hint=hint)
+    return f"https://ec2.{region}.amazonaws.com"

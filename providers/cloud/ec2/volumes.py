@@ -1,0 +1,170 @@
+"""Volumes, made by one request that carries their token and all of their tags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from declarative.provider import PermanentError, PermanentKind, Thing, TransientError, TransientKind
+from declarative.schema import BadValueError
+from declarative.spec.values import Size
+from declarative.state import Address, Record
+from providers.cloud import marks
+from providers.cloud.ec2 import answers
+from providers.cloud.ec2.account import Account, made_id
+from providers.cloud.ec2.answers import Volume
+from providers.cloud.ec2.codes import MISMATCH
+from providers.cloud.ec2.region import Region, tagged
+
+FIXED = ("backend", "region", "zone", "volume_type")
+"""Inputs that are those of the disk: it is made anew to change them."""
+TYPE = "gp3"
+GONE = ("deleting", "deleted")
+
+
+class Volumes:
+    """The volumes of one account."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+
+    def listed(self, **narrow: str) -> list[Volume]:
+        """All that are ours, in all regions; `address` and `token` narrow it."""
+        found = self._account.each(lambda region: region.volumes(self._account.mine(**narrow)))
+        return [volume for volume in found if volume.state not in GONE]
+
+    def thing(self, volume: Volume) -> Thing:
+        """A volume of ours as a thing."""
+        mark = marks.read(volume.tags, volume.id)
+        return Thing(address=mark.address, token=mark.token, inputs=mark.inputs, outputs=outputs(volume))
+
+    def find(self, address: Address, token: str) -> Thing | None:
+        """See the port."""
+        things = map(self.thing, self.listed(token=token))
+        return next((t for t in things if (t.address, t.token) == (address, token)), None)
+
+    def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See the port. A volume that is being made may be attached as soon as it is there."""
+        region = self._account.region(inputs.get("region"))
+        volume = self._make(region, address, token, inputs)
+        self._account.check_answer(volume.tags, token, volume.id)
+        return outputs(volume)
+
+    def _make(self, region: Region, address: Address, token: str, inputs: Mapping[str, Any]) -> Volume:
+        zone = self._zone(region.name, address, inputs)
+        action = "CreateVolume"
+        try:
+            found = region.ask(
+                action,
+                zone,
+                ClientToken=token,
+                AvailabilityZone=zone,
+                Size=gibibytes(address, inputs.get("size")),
+                VolumeType=inputs.get("volume_type") or TYPE,
+                TagSpecification=tagged(
+                    "volume", self._account.tags(self._account.mark(address, token, inputs))
+                ),
+            )
+        except TransientError as error:
+            if MISMATCH not in error.summary:
+                raise
+            # Somebody asked otherwise with this token, and may have got it: that is then the one.
+            there = [v for v in region.volumes(self._account.mine(token=token)) if v.state not in GONE]
+            if not there:
+                raise
+            return there[0]
+        return answers.volume(action, found, region.name)
+
+    def _zone(self, region: str, address: Address, inputs: Mapping[str, Any]) -> str:
+        zones = [z for z in self._account.config.zones if z.startswith(region)]
+        zone = inputs.get("zone") or next(iter(zones), None)
+        if not zone:
+            summary = f"{address}: a volume of EC2 is in one zone, and none is named"
+            hint = f"write `availability_zone: {region}a`"
+            raise PermanentError(PermanentKind.INVALID, summary, about="availability_zone", hint=hint)
+        return str(zone)
+
+    def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See the port. It grows in place, at most once in six hours."""
+        region, volume = self.of(have)
+        if volume is None:
+            summary = f"{have.address} is not there any more"
+            raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(have.address))
+        made = marks.read(volume.tags, volume.id)
+        for key in FIXED:
+            if made.inputs.get(key) != inputs.get(key):
+                summary = f"{have.address}: `{key}` cannot be changed in place"
+                raise PermanentError(PermanentKind.INVALID, summary, about=key)
+        size = gibibytes(have.address, inputs.get("size"))
+        if size < gibibytes(have.address, made.inputs.get("size")):
+            summary = (
+                f"{have.address}: its size cannot go down from {made.inputs['size']} to {inputs['size']}"
+            )
+            raise PermanentError(PermanentKind.INVALID, summary, about="size")
+        if size > volume.size:
+            self._grow(region, volume, size)
+        mark = self._account.mark(made.address, made.token, inputs)
+        self._account.retag(region, volume.id, volume.tags, mark)
+        return outputs(volume)
+
+    def _grow(self, region: Region, volume: Volume, size: int) -> None:
+        try:
+            region.ask("ModifyVolume", "size", VolumeId=volume.id, Size=size)
+        except PermanentError as error:
+            now = region.volume(volume.id)
+            if error.kind is PermanentKind.QUOTA and now and now.size >= size:
+                return  # an earlier try has done it
+            raise
+
+    def delete(self, have: Record) -> None:
+        """See the port. One that a living instance has is refused."""
+        if have.outputs.get("id"):
+            region, volume = self.of(have)
+            there = [(region, volume)] if volume else []
+        else:
+            found = self.listed(address=str(have.address))
+            there = [(self._account.region(v.region), v) for v in found]
+        for region, volume in there:
+            self._check_free(region, volume, have.address)
+            try:
+                region.ask("DeleteVolume", str(have.address), VolumeId=volume.id)
+            except PermanentError as error:
+                if error.kind is not PermanentKind.NOT_FOUND:
+                    raise
+
+    def _check_free(self, region: Region, volume: Volume, address: Address) -> None:
+        holders = [held for held in volume.held if held.state != "detaching"]
+        living = region.instances_by_id(held.instance for held in holders) if holders else {}
+        alive = [i for i in living.values() if not i.gone]
+        if alive:
+            summary = f"{address} is on {alive[0].tags.get(marks.ADDRESS, alive[0].id)} ({alive[0].id})"
+            hint = "detach it first"
+            raise PermanentError(PermanentKind.CONFLICT, summary, about=str(address), hint=hint)
+        if volume.held:
+            summary = f"{volume.id} is not free yet: {volume.held[0].instance} is letting go of it"
+            raise TransientError(TransientKind.BUSY, summary, about=str(address))
+
+    def of(self, have: Record) -> tuple[Region, Volume | None]:
+        """The volume of a record, if it is there; one that is not ours is an error."""
+        region = self._account.region(have.inputs.get("region"))
+        made = made_id(have, "vol")
+        volume = region.volume(made) if made else None
+        if volume is None or volume.state in GONE:
+            return region, None
+        self._account.check_owner(volume.tags, have, volume.id)
+        return region, volume
+
+
+def outputs(volume: Volume) -> dict[str, Any]:
+    """What is recorded of a volume."""
+    return {"id": volume.id, "zone": volume.zone}
+
+
+def gibibytes(address: Address, size: object) -> int:
+    """A size as EC2 counts it, rounded up."""
+    if not isinstance(size, str):
+        raise PermanentError(PermanentKind.INVALID, f"{address}: `size` is missing", about="size")
+    try:
+        return -(-Size.parse(size).mib // 1024)
+    except BadValueError as error:
+        raise PermanentError(PermanentKind.INVALID, error.summary, about="size", hint=error.hint) from error

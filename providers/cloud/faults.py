@@ -1,0 +1,189 @@
+"""What goes wrong between here and a cloud, as the two kinds of fault that the port knows.
+
+Three sources, the most telling first: the code that a cloud's error names (each driver has a table of its
+own), the status of the last answer, and the class of what libcloud or the transport raised. libcloud often
+drops the first two, so both are read from the answer itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
+
+MOST_SHOWN = 300
+"""Characters of a cloud's message: some quote the whole request."""
+_LEAST_SECRET = 4
+"""Characters: what is shorter is no secret, and would make holes in every message."""
+
+Kind = TransientKind | PermanentKind
+
+BY_STATUS: Mapping[int, Kind] = {
+    400: PermanentKind.INVALID,
+    401: PermanentKind.AUTH,
+    403: PermanentKind.AUTH,
+    404: PermanentKind.NOT_FOUND,
+    408: TransientKind.AMBIGUOUS,
+    409: PermanentKind.CONFLICT,
+    410: PermanentKind.NOT_FOUND,
+    422: PermanentKind.INVALID,
+    423: TransientKind.BUSY,
+    425: TransientKind.BUSY,
+    429: TransientKind.THROTTLED,
+    501: PermanentKind.INVALID,
+}
+"""Others are `AMBIGUOUS` from 500 on and `INVALID` below: a refusal is no reason to ask again."""
+
+BY_CLASS: Mapping[str, Kind] = {
+    # Raised before anything was sent.
+    "requests.exceptions.ConnectTimeout": TransientKind.NOT_SENT,
+    "requests.exceptions.InvalidURL": PermanentKind.INVALID,
+    "requests.exceptions.InvalidSchema": PermanentKind.INVALID,
+    "requests.exceptions.MissingSchema": PermanentKind.INVALID,
+    "requests.exceptions.InvalidProxyURL": PermanentKind.INVALID,
+    "requests.exceptions.RequestException": TransientKind.AMBIGUOUS,
+    "socket.gaierror": TransientKind.NOT_SENT,
+    "builtins.ConnectionRefusedError": TransientKind.NOT_SENT,
+    "builtins.OSError": TransientKind.AMBIGUOUS,
+    "http.client.HTTPException": TransientKind.AMBIGUOUS,
+    "urllib3.exceptions.HTTPError": TransientKind.AMBIGUOUS,
+    # libcloud's, where there is no status to go by.
+    "libcloud.common.exceptions.RateLimitReachedError": TransientKind.THROTTLED,
+    "libcloud.common.exceptions.BaseHTTPError": TransientKind.AMBIGUOUS,
+    "libcloud.common.types.InvalidCredsError": PermanentKind.AUTH,
+    "libcloud.common.types.ServiceUnavailableError": TransientKind.AMBIGUOUS,
+    "libcloud.common.types.ProviderError": TransientKind.AMBIGUOUS,
+    "libcloud.common.types.MalformedResponseError": TransientKind.AMBIGUOUS,
+    "libcloud.common.types.LibcloudError": TransientKind.AMBIGUOUS,
+    "libcloud.compute.types.DeploymentError": TransientKind.AMBIGUOUS,
+    "libcloud.compute.types.KeyPairDoesNotExistError": PermanentKind.NOT_FOUND,
+    "libcloud.compute.types.KeyPairError": PermanentKind.INVALID,
+    "libcloud.compute.drivers.ec2.IdempotentParamError": PermanentKind.CONFLICT,
+    # libcloud stumbled over an answer (`KeyError`, `AttributeError`, …): the request had been carried out.
+    "builtins.Exception": TransientKind.AMBIGUOUS,
+}
+"""By the full name of a class or of the nearest class above it."""
+
+_UNSENT = ("NewConnectionError", "ConnectTimeoutError", "NameResolutionError")
+"""urllib3's reasons for a `ConnectionError` that come before a request."""
+
+
+_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
+"""Nothing is sent over such a link, and trying again mends nothing. Other faults of TLS may come late."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The last answer of a cloud: its status, headers by lower case name, and text."""
+
+    status: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What a cloud's error says, and what it means if its code is known."""
+
+    kind: Kind | None
+    text: str
+    hint: str | None = None
+
+
+class Scrub:
+    """Takes secrets out of texts, and cuts these to one line of `MOST_SHOWN` characters."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        found = {s for s in secrets if len(s) >= _LEAST_SECRET}
+        self._secrets = sorted(found, key=len, reverse=True)  # one may be part of another
+
+    def __call__(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        text = re.sub(r"[\x00-\x20\x7f-\x9f]+", " ", text).strip()
+        return text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 2] + " …"
+
+
+def fault(
+    kind: Kind, summary: str, *, about: str | None = None, hint: str | None = None, after: float | None = None
+) -> ProviderError:
+    """The port's error of a kind."""
+    if isinstance(kind, TransientKind):
+        return TransientError(kind, summary, after=after, about=about, hint=hint)
+    return PermanentError(kind, summary, about=about, hint=hint)
+
+
+def classify(
+    error: Exception,
+    answer: Answer | None,
+    *,
+    what: str,
+    scrub: Scrub,
+    read: Callable[[Answer], Said | None] = lambda _: None,
+    about: str | None = None,
+) -> ProviderError:
+    """The port's error for what came of a request. `what` names it, `read` knows the driver's own errors."""
+    if isinstance(error, ProviderError):
+        return error
+    if answer is not None and answer.status >= 300:
+        said = read(answer) or Said(kind=None, text=_visible(answer.text) or f"status {answer.status}")
+        kind = said.kind or by_status(answer.status)
+        summary = scrub(f"{what}: {said.text}")
+        return fault(kind, summary, about=about, hint=said.hint, after=_after(answer, kind))
+    kind = TransientKind.AMBIGUOUS if answer else by_class(error)
+    text = "its answer cannot be read" if answer else f"{_plain(error)}"
+    return fault(kind, scrub(f"{what}: {text}"), about=about)
+
+
+def by_status(status: int) -> Kind:
+    """What an error's status means where its code is unknown."""
+    return BY_STATUS.get(status, TransientKind.AMBIGUOUS if status >= 500 else PermanentKind.INVALID)
+
+
+def by_class(error: BaseException) -> Kind:
+    """What was raised where there was no answer."""
+    if _reason(error) in _UNSENT:
+        return TransientKind.NOT_SENT
+    if _UNTRUSTED in str(error):
+        return PermanentKind.AUTH
+    known = (BY_CLASS.get(f"{c.__module__}.{c.__qualname__}") for c in type(error).__mro__)
+    return next((kind for kind in known if kind), TransientKind.AMBIGUOUS)
+
+
+def _reason(error: BaseException) -> str:
+    """The class of what urllib3 gave as the reason of a `ConnectionError`."""
+    inner = error.args[0] if error.args else None
+    return type(getattr(inner, "reason", inner)).__name__
+
+
+def _plain(error: BaseException) -> str:
+    """What happened, without the addresses of objects and the request's URL."""
+    inner = error.args[0] if error.args else None
+    reason = getattr(inner, "reason", None)
+    shown = reason if isinstance(reason, BaseException) else error
+    text = re.sub(r"<[^<>]* at 0x[0-9a-f]+>:? ?", "", str(shown)) or type(shown).__name__
+    return text if type(shown).__name__ in text else f"{type(shown).__name__}: {text}"
+
+
+def _visible(text: str) -> str:
+    """An error page as text."""
+    return re.sub(r"<[^>]{0,300}>", " ", text[:4000])
+
+
+def _after(answer: Answer, kind: Kind) -> float | None:
+    """Retry-After in seconds, written as a number or as a date; None for anything else."""
+    given = answer.headers.get("retry-after")
+    if given is None or not isinstance(kind, TransientKind):
+        return None
+    try:
+        seconds = float(given)
+    except ValueError:
+        try:
+            seconds = (parsedate_to_datetime(given) - datetime.now(UTC)).total_seconds()
+        except (TypeError, ValueError):
+            return None
+    return min(max(seconds, 0.0), 86400.0) if seconds == seconds else None  # noqa: PLR0124  # not NaN

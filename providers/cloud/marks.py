@@ -1,0 +1,90 @@
+"""What is written on everything that is made, as tags: whose it is, by which create, and from which inputs.
+
+A cloud limits a tag's length, so long texts go over several tags: the first one begins with their number, and
+what is left over of a longer text is never read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from declarative.provider import PermanentError, PermanentKind
+from declarative.state import Address
+
+OURS = "fleetform:"
+OWNER = f"{OURS}owner"
+ADDRESS = f"{OURS}address"
+TOKEN = f"{OURS}token"
+INPUTS = f"{OURS}inputs"
+LENGTH = 250
+"""Characters in a tag's value: EC2 takes 256, OpenStack and GCE's metadata 255 and more."""
+MOST = 24
+"""Tags that one text may fill, of the 50 that EC2 allows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What a thing says of itself."""
+
+    owner: str
+    address: Address
+    token: str
+    inputs: Mapping[str, Any]
+
+
+def written(mark: Mark) -> dict[str, str]:
+    """The tags that say it."""
+    text = json.dumps(mark.inputs, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return {
+        OWNER: mark.owner,
+        ADDRESS: str(mark.address),
+        TOKEN: mark.token,
+        **pack(INPUTS, text, mark.address),
+    }
+
+
+def read(tags: Mapping[str, str], thing: str) -> Mark:
+    """What the tags of `thing` (its id) say; `PermanentError` if somebody damaged them."""
+    try:
+        return Mark(
+            owner=tags[OWNER],
+            address=Address.parse(tags[ADDRESS]),
+            token=tags[TOKEN],
+            inputs=_mapping(unpack(INPUTS, tags)),
+        )
+    except (KeyError, ValueError) as error:
+        raise damaged(thing) from error
+
+
+def damaged(thing: str) -> PermanentError:
+    """The fault of tags that cannot be read."""
+    summary = f"the tags `{OURS}…` of {thing} cannot be read: somebody changed them"
+    hint = "put them back, or delete it by hand and run `fleetform state rm` for its address"
+    return PermanentError(PermanentKind.INVALID, summary, about=thing, hint=hint)
+
+
+def pack(key: str, text: str, about: Address) -> dict[str, str]:
+    """A text as tags: `key`, `key.1` and so on."""
+    room = LENGTH - 3
+    parts = [text[i : i + room] for i in range(0, len(text), room)] or [""]
+    if len(parts) > MOST:
+        summary = f"{about} has too much to write down: {len(text)} characters, {room * MOST} are the most"
+        hint = "make its `env` or `tags` shorter"
+        raise PermanentError(PermanentKind.INVALID, summary, about=str(about), hint=hint)
+    return {f"{key}.{i}" if i else key: part if i else f"{len(parts)}|{part}" for i, part in enumerate(parts)}
+
+
+def unpack(key: str, tags: Mapping[str, str]) -> str:
+    """The text again. `KeyError`, `ValueError` if a part is missing."""
+    number, _, first = tags[key].partition("|")
+    return "".join([first, *(tags[f"{key}.{i}"] for i in range(1, int(number)))])
+
+
+def _mapping(text: str) -> Mapping[str, Any]:
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError(text)  # noqa: TRY004  # what is wrong is the text
+    return found

@@ -1,0 +1,91 @@
+"""How a cloud is reached: its endpoint, the secrets, the options.
+
+`credentials` of a backend names environment variables; their values are read here, kept in memory, and taken
+out of every message.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from declarative.diagnostic import suggest
+from declarative.provider import Config, PermanentError, PermanentKind
+from providers.cloud.faults import Scrub
+
+RETRIES = "LIBCLOUD_RETRY_FAILED_HTTP_REQUESTS"
+TIMEOUT = 60
+"""Seconds that an answer may take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """Where requests go."""
+
+    name: str
+    port: int
+    secure: bool
+
+
+def secrets(config: Config, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, str]:
+    """The values of the credentials that a driver takes; `PermanentError` for one that is missing."""
+    if os.environ.get(RETRIES):
+        # It repeats requests whose answer was lost with a new token: what is made then is made twice.
+        hint = f"unset {RETRIES}; requests are tried again here, and safely"
+        raise PermanentError(PermanentKind.INVALID, f"{RETRIES} is set", about=RETRIES, hint=hint)
+    for key in config.credentials:
+        if key not in (*needed, *optional):
+            known = (*needed, *optional)
+            hint = suggest(key, known) or f"it takes {', '.join(known)}"
+            summary = f"`{key}` is no credential of the driver `{config.driver}`"
+            raise PermanentError(PermanentKind.AUTH, summary, about=f"credentials.{key}", hint=hint)
+    missing = [key for key in needed if key not in config.credentials]
+    if missing:
+        example = ", ".join(f"{key}: NAME_OF_A_VARIABLE" for key in needed)
+        summary = f"backend {config.backend} names no `{missing[0]}` under `credentials`"
+        hint = f"write `credentials: {{{example}}}`"
+        raise PermanentError(PermanentKind.AUTH, summary, about="credentials", hint=hint)
+    return {key: _value(config, key) for key in config.credentials}
+
+
+def _value(config: Config, key: str) -> str:
+    variable = config.credentials[key]
+    value = os.environ.get(variable, "").strip()
+    if not value:
+        summary = f"the environment variable {variable} is not set"
+        hint = f"it holds the credential `{key}` of backend {config.backend}"
+        raise PermanentError(PermanentKind.AUTH, summary, about=f"credentials.{key}", hint=hint)
+    return value
+
+
+def scrub(values: Mapping[str, str]) -> Scrub:
+    """What keeps these values out of messages."""
+    return Scrub(values.values())
+
+
+def host(endpoint: str) -> Host:
+    """A URL as what libcloud is told."""
+    parts = urlsplit(endpoint)
+    secure = parts.scheme == "https"
+    if parts.path not in ("", "/"):
+        summary = f"`endpoint` has a path, and this driver asks at `/`: {endpoint}"
+        raise PermanentError(PermanentKind.INVALID, summary, about="endpoint")
+    return Host(name=parts.hostname or "", port=parts.port or (443 if secure else 80), secure=secure)
+
+
+def options(config: Config, known: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any]:
+    """The driver's own options, each of a type that it takes; `PermanentError` names a wrong one."""
+    for key, value in config.options.items():
+        about = f"options.{key}"
+        if key not in known:
+            hint = suggest(key, list(known)) or f"it has these: {', '.join(known)}"
+            summary = f"`{key}` is no option of the driver `{config.driver}`"
+            raise PermanentError(PermanentKind.INVALID, summary, about=about, hint=hint)
+        if not isinstance(value, known[key]) or isinstance(value, bool):
+            raise PermanentError(
+                PermanentKind.INVALID, f"the option `{key}` cannot be {value!r}", about=about
+            )
+    return dict(config.options)

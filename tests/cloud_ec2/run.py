@@ -1,0 +1,54 @@
+"""EC2 for tests: moto in a process of its own, and a provider that asks it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Self
+
+from declarative.provider import Config
+from providers.cloud import cloud
+from tests.cloud_ec2.server import AMI
+
+REGION = "us-east-1"
+ZONE = "us-east-1a"
+CREDENTIALS = {"key": "FLEETFORM_TEST_KEY", "secret": "FLEETFORM_TEST_SECRET"}
+SECRETS = {"FLEETFORM_TEST_KEY": "AKIDTESTINGKEY", "FLEETFORM_TEST_SECRET": "very+secret/indeed"}
+
+
+class RunningEc2:
+    """`with RunningEc2() as ec2:`; ended by its process id."""
+
+    def __enter__(self) -> Self:
+        server = Path(__file__).with_name("server.py")
+        self.process = subprocess.Popen([sys.executable, str(server)], stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        assert line.strip().isdecimal(), "moto's server did not start"
+        self.port = int(line)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout
+        self.process.stdout.close()
+
+
+def config(port: int, folder: Path, lineage: str = "lineage-1", **more: Any) -> Config:
+    """A backend whose endpoint is a port of this machine."""
+    given: dict[str, Any] = {
+        "driver": "ec2",
+        "regions": (REGION,),
+        "credentials": CREDENTIALS,
+        "endpoint": f"http://127.0.0.1:{port}",
+        "image": {"*": AMI},
+        "options": {"timeout": 30},
+    }
+    return Config(backend="aws", project_dir=folder, lineage=lineage, **{**given, **more})
+
+
+def provider(port: int, folder: Path, lineage: str = "lineage-1", **more: Any) -> Any:
+    """A new provider of that backend."""
+    return cloud(config(port, folder, lineage, **more))

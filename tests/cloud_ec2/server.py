@@ -1,0 +1,177 @@
+"""EC2 as the tests know it: moto's, with the behaviour that matters here and that moto 5.2.5 has not.
+
+* A client token makes one thing: asked again the same, the first answer comes back; asked otherwise, it is
+  `IdempotentParameterMismatch`; for an instance that has ended, `IdempotentInstanceTerminated`. It is of one
+  zone.
+* `AttachVolume` refuses a volume that is attached or in another zone, an instance that does not run, and a
+  device that is taken. moto attaches anything to anything.
+* `DeleteVolume` refuses one that is attached.
+
+All of it is written from Amazon's public documentation of the API. Started as `python server.py`, it writes
+its port on stdout and serves until it is killed.
+"""
+
+import io
+import json
+import os
+import re
+import sys
+import tempfile
+import threading
+from typing import Any
+from urllib.parse import parse_qsl
+
+AMI = "ami-00000001"
+ACCOUNT = "123456789012"
+IMAGE = {
+    "ami_id": AMI,
+    "name": "test",
+    "owner_id": ACCOUNT,
+    "description": "",
+    "virtualization_type": "hvm",
+    "architecture": "x86_64",
+    "hypervisor": "xen",
+    "image_location": "a/b",
+    "public": True,
+    "image_type": "machine",
+    "root_device_name": "/dev/xvda",
+    "root_device_type": "ebs",
+    "sriov": "simple",
+}
+FAULT = (
+    "<Response><Errors><Error><Code>{}</Code><Message>{}</Message></Error></Errors>"
+    "<RequestID>t</RequestID></Response>"
+)
+
+
+class RefusedError(Exception):
+    """EC2 says no."""
+
+
+class Ec2:
+    """The application in front of moto's."""
+
+    def __init__(self, moto, backend):
+        self.moto = moto
+        self.backend = backend
+        self.turn = threading.Lock()
+        self.tokens = {}
+
+    def __call__(self, environ, start):
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        environ["wsgi.input"] = io.BytesIO(body)
+        asked = dict(parse_qsl(body.decode(), keep_blank_values=True))
+        # moto's own cannot be asked for two things at once: it changes plain dictionaries.
+        with self.turn:
+            try:
+                status, headers, answer = self.answer(environ, asked)
+            except RefusedError as refused:
+                answer = FAULT.format(*refused.args).encode()
+                status = "400 Bad Request"
+                headers = [("Content-Type", "text/xml"), ("Content-Length", str(len(answer)))]
+        start(status, headers)
+        return [answer]
+
+    def answer(self, environ, asked):
+        """Status, headers and body."""
+        action = asked.get("Action")
+        if action in ("RunInstances", "CreateVolume") and "ClientToken" in asked:
+            return self.once(environ, asked)
+        if action == "AttachVolume":
+            self.check_attach(environ, asked)
+        if action == "DeleteVolume":
+            volume = self.of(environ).volumes.get(asked["VolumeId"])
+            if volume is not None and volume.attachment:
+                raise RefusedError("VolumeInUse", f"Volume {volume.id} is attached")
+        return self.forward(environ)
+
+    def forward(self, environ):
+        """What moto answers."""
+        head: list[Any] = []
+
+        def start(status, headers, exc_info=None):
+            head[:] = status, headers
+
+        answer = b"".join(self.moto(environ, start))
+        return (*head, answer)
+
+    def of(self, environ):
+        """The model that moto has of the region that was signed for."""
+        scope = environ["HTTP_AUTHORIZATION"].partition("/ec2/aws4_request")[0]
+        return self.backend[ACCOUNT][scope.rpartition("/")[2]]
+
+    def once(self, environ, asked):
+        """What its token made, or makes now."""
+        zone = asked.get("Placement.AvailabilityZone") or asked.get("AvailabilityZone")
+        key = (asked["Action"], asked["ClientToken"], zone)
+        before = self.tokens.get(key)
+        if before is None:
+            answer = self.forward(environ)
+            if answer[0].startswith("200"):
+                self.tokens[key] = asked, answer
+            return answer
+        same, answer = before
+        if same != asked:
+            raise RefusedError(
+                "IdempotentParameterMismatch", "The parameters do not match those of the token"
+            )
+        made = re.findall(rb"<instanceId>(i-[0-9a-f]+)<", answer[2])
+        if made and self.ended(environ, made[0].decode()):
+            raise RefusedError("IdempotentInstanceTerminated", "The token is that of a terminated instance")
+        return answer
+
+    def ended(self, environ, made):
+        """Whether an instance has ended."""
+        found = (i for r in self.of(environ).reservations.values() for i in r.instances)
+        return next(i for i in found if i.id == made).state == "terminated"
+
+    def check_attach(self, environ, asked):
+        """What EC2 looks at before it attaches."""
+        model = self.of(environ)
+        volume = model.volumes.get(asked["VolumeId"])
+        instances = {i.id: i for r in model.reservations.values() for i in r.instances}
+        instance = instances.get(asked["InstanceId"])
+        if volume is None or instance is None:
+            return  # moto says it
+        if volume.attachment:
+            raise RefusedError("VolumeInUse", f"{volume.id} is already attached to an instance")
+        if instance.state != "running":
+            raise RefusedError("IncorrectState", f"Instance '{instance.id}' is not 'running'.")
+        if getattr(volume.zone, "name", volume.zone) != instance.placement.zone:
+            raise RefusedError(
+                "InvalidVolume.ZoneMismatch", f"{volume.id} and {instance.id} are in two zones"
+            )
+        held = (v.attachment for v in model.volumes.values() if v.attachment)
+        if asked["Device"] in {a.device for a in held if a.instance is instance}:
+            summary = f"Invalid value '{asked['Device']}' for unixDevice. Attachment point is already in use"
+            raise RefusedError("InvalidParameterValue", summary)
+
+
+def main():
+    """Serve until killed."""
+    # moto reads 1,300 images at the start unless it is given others.
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as images:
+        json.dump([IMAGE], images)
+        images.flush()
+        os.environ["MOTO_AMIS_PATH"] = images.name
+        os.environ["MOTO_ENABLE_AMI_VALIDATION"] = "true"
+        os.environ["MOTO_EC2_ENABLE_INSTANCE_TYPE_VALIDATION"] = "true"
+        from moto.ec2.models import ec2_backends
+        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+        from werkzeug.serving import WSGIRequestHandler, make_server
+
+        class Quiet(WSGIRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log(self, *_):
+                pass
+
+        served = Ec2(DomainDispatcherApplication(create_backend_app), ec2_backends)
+        server = make_server("127.0.0.1", 0, served, threaded=True, request_handler=Quiet)
+        sys.stdout.write(f"{server.server_port}\n")
+        sys.stdout.flush()
+        server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

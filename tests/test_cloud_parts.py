@@ -1,0 +1,396 @@
+"""What all drivers of `providers.cloud` share: faults, the limiter, marks, the catalog, settings, imports."""
+
+import inspect
+import json
+import socket
+import ssl
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from hypothesis import given
+from hypothesis import strategies as st
+
+from declarative.apply.backends import Backends, regions_of
+from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind, load
+from declarative.spec import Backend, Name
+from declarative.state import Address, Record, State
+from providers.cloud import cloud, faults, marks, settings
+from providers.cloud.catalog import catalog
+from providers.cloud.faults import BY_CLASS, Answer, Scrub, by_class, classify
+from providers.cloud.limiter import Limiter, limiter
+from tests.cloud_ec2.run import CREDENTIALS, SECRETS, config
+
+# ------------------------------------------------------------------------------------------ faults
+
+
+def exceptions(module):
+    """The exceptions that a module of libcloud's defines."""
+    found = inspect.getmembers(module, lambda c: inspect.isclass(c) and issubclass(c, Exception))
+    return [c for _, c in found if c.__module__ == module.__name__]
+
+
+def test_no_exception_of_libcloud_is_left_out():
+    """Each has a line of its own: what a new one means has to be thought about."""
+    import libcloud.common.base
+    import libcloud.common.exceptions
+    import libcloud.common.types
+    import libcloud.compute.base
+    import libcloud.compute.drivers.ec2
+    import libcloud.compute.types
+    import libcloud.http
+
+    modules = [
+        libcloud.common.base,
+        libcloud.common.exceptions,
+        libcloud.common.types,
+        libcloud.compute.base,
+        libcloud.compute.drivers.ec2,
+        libcloud.compute.types,
+        libcloud.http,
+    ]
+    named = {f"{c.__module__}.{c.__qualname__}" for m in modules for c in exceptions(m)}
+    assert len(named) >= 10
+    assert named - set(BY_CLASS) == set()
+    assert {name for name in BY_CLASS if name.startswith("libcloud.")} - named == set()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (requests.exceptions.ReadTimeout("x"), TransientKind.AMBIGUOUS),
+        (requests.exceptions.ConnectTimeout("x"), TransientKind.NOT_SENT),
+        (requests.exceptions.ChunkedEncodingError("x"), TransientKind.AMBIGUOUS),
+        (requests.exceptions.SSLError("EOF occurred in violation of protocol"), TransientKind.AMBIGUOUS),
+        (requests.exceptions.SSLError("[SSL: CERTIFICATE_VERIFY_FAILED]"), PermanentKind.AUTH),
+        (ssl.SSLError("CERTIFICATE_VERIFY_FAILED"), PermanentKind.AUTH),
+        (requests.exceptions.InvalidURL("x"), PermanentKind.INVALID),
+        (socket.gaierror(-2, "x"), TransientKind.NOT_SENT),
+        (ConnectionRefusedError(), TransientKind.NOT_SENT),
+        (ConnectionResetError(), TransientKind.AMBIGUOUS),
+        (TimeoutError(), TransientKind.AMBIGUOUS),
+        (KeyError("id"), TransientKind.AMBIGUOUS),
+        (AttributeError("x"), TransientKind.AMBIGUOUS),
+    ],
+)
+def test_what_is_raised_without_an_answer(error, kind):
+    """Whatever may have been carried out is ambiguous; never said to be undone."""
+    assert by_class(error) is kind
+    found = classify(error, None, what="Make", scrub=Scrub())
+    assert getattr(found, "kind", None) is kind
+
+
+def test_every_status_has_a_kind():
+    """From 500 on nobody knows what was done; below it was refused, but for what passes."""
+    passing = {408, 423, 425, 429}
+    for status in {*range(300, 600)} - {501}:
+        transient = isinstance(faults.by_status(status), TransientKind)
+        assert transient == (status >= 500 or status in passing), status
+
+
+def retry_after(text):
+    answer = Answer(status=429, headers={"retry-after": text})
+    found = classify(ValueError(), answer, what="Make", scrub=Scrub())
+    assert isinstance(found, TransientError)
+    return found.after
+
+
+def test_retry_after_is_seconds_or_a_date():
+    """That is more than libcloud reads: it dies of the date, and of anything else."""
+    assert retry_after("2.5") == 2.5
+    assert retry_after("-1") == 0.0
+    assert retry_after("1e9") == 86400.0
+    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
+    assert 50 < retry_after(soon) <= 100
+    for text in ("soon", "", "nan", "1,2", "Mon, 99 Foo 2026"):
+        assert retry_after(text) is None
+
+
+def test_a_permanent_fault_is_not_waited_for():
+    answer = Answer(status=404, headers={"retry-after": "5"}, text="gone")
+    found = classify(ValueError(), answer, what="Make", scrub=Scrub())
+    assert isinstance(found, PermanentError)
+    assert found.kind is PermanentKind.NOT_FOUND
+
+
+@given(st.text(min_size=4, max_size=20).map(str.strip).filter(lambda s: len(s) >= 4), st.text(), st.text())
+def test_a_secret_is_taken_out_wherever_it_stands(secret, before, after):
+    found = Scrub([secret])(before + secret + after)
+    assert len(found) <= faults.MOST_SHOWN
+    assert "\n" not in found
+    assert secret not in found or secret in "***" or "*" in secret
+
+
+def test_the_longer_of_two_secrets_goes_first():
+    assert Scrub(["abcd", "abcdefgh", "x"])("say abcdefgh, abcd, x") == "say ***, ***, x"
+
+
+# ----------------------------------------------------------------------------------------- limiter
+
+
+class Clock:
+    """Time that goes on by sleeping."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+def test_nobody_waits_before_there_was_a_complaint():
+    clock = Clock()
+    limits = Limiter(clock, clock.sleep)
+    for _ in range(1000):
+        limits.wait()
+        limits.fine()
+    assert clock.now == 100.0
+
+
+def test_all_wait_as_long_as_the_api_asks():
+    """And then go one after the other, until all is well again."""
+    clock = Clock()
+    limits = Limiter(clock, clock.sleep)
+    for _ in range(8):
+        limits.throttled(5.0)  # those that were under way
+    limits.wait()
+    assert clock.now == 105.0
+    limits.wait()
+    assert 105.0 < clock.now <= 105.1
+    for _ in range(200):
+        limits.wait()
+        limits.fine()
+    before = clock.now
+    limits.wait()
+    assert clock.now == before
+
+
+def test_complaints_one_after_the_other_slow_down_and_have_an_end():
+    clock = Clock()
+    limits = Limiter(clock, clock.sleep)
+    waits = []
+    for _ in range(30):
+        before = clock.now
+        limits.wait()
+        waits.append(clock.now - before)
+        limits.throttled(None)
+        clock.now += 5
+    assert max(waits) <= 2.0
+    limits.throttled(3600)
+    before = clock.now
+    limits.wait()
+    assert clock.now - before <= 30.0
+
+
+def test_an_api_has_one_limiter():
+    assert limiter("a", 1) is limiter("a", 1)
+    assert limiter("a", 1) is not limiter("a", 2)
+
+
+# ------------------------------------------------------------------------------------------- marks
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=80),
+    lambda v: st.lists(v, max_size=4) | st.dictionaries(st.text(max_size=20), v, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(st.text(max_size=20), VALUES, max_size=8))
+def test_marks_are_read_as_they_were_written(inputs):
+    """Whatever the inputs are; each tag is short enough, and printable ASCII."""
+    mark = marks.Mark(owner="me", address=Address("node", "gpu-0"), token="t", inputs=inputs)
+    tags = marks.written(mark)
+    assert all(len(value) <= 255 and value.isascii() and value.isprintable() for value in tags.values())
+    assert marks.read({**tags, "Name": "x", "fleetform:inputs.99": "left over"}, "i-1") == mark
+
+
+def test_marks_that_were_damaged_are_a_fault():
+    """Each of our tags is needed, and no half of a text is taken for the whole."""
+    inputs = {"env": {"A": "x" * 600}}
+    tags = marks.written(marks.Mark(owner="me", address=Address("node", "gpu-0"), token="t", inputs=inputs))
+    assert len(tags) == 6
+    spoilt = [{k: v for k, v in tags.items() if k != gone} for gone in tags]
+    spoilt += [{**tags, marks.INPUTS: text} for text in ("", "x", "9|{}", "1|{", "1|[]")]
+    spoilt.append({**tags, marks.ADDRESS: "gpu-0"})
+    for have in spoilt:
+        with pytest.raises(PermanentError, match="i-1 cannot be read"):
+            marks.read(have, "i-1")
+
+
+# ----------------------------------------------------------------------------------------- catalog
+
+
+def test_the_catalog_says_what_types_have():
+    """GPUs by the names and the memory that users write; prices of a day, unknown where there is none."""
+    known = catalog("ec2")
+    assert known.priced_on == "2025-03-02"
+    assert known.zones["us-east-1"] == tuple(f"us-east-1{letter}" for letter in "abcdef")
+    assert len(known.types) > 1000
+
+    def gpus(name):
+        shape = known.types[name].shape
+        assert (shape.gpu_vendor is None) == (shape.gpus == 0)
+        return shape.gpus, shape.gpu_name, (shape.gpu_memory_mib or 0) / 1024
+
+    assert gpus("p5.48xlarge") == (8, "H100", 80)
+    assert gpus("p5en.48xlarge") == (8, "H200", 141)
+    assert gpus("p4d.24xlarge") == (8, "A100", 40)
+    assert gpus("p4de.24xlarge") == (8, "A100", 80)
+    assert gpus("g6.xlarge") == (1, "L4", 24)
+    assert gpus("g6e.48xlarge") == (8, "L40S", 48)
+    assert gpus("g5.xlarge") == (1, "A10G", 24)
+    assert gpus("g4dn.xlarge") == (1, "T4", 16)
+    assert gpus("p3dn.24xlarge") == (8, "V100", 32)
+    assert gpus("p6-b200.48xlarge") == (8, "B200", 180)
+    assert gpus("t3.micro") == (0, None, 0)
+    assert not [name for name in known.types if name.startswith(("g6f", "mac"))]
+    small = known.types["t3.micro"]
+    assert (small.shape.cpu, small.shape.memory_mib, small.architecture) == (2, 1024, "x86_64")
+    assert small.prices["us-east-1"] == 0.0104
+    assert small.prices["eu-central-1"] is None
+    assert all(p is None or p > 0 for t in known.types.values() for p in t.prices.values())
+    assert {t.architecture for t in known.types.values()} == {"x86_64", "arm64"}
+
+
+def offers(**more):
+    return cloud(config(9, Path(), endpoint=None, **more)).offers()
+
+
+def test_offers_are_those_of_the_backends_regions_and_zones():
+    """On demand with a price, as spot without; for the architecture of its images."""
+    found = offers(regions=("us-east-1", "eu-west-1"), zones=("us-east-1a", "us-east-1b", "eu-west-1c"))
+    assert {o.zone for o in found} == {"us-east-1a", "us-east-1b", "eu-west-1c"}
+    assert len({(o.zone, o.instance_type, o.spot) for o in found}) == len(found)
+    mine = [o for o in found if o.instance_type == "p5.48xlarge" and o.zone == "us-east-1a"]
+    assert {(o.spot, o.price) for o in mine} == {(False, 98.32), (True, None)}
+    assert not [o for o in found if o.instance_type.startswith("t4g.")]
+    arm = offers(options={"architecture": "arm64"})
+    assert {o.zone for o in arm} == set(catalog("ec2").zones["us-east-1"])
+    assert [o for o in arm if o.instance_type == "t4g.micro"]
+    assert not [o for o in arm if o.instance_type == "t3.micro"]
+
+
+@pytest.mark.parametrize(
+    ("more", "about", "words"),
+    [
+        ({"regions": ("us-east-9",)}, "regions", "no region `us-east-9`"),
+        ({"options": {"timeouts": 3}}, "options.timeouts", "timeout"),
+        ({"options": {"timeout": "3"}}, "options.timeout", "cannot be '3'"),
+        ({"options": {"timeout": True}}, "options.timeout", "cannot be True"),
+        ({"options": {"architecture": "mips"}}, "options.architecture", "x86_64"),
+    ],
+)
+def test_settings_that_are_wrong_are_named(more, about, words):
+    with pytest.raises(PermanentError) as caught:
+        offers(**more)
+    assert caught.value.about == about
+    assert words in f"{caught.value.summary} {caught.value.hint}"
+
+
+def test_a_region_may_be_unknown_where_there_is_an_endpoint():
+    """A cloud of one's own has regions of its own, and declares a catalog."""
+    assert cloud(config(9, Path(), regions=("lab",))).offers() == ()
+
+
+# ---------------------------------------------------------------------------------------- settings
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv(settings.RETRIES, raising=False)
+    return monkeypatch
+
+
+def refused(**more):
+    with pytest.raises(PermanentError) as caught:
+        cloud(config(9, Path(), **more)).inventory()
+    return caught.value
+
+
+def test_credentials_are_looked_up_when_they_are_needed(environment):
+    """And what is missing is named: the variable, never a value."""
+    environment.delenv("FLEETFORM_TEST_SECRET")
+    error = refused()
+    assert (error.kind, error.about) == (PermanentKind.AUTH, "credentials.secret")
+    assert error.summary == "the environment variable FLEETFORM_TEST_SECRET is not set"
+    environment.setenv("FLEETFORM_TEST_SECRET", "  ")
+    assert refused().summary == error.summary
+    assert cloud(config(9, Path())).offers()  # no secret is needed for that
+
+
+def test_credentials_that_are_not_named_are_asked_for(environment):
+    error = refused(credentials={"key": CREDENTIALS["key"]})
+    assert error.summary == "backend aws names no `secret` under `credentials`"
+    error = refused(credentials={**CREDENTIALS, "secrets": "X"})
+    assert (error.about, error.hint) == ("credentials.secrets", "did you mean `secret`?")
+
+
+def test_libclouds_own_retries_are_refused(environment):
+    """They would make a second thing where the answer to the first was lost."""
+    environment.setenv(settings.RETRIES, "1")
+    error = refused()
+    assert (error.kind, error.about) == (PermanentKind.INVALID, settings.RETRIES)
+
+
+def test_a_backend_without_regions_is_refused(environment):
+    assert "names no regions" in refused(regions=()).summary
+
+
+# ------------------------------------------------------------------------------ core and provider
+
+
+def test_the_entry_point_leads_to_the_factory(tmp_path):
+    found = load("ec2", config(9, tmp_path))
+    assert type(found).__module__ == "providers.cloud.ec2.provider"
+    with pytest.raises(PermanentError, match="no cloud provider for the driver `moon`"):
+        cloud(Config(backend="b", project_dir=tmp_path, lineage="l", driver="moon"))
+
+
+def test_a_backends_document_reaches_its_provider(tmp_path):
+    """With the regions where something is that the document does not name any more."""
+    document = Backend(name=Name("aws"), driver="ec2", regions=("us-east-1",), credentials=None)
+    here = Record(address=Address("node", "a"), backend="aws", inputs={"region": "us-east-1"})
+    there = Record(address=Address("volume", "b"), backend="aws", inputs={"region": "us-west-2"})
+    rank = Record(address=Address("reservation", "c"), backend=None, inputs={"region": "x"})
+    state = State(records={r.address: r for r in (here, there, rank)})
+    assert regions_of(state) == {"aws": {"us-east-1", "us-west-2"}}
+    provider = Backends({"aws": document}, tmp_path, "l", state).get("aws")
+    made: Any = provider._provider
+    given = made._account.config
+    assert (given.driver, given.regions, given.elsewhere) == ("ec2", ("us-east-1",), ("us-west-2",))
+
+
+OFFERS = """
+from pathlib import Path
+from declarative.provider import Config, load
+config = Config(backend="b", project_dir=Path(), lineage="l", driver="ec2", regions=("us-east-1",))
+assert load("ec2", config).offers()
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import declarative.cli",
+        "from providers.local import Local",
+        "from providers.ssh import Ssh",
+        "import providers.cloud",
+        OFFERS,
+    ],
+)
+def test_libcloud_is_loaded_with_the_first_request(code):
+    """Nobody who has no cloud waits for it."""
+    look = f"{code}\nimport sys, json\nprint(json.dumps(sorted(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True).stdout
+    assert not {"libcloud", "requests"} & set(json.loads(out))

@@ -1,0 +1,305 @@
+"""The driver `ec2` against moto's EC2 (tests/cloud_ec2/server.py), and through a line that loses every third
+request or its answer.
+"""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+
+import pytest
+
+from declarative.provider import PermanentError, PermanentKind, token
+from declarative.retry import Policy, call
+from declarative.state import Address, Record
+from providers.cloud.marks import OWNER
+from providers.testing import NODE, VOLUME, Conformance
+from tests.cloud_ec2.proxy import LUCK, Line
+from tests.cloud_ec2.run import REGION, SECRETS, ZONE, RunningEc2, provider
+
+PLACE = {"region": REGION, "zone": ZONE}
+
+
+@pytest.fixture(scope="module")
+def ec2():
+    """One server for all tests: each works under a lineage of its own."""
+    with RunningEc2() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def secrets(monkeypatch):
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+
+
+class TestEc2(Conformance):
+    backend = "aws"
+    ranks = False  # nothing runs on its nodes yet
+    many = 7
+    node_inputs = MappingProxyType({**NODE, **PLACE, "backend": "aws", "instance_type": "t3.micro"})
+    volume_inputs = MappingProxyType({**VOLUME, **PLACE, "backend": "aws"})
+    larger = MappingProxyType({**volume_inputs, "size": "2GB", "tags": {"team": "a"}})
+
+    @pytest.fixture(autouse=True)
+    def server(self, ec2):
+        self.port = ec2.port
+
+    def make(self, folder, lineage):
+        return provider(self.port, folder, lineage)
+
+
+del Conformance  # it is no test itself
+
+
+# ------------------------------------------------------------------------------------------- chaos
+
+JOBS = 200 if os.environ.get("FLEETFORM_EXAMPLES") == "many" else 30
+SEEDS = (1, 2, 3, 4) if JOBS == 200 else (1,)
+WORKERS = 16 if JOBS == 200 else 8
+ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
+FULL = ZONES[1]
+QUICK = Policy(deadline=300.0, first=0.02, longest=0.3)
+
+
+class Fleet:
+    """One lineage that makes nodes with a volume each, as the tool would: every call is tried again."""
+
+    def __init__(self, port, folder, lineage):
+        self.provider = provider(port, folder, lineage, regions=(REGION,))
+        self.lineage = lineage
+
+    def create(self, kind, name, zone, *needs, **inputs):
+        """One thing: its record."""
+        place = {"region": REGION, "zone": zone} if kind != "attachment" else {}
+        record = Record(address=Address(kind, name), backend="aws", inputs={**place, **inputs})
+        made_of = token(self.lineage, record.address, 1, zone)
+        held = {need.address: need for need in needs}
+        outputs = call(
+            lambda: self.provider.create(record.address, made_of, record.inputs, held), policy=QUICK
+        )
+        return replace(record, outputs=outputs)
+
+    def pair(self, i):
+        """A node in the first zone that has room, and a volume on it."""
+        for zone in (*ZONES[i % 3 :], *ZONES[: i % 3]):
+            try:
+                node = self.create("node", f"gpu-{i}", zone, instance_type="t3.micro", fleet="gpu")
+                break
+            except PermanentError as error:
+                assert (error.kind, error.about, zone) == (PermanentKind.NO_CAPACITY, FULL, FULL)  # noqa: PT017
+        volume = self.create("volume", f"data-{i}", node.inputs["zone"], size="1GB")
+        inputs = {"rank": f"t-{i}", "node": f"gpu-{i}", "volume": f"data-{i}", "path": "/data"}
+        held = self.create("attachment", f"t-{i}.data-{i}", None, volume, node, **inputs)
+        return node, volume, held
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_is_made_once_whatever_is_lost(ec2, tmp_path, seed):
+    """Every third request is lost, cut, refused for now, or done without an answer, and one zone is full: as
+    many are made as were asked for, each with its tags and its volume.
+    """
+    lineage = f"chaos-{seed}"
+    clean = provider(ec2.port, tmp_path, lineage)
+    with Line(ec2.port, seed=seed) as line:
+        full = "500=InsufficientInstanceCapacity"
+        line.rules.append(lambda asked: full if asked.get("Placement.AvailabilityZone") == FULL else None)
+        fleet = Fleet(line.port, tmp_path, lineage)
+        with ThreadPoolExecutor(WORKERS) as pool:
+            made = list(pool.map(fleet.pair, range(JOBS)))
+        things = call(fleet.provider.inventory, policy=QUICK)
+        for node, volume, held in made[:5]:
+            for record in (held, node, volume):
+                call(partial(fleet.provider.delete, record), policy=QUICK)
+        spoilt = sum(n for (_, fault), n in line.seen.items() if fault)
+        assert spoilt > JOBS
+        assert {fault for _, fault in line.seen if fault} >= set(LUCK)
+    assert {t.address: dict(t.outputs) for t in things} == {
+        r.address: dict(r.outputs) for records in made for r in records
+    }
+    assert len(things) == 3 * JOBS
+    there = clean._nodes._account.region(REGION)
+    alive = [i for i in there.instances({}) if not i.gone]
+    assert all(i.tags.get(OWNER) for i in alive)
+    mine = [i for i in alive if i.tags[OWNER] == lineage]
+    assert len(mine) == JOBS - 5
+    assert not [i for i in mine if i.zone == FULL]
+    assert len(clean.inventory()) == 3 * (JOBS - 5)
+
+
+# ------------------------------------------------------------------------------------------ tokens
+
+
+@pytest.fixture
+def fleet(ec2, tmp_path, request):
+    """A lineage of its own; what it made is gone afterwards."""
+    found = Fleet(ec2.port, tmp_path, f"lineage-of-{request.node.name}")
+    yield found
+    for thing in sorted(found.provider.inventory(), key=lambda t: t.address.kind):
+        record = Record(address=thing.address, backend="aws", inputs=thing.inputs, outputs=thing.outputs)
+        found.provider.delete(record)
+
+
+SMALL = {"instance_type": "t3.micro", "fleet": "gpu"}
+
+
+def test_one_token_is_one_thing_even_asked_otherwise(fleet):
+    """Asked for otherwise, what the token stands for is what it made: another one would be one too many."""
+    node = fleet.create("node", "gpu-0", ZONE, **SMALL)
+    again = fleet.create("node", "gpu-0", ZONE, **SMALL, price=0.01)
+    assert again.outputs == node.outputs
+    disk = fleet.create("volume", "data-0", ZONE, size="1GB")
+    assert fleet.create("volume", "data-0", ZONE, size="2GB").outputs == disk.outputs
+    found = {t.address: t.inputs.get("size") for t in fleet.provider.inventory()}
+    assert found == {node.address: None, disk.address: "1GB"}
+
+
+def test_a_token_whose_instance_ended_makes_no_other(fleet):
+    """It says so: the next apply has a new generation, and that is another token."""
+    fleet.provider.delete(fleet.create("node", "gpu-0", ZONE, **SMALL))
+    with pytest.raises(PermanentError, match="IdempotentInstanceTerminated") as caught:
+        fleet.create("node", "gpu-0", ZONE, **SMALL)
+    assert caught.value.kind is PermanentKind.CONFLICT
+    assert "apply once more" in str(caught.value.hint)
+    assert fleet.provider.inventory() == ()
+
+
+# -------------------------------------------------------------------------------------------- tags
+
+
+def test_long_inputs_are_written_over_several_tags(fleet):
+    """They come back whole after each change, longer or shorter, and the user's own tags change with them."""
+    node = fleet.create("node", "gpu-0", ZONE, **SMALL, tags={"team": "a", "old": "x"}, env={"A": "ü" * 400})
+    for env, tags in (({"A": "b" * 2500}, {"team": "b"}), ({}, {"team": "c"}), ({"B": "&<>"}, {})):
+        inputs = {**node.inputs, "env": env, "tags": tags}
+        assert fleet.provider.update(node, "0" * 32, inputs) == node.outputs
+        (thing,) = fleet.provider.inventory()
+        assert thing.inputs == inputs
+        region = fleet.provider._nodes._account.region(REGION)
+        have = region.instances_by_id([node.outputs["id"]])[node.outputs["id"]].tags
+        assert {k: v for k, v in have.items() if not k.startswith("fleetform:")} == {"Name": "gpu-0", **tags}
+    assert sum(k.startswith("fleetform:inputs") for k in have) <= 2
+
+
+def test_what_cannot_be_written_down_is_refused(fleet):
+    """Before anything is made."""
+    for inputs, about in (
+        ({"env": {"A": "x" * 9000}}, "node/gpu-0"),
+        ({"tags": {"fleetform:owner": "me"}}, "tags"),
+        ({"tags": {"aws:x": "y"}}, "tags"),
+    ):
+        with pytest.raises(PermanentError) as caught:
+            fleet.create("node", "gpu-0", ZONE, **SMALL, **inputs)
+        assert (caught.value.kind, caught.value.about) == (PermanentKind.INVALID, about)
+    assert fleet.provider.inventory() == ()
+
+
+def test_what_cannot_change_in_place_is_refused(fleet):
+    node = fleet.create("node", "gpu-0", ZONE, **SMALL)
+    disk = fleet.create("volume", "data-0", ZONE, size="2GB")
+    for record, change, about in (
+        (node, {"instance_type": "t3.small"}, "instance_type"),
+        (disk, {"zone": "us-east-1c"}, "zone"),
+        (disk, {"size": "1GB"}, "size"),
+    ):
+        with pytest.raises(PermanentError) as caught:
+            fleet.provider.update(record, "0" * 32, {**record.inputs, **change})
+        assert (caught.value.kind, caught.value.about) == (PermanentKind.INVALID, about)
+
+
+def test_nothing_is_deleted_that_does_not_say_whose_it_is(fleet):
+    """Somebody took our tags away: it may be another's by now."""
+    node = fleet.create("node", "gpu-0", ZONE, **SMALL)
+    disk = fleet.create("volume", "data-0", ZONE, size="1GB")
+    region = fleet.provider._nodes._account.region(REGION)
+    for record in (node, disk):
+        region.untag(record.outputs["id"], [OWNER])
+        with pytest.raises(PermanentError, match="does not carry this state's tags") as caught:
+            fleet.provider.delete(record)
+        assert caught.value.kind is PermanentKind.CONFLICT
+        region.tag(record.outputs["id"], {OWNER: fleet.lineage})
+    have = region.instances_by_id([node.outputs["id"]])[node.outputs["id"]].tags
+    region.tag(node.outputs["id"], {"fleetform:inputs": "2|{"})
+    with pytest.raises(PermanentError, match="somebody changed them"):
+        fleet.provider.inventory()
+    region.tag(node.outputs["id"], {"fleetform:inputs": have["fleetform:inputs"]})
+
+
+# --------------------------------------------------------------------------- regions, zones, disks
+
+
+def test_a_region_that_was_given_up_is_still_looked_at(ec2, tmp_path):
+    """What was made there does not count as gone."""
+    inputs = {"region": "us-west-2", "zone": "us-west-2a", **SMALL}
+    both = provider(ec2.port, tmp_path, "movers", regions=(REGION, "us-west-2"))
+    address = Address("node", "gpu-0")
+    outputs = both.create(address, "1" * 32, inputs, {})
+    left = provider(ec2.port, tmp_path, "movers", elsewhere=("us-west-2",))
+    assert [t.address for t in left.inventory()] == [address]
+    assert left.find(address, "1" * 32).outputs == outputs
+    assert {o.region for o in left.offers()} == {REGION}
+    left.delete(Record(address=address, backend="aws", inputs=inputs, outputs=outputs))
+    assert both.inventory() == ()
+
+
+def test_disks_of_one_node_have_devices_of_their_own(fleet):
+    """Though they are attached side by side."""
+    node = fleet.create("node", "gpu-0", ZONE, **SMALL)
+    disks = [fleet.create("volume", f"data-{i}", ZONE, size="1GB") for i in range(5)]
+
+    def attach(disk):
+        name = disk.address.name
+        inputs = {"rank": "t-0", "node": "gpu-0", "volume": name, "path": f"/{name}"}
+        return fleet.create("attachment", f"t-0.{name}", None, disk, node, **inputs)
+
+    with ThreadPoolExecutor(5) as pool:
+        held = list(pool.map(attach, disks))
+    assert len({r.outputs["device"] for r in held}) == 5
+    listed = {t.address: t.outputs for t in fleet.provider.inventory()}
+    assert {r.address: r.outputs for r in held}.items() <= listed.items()
+
+
+def test_a_later_attachment_of_the_same_disk_there_is_another_one(fleet):
+    """The record of the first does not take the second away."""
+    node, disk = (
+        fleet.create("node", "gpu-0", ZONE, **SMALL),
+        fleet.create("volume", "data-0", ZONE, size="1GB"),
+    )
+    address = Address("attachment", "t-0.data-0")
+    inputs = {"rank": "t-0", "node": "gpu-0", "volume": "data-0", "path": "/data"}
+    needs = {node.address: node, disk.address: disk}
+    first = fleet.provider.create(address, "1" * 32, inputs, needs)
+    with pytest.raises(PermanentError, match=r"held by attachment/t-0\.data-0"):
+        fleet.provider.create(address, "2" * 32, inputs, needs)
+    old = Record(address=address, backend="aws", inputs=inputs, outputs=first)
+    fleet.provider.delete(old)
+    second = fleet.provider.create(address, "2" * 32, inputs, needs)
+    assert second["id"] != first["id"]
+    fleet.provider.delete(old)
+    assert fleet.provider.find(address, "2" * 32).outputs == second
+
+
+# ------------------------------------------------------------------------------------------ people
+
+
+@pytest.mark.parametrize(
+    ("settings", "inputs", "kind", "words", "about"),
+    [
+        ({"image": {"*": "ami-0gone"}}, {}, "not-found", "InvalidAMIID", ZONE),
+        ({"image": {"eu-west-1": "ami-1"}}, {}, "invalid", "no image for us-east-1", "image"),
+        ({}, {"instance_type": "t99.huge"}, "not-found", "t99.huge", ZONE),
+        ({}, {"zone": "us-east-1z"}, "invalid", "us-east-1z", "us-east-1z"),
+        ({}, {"region": None}, "invalid", "in which region", "region"),
+        ({"options": {"subnets": {"us-east-1c": "subnet-1"}}}, {}, "invalid", "`subnets`", "options.subnets"),
+    ],
+    ids=["image gone", "no image", "type", "zone", "no region", "no subnet"],
+)
+def test_what_people_get_wrong(ec2, tmp_path, settings, inputs, kind, words, about):
+    """Each is said in words, and nothing is made."""
+    there = provider(ec2.port, tmp_path, "people", **settings)
+    asked = {"region": REGION, "zone": ZONE, **SMALL, **inputs}
+    with pytest.raises(PermanentError, match=words) as caught:
+        there.create(Address("node", "gpu-0"), "1" * 32, asked, {})
+    assert (caught.value.kind, caught.value.about) == (PermanentKind(kind), about)
+    assert provider(ec2.port, tmp_path, "people").inventory() == ()

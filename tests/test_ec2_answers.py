@@ -1,0 +1,520 @@
+"""The driver `ec2` against answers that a test writes down: what moto never says."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
+from declarative.state import Address, NodeState, Record
+from providers.cloud import marks
+from providers.cloud.ec2 import account
+from providers.cloud.ec2.codes import CODES, kind_of
+from tests.cloud_ec2.run import REGION, SECRETS, ZONE, provider
+from tests.cloud_ec2.scripted import Scripted, answer, instance, refusal, reservations, volume
+
+LINEAGE = "lineage-1"
+TOKEN = "1" * 32
+NODE, DISK, HELD = Address("node", "gpu-0"), Address("volume", "data-0"), Address("attachment", "t-0.data-0")
+INPUTS = {"region": REGION, "zone": ZONE, "instance_type": "t3.micro"}
+HELD_INPUTS = {"node": "gpu-0", "volume": "data-0", "rank": "t-0"}
+OURS = marks.written(marks.Mark(owner=LINEAGE, address=NODE, token=TOKEN, inputs=INPUTS))
+NO_VOLUMES = answer("DescribeVolumes", "<volumeSet/>")
+
+
+@pytest.fixture(autouse=True)
+def secrets(monkeypatch):
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(account, "PATIENCE", 12.0)
+    monkeypatch.setattr(account, "time", SimpleNamespace(monotonic=ticking(), sleep=lambda _: None))
+
+
+def ticking():
+    """A clock that goes on by a second with each look at it: nothing waits."""
+    seconds = iter(range(10**9))
+    return lambda: float(next(seconds))
+
+
+@pytest.fixture
+def ec2(tmp_path):
+    """`ec2(…)`: a provider, and the server that gives it these answers by action, the last one for ever."""
+    servers = []
+
+    def serve(**answers):
+        left = {
+            action: list(found) if isinstance(found, list) else [found] for action, found in answers.items()
+        }
+
+        def take(asked):
+            mine = left[asked["Action"]]
+            return mine.pop(0) if len(mine) > 1 else mine[0]
+
+        server = Scripted(take)
+        servers.append(server)
+        return provider(server.port, tmp_path, LINEAGE), server
+
+    yield serve
+    for server in servers:
+        server.__exit__()
+
+
+def node_record(made="i-00000001"):
+    return Record(address=NODE, backend="aws", inputs=INPUTS, outputs={"id": made})
+
+
+def disk_record():
+    return Record(address=DISK, backend="aws", inputs=INPUTS, outputs={"id": "vol-00000001"})
+
+
+def marked(i):
+    address = Address("node", f"gpu-{i}")
+    token = f"{i:032x}"
+    return marks.written(marks.Mark(owner=LINEAGE, address=address, token=token, inputs=INPUTS))
+
+
+# ---------------------------------------------------------------------------------------- requests
+
+
+def test_nothing_of_a_request_is_in_its_url(ec2):
+    """URLs are written into logs; the key and the region are in the signature, as version 4 has it."""
+    there, server = ec2(
+        DescribeInstances=answer("DescribeInstances", reservations()), DescribeVolumes=NO_VOLUMES
+    )
+    assert there.inventory() == ()
+    signed = server.headers[0]["Authorization"]
+    assert re.match(rf"AWS4-HMAC-SHA256 Credential=AKIDTESTINGKEY/\d{{8}}/{REGION}/ec2/aws4_request", signed)
+    assert "very+secret" not in str(server.headers)
+
+
+def test_what_netrc_says_is_not_sent(ec2, tmp_path, monkeypatch):
+    """It would take the signature's place."""
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login me password mine\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    there, server = ec2(
+        DescribeInstances=answer("DescribeInstances", reservations()), DescribeVolumes=NO_VOLUMES
+    )
+    there.inventory()
+    assert server.headers[0]["Authorization"].startswith("AWS4-HMAC-SHA256")
+
+
+def test_a_proxy_of_the_environment_is_used(ec2, monkeypatch):
+    """And an exception from it as well."""
+    there, server = ec2(
+        DescribeInstances=answer("DescribeInstances", reservations()), DescribeVolumes=NO_VOLUMES
+    )
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with pytest.raises(TransientError) as caught:
+        there.inventory()
+    assert caught.value.kind is TransientKind.NOT_SENT or caught.value.kind is TransientKind.AMBIGUOUS
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    direct = provider(server.port, there._account.config.project_dir, LINEAGE)
+    assert direct.inventory() == ()
+
+
+# ------------------------------------------------------------------------------------------- pages
+
+
+def test_every_page_is_read(ec2):
+    """1,100 nodes, of which EC2 gives no more than 1,000 at once."""
+    items = [instance(f"i-{i:08x}", marked(i)) for i in range(1100)]
+    pages = [reservations(*items[:1000], token="more"), reservations(*items[1000:])]
+    there, server = ec2(
+        DescribeInstances=[answer("DescribeInstances", page) for page in pages], DescribeVolumes=NO_VOLUMES
+    )
+    found = {thing.address.name for thing in there.inventory()}
+    assert found == {f"gpu-{i}" for i in range(1100)}
+    asked = [a for a in server.asked if a["Action"] == "DescribeInstances"]
+    assert [a.get("NextToken") for a in asked] == [None, "more"]
+    assert {a["MaxResults"] for a in asked} == {"1000"}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        answer("DescribeInstances", ""),
+        answer("DescribeInstances", "<reservationSet>text</reservationSet>"),
+        answer("DescribeInstances", "<reservationSet><item><other/></item></reservationSet>"),
+        answer("DescribeInstances", reservations("<item><instanceId>i-1</instanceId></item>")),
+        answer("DescribeInstances", reservations(token="same")),
+        "<ListAllMyBucketsResult><Buckets/></ListAllMyBucketsResult>",
+        "<html><body>hello</body></html>",
+        "{}",
+        "",
+    ],
+    ids=[
+        "no list",
+        "a text",
+        "no instances",
+        "half an instance",
+        "in circles",
+        "S3",
+        "a page",
+        "JSON",
+        "empty",
+    ],
+)
+def test_an_answer_without_the_list_says_nothing(ec2, said):
+    """It is a fault, and no empty list."""
+    there, _ = ec2(DescribeInstances=said, DescribeVolumes=NO_VOLUMES)
+    for look in (there.inventory, lambda: there.find(NODE, TOKEN), lambda: there.readiness([node_record()])):
+        with pytest.raises(TransientError) as caught:
+            look()
+        assert caught.value.kind is TransientKind.AMBIGUOUS
+
+
+def test_namespaces_do_not_matter(ec2):
+    """Clouds that speak EC2's protocol have others."""
+    said = answer("DescribeInstances", reservations(instance("i-00000001", OURS)), "urn:another")
+    there, _ = ec2(DescribeInstances=said, DescribeVolumes=NO_VOLUMES)
+    assert [thing.address for thing in there.inventory()] == [NODE]
+
+
+# ----------------------------------------------------------------------------------------- creates
+
+
+def ran(*items):
+    return answer("RunInstances", f"<instancesSet>{''.join(items)}</instancesSet>")
+
+
+def seen(*items):
+    return answer("DescribeInstances", reservations(*items))
+
+
+def test_a_create_ends_when_the_node_runs(ec2):
+    """A listing that does not know it yet is no reason to make another."""
+    there, server = ec2(
+        RunInstances=ran(instance("i-00000001", OURS, "pending")),
+        DescribeInstances=[
+            seen(),
+            seen(instance("i-00000001", OURS, "pending")),
+            seen(instance("i-00000001", OURS)),
+        ],
+    )
+    outputs = there.create(NODE, TOKEN, INPUTS, {})
+    assert outputs == {"id": "i-00000001", "address": "10.0.0.9", "zone": ZONE}
+    assert [a["Action"] for a in server.asked] == ["RunInstances", *["DescribeInstances"] * 3]
+    first = server.asked[0]
+    assert (first["ClientToken"], first["MinCount"], first["MaxCount"]) == (TOKEN, "1", "1")
+    assert first["Placement.AvailabilityZone"] == ZONE
+    tags = {first[f"TagSpecification.1.Tag.{i}.Key"] for i in range(1, 6)}
+    assert tags == {"Name", *OURS}
+
+
+def test_a_node_that_does_not_start_in_time_is_asked_for_again(ec2):
+    """Not waited for without end: whoever tries again does so by the same token."""
+    pending = instance("i-00000001", OURS, "pending")
+    there, _ = ec2(RunInstances=ran(pending), DescribeInstances=seen(pending))
+    with pytest.raises(TransientError) as caught:
+        there.create(NODE, TOKEN, INPUTS, {})
+    assert caught.value.kind is TransientKind.BUSY
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("Server.InsufficientInstanceCapacity", PermanentKind.NO_CAPACITY),
+        ("Server.InternalError", PermanentKind.NO_CAPACITY),
+        ("Client.VolumeLimitExceeded", PermanentKind.QUOTA),
+        ("Client.InvalidSnapshot.NotFound", PermanentKind.NOT_FOUND),
+        ("", PermanentKind.INVALID),
+    ],
+)
+def test_a_node_that_ends_while_it_starts_says_why(ec2, reason, kind):
+    """And the zone that it was in, so that another one may be tried."""
+    there, _ = ec2(
+        RunInstances=ran(instance("i-00000001", OURS, "pending")),
+        DescribeInstances=seen(instance("i-00000001", OURS, "terminated", reason)),
+    )
+    with pytest.raises(PermanentError, match=f"ended while it started.*{reason}") as caught:
+        there.create(NODE, TOKEN, INPUTS, {})
+    assert (caught.value.kind, caught.value.about) == (kind, ZONE)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ran(),
+        ran(instance("i-00000001", marked(5))),
+        ran(instance("i-00000001", {})),
+        seen(instance("i-1", OURS)),
+    ],
+    ids=["none", "another's", "without tags", "to another action"],
+)
+def test_the_answer_to_a_create_has_to_carry_its_token(ec2, said):
+    """Else it is not known what was made."""
+    there, _ = ec2(RunInstances=said)
+    with pytest.raises(TransientError) as caught:
+        there.create(NODE, TOKEN, INPUTS, {})
+    assert caught.value.kind is TransientKind.AMBIGUOUS
+
+
+def test_what_may_still_come_of_a_token_is_waited_for(ec2):
+    """Asked for otherwise, and not to be seen yet: nothing is known."""
+    there, _ = ec2(RunInstances=refusal("IdempotentParameterMismatch"), DescribeInstances=seen())
+    with pytest.raises(TransientError) as caught:
+        there.create(NODE, TOKEN, INPUTS, {})
+    assert caught.value.kind is TransientKind.AMBIGUOUS
+
+
+# ------------------------------------------------------------------------------------- attachments
+
+DISK_MARK = marks.written(marks.Mark(owner=LINEAGE, address=DISK, token=TOKEN, inputs=INPUTS))
+
+
+def claimed(token=TOKEN, address=HELD):
+    claim = f'{{"address":"{address}","inputs":{{}},"token":"{token}"}}'
+    return {**DISK_MARK, **marks.pack("fleetform:on:i-00000001", claim, HELD)}
+
+
+def disks(*items):
+    return answer("DescribeVolumes", f"<volumeSet>{''.join(items)}</volumeSet>")
+
+
+def disk(state="available", held="", tags=DISK_MARK):
+    return disks(volume("vol-00000001", tags, state, held))
+
+
+ON = "i-00000001 /dev/sdf"
+DONE = {"CreateTags": answer("CreateTags", "<return>true</return>"), "DeleteTags": answer("DeleteTags", "")}
+
+
+def attach(there):
+    return there.create(HELD, TOKEN, HELD_INPUTS, {NODE: node_record(), DISK: disk_record()})
+
+
+def test_attaching_waits_until_the_node_has_the_disk(ec2):
+    """Made yet? Attached yet? And where a look between them fails, all is asked for again."""
+    there, server = ec2(
+        DescribeVolumes=[
+            disk("creating"),
+            disk(),  # now it is attached
+            disks(volume("vol-00000002", {}, "in-use", "i-00000001 /dev/sdf attached")),  # what the node has
+            disk("in-use", "i-00000001 /dev/sdg attaching", claimed()),
+            disk("in-use", "i-00000001 /dev/sdg attached", claimed()),
+        ],
+        AttachVolume=answer("AttachVolume", "<status>attaching</status>"),
+        **DONE,
+    )
+    outputs = attach(there)
+    assert outputs["device"] == "/dev/sdg"
+    asked = [a["Action"] for a in server.asked]
+    assert asked.index("CreateTags") < asked.index("AttachVolume")
+    (request,) = (a for a in server.asked if a["Action"] == "AttachVolume")
+    assert request["Device"] == "/dev/sdg"
+
+
+def test_a_node_that_lets_go_of_a_disk_is_waited_for(ec2):
+    """Detaching, or ending with its node: both pass."""
+    there, _ = ec2(
+        DescribeVolumes=[
+            disk("in-use", "i-0000000a /dev/sdf attached"),
+            disk("in-use", "i-0000000a /dev/sdf detaching"),
+            disk(),
+            disks(),
+            disk("in-use", f"{ON} attached", claimed()),
+        ],
+        DescribeInstances=seen(instance("i-0000000a", {}, "shutting-down")),
+        AttachVolume=answer("AttachVolume", "<status>attaching</status>"),
+        **DONE,
+    )
+    assert attach(there)["device"] == "/dev/sdf"
+
+
+def test_a_device_that_somebody_else_got_is_not_taken(ec2):
+    """The next look sees it, and another one is asked for."""
+    taken = refusal("InvalidParameterValue", "Attachment point /dev/sdf is already in use")
+    there, server = ec2(
+        DescribeVolumes=[
+            disk(),
+            disks(),
+            disk(),
+            disks(volume("vol-00000002", {}, "in-use", "i-00000001 /dev/sdf attaching")),
+            disk("in-use", "i-00000001 /dev/sdg attached", claimed()),
+        ],
+        AttachVolume=[taken, answer("AttachVolume", "<status>attaching</status>")],
+        **DONE,
+    )
+    assert attach(there)["device"] == "/dev/sdg"
+    assert [a["Device"] for a in server.asked if "Device" in a] == ["/dev/sdf", "/dev/sdg"]
+
+
+@pytest.mark.parametrize(
+    ("found", "kind", "words"),
+    [
+        (
+            disk("in-use", f"{ON} attached", claimed("2" * 32)),
+            PermanentKind.CONFLICT,
+            "held by attachment/t-0.data-0",
+        ),
+        (disk("in-use", f"{ON} attached"), PermanentKind.CONFLICT, "attached by somebody else"),
+        (disk("in-use", "i-0000000a /dev/sdf attached"), PermanentKind.CONFLICT, "on i-0000000a"),
+        (disk("error"), PermanentKind.INVALID, "EC2 says `error`"),
+        (disk("deleting"), PermanentKind.NOT_FOUND, "not there any more"),
+        (disks(), PermanentKind.NOT_FOUND, "not there any more"),
+    ],
+    ids=["another rank's", "by hand", "another node's", "damaged", "deleting", "gone"],
+)
+def test_a_disk_that_does_not_come_free_is_refused(ec2, found, kind, words):
+    """At once, and it is said who has it."""
+    living = seen(instance("i-00000001", OURS), instance("i-0000000a", {}))
+    there, server = ec2(DescribeVolumes=found, DescribeInstances=living)
+    with pytest.raises(PermanentError, match=re.escape(words)) as caught:
+        attach(there)
+    assert caught.value.kind is kind
+    assert "AttachVolume" not in {a["Action"] for a in server.asked}
+
+
+def test_a_disk_that_stays_on_its_way_is_asked_for_again(ec2):
+    there, _ = ec2(DescribeVolumes=disk("creating"))
+    with pytest.raises(TransientError) as caught:
+        attach(there)
+    assert caught.value.kind is TransientKind.BUSY
+
+
+def test_detaching_waits_until_the_disk_is_free(ec2):
+    """And then takes the claim away."""
+    there, server = ec2(
+        DescribeVolumes=[
+            disk("in-use", f"{ON} attached", claimed()),
+            disk("in-use", f"{ON} detaching", claimed()),
+            disk(tags=claimed()),
+        ],
+        DescribeInstances=seen(instance("i-00000001", OURS)),
+        DetachVolume=answer("DetachVolume", "<status>detaching</status>"),
+        **DONE,
+    )
+    outputs = {"id": f"vol-00000001:i-00000001:{TOKEN[:12]}", "region": REGION}
+    outputs |= {"volume": "vol-00000001", "instance": "i-00000001"}
+    there.delete(Record(address=HELD, backend="aws", inputs=HELD_INPUTS, outputs=outputs))
+    assert [a["Action"] for a in server.asked] == [
+        "DescribeVolumes",
+        "DescribeInstances",
+        "DetachVolume",
+        "DescribeVolumes",
+        "DescribeVolumes",
+        "DeleteTags",
+    ]
+
+
+# --------------------------------------------------------------------------------------- readiness
+
+
+def check(made, system="ok", own="ok"):
+    both = {"systemStatus": system, "instanceStatus": own}
+    said = "".join(f"<{name}><status>{status}</status></{name}>" for name, status in both.items())
+    return f"<item><instanceId>{made}</instanceId>{said}</item>"
+
+
+@pytest.mark.parametrize(
+    ("state", "checks", "wanted", "words"),
+    [
+        ("running", check("i-00000001"), NodeState.READY, None),
+        ("running", check("i-00000001", own="initializing"), NodeState.PROVISIONING, "initializing"),
+        ("running", check("i-00000001", "impaired", "initializing"), NodeState.NOT_READY, "impaired"),
+        ("running", "", NodeState.PROVISIONING, "not known yet"),
+        ("pending", "", NodeState.PROVISIONING, "starting"),
+        ("stopped", "", NodeState.NOT_READY, "stopped"),
+        ("shutting-down", "", NodeState.TERMINATING, "shuts down"),
+        ("terminated", "", NodeState.FAILED, "terminated"),
+    ],
+)
+def test_ready_is_what_runs_and_passed_its_checks(ec2, state, checks, wanted, words):
+    there, _ = ec2(
+        DescribeInstances=seen(instance("i-00000001", OURS, state)),
+        DescribeInstanceStatus=answer(
+            "DescribeInstanceStatus", f"<instanceStatusSet>{checks}</instanceStatusSet>"
+        ),
+    )
+    found = there.readiness([node_record()])["gpu-0"]
+    assert found.state is wanted
+    assert (words or "") in (found.reason or "")
+    assert (found.reason is None) == (wanted is NodeState.READY)
+
+
+# ------------------------------------------------------------------------------------------ faults
+
+FAULTS = [
+    ("RequestLimitExceeded", 503, TransientKind.THROTTLED),
+    ("Unavailable", 503, TransientKind.AMBIGUOUS),
+    ("InternalError", 500, TransientKind.AMBIGUOUS),
+    ("NobodyKnows", 500, TransientKind.AMBIGUOUS),
+    ("IncorrectState", 400, TransientKind.BUSY),
+    ("InsufficientInstanceCapacity", 500, PermanentKind.NO_CAPACITY),
+    ("Unsupported", 400, PermanentKind.NO_CAPACITY),
+    ("VcpuLimitExceeded", 400, PermanentKind.QUOTA),
+    ("SomeNewLimitExceeded", 400, PermanentKind.QUOTA),
+    ("AuthFailure", 401, PermanentKind.AUTH),
+    ("UnauthorizedOperation", 403, PermanentKind.AUTH),
+    ("RequestExpired", 400, PermanentKind.AUTH),
+    ("InvalidAMIID.NotFound", 400, PermanentKind.NOT_FOUND),
+    ("InvalidSubnetID.NotFound", 400, PermanentKind.NOT_FOUND),
+    ("InvalidInstanceID.Malformed", 400, PermanentKind.INVALID),
+    ("IdempotentInstanceTerminated", 400, PermanentKind.CONFLICT),
+    ("NobodyKnows", 400, PermanentKind.INVALID),
+    ("NobodyKnows", 403, PermanentKind.AUTH),
+]
+
+
+@pytest.mark.parametrize(("code", "status", "kind"), FAULTS, ids=[f"{c}-{s}" for c, s, _ in FAULTS])
+def test_faults_are_those_of_the_port(ec2, code, status, kind):
+    """By their code; by the status of those that nobody knows."""
+    there, _ = ec2(RunInstances=refusal(code, "why", status))
+    with pytest.raises(
+        (TransientError, PermanentError), match=f"RunInstances in us-east-1: {code}: why"
+    ) as caught:
+        there.create(NODE, TOKEN, INPUTS, {})
+    assert getattr(caught.value, "kind", None) is kind
+    assert caught.value.about == ZONE
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "kind"),
+    [
+        (503, "<html><body>upstream <b>unavailable</b></body></html>", TransientKind.AMBIGUOUS),
+        (502, "", TransientKind.AMBIGUOUS),
+        (429, "slow down", TransientKind.THROTTLED),
+        (404, "<html>not here</html>", PermanentKind.NOT_FOUND),
+        (200, "<html>a portal</html>", TransientKind.AMBIGUOUS),
+        (200, "{'cut", TransientKind.AMBIGUOUS),
+    ],
+)
+def test_what_is_said_on_the_way_is_no_answer(ec2, status, text, kind):
+    """Gateways and portals speak no XML."""
+    there, _ = ec2(RunInstances=(status, text))
+    with pytest.raises((TransientError, PermanentError)) as caught:
+        there.create(NODE, TOKEN, INPUTS, {})
+    assert getattr(caught.value, "kind", None) is kind
+    assert "<" not in caught.value.summary
+
+
+def test_no_secret_is_in_a_message(ec2):
+    """A cloud that quotes what it was sent is cut and scrubbed, in everything that a traceback would show."""
+    text = f"bad signature of {SECRETS['FLEETFORM_TEST_SECRET']} by {SECRETS['FLEETFORM_TEST_KEY']} " * 50
+    there, _ = ec2(RunInstances=refusal("SignatureDoesNotMatch", text, 403))
+    with pytest.raises(PermanentError) as caught:
+        there.create(NODE, TOKEN, INPUTS, {})
+    shown = [repr(caught.value), caught.value.summary, str(caught.value.hint), repr(caught.value.__cause__)]
+    assert not [s for s in shown for secret in SECRETS.values() if secret in s]
+    assert len(caught.value.summary) <= 300
+    assert "***" in caught.value.summary
+    assert "credentials.secret" in str(caught.value.hint)
+
+
+def test_a_server_that_is_not_there_was_sent_nothing(tmp_path):
+    with Scripted(lambda _: "") as server:
+        port = server.port
+    with pytest.raises(TransientError) as caught:
+        provider(port, tmp_path).inventory()
+    assert caught.value.kind is TransientKind.NOT_SENT
+    assert " at 0x" not in caught.value.summary
+
+
+def test_codes_have_one_kind_each():
+    """Every code of the table is one word, and a pattern never says otherwise than the table."""
+    assert all(kind_of(code) is kind for code, kind in CODES.items())
+    assert kind_of("NobodyKnows") is None
