@@ -1,0 +1,139 @@
+"""The installed command on EC2 (moto's): nodes and volumes from plan to destroy, and after being killed."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli import ended, fleet, volume
+from tests.cloud_ec2 import run
+from tests.cloud_ec2.proxy import Line
+from tests.cloud_ec2.server import AMI
+
+pytestmark = pytest.mark.slow
+
+SITE = Path(run.__file__).with_name("site")
+ENV = {"PYTHONPATH": str(SITE), **run.SECRETS}
+ZONE = "us-east-1b"
+
+
+@pytest.fixture(scope="module")
+def ec2():
+    with run.RunningEc2() as running:
+        yield running
+
+
+def backend(port, *regions):
+    return {
+        "type": "backend",
+        "name": "aws",
+        "driver": "rehearsal-ec2",
+        "regions": regions or ("us-east-1",),
+        "endpoint": f"http://127.0.0.1:{port}",
+        "credentials": run.CREDENTIALS,
+        "image": AMI,
+    }
+
+
+def there(project, port, **more):
+    """What EC2 has of this project: addresses and the ids of what they are."""
+    lineage = project.run("state", "pull", env=ENV).json["lineage"]
+    things = run.provider(port, project.path, lineage, **more).inventory()
+    found = {str(thing.address): thing.outputs["id"] for thing in things}
+    assert len(found) == len(things)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def secrets(monkeypatch):
+    for name, value in run.SECRETS.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_from_plan_to_destroy(project, ec2):
+    """Offers and prices of the catalog, nodes in two regions, a change in place, a region that is left."""
+    gpu = fleet("gpu", backends=["aws"], nodes=2, resources={"gpu": "H100:8"}, tags={"team": "a"})
+    small = fleet("small", backends=["aws"], nodes=1, regions=["us-west-2"], resources={"cpu": 2})
+    data = volume("data", count=2, backend="aws", region="us-east-1", availability_zone=ZONE, size="10GB")
+    both = backend(ec2.port, "us-east-1", "us-west-2")
+    project.declare(both, gpu, small, data)
+    plan = project.run("plan", "--json", "--detailed-exitcode", code=2, env=ENV).json
+    after = {a["address"]: a["after"] for a in plan["actions"]}
+    assert (after["node/gpu-0"]["instance_type"], after["node/gpu-0"]["price"]) == ("p5.48xlarge", 98.32)
+    assert after["node/gpu-0"]["resources"]["gpu_name"] == "H100"
+    assert after["node/small-0"]["zone"].startswith("us-west-2")
+    project.apply(env=ENV)
+    regions = {"regions": ("us-east-1", "us-west-2")}
+    first = there(project, ec2.port, **regions)
+    assert set(first) == {"node/gpu-0", "node/gpu-1", "node/small-0", "volume/data-0", "volume/data-1"}
+    assert project.run("plan", "--json", env=ENV).json["result"] == "none"
+    seen = {n["name"]: n["state"] for n in project.run("status", "--json", env=ENV).json["nodes"]}
+    assert set(seen.values()) == {"ready"}
+
+    # In place: the things stay what they are. A region that is given up is still looked at.
+    project.declare(
+        backend(ec2.port), {**gpu, "tags": {"team": "b"}}, {**data, "size": "20GB", "prevent_destroy": False}
+    )
+    ids = {a["id"] for a in project.run("plan", "--json", env=ENV).json["actions"]}
+    assert "delete:node/small-0" in ids
+    assert {"update:node/gpu-0", "update:volume/data-1"} <= ids
+    assert not [i for i in ids if i.startswith("create")]
+    project.apply(env=ENV)
+    second = there(project, ec2.port, **regions)
+    assert second == {a: i for a, i in first.items() if a != "node/small-0"}
+    project.run("state", "check", env=ENV)
+    state = (project.path / ".fleetform" / "state.db").read_bytes()
+    assert not [s for s in run.SECRETS.values() if s.encode() in state]
+
+    project.run("destroy", "--auto-approve", env=ENV)
+    assert there(project, ec2.port, **regions) == {}
+
+
+def test_a_secret_that_is_not_set_is_named(project, ec2):
+    """And whatever needs EC2 is left undone."""
+    project.declare(backend(ec2.port), fleet("gpu", backends=["aws"], nodes=1, resources={"cpu": 2}))
+    env = {k: v for k, v in ENV.items() if k != run.CREDENTIALS["secret"]}
+    done = project.apply(code=4, env=env)
+    assert f"the environment variable {run.CREDENTIALS['secret']} is not set" in done.out + done.err
+
+
+def test_killed_again_and_again(project, ec2):
+    """Each time while requests are under way: in the end everything is there once."""
+    names = [f"node/gpu-{i}" for i in range(5)] + [f"volume/data-{i}" for i in range(5)]
+    with Line(ec2.port) as line:
+        doomed: list[subprocess.Popen] = []
+        left = [0]
+
+        def kill(asked):
+            """What comes of the second create of a command: it is carried out, and nobody hears of it."""
+            if asked["Action"] not in ("RunInstances", "CreateVolume"):
+                return None
+            left[0] -= 1
+            if left[0] == 0 and doomed[-1].poll() is None:
+                os.kill(doomed[-1].pid, signal.SIGKILL)
+                return "lost"
+            return None
+
+        project.declare(
+            backend(line.port),
+            fleet("gpu", backends=["aws"], nodes=5, resources={"cpu": 2}, availability_zones=["us-east-1f"]),
+            volume("data", count=5, backend="aws", region="us-east-1", availability_zone=ZONE, size="1GB"),
+        )
+        project.run("plan", env=ENV)
+        line.rules.append(kill)
+        codes = []
+        for _ in range(5):
+            left[0] = 2
+            doomed.append(project.start("apply", "--auto-approve", "--parallelism", "2", env=ENV))
+            codes.append(ended(doomed[-1], None).code)
+        assert codes.count(-signal.SIGKILL) >= 4
+        left[0] = -1
+        project.apply(env=ENV)
+        assert set(there(project, ec2.port)) == set(names)
+        assert project.run("plan", "--json", env=ENV).json["result"] == "none"
+        project.run("state", "check", env=ENV)
+    # By EC2's own count: nothing was made that carries no tags, and so is in no inventory.
+    every = run.provider(ec2.port, project.path)._nodes._account.region("us-east-1").instances({})
+    assert len([i for i in every if i.zone == "us-east-1f" and not i.gone]) == 5
