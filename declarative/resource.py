@@ -19,6 +19,9 @@ LOCAL = "local"
 SSH = "ssh"
 """The backend of hosts that exist, there without a document too, and the name of its region."""
 
+CATALOGUED = (LOCAL, "ec2")
+"""Drivers whose offers are known without asking anybody: this machine, and catalogs that are shipped."""
+
 RANK_IN_PLACE = ("priority", "tags", "max_duration", "stop_duration", "retry")
 """Fields of a task whose change does not restart it (DESIGN §2, What a change does)."""
 

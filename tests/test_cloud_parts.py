@@ -17,8 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declarative.apply.backends import Backends, regions_of
+from declarative.apply.inventory import look
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind, load
+from declarative.schema import BadValueError
 from declarative.spec import Backend, Name
+from declarative.spec.clouds import Endpoint, Images
+from declarative.spec.later import Credentials
 from declarative.state import Address, Record, State
 from providers.cloud import cloud, faults, marks, settings
 from providers.cloud.catalog import catalog
@@ -279,6 +283,20 @@ def test_offers_are_those_of_the_backends_regions_and_zones():
     assert not [o for o in arm if o.instance_type == "t3.micro"]
 
 
+def test_offers_need_nobody_to_be_asked(tmp_path, monkeypatch):
+    """A plan offline has them, without a secret and the network; others' drivers are not even made."""
+    monkeypatch.setattr(socket, "socket", None)
+    ours = Backend(
+        name=Name("aws"), driver="ec2", regions=("us-east-1",), credentials=Credentials(CREDENTIALS)
+    )
+    others = Backend(name=Name("sky"), driver="nimbus")
+    backends = Backends({"aws": ours, "sky": others}, tmp_path, "l")
+    found = look(State(), backends, offline=True).inventory
+    assert (found.diagnostics, found.offers["sky"]) == ((), ())
+    prices = {o.price for o in found.offers["aws"] if o.instance_type == "p5.48xlarge" and not o.spot}
+    assert prices == {98.32}
+
+
 @pytest.mark.parametrize(
     ("more", "about", "words"),
     [
@@ -348,6 +366,43 @@ def test_a_backend_without_regions_is_refused(environment):
 
 
 # ------------------------------------------------------------------------------ core and provider
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (Endpoint, "https://lab.example.org:8773/"),
+        (Images, "ami-1"),
+        (Images, {"us-east-1": "ami-1", "*": "ami-2"}),
+    ],
+)
+def test_notations_are_read_as_they_are_written(kind, value):
+    assert kind.parse(kind.parse(value).plain()) == kind.parse(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "code"),
+    [
+        (Endpoint, 5, "wrong-type"),
+        (Endpoint, "", "bad-value"),
+        (Endpoint, "ftp://lab", "bad-value"),
+        (Endpoint, "http://lab:99999", "bad-value"),
+        (Endpoint, "http://lab:0", "bad-value"),
+        (Endpoint, "http://[lab", "bad-value"),
+        (Endpoint, "https://lab?x=1", "bad-value"),
+        (Endpoint, "https://lab /", "bad-value"),
+        (Endpoint, "https://me@lab", "bad-credential"),
+        (Images, "", "bad-value"),
+        (Images, [], "wrong-type"),
+        (Images, {}, "wrong-type"),
+        (Images, {"us-east-1": 5}, "bad-value"),
+        (Images, {"us-east-1": "ami 1"}, "bad-value"),
+    ],
+)
+def test_notations_that_are_wrong(kind, value, code):
+    with pytest.raises(BadValueError) as caught:
+        kind.parse(value)
+    assert caught.value.code == code
 
 
 def test_the_entry_point_leads_to_the_factory(tmp_path):

@@ -17,7 +17,7 @@ from declarative.apply.renamed import as_recorded, kept, record_token, to_make
 from declarative.diagnostic import Diagnostic, Severity
 from declarative.plan import Drift, Inventory
 from declarative.provider import Provider, ProviderError, Thing
-from declarative.resource import LOCAL, SSH, Host, Offer, catalog_offers, merge_offers
+from declarative.resource import CATALOGUED, LOCAL, SSH, Host, Offer, catalog_offers, merge_offers
 from declarative.retry import Policy, call
 from declarative.state import (
     MADE_AS,
@@ -115,7 +115,7 @@ def look(
 
 
 def _offers(backends: Backends, found: _Look, *, offline: bool) -> dict[str, tuple[Offer, ...]]:
-    """Declared and reported offers of every backend; offline only the machine's own are asked for."""
+    """Declared and reported offers of every backend; offline those that are known without asking anybody."""
     out: dict[str, tuple[Offer, ...]] = {}
     for name in backends.names():
         backend = backends.declared.get(name)
@@ -123,7 +123,7 @@ def _offers(backends: Backends, found: _Look, *, offline: bool) -> dict[str, tup
         reported: tuple[Offer, ...] = ()
         if backend and backend.provider == SSH:
             continue  # it launches nothing
-        if not offline or (backend.provider if backend else LOCAL) == LOCAL:
+        if not offline or (backend.provider if backend else LOCAL) in CATALOGUED:
             try:
                 provider = backends.get(name)
                 reported = call(provider.offers, policy=_PATIENCE)
