@@ -95,6 +95,7 @@ class Fleet:
         return node, volume, held
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_is_made_once_whatever_is_lost(ec2, tmp_path, seed):
     """Every third request is lost, cut, refused for now, or done without an answer, and one zone is full: as

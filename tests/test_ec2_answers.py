@@ -247,7 +247,7 @@ def test_a_node_that_ends_while_it_starts_says_why(ec2, reason, kind):
 )
 def test_the_answer_to_a_create_has_to_carry_its_token(ec2, said):
     """Else it is not known what was made."""
-    there, _ = ec2(RunInstances=said)
+    there, _ = ec2(RunInstances=said, DescribeInstances=seen(instance("i-00000001", {})))
     with pytest.raises(TransientError) as caught:
         there.create(NODE, TOKEN, INPUTS, {})
     assert caught.value.kind is TransientKind.AMBIGUOUS
@@ -259,6 +259,52 @@ def test_what_may_still_come_of_a_token_is_waited_for(ec2):
     with pytest.raises(TransientError) as caught:
         there.create(NODE, TOKEN, INPUTS, {})
     assert caught.value.kind is TransientKind.AMBIGUOUS
+
+
+DENIED = refusal("UnauthorizedOperation", "you may not look", 403)
+
+
+def test_that_it_cannot_be_looked_at_does_not_undo_it(ec2):
+    """Who may make and not look: a permanent fault would say that nothing was made."""
+    pending = ran(instance("i-00000001", OURS, "pending"))
+    there, _ = ec2(RunInstances=pending, DescribeInstances=DENIED)
+    with pytest.raises(TransientError, match="you may not look") as caught:
+        there.create(NODE, TOKEN, INPUTS, {})
+    assert caught.value.kind is TransientKind.AMBIGUOUS
+
+
+BAD = "<html>bad gateway</html>"
+
+
+@pytest.mark.parametrize("first", [(502, BAD), (200, BAD), ran()], ids=["lost", "no answer", "empty"])
+@pytest.mark.parametrize(
+    ("then", "seen_then", "wanted"),
+    [
+        (refusal("RequestExpired"), seen(instance("i-00000001", OURS)), None),
+        (refusal("RequestExpired"), seen(), PermanentKind.AUTH),
+        (refusal("RequestExpired"), DENIED, TransientKind.AMBIGUOUS),
+        (refusal("VcpuLimitExceeded"), seen(instance("i-00000001", OURS)), None),
+    ],
+    ids=["found", "not there", "not to be asked", "a quota that it used up"],
+)
+def test_a_refusal_after_a_lost_answer_is_looked_into(ec2, first, then, seen_then, wanted):
+    """What the first try made may be there. Without a first try the refusal counts, and nobody is asked."""
+    there, server = ec2(RunInstances=[first, then], DescribeInstances=seen_then)
+    with pytest.raises(TransientError):
+        there.create(NODE, TOKEN, INPUTS, {})
+    if wanted is None:
+        assert there.create(NODE, TOKEN, INPUTS, {})["id"] == "i-00000001"
+    else:
+        with pytest.raises((TransientError, PermanentError)) as caught:
+            there.create(NODE, TOKEN, INPUTS, {})
+        assert getattr(caught.value, "kind", None) is wanted
+    looks = server.asked[2:]
+    assert looks[0]["Action"] == "DescribeInstances"
+    assert TOKEN in looks[0].values()
+    fresh, alone = ec2(RunInstances=then, DescribeInstances=seen_then)
+    with pytest.raises(PermanentError):
+        fresh.create(NODE, TOKEN, INPUTS, {})
+    assert [a["Action"] for a in alone.asked] == ["RunInstances"]
 
 
 # ------------------------------------------------------------------------------------- attachments

@@ -14,6 +14,7 @@ from declarative.spec.clouds import ANYWHERE
 from declarative.state import Address, Record
 from providers.cloud import marks, settings
 from providers.cloud.catalog import Catalog, catalog
+from providers.cloud.ec2.codes import MISMATCH
 from providers.cloud.ec2.region import Region, endpoint
 from providers.cloud.marks import Mark
 
@@ -43,6 +44,7 @@ class Account:
             summary = f"the option `architecture` is one of {', '.join(ARCHITECTURES)}"
             raise PermanentError(PermanentKind.INVALID, summary, about="options.architecture")
         self._made: dict[str, Region] = {}
+        self._maybe: set[str] = set()
         self._turn = threading.Lock()
 
     @property
@@ -142,6 +144,31 @@ class Account:
             summary = f"EC2 answered with {thing}, which is not what was asked for"
             raise TransientError(TransientKind.AMBIGUOUS, summary, about=thing)
 
+    # ------------------------------------------------------------------------------------ creates
+
+    def once(self, token: str, make: Callable[[], T], look: Callable[[], T | None]) -> T:
+        """What `make` makes, or what an earlier try with this token made; `look` finds that.
+
+        That nothing was made is said only where no earlier try can have made it: one whose answer was lost
+        may have, and so has one with other parameters.
+        """
+        try:
+            made = make()
+        except TransientError as error:
+            if error.kind is TransientKind.AMBIGUOUS:
+                self._maybe.add(token)
+            found = look_up(look) if MISMATCH in error.summary else None
+            if found is None:
+                raise
+            return found
+        except PermanentError:
+            found = look_up(look) if token in self._maybe else None
+            if found is None:
+                raise
+            return found
+        self._maybe.add(token)
+        return made
+
     def image(self, region: str) -> str:
         """The image that nodes of a region start from."""
         found = self.config.image.get(region) or self.config.image.get(ANYWHERE)
@@ -150,6 +177,15 @@ class Account:
             hint = f"write `image: ami-…`, or `image: {{{region}: ami-…}}`"
             raise PermanentError(PermanentKind.INVALID, summary, about="image", hint=hint)
         return found
+
+
+def look_up(look: Callable[[], T]) -> T:
+    """What `look` finds out about something that may be there: that it cannot be asked for says nothing."""
+    try:
+        return look()
+    except PermanentError as error:
+        summary = f"what was made cannot be looked at: {error.summary}"
+        raise TransientError(TransientKind.AMBIGUOUS, summary, about=error.about, hint=error.hint) from None
 
 
 def pauses(summary: str, about: str) -> Iterator[None]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from declarative.provider import (
@@ -22,7 +23,7 @@ from declarative.provider import (
 )
 from declarative.state import Address, Record
 from providers.cloud import marks
-from providers.cloud.ec2.account import Account, made_id, pauses
+from providers.cloud.ec2.account import Account, look_up, made_id, pauses
 from providers.cloud.ec2.answers import Held, Volume
 from providers.cloud.ec2.region import Region
 from providers.cloud.ec2.volumes import GONE, Volumes
@@ -81,8 +82,10 @@ class Attachments:
         disk, node = _needed(needs, "volume", name), _needed(needs, "node", str(inputs.get("node")))
         instance = made_id(node, "i") or ""
         claim = {"address": str(address), "token": token, "inputs": dict(inputs)}
+        asked = False
         for _ in pauses(f"{address}: {disk.outputs.get('id')} is not on {instance} yet", f"volume/{name}"):
-            region, volume = self._volumes.of(disk)
+            look = partial(self._volumes.of, disk)
+            region, volume = look_up(look) if asked else look()
             if volume is None:
                 summary = f"volume/{name} is not there any more"
                 raise PermanentError(PermanentKind.NOT_FOUND, summary, about=f"volume/{name}")
@@ -91,6 +94,7 @@ class Attachments:
                 return _outputs(claim, volume, have)
             if have is None and volume.state == "available":
                 self._attach(region, volume, instance, claim)
+                asked = True
         raise AssertionError("pauses end with a fault")
 
     def _holding(

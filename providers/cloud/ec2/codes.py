@@ -85,6 +85,7 @@ _HINTS: Mapping[str, str] = {
     "InstanceLimitExceeded": "ask AWS for a higher quota, or lower the fleet's `nodes`",
     "VolumeModificationRateExceeded": "EC2 changes a volume once in six hours: try again later",
     "IdempotentInstanceTerminated": "what it made is gone by now; apply once more, and it is made anew",
+    "VPCIdNotSpecified": "there is no default network: write `options: {subnets: {us-east-1a: subnet-…}}`",
     "OperationNotPermitted": "is it protected from termination?",
 }
 

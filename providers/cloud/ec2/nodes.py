@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from declarative.provider import PermanentError, PermanentKind, Thing, TransientError, TransientKind
 from declarative.state import Address, NodeState, Readiness, Record
 from providers.cloud import marks
 from providers.cloud.ec2 import answers
-from providers.cloud.ec2.account import LIVE, Account, made_id, pauses
+from providers.cloud.ec2.account import LIVE, Account, look_up, made_id, pauses
 from providers.cloud.ec2.answers import Instance
-from providers.cloud.ec2.codes import MISMATCH, kind_of
+from providers.cloud.ec2.codes import kind_of
 from providers.cloud.ec2.region import Region, tagged
 from providers.cloud.faults import fault
 
@@ -54,7 +55,11 @@ class Nodes:
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. It ends when the instance runs."""
         region = self._account.region(inputs.get("region"))
-        instance = self._run(region, address, token, inputs)
+        instance = self._account.once(
+            token,
+            lambda: self._run(region, address, token, inputs),
+            lambda: next(iter(self._of_token(region, token)), None),
+        )
         self._account.check_answer(instance.tags, token, instance.id)
         return outputs(_running(region, instance))
 
@@ -62,31 +67,22 @@ class Nodes:
         zone = inputs.get("zone")
         tags = self._account.tags(self._account.mark(address, token, inputs))
         action = "RunInstances"
-        try:
-            found = region.ask(
-                action,
-                zone or region.name,
-                ClientToken=token,
-                MinCount=1,
-                MaxCount=1,
-                ImageId=self._account.image(region.name),
-                InstanceType=inputs.get("instance_type"),
-                Placement={"AvailabilityZone": zone},
-                InstanceMarketOptions={"MarketType": "spot"} if inputs.get("spot") else None,
-                MetadataOptions={"HttpTokens": "required"},
-                KeyName=self._account.options.get("key_name"),
-                SecurityGroupId=self._account.options.get("security_groups"),
-                SubnetId=self._subnet(zone),
-                TagSpecification=[*tagged("instance", tags), *tagged("volume", _disk_tags(tags))],
-            )
-        except TransientError as error:
-            if MISMATCH not in error.summary:
-                raise
-            # Somebody asked otherwise with this token, and may have got it: that is then the one.
-            there = self._of_token(region, token)
-            if not there:
-                raise
-            return there[0]
+        found = region.ask(
+            action,
+            zone or region.name,
+            ClientToken=token,
+            MinCount=1,
+            MaxCount=1,
+            ImageId=self._account.image(region.name),
+            InstanceType=inputs.get("instance_type"),
+            Placement={"AvailabilityZone": zone},
+            InstanceMarketOptions={"MarketType": "spot"} if inputs.get("spot") else None,
+            MetadataOptions={"HttpTokens": "required"},
+            KeyName=self._account.options.get("key_name"),
+            SecurityGroupId=self._account.options.get("security_groups"),
+            SubnetId=self._subnet(zone),
+            TagSpecification=[*tagged("instance", tags), *tagged("volume", _disk_tags(tags))],
+        )
         items = answers.listed(action, found, "instancesSet")
         if len(items) != 1:
             raise answers.strange(action, f"has {len(items)} instances instead of one")
@@ -184,7 +180,8 @@ def _running(region: Region, instance: Instance) -> Instance:
     """The instance once it runs. One that ended instead is a fault that says why; nothing is left of it."""
     for _ in pauses(f"{instance.id} is still starting", instance.zone):
         # Not listed yet is no more than that: EC2 had answered that it is made.
-        instance = region.instances_by_id([instance.id]).get(instance.id, instance)
+        seen = look_up(partial(region.instances_by_id, [instance.id]))
+        instance = seen.get(instance.id, instance)
         if instance.gone:
             text = instance.reason or "EC2 does not say why"
             code = instance.reason.partition(":")[0].removeprefix("Server.").removeprefix("Client.")

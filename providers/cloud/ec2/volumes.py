@@ -13,7 +13,6 @@ from providers.cloud import marks
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import Account, made_id
 from providers.cloud.ec2.answers import Volume
-from providers.cloud.ec2.codes import MISMATCH
 from providers.cloud.ec2.region import Region, tagged
 
 FIXED = ("backend", "region", "zone", "volume_type")
@@ -46,33 +45,27 @@ class Volumes:
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. A volume that is being made may be attached as soon as it is there."""
         region = self._account.region(inputs.get("region"))
-        volume = self._make(region, address, token, inputs)
+        volume = self._account.once(
+            token,
+            lambda: self._make(region, address, token, inputs),
+            lambda: next((v for v in self.listed(token=token) if v.region == region.name), None),
+        )
         self._account.check_answer(volume.tags, token, volume.id)
         return outputs(volume)
 
     def _make(self, region: Region, address: Address, token: str, inputs: Mapping[str, Any]) -> Volume:
         zone = self._zone(region.name, address, inputs)
         action = "CreateVolume"
-        try:
-            found = region.ask(
-                action,
-                zone,
-                ClientToken=token,
-                AvailabilityZone=zone,
-                Size=gibibytes(address, inputs.get("size")),
-                VolumeType=inputs.get("volume_type") or TYPE,
-                TagSpecification=tagged(
-                    "volume", self._account.tags(self._account.mark(address, token, inputs))
-                ),
-            )
-        except TransientError as error:
-            if MISMATCH not in error.summary:
-                raise
-            # Somebody asked otherwise with this token, and may have got it: that is then the one.
-            there = [v for v in region.volumes(self._account.mine(token=token)) if v.state not in GONE]
-            if not there:
-                raise
-            return there[0]
+        tags = self._account.tags(self._account.mark(address, token, inputs))
+        found = region.ask(
+            action,
+            zone,
+            ClientToken=token,
+            AvailabilityZone=zone,
+            Size=gibibytes(address, inputs.get("size")),
+            VolumeType=inputs.get("volume_type") or TYPE,
+            TagSpecification=tagged("volume", tags),
+        )
         return answers.volume(action, found, region.name)
 
     def _zone(self, region: str, address: Address, inputs: Mapping[str, Any]) -> str:
