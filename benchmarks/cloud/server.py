@@ -1,0 +1,101 @@
+"""A light EC2 for the benchmark: instances in a dictionary, and an answer after a fixed time.
+
+`python server.py LATENCY` writes its port on stdout and serves until it is killed. `GET /counts` tells what
+was asked for, and begins to count anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from urllib.parse import parse_qsl
+from xml.sax.saxutils import escape
+
+XMLNS = "http://ec2.amazonaws.com/doc/2016-11-15/"
+
+
+class Ec2:
+    """Instances by the token that made them."""
+
+    def __init__(self, latency: float) -> None:
+        self.latency = latency
+        self.made: dict[str, dict[str, str]] = {}
+        self.requests = 0
+        self.first = self.last = 0.0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection."""
+        try:
+            while line := await reader.readline():
+                length = 0
+                while (header := await reader.readline()).strip():
+                    name, _, value = header.decode().partition(":")
+                    if name.lower() == "content-length":
+                        length = int(value)
+                body = await reader.readexactly(length)
+                data = self.counts() if line.startswith(b"GET /counts ") else await self.answer(body)
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(data), data))
+                await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    def counts(self) -> bytes:
+        """What was asked for since the last time."""
+        found = {"requests": self.requests, "seconds": self.last - self.first}
+        self.requests, self.first = 0, 0.0
+        return json.dumps(found).encode()
+
+    async def answer(self, body: bytes) -> bytes:
+        """The answer to one action, after its time."""
+        self.first = self.first or time.monotonic()
+        self.requests += 1
+        await asyncio.sleep(self.latency)
+        self.last = time.monotonic()
+        asked = dict(parse_qsl(body.decode()))
+        action = asked["Action"]
+        return f'<{action}Response xmlns="{XMLNS}">{self.content(action, asked)}</{action}Response>'.encode()
+
+    def content(self, action: str, asked: dict[str, str]) -> str:
+        """What an action says."""
+        if action == "RunInstances":
+            made = self.made.setdefault(asked["ClientToken"], {**asked, "id": f"i-{len(self.made):08x}"})
+            return f"<instancesSet>{item(made)}</instancesSet>"
+        if action == "DescribeInstances":
+            wanted = {v for k, v in asked.items() if k.startswith("Filter.") and ".Value." in k}
+            found = [m for m in self.made.values() if m["id"] in wanted or wanted & set(m.values())]
+            items = "".join(f"<item><instancesSet>{item(m)}</instancesSet></item>" for m in found)
+            return f"<reservationSet>{items}</reservationSet>"
+        return "<volumeSet/><instanceStatusSet/><return>true</return>"
+
+
+def item(made: dict[str, str]) -> str:
+    """An instance as EC2 says it."""
+    tags = ""
+    number = 1
+    while key := made.get(f"TagSpecification.1.Tag.{number}.Key"):
+        value = escape(made.get(f"TagSpecification.1.Tag.{number}.Value", ""))
+        tags += f"<item><key>{key}</key><value>{value}</value></item>"
+        number += 1
+    return (
+        f"<item><instanceId>{made['id']}</instanceId><instanceState><name>running</name></instanceState>"
+        f"<instanceType>{made['InstanceType']}</instanceType><privateIpAddress>10.0.0.1</privateIpAddress>"
+        f"<placement><availabilityZone>{made['Placement.AvailabilityZone']}</availabilityZone></placement>"
+        f"<tagSet>{tags}</tagSet></item>"
+    )
+
+
+async def main() -> None:
+    """Serve until killed."""
+    ec2 = Ec2(float(sys.argv[1]))
+    server = await asyncio.start_server(ec2.serve, "127.0.0.1", 0)
+    sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
+    sys.stdout.flush()
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
