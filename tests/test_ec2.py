@@ -209,6 +209,15 @@ def test_what_cannot_change_in_place_is_refused(fleet):
         assert (caught.value.kind, caught.value.about) == (PermanentKind.INVALID, about)
 
 
+def test_a_volume_grows_in_place(fleet):
+    """By the word of EC2, which counts whole GiB; and nothing is asked for twice."""
+    disk = fleet.create("volume", "data-0", ZONE, size="1GB")
+    region = fleet.provider._nodes._account.region(REGION)
+    for size, wanted in (("1025MB", 2), ("3GB", 3), ("3GB", 3)):
+        assert fleet.provider.update(disk, "0" * 32, {**disk.inputs, "size": size}) == disk.outputs
+        assert region.volume(disk.outputs["id"]).size == wanted
+
+
 def test_nothing_is_deleted_that_does_not_say_whose_it_is(fleet):
     """Somebody took our tags away: it may be another's by now."""
     node = fleet.create("node", "gpu-0", ZONE, **SMALL)

@@ -422,6 +422,26 @@ def test_a_disk_that_stays_on_its_way_is_asked_for_again(ec2):
     assert caught.value.kind is TransientKind.BUSY
 
 
+@pytest.mark.parametrize("size", [2, 1])
+def test_a_volume_that_grew_already_is_grown(ec2, size):
+    """EC2 changes a volume once in six hours: a try whose answer was lost has used that up."""
+    inputs = {**INPUTS, "size": "1GB"}
+    tags = marks.written(marks.Mark(owner=LINEAGE, address=DISK, token=TOKEN, inputs=inputs))
+    there, _ = ec2(
+        DescribeVolumes=[disks(volume("vol-00000001", tags, size=n)) for n in (1, size)],
+        ModifyVolume=refusal("VolumeModificationRateExceeded"),
+        **DONE,
+    )
+    wanted = {**inputs, "size": "2GB"}
+    if size == 2:
+        assert there.update(disk_record(), TOKEN, wanted)["id"] == "vol-00000001"
+        return
+    with pytest.raises(PermanentError) as caught:
+        there.update(disk_record(), TOKEN, wanted)
+    assert caught.value.kind is PermanentKind.QUOTA
+    assert "six hours" in str(caught.value.hint)
+
+
 def test_detaching_waits_until_the_disk_is_free(ec2):
     """And then takes the claim away."""
     there, server = ec2(

@@ -88,14 +88,16 @@ def reservations(*instances: str, token: str = "") -> str:
     return f"<reservationSet>{items}</reservationSet>" + (f"<nextToken>{token}</nextToken>" if token else "")
 
 
-def volume(made: str, tags: Mapping[str, str], state: str = "available", held: str = "") -> str:
+def volume(
+    made: str, tags: Mapping[str, str], state: str = "available", held: str = "", size: int = 1
+) -> str:
     """An item of a `volumeSet`; `held` is `instance device state`."""
     on = ""
     if held:
         there, device, how = held.split()
         on = f"<item><instanceId>{there}</instanceId><device>{device}</device><status>{how}</status></item>"
     return (
-        f"<item><volumeId>{made}</volumeId><size>1</size><status>{state}</status>"
+        f"<item><volumeId>{made}</volumeId><size>{size}</size><status>{state}</status>"
         f"<availabilityZone>us-east-1a</availabilityZone><attachmentSet>{on}</attachmentSet>{tag_set(tags)}</item>"
     )
 
