@@ -32,7 +32,7 @@ ELSEWHERE = {
 """Codes that a project in a folder cannot show."""
 
 ALSO = {
-    "duplicate-key": ["not-supported-yet"],
+    "duplicate-key": ["bad-value"],
     "bad-credential": ["unknown-field"],
 }
 """What is rightly said besides."""
