@@ -22,7 +22,7 @@ from declarative.provider import Config, PermanentError, PermanentKind, Transien
 from declarative.schema import BadValueError
 from declarative.spec import Backend, Name
 from declarative.spec.clouds import Endpoint, Images
-from declarative.spec.later import Credentials
+from declarative.spec.credentials import Credentials
 from declarative.state import Address, Record, State
 from providers.cloud import cloud, faults, marks, settings
 from providers.cloud.catalog import catalog

@@ -25,7 +25,9 @@ class RunningEc2:
         self.process = subprocess.Popen([sys.executable, str(server)], stdout=subprocess.PIPE, text=True)
         assert self.process.stdout
         line = self.process.stdout.readline()
-        assert line.strip().isdecimal(), "moto's server did not start"
+        if not line.strip().isdecimal():
+            self.__exit__()
+            raise AssertionError("moto's server did not start")
         self.port = int(line)
         return self
 
