@@ -20,6 +20,7 @@ from typing import Any, Protocol, runtime_checkable
 from declarative.blocks import Shape
 from declarative.diagnostic import suggest
 from declarative.resource import Offer
+from declarative.spec.clouds import Network
 from declarative.state import Address, RankStatus, Readiness, Record
 
 GROUP = "fleetform.providers"
@@ -107,6 +108,9 @@ class Config:
     endpoint: str | None = None
     image: Mapping[str, str] = field(default_factory=dict)
     """Region → the id of the image that nodes start from; under `*` the one of all other regions."""
+    ssh_user: str | None = None
+    """Who logs in on nodes that the provider makes."""
+    network: Network = field(default_factory=Network)
     options: Mapping[str, Any] = field(default_factory=dict)
     hosts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Hosts that exist, by node name: where a provider that makes no machines looks for its things."""

@@ -14,6 +14,7 @@ from declarative.plan.hosts import reached_by
 from declarative.provider import Config, PermanentError, PermanentKind, Provider, UnknownProviderError, load
 from declarative.resource import LOCAL, SSH
 from declarative.spec import Backend
+from declarative.spec.clouds import Network
 from declarative.state import Intent, Record, State, made_as
 
 Hosts = Mapping[str, Mapping[str, Any]]
@@ -82,6 +83,8 @@ class Backends:
             credentials=(backend.credentials if backend else None) or {},
             endpoint=backend.endpoint if backend else None,
             image=(backend.image if backend else None) or {},
+            ssh_user=backend.ssh_user if backend else None,
+            network=(backend.network if backend else None) or Network(),
             options=backend.options if backend else {},
             hosts=hosts,
         )

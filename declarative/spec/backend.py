@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
-from declarative.schema import Doc, Is, NotYet
-from declarative.spec.clouds import Endpoint, Images
+from declarative.schema import Doc, Is
+from declarative.spec.clouds import Endpoint, Images, Login, Network
 from declarative.spec.credentials import Credentials
 from declarative.spec.text import Name
 from declarative.spec.values import Gpu, Size
@@ -50,13 +50,9 @@ class Backend:
         Images | None, Doc("The image that nodes start from: its id, or a mapping of regions to ids.")
     ] = None
     ssh_user: Annotated[
-        str | None,
-        NotYet("remove it; it comes with the ssh and cloud backends"),
-        Doc("Who logs in on the nodes."),
+        Login | None, Doc("Who logs in on the nodes of a cloud, made there if need be; default `fleetform`.")
     ] = None
-    network: Annotated[
-        Any, NotYet("remove it; it comes with the cloud backends"), Doc("Network settings.")
-    ] = None
+    network: Annotated[Network | None, Doc("Network settings of a cloud.")] = None
 
     FOREIGN: ClassVar[Mapping[str, str]] = {
         "creds": "use `credentials:` with the names of environment variables, never values",
@@ -70,7 +66,7 @@ class Backend:
         "offers": "catalog",
     }
 
-    CLOUD: ClassVar[tuple[str, ...]] = ("credentials", "endpoint", "image")
+    CLOUD: ClassVar[tuple[str, ...]] = ("credentials", "endpoint", "image", "ssh_user", "network")
     """Fields that mean nothing to `local` and `ssh`."""
 
     @property

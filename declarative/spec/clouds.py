@@ -1,13 +1,15 @@
-"""What a backend of a cloud declares in a notation of its own: `endpoint`, `image`."""
+"""What a backend of a cloud declares of its own: `endpoint`, `image`, `ssh_user`, `network`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar, Self
 from urllib.parse import urlsplit
 
-from declarative.schema import BadValueError, Json, raise_all
+from declarative.schema import BadValueError, Doc, Json, raise_all
 from declarative.schema.decode import describe
 
 ANYWHERE = "*"
@@ -81,3 +83,54 @@ class Images(dict[str, str]):
     def plain(self) -> Json:
         """An id alone, or a mapping, sorted by key."""
         return self[ANYWHERE] if set(self) == {ANYWHERE} else dict(sorted(self.items()))
+
+
+class Login(str):
+    """`ubuntu`: a user of a Unix."""
+
+    __slots__ = ()
+    HINT: ClassVar[str] = "write the name of a user, such as `ubuntu`"
+    PATTERN: ClassVar[str] = r"[a-z_][a-z0-9_-]{0,31}"
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`wrong-type`, or `bad-value` for what is no user's name."""
+        if not isinstance(value, str):
+            raise BadValueError("wrong-type", f"expected a user's name, found {describe(value)}", cls.HINT)
+        if not re.fullmatch(cls.PATTERN, value):
+            raise BadValueError("bad-value", f"{describe(value)} is not the name of a user", cls.HINT)
+        return cls(value)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A string."""
+        return {"type": "string", "pattern": f"^{cls.PATTERN}$"}
+
+    def plain(self) -> Json:
+        """As written."""
+        return str(self)
+
+
+class Reach(StrEnum):
+    """By which of its addresses a node is reached from here."""
+
+    PUBLIC = "public"
+    PRIVATE = "private"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """Where in a cloud's network nodes are, and how they are reached from here."""
+
+    subnets: Annotated[
+        Mapping[str, str], Doc("Zone → the subnet of its nodes: `{us-east-1a: subnet-0abc}`.")
+    ] = field(default_factory=dict)
+    security_groups: Annotated[
+        tuple[str, ...], Doc("The ids of the nodes' security groups; they have to let ssh in.")
+    ] = ()
+    public_ip: Annotated[
+        bool | None, Doc("Whether nodes get a public address; as the subnet says if left out.")
+    ] = None
+    reach: Annotated[
+        Reach | None, Doc("The address by which nodes are reached; the public one, if they have one.")
+    ] = None
