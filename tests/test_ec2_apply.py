@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +14,7 @@ from tests.cloud_ec2.server import AMI
 
 pytestmark = pytest.mark.slow
 
-SITE = Path(run.__file__).with_name("site")
-ENV = {"PYTHONPATH": str(SITE), **run.SECRETS}
+ENV = run.SECRETS
 ZONE = "us-east-1b"
 
 
@@ -30,7 +28,7 @@ def backend(port, *regions):
     return {
         "type": "backend",
         "name": "aws",
-        "driver": "rehearsal-ec2",
+        "driver": "ec2",
         "regions": regions or ("us-east-1",),
         "endpoint": f"http://127.0.0.1:{port}",
         "credentials": run.CREDENTIALS,
@@ -71,7 +69,8 @@ def test_from_plan_to_destroy(project, ec2):
     assert set(first) == {"node/gpu-0", "node/gpu-1", "node/small-0", "volume/data-0", "volume/data-1"}
     assert project.run("plan", "--json", env=ENV).json["result"] == "none"
     seen = {n["name"]: n["state"] for n in project.run("status", "--json", env=ENV).json["nodes"]}
-    assert set(seen.values()) == {"ready"}
+    # Nobody answers at their addresses; what comes then is in tests/hosts/test_instances.py.
+    assert set(seen.values()) == {"provisioning"}
 
     # In place: the things stay what they are. A region that is given up is still looked at.
     project.declare(

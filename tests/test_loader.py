@@ -34,6 +34,18 @@ def errors(directory: Path, **options) -> list[Diagnostic]:
     return [d for d in info.value.diagnostics if d.severity is Severity.ERROR]
 
 
+EC2 = """\
+type: backend
+name: aws
+driver: ec2
+regions: [us-east-1]
+---
+type: volume
+name: data
+backend: aws
+region: us-east-1
+size: 1GB
+"""
 FLEET = "type: fleet\nname: gpu\nnodes: 1\n"
 RACK = "type: fleet\nname: rack\nssh_config: {hosts: [a]}\n"
 VOLUME = "type: volume\nname: data\nsize: 1GB\n"
@@ -295,12 +307,19 @@ CASES = {
         "backend/lab",
         (4, 20),
     ),
-    "not-supported-yet: a driver without ranks": (
-        "type: backend\nname: aws\ndriver: ec2\nregions: [us-east-1]\n",
-        "the driver `ec2` is not supported yet",
-        "write `driver: local`; others come later",
-        "backend/aws",
-        (3, 9),
+    "not-supported-yet: a mount on EC2": (
+        EC2 + "---\n" + "type: task\nname: train\ncommands: [x]\nvolumes: ['data:/data']\n",
+        "the volume `data` is EC2's, and cannot be mounted for a rank yet",
+        "remove it from the task's `volumes`; mounts on EC2 come later",
+        "task/train",
+        (15, 10),
+    ),
+    "bad-value: a login": (
+        "type: backend\nname: lab\ndriver: ec2\nssh_user: Some One\n",
+        "`Some One` is not the name of a user",
+        "write the name of a user, such as `ubuntu`",
+        "backend/lab",
+        (4, 11),
     ),
     "not-supported-yet: a driver": (
         "type: backend\nname: lab\ndriver: openstack\n",

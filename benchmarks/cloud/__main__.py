@@ -23,7 +23,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 ENV = {
-    "PYTHONPATH": os.pathsep.join([str(ROOT / "tests" / "cloud_ec2" / "site"), str(ROOT)]),
+    "PYTHONPATH": str(ROOT),
     "BENCHMARK_KEY": "AKIDBENCHMARK",
     "BENCHMARK_SECRET": "secret-of-the-benchmark",
 }
@@ -34,7 +34,7 @@ def documents(port: int, nodes: int) -> str:
     backend = {
         "type": "backend",
         "name": "aws",
-        "driver": "rehearsal-ec2",
+        "driver": "ec2",
         "regions": ["us-east-1"],
         "endpoint": f"http://127.0.0.1:{port}",
         "credentials": {"key": "BENCHMARK_KEY", "secret": "BENCHMARK_SECRET"},

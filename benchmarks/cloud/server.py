@@ -69,7 +69,7 @@ class Ec2:
             found = [m for m in self.made.values() if m["id"] in wanted or wanted & set(m.values())]
             items = "".join(f"<item><instancesSet>{item(m)}</instancesSet></item>" for m in found)
             return f"<reservationSet>{items}</reservationSet>"
-        return "<volumeSet/><instanceStatusSet/><return>true</return>"
+        return "<volumeSet/><keySet/><instanceStatusSet/><return>true</return>"
 
 
 def item(made: dict[str, str]) -> str:

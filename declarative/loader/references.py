@@ -20,8 +20,7 @@ from declarative.state import natural
 from declarative.template import Scope
 
 BUILT_IN = (LOCAL, SSH)
-UNFINISHED = ("ec2",)
-"""Drivers of ours that make nodes on which no ranks run yet."""
+EC2 = "ec2"
 WORKING = (LOCAL, SSH)
 """The providers that there are in this version."""
 MAX_VOLUMES = 100_000
@@ -34,7 +33,7 @@ def _plugged_in(driver: str) -> bool:
     """Whether another package that is installed brings the driver (DESIGN §8)."""
     from declarative.provider import installed
 
-    return driver not in (*BUILT_IN, *UNFINISHED) and driver in installed()
+    return driver not in BUILT_IN and driver in installed()
 
 
 def assemble(entries: Sequence[Entry], project: ProjectFile, scope: Scope, findings: Findings) -> Desired:
@@ -78,6 +77,10 @@ class _Assembly:
             self._backend_names(entry, "backends", entry.spec.backends)
             self._fleet_names(entry)
         mounts = mounted(tasks, volumes, scope, self.findings)
+        for entry in tasks:
+            self._mountable(
+                entry, {name for rank in mounts[entry.name] for m in rank for name in m.names}, volumes
+            )
         wants = {e.name: TaskWant(spec=e.spec, mounts=mounts[e.name]) for e in tasks}
         places: dict[str, Span] = {
             e.address: e.span for kind in ("backend", "fleet") for e in self._good(kind)
@@ -94,6 +97,17 @@ class _Assembly:
             tasks=wants,
             places=places,
         )
+
+    def _mountable(self, entry: Entry, names: Iterable[str], volumes: Volumes) -> None:
+        """Disks of EC2 can be made and attached, and nothing mounts them for a rank yet."""
+        for name in sorted(names):
+            want = volumes.wants.get(name)
+            backend = str(want.inputs.get("backend")) if want else ""
+            if backend in self.backends and self.backends[backend].provider == EC2:
+                summary = f"the volume `{name}` is EC2's, and cannot be mounted for a rank yet"
+                hint = "remove it from the task's `volumes`; mounts on EC2 come later"
+                self._say(entry, ("volumes",), "not-supported-yet", summary, hint)
+                return
 
     def _backends(self) -> None:
         for entry in self._good("backend"):

@@ -20,9 +20,15 @@ SECRETS = {"FLEETFORM_TEST_KEY": "AKIDTESTINGKEY", "FLEETFORM_TEST_SECRET": "ver
 class RunningEc2:
     """`with RunningEc2() as ec2:`; ended by its process id."""
 
+    def __init__(self, folder: Path | None = None) -> None:
+        """`folder` is for machines, see `server`."""
+        self.words = [str(folder)] if folder else []
+
     def __enter__(self) -> Self:
         server = Path(__file__).with_name("server.py")
-        self.process = subprocess.Popen([sys.executable, str(server)], stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [sys.executable, str(server), *self.words], stdout=subprocess.PIPE, text=True
+        )
         assert self.process.stdout
         line = self.process.stdout.readline()
         if not line.strip().isdecimal():
@@ -46,7 +52,7 @@ def config(port: int, folder: Path, lineage: str = "lineage-1", **more: Any) -> 
         "credentials": CREDENTIALS,
         "endpoint": f"http://127.0.0.1:{port}",
         "image": {"*": AMI},
-        "options": {"timeout": 30},
+        "options": {"timeout": 30, "ssh_config": "/dev/null"},
     }
     return Config(backend="aws", project_dir=folder, lineage=lineage, **{**given, **more})
 

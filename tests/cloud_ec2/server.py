@@ -6,11 +6,15 @@
 * `AttachVolume` refuses a volume that is attached or in another zone, an instance that does not run, and a
   device that is taken. moto attaches anything to anything.
 * `DeleteVolume` refuses one that is attached.
+* Instances have no public address, and private ones of this machine: nobody answers there, and nobody else is
+  asked. With `python server.py FOLDER` they get those that FOLDER/addresses lists, as long as there are any.
+  What starts is in FOLDER/ID.json (`address`, `user_data`), and what ended has FOLDER/ID.gone.
 
 All of it is written from Amazon's public documentation of the API. Started as `python server.py`, it writes
 its port on stdout and serves until it is killed.
 """
 
+import base64
 import io
 import json
 import os
@@ -18,6 +22,7 @@ import re
 import sys
 import tempfile
 import threading
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -51,8 +56,12 @@ class RefusedError(Exception):
 class Ec2:
     """The application in front of moto's."""
 
-    def __init__(self, moto, backend):
+    def __init__(self, moto, backend, folder=None):
         self.moto = moto
+        self.folder = folder
+        self.free = (folder / "addresses").read_text().split() if folder else []
+        self.given = {}
+        self.count = 0
         self.backend = backend
         self.turn = threading.Lock()
         self.tokens = {}
@@ -83,7 +92,34 @@ class Ec2:
             volume = self.of(environ).volumes.get(asked["VolumeId"])
             if volume is not None and volume.attachment:
                 raise RefusedError("VolumeInUse", f"Volume {volume.id} is attached")
-        return self.forward(environ)
+        answer = self.forward(environ)
+        if action == "TerminateInstances" and answer[0].startswith("200"):
+            for made in re.findall(rb"<instanceId>(i-[0-9a-f]+)<", answer[2]):
+                self.end(made.decode())
+        return answer
+
+    def begin(self, environ, asked, made):
+        """An instance gets its address, and a machine if there is one."""
+        self.count += 1
+        card = self.find(environ, made).nics[0]
+        card.public_ip = None
+        card.private_ip_address = f"127.1.{self.count >> 8 & 255}.{self.count & 255}"
+        if self.free:
+            card.private_ip_address = self.given[made] = self.free.pop(0)
+            told = base64.b64decode(asked.get("UserData", "")).decode()
+            text = json.dumps({"address": card.private_ip_address, "user_data": told})
+            (self.folder / "new").write_text(text)
+            (self.folder / "new").rename(self.folder / f"{made}.json")
+
+    def end(self, made):
+        """Its machine goes. The address stays taken: it is another's only once that machine is off."""
+        if made in self.given:
+            (self.folder / f"{made}.gone").touch()
+
+    def find(self, environ, made):
+        """One instance."""
+        found = (i for r in self.of(environ).reservations.values() for i in r.instances)
+        return next(i for i in found if i.id == made)
 
     def forward(self, environ):
         """What moto answers."""
@@ -109,6 +145,8 @@ class Ec2:
             answer = self.forward(environ)
             if answer[0].startswith("200"):
                 self.tokens[key] = asked, answer
+                for made in re.findall(rb"<instanceId>(i-[0-9a-f]+)<", answer[2]):
+                    self.begin(environ, asked, made.decode())
             return answer
         same, answer = before
         if same != asked:
@@ -122,8 +160,7 @@ class Ec2:
 
     def ended(self, environ, made):
         """Whether an instance has ended."""
-        found = (i for r in self.of(environ).reservations.values() for i in r.instances)
-        return next(i for i in found if i.id == made).state == "terminated"
+        return self.find(environ, made).state == "terminated"
 
     def check_attach(self, environ, asked):
         """What EC2 looks at before it attaches."""
@@ -149,6 +186,7 @@ class Ec2:
 
 def main():
     """Serve until killed."""
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     # moto reads 1,300 images at the start unless it is given others.
     with tempfile.NamedTemporaryFile("w", suffix=".json") as images:
         json.dump([IMAGE], images)
@@ -166,7 +204,7 @@ def main():
             def log(self, *_):
                 pass
 
-        served = Ec2(DomainDispatcherApplication(create_backend_app), ec2_backends)
+        served = Ec2(DomainDispatcherApplication(create_backend_app), ec2_backends, folder)
         server = make_server("127.0.0.1", 0, served, threaded=True, request_handler=Quiet)
         sys.stdout.write(f"{server.server_port}\n")
         sys.stdout.flush()

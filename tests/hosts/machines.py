@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import shutil
 import signal
@@ -94,6 +95,23 @@ class Machine:
         self.make_key()
         for file, text in (("authorized_keys", login), ("hosts", hosts), ("sshd_config", SSHD)):
             (self.folder / file).write_text(text)
+
+    def told(self, user_data: str) -> None:
+        """As `prepare`, and by what cloud-init would do with this, of which it has to understand all."""
+        head, _, body = user_data.partition("\n")
+        assert head == "#cloud-config"
+        given = json.loads(body)
+        default, user = given.pop("users")
+        assert default == "default"
+        assert given.pop("ssh_deletekeys") is True
+        assert given.pop("disable_root", True) is (user["name"] != "root")
+        self.prepare("64m", "", "127.0.0.1 localhost\n")
+        keys = given.pop("ssh_keys")
+        assert not given, f"nobody here knows {', '.join(given)}"
+        (self.folder / "key").write_text(keys["ed25519_private"])
+        (self.folder / "key.pub").write_text(keys["ed25519_public"])
+        (self.folder / "users").mkdir()
+        (self.folder / "users" / user["name"]).write_text("\n".join(user["ssh_authorized_keys"]) + "\n")
 
     def make_key(self) -> None:
         """A new host key; it counts from the next boot on."""
@@ -221,8 +239,8 @@ class Machines(Sequence[Machine]):
         """The keys of all of them, for a file."""
         return "".join(f"{m.address} {m.public_key}\n" for m in self)
 
-    def up(self) -> None:
-        """Make the network, switch all of them on, and wait for them."""
+    def up(self, *, boot: bool = True) -> None:
+        """Make the network, switch all of them on, and wait for them; else there is only the network."""
         self._clear()
         self.folder.mkdir(mode=0o755)
         # What is not there shall be unreachable, and not be looked for in the world.
@@ -239,10 +257,10 @@ class Machines(Sequence[Machine]):
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "tests", "-f", self.login)
         login = Path(f"{self.login}.pub").read_text()
         hosts = "127.0.0.1 localhost\n" + "".join(f"{m.address} {m.name}\n" for m in self)
-        for m in self:
+        for m in self if boot else ():
             m.prepare(self._size, login, hosts)
             m.boot()
-        for m in self:
+        for m in self if boot else ():
             until(m.answers)
 
     def down(self) -> None:

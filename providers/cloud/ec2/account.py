@@ -24,8 +24,8 @@ OPTIONS: Mapping[str, type | tuple[type, ...]] = {
     "timeout": int,
     "architecture": str,
     "key_name": str,
-    "security_groups": list,
-    "subnets": dict,
+    **dict.fromkeys(("identity_file", "ssh_config", "root"), str),
+    "connect_timeout": int,
 }
 ARCHITECTURES = ("x86_64", "arm64")
 LIVE = ("pending", "running", "stopping", "stopped")

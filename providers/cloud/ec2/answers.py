@@ -24,6 +24,8 @@ class Instance:
     type: str
     address: str
     """The private one, which it keeps as long as it lives."""
+    public_address: str
+    """None is an empty text."""
     tags: Mapping[str, str]
     reason: str
     """Why it is in this state: EC2's code and text."""
@@ -125,7 +127,8 @@ def instance(action: str, found: Mapping[str, Any], region: str) -> Instance:
             zone=found["placement"]["availabilityZone"],
             type=found["instanceType"],
             address=found.get("privateIpAddress") or "",
-            tags=_tags(found),
+            public_address=found.get("ipAddress") or "",
+            tags=tags(found),
             reason=f"{reason.get('code') or ''}: {reason.get('message') or ''}".strip(": "),
         )
     except (KeyError, TypeError, AttributeError):
@@ -141,7 +144,7 @@ def volume(action: str, found: Mapping[str, Any], region: str) -> Volume:
             state=found["status"],
             zone=found["availabilityZone"],
             size=int(found["size"]),
-            tags=_tags(found),
+            tags=tags(found),
             held=tuple(
                 Held(instance=h["instanceId"], device=h.get("device") or "", state=h["status"])
                 for h in found.get("attachmentSet") or ()
@@ -152,5 +155,6 @@ def volume(action: str, found: Mapping[str, Any], region: str) -> Volume:
         raise strange(action, "has a volume that cannot be read") from None
 
 
-def _tags(found: Mapping[str, Any]) -> dict[str, str]:
+def tags(found: Mapping[str, Any]) -> dict[str, str]:
+    """The `tagSet` of an item."""
     return {tag["key"]: tag.get("value") or "" for tag in found.get("tagSet") or ()}

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import base64
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from declarative.provider import PermanentError, PermanentKind, Thing, TransientError, TransientKind
+from declarative.provider import (
+    PermanentError,
+    PermanentKind,
+    ProviderError,
+    Thing,
+    TransientError,
+    TransientKind,
+)
 from declarative.state import Address, NodeState, Readiness, Record
-from providers.cloud import marks
+from providers.cloud import begin, marks
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import LIVE, Account, look_up, made_id, pauses
 from providers.cloud.ec2.answers import Instance
 from providers.cloud.ec2.codes import kind_of
+from providers.cloud.ec2.keys import Keys
 from providers.cloud.ec2.region import Region, tagged
 from providers.cloud.faults import fault
 
 FIXED = ("backend", "region", "zone", "instance_type", "spot", "resources")
 """Inputs of a node that are those of its instance: it is made anew to change them."""
+
+HOST_KEY = f"{marks.OURS}host-key"
+USER = f"{marks.OURS}user"
+TAKEN = f"{marks.OURS}taken"
+"""Tags of an instance: its public host key, who logs in, and that it was ready to be a node once."""
 
 MOST_STATUSES = 100
 """Instances whose status checks are asked for at once."""
@@ -27,8 +43,9 @@ MOST_STATUSES = 100
 class Nodes:
     """The instances of one account."""
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: Account, keys: Keys) -> None:
         self._account = account
+        self._keys = keys
 
     def listed(self) -> list[Instance]:
         """All that are ours and alive, in all regions."""
@@ -55,47 +72,67 @@ class Nodes:
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. It ends when the instance runs."""
         region = self._account.region(inputs.get("region"))
-        instance = self._account.once(
-            token,
-            lambda: self._run(region, address, token, inputs),
-            lambda: next(iter(self._of_token(region, token)), None),
-        )
+        try:
+            instance = self._account.once(
+                token,
+                lambda: self._run(region, address, token, inputs),
+                lambda: next(iter(self._of_token(region, token)), None),
+            )
+        except PermanentError:
+            with suppress(ProviderError):  # what it is about was said
+                self._leave(region)
+            raise
         self._account.check_answer(instance.tags, token, instance.id)
         return outputs(_running(region, instance))
 
     def _run(self, region: Region, address: Address, token: str, inputs: Mapping[str, Any]) -> Instance:
         zone = inputs.get("zone")
-        tags = self._account.tags(self._account.mark(address, token, inputs))
-        action = "RunInstances"
-        found = region.ask(
-            action,
-            zone or region.name,
+        image, network = self._account.image(region.name), self._network(zone)
+        login, key = self._keys.bring(region), self._keys.host_key(token)
+        user = self._account.config.ssh_user or begin.USER
+        mine = self._account.tags(self._account.mark(address, token, inputs))
+        tags = {**mine, HOST_KEY: key.public, USER: user}
+        told = begin.user_data(user, login.public, key)
+        asked = dict(
             ClientToken=token,
             MinCount=1,
             MaxCount=1,
-            ImageId=self._account.image(region.name),
+            ImageId=image,
             InstanceType=inputs.get("instance_type"),
             Placement={"AvailabilityZone": zone},
             InstanceMarketOptions={"MarketType": "spot"} if inputs.get("spot") else None,
             MetadataOptions={"HttpTokens": "required"},
-            KeyName=self._account.options.get("key_name"),
-            SecurityGroupId=self._account.options.get("security_groups"),
-            SubnetId=self._subnet(zone),
+            KeyName=self._account.options.get("key_name") or self._keys.name,
+            UserData=base64.b64encode(told.encode()).decode(),
+            **network,
             TagSpecification=[*tagged("instance", tags), *tagged("volume", _disk_tags(tags))],
         )
+        action = "RunInstances"
+        try:
+            found = region.ask(action, zone or region.name, **asked)
+        except PermanentError as error:
+            if "InvalidKeyPair.NotFound" not in error.summary or self._account.options.get("key_name"):
+                raise
+            # Whoever deleted the last node took it away meanwhile.
+            self._keys.forgotten(region)
+            raise TransientError(TransientKind.BUSY, error.summary, about=error.about) from None
         items = answers.listed(action, found, "instancesSet")
         if len(items) != 1:
             raise answers.strange(action, f"has {len(items)} instances instead of one")
         return answers.instance(action, items[0], region.name)
 
-    def _subnet(self, zone: str | None) -> str | None:
-        subnets = self._account.options.get("subnets") or {}
-        if not subnets:
-            return None
-        if zone not in subnets:
-            summary = f"the option `subnets` has none for {zone or 'a node without a zone'}"
-            raise PermanentError(PermanentKind.INVALID, summary, about="options.subnets")
-        return str(subnets[zone])
+    def _network(self, zone: str | None) -> dict[str, Any]:
+        """The parameters that say where in the network an instance is."""
+        network = self._account.config.network
+        if network.subnets and zone not in network.subnets:
+            summary = f"`network.subnets` has none for {zone or 'a node without a zone'}"
+            raise PermanentError(PermanentKind.INVALID, summary, about="network.subnets")
+        subnet = network.subnets[zone] if zone and network.subnets else None
+        groups = list(network.security_groups)
+        if network.public_ip is None:
+            return {"SubnetId": subnet, "SecurityGroupId": groups}
+        card = {"DeviceIndex": 0, "AssociatePublicIpAddress": network.public_ip, "DeleteOnTermination": True}
+        return {"NetworkInterface": [{**card, "SubnetId": subnet, "SecurityGroupId": groups}]}
 
     # ----------------------------------------------------------------------------- update, delete
 
@@ -115,7 +152,10 @@ class Nodes:
         return outputs(instance)
 
     def delete(self, have: Record) -> None:
-        """See the port. An instance that shuts down is gone: nothing brings it back."""
+        """See the port. An instance that shuts down is gone: nothing brings it back.
+
+        With the last one of a region goes the key pair there.
+        """
         if have.outputs.get("id"):
             region, instance = self._of(have)
             there = [(region, instance)] if instance else []
@@ -127,6 +167,13 @@ class Nodes:
             except PermanentError as error:
                 if error.kind is not PermanentKind.NOT_FOUND:
                     raise
+        for region in {region.name: region for region, _ in there}.values():
+            self._leave(region)
+
+    def _leave(self, region: Region) -> None:
+        """Take the key pair out of a region without nodes. Whoever makes one just now brings it again."""
+        if not region.instances({**self._account.mine(), "instance-state-name": LIVE}):
+            self._keys.remove(region)
 
     def _of(self, have: Record) -> tuple[Region, Instance | None]:
         """The instance of a record, if it is alive; one that is not ours is an error."""
@@ -144,30 +191,53 @@ class Nodes:
 
     # ---------------------------------------------------------------------------------- readiness
 
-    def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
-        """See the port. Ready is what runs and has passed EC2's own checks."""
+    def readiness(self, nodes: Sequence[Record]) -> dict[str, Seen]:
+        """What EC2 says of nodes. Ready is what runs and has passed its own checks."""
         by_region: dict[str, list[Record]] = {}
         for record in nodes:
             by_region.setdefault(str(record.inputs.get("region") or ""), []).append(record)
-        seen: dict[str, Readiness] = {}
+        seen: dict[str, Seen] = {}
         for name, records in by_region.items():
             seen |= self._readiness(self._account.region(name), records)
         return seen
 
-    def _readiness(self, region: Region, records: Sequence[Record]) -> dict[str, Readiness]:
+    def _readiness(self, region: Region, records: Sequence[Record]) -> dict[str, Seen]:
         ids = {record.address.name: made_id(record, "i") for record in records}
         there = region.instances_by_id(i for i in ids.values() if i)
         checks = _checks(region, [i.id for i in there.values() if i.state == "running"])
-        out: dict[str, Readiness] = {}
+        out: dict[str, Seen] = {}
         for name, made in ids.items():
-            state, reason = _state(there.get(made or ""), checks)
-            out[name] = Readiness(state=state, reason=reason, observed_at=time.time())
+            instance = there.get(made or "")
+            state, reason = _state(instance, checks)
+            ready = Readiness(state=state, reason=reason, observed_at=time.time())
+            out[name] = Seen(readiness=ready, taken=bool(instance and instance.tags.get(TAKEN)))
         return out
+
+    def taken(self, node: Record) -> None:
+        """Note that a node was ready once: what it is not from now on is no part of its start."""
+        region = self._account.region(node.inputs.get("region"))
+        region.tag(str(node.outputs["id"]), {TAKEN: "yes"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What EC2 says of a node. `taken`: it was ready once."""
+
+    readiness: Readiness
+    taken: bool
 
 
 def outputs(instance: Instance) -> dict[str, Any]:
-    """What is recorded of an instance, and stays as it is while that lives."""
-    return {"id": instance.id, "address": instance.address, "zone": instance.zone}
+    """What is recorded of an instance, and stays as it is while that lives and runs."""
+    found = {
+        "id": instance.id,
+        "address": instance.address,
+        "zone": instance.zone,
+        "public_address": instance.public_address,
+        "user": instance.tags.get(USER),
+        "host_key": instance.tags.get(HOST_KEY),
+    }
+    return {key: value for key, value in found.items() if value or key == "address"}
 
 
 def _disk_tags(tags: Mapping[str, str]) -> dict[str, str]:

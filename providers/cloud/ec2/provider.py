@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from contextlib import AbstractContextManager
+from typing import Any
 
-from declarative.provider import Config, Launch, PermanentError, PermanentKind, Thing
+from declarative.provider import Config, Launch, LogEnd, PermanentError, PermanentKind, Terminal, Thing
 from declarative.resource import Offer
-from declarative.state import Address, RankStatus, Readiness, Record
+from declarative.state import Address, NodeState, RankStatus, Readiness, Record
 from providers.cloud.ec2.account import Account
 from providers.cloud.ec2.attachments import Attachments
+from providers.cloud.ec2.keys import Keys
 from providers.cloud.ec2.nodes import Nodes
 from providers.cloud.ec2.offers import offers
 from providers.cloud.ec2.volumes import Volumes
+from providers.cloud.hosts import Hosts
 
 
 class Ec2:
     """One use of EC2, or of what speaks its protocol. No secret is read before something has to be asked.
 
-    Options: `timeout` (seconds of one request), `architecture` of the image (`x86_64`, `arm64`), `key_name`,
-    `security_groups` (ids), `subnets` (zone → id).
+    Options: `timeout` (seconds of one request), `architecture` of the image (`x86_64`, `arm64`), `key_name`
+    (a key pair of the account, besides the state's own key), `identity_file` (the private key for the nodes,
+    shared by all who work on the state; without it `keys` makes one for this project), and of those of the
+    driver `ssh`: `ssh_config`, `connect_timeout`, `root`.
     """
 
     def __init__(self, config: Config) -> None:
         self._account = Account(config)
-        self._nodes = Nodes(self._account)
+        keys = Keys(self._account)
+        self._nodes = Nodes(self._account, keys)
+        self._hosts = Hosts(config, lambda: keys.login().path)
         self._volumes = Volumes(self._account)
         self._attachments = Attachments(self._account, self._volumes)
 
@@ -96,33 +103,51 @@ class Ec2:
     # -------------------------------------------------------------------------------------- nodes
 
     def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
-        """See the port."""
-        return self._nodes.readiness(nodes)
+        """See the port. Ready is what runs, has passed EC2's checks, and answers as a host that is fit."""
+        seen = self._nodes.readiness(nodes)
+        runs = [n for n in nodes if seen[n.address.name].readiness.state is NodeState.READY]
+        there = self._hosts.readiness(runs, {n: s.taken for n, s in seen.items()}, self._nodes.taken)
+        return {**{name: s.readiness for name, s in seen.items()}, **there}
+
+    def reaches(self, node: Record, address: str) -> str | None:
+        """See `provider.Reaches`."""
+        return self._hosts.ssh.reaches(self._hosts.host(node), address)
 
     # -------------------------------------------------------------------------------------- ranks
 
     def start(self, node: Record, launch: Launch) -> RankStatus:
-        """Refused: see `_no_ranks`."""
-        _no_ranks(node)
+        """See the port. Volumes are refused: nobody mounts them yet."""
+        if launch.volumes:
+            summary = f"{launch.attempt}: a volume of EC2 cannot be mounted for a rank yet"
+            raise PermanentError(PermanentKind.INVALID, summary, about="volumes")
+        return self._hosts.ssh.start(self._hosts.host(node), launch)
 
     def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
-        """Refused: see `_no_ranks`."""
-        _no_ranks(node)
+        """See the port."""
+        return self._hosts.ssh.poll(self._hosts.host(node), attempts)
 
     def stop(self, node: Record, attempt: str, grace_seconds: int) -> RankStatus | None:
-        """Refused: see `_no_ranks`."""
-        _no_ranks(node)
+        """See the port."""
+        return self._hosts.ssh.stop(self._hosts.host(node), attempt, grace_seconds)
 
     def change_limit(self, node: Record, attempt: str, seconds: int | None) -> None:
-        """Refused: see `_no_ranks`."""
-        _no_ranks(node)
+        """See the port."""
+        self._hosts.ssh.change_limit(self._hosts.host(node), attempt, seconds)
 
     def read_log(self, node: Record, attempt: str, offset: int, limit: int = 65536) -> bytes:
-        """Refused: see `_no_ranks`."""
-        _no_ranks(node)
+        """See the port."""
+        return self._hosts.ssh.read_log(self._hosts.host(node), attempt, offset, limit)
 
+    def log_ends(self, node: Record, attempts: Sequence[str]) -> Mapping[str, LogEnd]:
+        """See `provider.LogEnds`."""
+        return self._hosts.ssh.log_ends(self._hosts.host(node), attempts)
 
-def _no_ranks(node: Record) -> NoReturn:
-    """Nodes are made, and nothing can be run on them yet: the loader accepts no backend with this driver."""
-    summary = f"ranks cannot run on {node.address} yet: it is a node of EC2"
-    raise PermanentError(PermanentKind.INVALID, summary, about=str(node.address))
+    def terminal(
+        self, node: Record, attempt: str | None, command: Sequence[str], *, tty: bool
+    ) -> AbstractContextManager[Terminal]:
+        """See `provider.Terminals`."""
+        return self._hosts.ssh.terminal(self._hosts.host(node), attempt, command, tty=tty)
+
+    def tidy(self, node: Record, oldest: Mapping[str, int]) -> None:
+        """See `provider.Tidies`."""
+        self._hosts.ssh.tidy(self._hosts.host(node), oldest)

@@ -1,0 +1,126 @@
+"""The key of a state: its private half is a file here, its public half a key pair in each region with nodes.
+
+The pair in EC2 is not needed to log in (`begin.user_data` says who may). It tells the next machine that makes
+nodes of this state whether its key is the one that the others have.
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+from pathlib import Path
+
+from declarative.provider import PermanentError, PermanentKind
+from providers.cloud import marks
+from providers.cloud.ec2 import answers
+from providers.cloud.ec2.account import Account
+from providers.cloud.ec2.region import Region, tagged
+from providers.ssh import pair
+from providers.ssh.pair import HostKey, Login
+
+FINGERPRINT = f"{marks.OURS}fingerprint"
+FOLDER = Path(".fleetform") / "keys"
+
+
+class Keys:
+    """The key of one state."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self._there: set[str] = set()
+        self._turn = threading.Lock()
+        self._login: Login | None = None
+
+    @property
+    def file(self) -> Path:
+        """The private key: the user's own, which all who work on the state share, or one for this state."""
+        project = self._account.config.project_dir.absolute()
+        given = self._account.options.get("identity_file")
+        return project / (Path(given).expanduser() if given else FOLDER / self._account.owner)
+
+    @property
+    def name(self) -> str:
+        """The key pair's name in EC2."""
+        return f"fleetform-{self._account.owner}"
+
+    def login(self) -> Login:
+        """The key; `PermanentError` if it is not here."""
+        with self._turn:
+            return self._read()
+
+    def host_key(self, token: str) -> HostKey:
+        """That of the node which a create with this token makes."""
+        return self.login().host_key(f"{self._account.owner}\0{token}")
+
+    def _read(self) -> Login:
+        if self._login is None:
+            if not self.file.exists():
+                summary = f"the private key of this state's nodes is not here: there is no {self.file}"
+                hint = (
+                    "bring it from the machine that made the first node; or name a file that all of a team "
+                    "have under `options.identity_file`"
+                )
+                raise PermanentError(PermanentKind.AUTH, summary, about="identity_file", hint=hint)
+            self._login = Login(self.file)
+        return self._login
+
+    def bring(self, region: Region) -> Login:
+        """Have the key, and its pair in a region; `PermanentError` if there is another's pair."""
+        with self._turn:
+            if not self._account.options.get("identity_file"):
+                pair.make(self.file)
+            login = self._read()
+            if region.name not in self._there:
+                self._import(region, login)
+                self._there.add(region.name)
+            return login
+
+    def forgotten(self, region: Region) -> None:
+        """Somebody says that the pair is not there any more."""
+        with self._turn:
+            self._there.discard(region.name)
+
+    def _import(self, region: Region, login: Login) -> None:
+        tags = self._find(region)
+        if tags is None:
+            told = {"Name": self.name, marks.OWNER: self._account.owner, FINGERPRINT: login.fingerprint}
+            try:
+                region.ask(
+                    "ImportKeyPair",
+                    self.name,
+                    KeyName=self.name,
+                    PublicKeyMaterial=base64.b64encode(f"{login.public} {self.name}".encode()).decode(),
+                    TagSpecification=tagged("key-pair", told),
+                )
+            except PermanentError:
+                # Another machine was first, or an answer was lost.
+                tags = self._find(region)
+                if tags is None:
+                    raise
+            else:
+                return
+        if tags.get(FINGERPRINT) != login.fingerprint or tags.get(marks.OWNER) != self._account.owner:
+            have = tags.get(FINGERPRINT) or "unknown"
+            summary = (
+                f"the nodes of this state in {region.name} have another key than {self.file}: EC2's key pair "
+                f"{self.name} is {have}, the file's is {login.fingerprint}"
+            )
+            hint = "bring the file from the machine that made it, or name it under `options.identity_file`"
+            raise PermanentError(PermanentKind.CONFLICT, summary, about="identity_file", hint=hint)
+
+    def _find(self, region: Region) -> dict[str, str] | None:
+        """The tags of the pair; None if there is none."""
+        action = "DescribeKeyPairs"
+        found = region.ask(action, self.name, Filter=[{"Name": "key-name", "Value": [self.name]}])
+        for item in answers.listed(action, found, "keySet"):
+            if item.get("keyName") == self.name:
+                return answers.tags(item)
+        return None
+
+    def remove(self, region: Region) -> None:
+        """Take the pair out of a region that has no nodes of the state any more. The file stays."""
+        with self._turn:
+            self._there.discard(region.name)
+            tags = self._find(region)
+            if tags is not None and tags.get(marks.OWNER) == self._account.owner:
+                region.ask("DeleteKeyPair", self.name, KeyName=self.name)

@@ -1,0 +1,145 @@
+"""Nodes of EC2 as hosts: instances that moto starts come up as machines, and ranks run on them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from tests.cli import Project, fleet, task
+from tests.cloud_ec2.run import CREDENTIALS, REGION, SECRETS, RunningEc2, provider
+from tests.cloud_ec2.server import AMI
+from tests.hosts.machines import Machine, Machines
+from tests.hosts.test_gangs import RENDEZVOUS
+
+pytestmark = pytest.mark.slow
+
+
+class Cloud:
+    """EC2 with machines behind its instances."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.machines = Machines(3)
+        self.machines.up(boot=False)
+        (folder / "addresses").write_text("\n".join(m.address for m in self.machines))
+        self.of: dict[str, Machine] = {}
+        self.faults: list[BaseException] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._server = RunningEc2(folder)
+
+    def __enter__(self) -> Self:
+        self._server.__enter__()
+        self.port = self._server.port
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._server.__exit__()
+        self.machines.down()
+
+    def _watch(self) -> None:
+        """Switch on what began, and off what ended."""
+        by_address = {m.address: m for m in self.machines}
+        try:
+            while not self._ended.wait(0.05):
+                for file in sorted(self.folder.glob("i-*.json")):
+                    if file.stem not in self.of:
+                        told = json.loads(file.read_text())
+                        machine = self.of[file.stem] = by_address[told["address"]]
+                        machine.told(told["user_data"])
+                        machine.on()
+                for file in sorted(self.folder.glob("i-*.gone")):
+                    self.of[file.stem].off()
+                    file.unlink()
+        except BaseException as error:
+            self.faults.append(error)
+            raise
+
+
+@pytest.fixture
+def cloud(allowed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    folder = tmp_path / "cloud"
+    folder.mkdir()
+    made = Cloud(folder)
+    with made:
+        yield made
+    assert not made.faults
+
+
+class Account(Project):
+    """A project with the secrets in its environment."""
+
+    def start(self, *args: str, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen:
+        return super().start(*args, env={**SECRETS, **(env or {})}, **options)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Account:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    return Account(folder)
+
+
+def backend(port: int, **more: Any) -> dict[str, Any]:
+    return {
+        "type": "backend",
+        "name": "aws",
+        "driver": "ec2",
+        "regions": [REGION],
+        "endpoint": f"http://127.0.0.1:{port}",
+        "credentials": CREDENTIALS,
+        "image": AMI,
+        "options": {"ssh_config": "/dev/null", "connect_timeout": 5},
+        **more,
+    }
+
+
+def there(cloud: Cloud, tmp_path: Path, lineage: str) -> tuple[int, list[str]]:
+    """Instances that live, and the names of key pairs, by EC2's own count."""
+    region = provider(cloud.port, tmp_path, lineage)._nodes._account.region(REGION)
+    pairs = region.ask("DescribeKeyPairs")["keySet"] or []
+    return len([i for i in region.instances({}) if not i.gone]), [p["keyName"] for p in pairs]
+
+
+def test_a_gang_runs_on_instances(cloud: Cloud, project: Account, tmp_path: Path) -> None:
+    """From plan to destroy: offers and prices, nodes, ranks that meet, blocks given back, nothing left."""
+    gang = task("meet", f"python3 -c {shlex.quote(RENDEZVOUS)}", 'echo "as $(id -un)"', nodes=2)
+    nodes = fleet("gpu", "0..2", backends=["aws"], placement="cluster", resources={"cpu": 2})
+    project.declare(backend(cloud.port), nodes, gang)
+    plan = project.plan()
+    after = {a["address"]: a["after"] for a in plan["actions"]}
+    assert {a for a in after if a.startswith(("node/", "rank/"))} == {
+        *("node/gpu-0", "node/gpu-1"),
+        *("rank/meet-0", "rank/meet-1"),
+    }
+    assert plan["cost"]["hourly_after"] > 0
+    project.apply("--wait")
+    assert "2 ranks agree on 3" in project.logs("meet", "--rank", "0")
+    assert "as fleetform" in project.logs("meet", "--rank", "1")
+    status = project.status()
+    assert {n["state"] for n in status["nodes"]} == {"ready"}
+    assert project.busy() == {"gpu-0": 0, "gpu-1": 0}
+    project.no_changes()
+
+    lineage = project.run("state", "pull").json["lineage"]
+    assert there(cloud, tmp_path, lineage) == (2, [f"fleetform-{lineage}"])
+    key = project.path / ".fleetform" / "keys" / lineage
+    assert key.stat().st_mode & 0o777 == 0o600
+    secret = key.read_bytes().split(b"\n")[1]
+    state = (project.path / ".fleetform" / "state.db").read_bytes()
+    assert secret not in state
+
+    project.run("destroy", "--auto-approve")
+    assert there(cloud, tmp_path, lineage) == (0, [])

@@ -1,0 +1,219 @@
+"""The key of a state's nodes, their host keys, and what EC2 is told of both."""
+
+import base64
+import json
+import subprocess
+
+import pytest
+
+from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
+from declarative.spec.clouds import Network, Reach
+from declarative.state import Address, NodeState, Record
+from providers.cloud.begin import MOST, user_data
+from providers.ssh.pair import Login, make
+from tests.cloud_ec2.run import REGION, SECRETS, ZONE, provider
+from tests.cloud_ec2.scripted import Scripted, answer, instance, refusal, reservations, tag_set
+
+NODE = Address("node", "gpu-0")
+INPUTS = {"region": REGION, "zone": ZONE, "instance_type": "t3.micro"}
+TOKEN = "1" * 32
+NO_PAIR = answer("DescribeKeyPairs", "<keySet/>")
+
+
+@pytest.fixture(autouse=True)
+def secrets(monkeypatch):
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def login(tmp_path):
+    make(tmp_path / "keys" / "one")
+    return Login(tmp_path / "keys" / "one")
+
+
+def openssh(path):
+    """The public half of a private key, as OpenSSH computes it."""
+    done = subprocess.run(["ssh-keygen", "-y", "-f", path], capture_output=True, text=True, check=True)
+    return " ".join(done.stdout.split()[:2])
+
+
+def test_a_key_is_made_once_and_nobody_else_reads_it(login):
+    before = login.path.read_bytes()
+    make(login.path)
+    assert login.path.read_bytes() == before
+    assert login.path.stat().st_mode & 0o777 == 0o600
+    assert list(login.path.parent.iterdir()) == [login.path]
+    assert openssh(login.path) == login.public
+
+
+def test_a_host_key_is_one_that_openssh_takes_and_always_the_same(login, tmp_path):
+    """By the login's key and the name alone."""
+    key = login.host_key("a")
+    assert Login(login.path).host_key("a") == key
+    make(tmp_path / "keys" / "two")
+    others = (login.host_key("b"), Login(tmp_path / "keys" / "two").host_key("a"))
+    assert len({key.public, *(k.public for k in others)}) == 3
+    file = tmp_path / "host"
+    file.write_text(key.private)
+    file.chmod(0o600)
+    assert openssh(file) == key.public
+
+
+def test_what_a_node_is_told_is_the_same_for_every_try(login):
+    key = login.host_key("a")
+    told = user_data("fleetform", login.public, key)
+    assert told == user_data("fleetform", login.public, Login(login.path).host_key("a"))
+    assert len(told) < MOST
+    head, _, body = told.partition("\n")
+    assert head == "#cloud-config"
+    found = json.loads(body)
+    assert found["users"][1]["ssh_authorized_keys"] == [login.public]
+    assert found["ssh_keys"]["ed25519_public"] == key.public
+    assert "disable_root" not in found
+    assert json.loads(user_data("root", login.public, key).partition("\n")[2])["disable_root"] is False
+
+
+@pytest.mark.parametrize("words", ["no private key", "has a passphrase", "cannot be read"])
+def test_what_is_no_key_is_said(tmp_path, words):
+    file = tmp_path / "key"
+    if words == "no private key":
+        file.write_text("hello\n")
+    elif words == "has a passphrase":
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", file], check=True)
+    with pytest.raises(PermanentError, match=words) as caught:
+        Login(file)
+    assert (caught.value.kind, caught.value.about) == (PermanentKind.AUTH, "identity_file")
+
+
+# --------------------------------------------------------------------------------------------- EC2
+
+
+def asked_for(asked, **more):
+    """EC2 without anything: an instance runs at once, with the tags that were asked for."""
+    action = asked["Action"]
+    if action in more:
+        found = more[action]
+        return found(asked) if callable(found) else found
+    if action == "DescribeKeyPairs":
+        return NO_PAIR
+    tags = {
+        asked[f"TagSpecification.1.Tag.{i}.Key"]: asked[f"TagSpecification.1.Tag.{i}.Value"]
+        for i in range(1, 12)
+        if f"TagSpecification.1.Tag.{i}.Key" in asked
+    }
+    item = instance("i-00000001", tags)
+    if action == "RunInstances":
+        return answer(action, f"<instancesSet>{item}</instancesSet>")
+    if action == "DescribeInstances":
+        return answer(action, reservations())
+    return answer(action, "<return>true</return>")
+
+
+def create(folder, more=None, **settings):
+    """What EC2 was asked to make one node, by action."""
+    with Scripted(lambda asked: asked_for(asked, **(more or {}))) as server:
+        there = provider(server.port, folder, "ours", **settings)
+        try:
+            login = there._nodes._keys.bring(there._nodes._account.region(REGION))
+            there._nodes._run(there._nodes._account.region(REGION), NODE, TOKEN, INPUTS)
+        finally:
+            server.shutdown()
+        return login, {a["Action"]: a for a in server.asked}
+
+
+def test_the_key_is_brought_once_and_the_node_is_told(tmp_path):
+    login, asked = create(tmp_path)
+    assert login.path == tmp_path / ".fleetform" / "keys" / "ours"
+    assert login.public in base64.b64decode(asked["ImportKeyPair"]["PublicKeyMaterial"]).decode()
+    run = asked["RunInstances"]
+    assert run["KeyName"] == asked["ImportKeyPair"]["KeyName"] == "fleetform-ours"
+    told = base64.b64decode(run["UserData"]).decode()
+    assert login.public in told
+    _, again = create(tmp_path)
+    assert again["RunInstances"] == run
+
+
+def test_another_machines_key_is_not_replaced(tmp_path):
+    """Its nodes would not let us in, and ours not those who work there."""
+    tags = tag_set({"fleetform:owner": "ours", "fleetform:fingerprint": "SHA256:other"})
+    pair = answer(
+        "DescribeKeyPairs", f"<keySet><item><keyName>fleetform-ours</keyName>{tags}</item></keySet>"
+    )
+    with pytest.raises(PermanentError, match="have another key than") as caught:
+        create(tmp_path, {"DescribeKeyPairs": pair})
+    assert caught.value.kind is PermanentKind.CONFLICT
+
+
+def test_a_pair_that_was_taken_away_meanwhile_is_brought_again(tmp_path):
+    gone = refusal("InvalidKeyPair.NotFound")
+    with pytest.raises(TransientError) as caught:
+        create(tmp_path, {"RunInstances": gone})
+    assert caught.value.kind is TransientKind.BUSY
+
+
+def test_where_nodes_are_in_the_network(tmp_path):
+    plain = Network(subnets={ZONE: "subnet-1"}, security_groups=("sg-1", "sg-2"))
+    run = create(tmp_path, network=plain)[1]["RunInstances"]
+    assert (run["SubnetId"], run["SecurityGroupId.2"]) == ("subnet-1", "sg-2")
+    hidden = Network(subnets={ZONE: "subnet-1"}, security_groups=("sg-1",), public_ip=False)
+    run = create(tmp_path, network=hidden)[1]["RunInstances"]
+    card = {k.removeprefix("NetworkInterface.1."): v for k, v in run.items() if k.startswith("NetworkI")}
+    assert card["AssociatePublicIpAddress"] == "false"
+    assert (card["SubnetId"], card["SecurityGroupId.1"]) == ("subnet-1", "sg-1")
+    assert "SubnetId" not in run
+
+
+def test_who_logs_in_is_written_on_the_node(tmp_path):
+    run = create(tmp_path, ssh_user="ubuntu")[1]["RunInstances"]
+    assert '"name": "ubuntu"' in base64.b64decode(run["UserData"]).decode()
+    assert "ubuntu" in run.values()
+
+
+# ------------------------------------------------------------------------------------------- hosts
+
+
+def record(**outputs):
+    made = {"id": "i-00000001", "address": "10.0.0.9", "user": "fleetform", "host_key": "ssh-ed25519 AAAA"}
+    return Record(address=NODE, backend="aws", inputs=INPUTS, outputs={**made, **outputs})
+
+
+@pytest.mark.parametrize(
+    ("reach", "public", "way"),
+    [
+        (None, "", "10.0.0.9"),
+        (None, "192.0.2.9", "192.0.2.9"),
+        (Reach.PRIVATE, "192.0.2.9", "10.0.0.9"),
+        (Reach.PUBLIC, "192.0.2.9", "192.0.2.9"),
+    ],
+)
+def test_by_which_address_a_node_is_reached(tmp_path, reach, public, way):
+    make(tmp_path / ".fleetform" / "keys" / "ours")
+    there = provider(1, tmp_path, "ours", network=Network(reach=reach))
+    host = there._hosts.host(record(public_address=public)).inputs["host"]
+    assert (host["hostname"], host["internal_ip"]) == (way, "10.0.0.9")
+    assert (host["user"], host["host_keys"]) == ("fleetform", ["ssh-ed25519 AAAA"])
+
+
+def test_why_a_node_cannot_be_reached(tmp_path):
+    """Each in words: it has no public address, nobody knows its host key, the private key is elsewhere."""
+    with pytest.raises(PermanentError, match="the private key of this state's nodes is not here"):
+        provider(1, tmp_path, "ours")._hosts.host(record())
+    make(tmp_path / ".fleetform" / "keys" / "ours")
+    with pytest.raises(PermanentError, match="no public address"):
+        provider(1, tmp_path, "ours", network=Network(reach=Reach.PUBLIC))._hosts.host(record())
+    with pytest.raises(PermanentError, match="no host key recorded"):
+        provider(1, tmp_path, "ours")._hosts.host(record(host_key=None))
+
+
+def test_until_it_was_ready_once_a_node_is_starting(tmp_path):
+    """Whatever it says: sshd is up before its keys are. Later the same is a fault."""
+    make(tmp_path / ".fleetform" / "keys" / "ours")
+    there = provider(1, tmp_path, "ours")
+    node = record(address="127.1.0.1")  # nobody answers there
+    taken: list[Record] = []
+    seen = [there._hosts.readiness([node], {"gpu-0": once}, taken.append)["gpu-0"] for once in (False, True)]
+    assert seen[0].state is NodeState.PROVISIONING
+    assert seen[0].reason.startswith("it is starting: ")
+    assert seen[1].state in (NodeState.UNREACHABLE, NodeState.NOT_READY)
+    assert taken == []
