@@ -130,7 +130,7 @@ def test_each_is_made_once_whatever_is_lost(tmp_path, seed):
         }
         assert len(things) == 3 * JOBS
         clean = provider(ec2.port, tmp_path, lineage)
-        there = clean._nodes._account.region(REGION)
+        there = clean._instances._account.region(REGION)
         alive = [i for i in there.instances({}) if not i.gone]
         assert all(i.tags.get(OWNER) for i in alive)
         mine = [i for i in alive if i.tags[OWNER] == lineage]
@@ -187,7 +187,7 @@ def test_long_inputs_are_written_over_several_tags(fleet):
         assert fleet.provider.update(node, "0" * 32, inputs) == node.outputs
         (thing,) = fleet.provider.inventory()
         assert thing.inputs == inputs
-        region = fleet.provider._nodes._account.region(REGION)
+        region = fleet.provider._instances._account.region(REGION)
         have = region.instances_by_id([node.outputs["id"]])[node.outputs["id"]].tags
         assert {k: v for k, v in have.items() if not k.startswith("fleetform:")} == {"Name": "gpu-0", **tags}
     assert sum(k.startswith("fleetform:inputs") for k in have) <= 2
@@ -222,7 +222,7 @@ def test_what_cannot_change_in_place_is_refused(fleet):
 def test_a_volume_grows_in_place(fleet):
     """By the word of EC2, which counts whole GiB; and nothing is asked for twice."""
     disk = fleet.create("volume", "data-0", ZONE, size="1GB")
-    region = fleet.provider._nodes._account.region(REGION)
+    region = fleet.provider._instances._account.region(REGION)
     for size, wanted in (("1025MB", 2), ("3GB", 3), ("3GB", 3)):
         assert fleet.provider.update(disk, "0" * 32, {**disk.inputs, "size": size}) == disk.outputs
         assert region.volume(disk.outputs["id"]).size == wanted
@@ -232,7 +232,7 @@ def test_nothing_is_deleted_that_does_not_say_whose_it_is(fleet):
     """Somebody took our tags away: it may be another's by now."""
     node = fleet.create("node", "gpu-0", ZONE, **SMALL)
     disk = fleet.create("volume", "data-0", ZONE, size="1GB")
-    region = fleet.provider._nodes._account.region(REGION)
+    region = fleet.provider._instances._account.region(REGION)
     for record in (node, disk):
         region.untag(record.outputs["id"], [OWNER])
         with pytest.raises(PermanentError, match="does not carry this state's tags") as caught:

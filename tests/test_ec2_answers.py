@@ -7,8 +7,7 @@ import pytest
 
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.state import Address, NodeState, Record
-from providers.cloud import marks
-from providers.cloud.ec2 import account
+from providers.cloud import account, marks
 from providers.cloud.ec2.codes import CODES, kind_of
 from tests.cloud_ec2.run import REGION, SECRETS, ZONE, provider
 from tests.cloud_ec2.scripted import Scripted, answer, instance, refusal, reservations, volume

@@ -140,5 +140,5 @@ def test_killed_again_and_again(project, ec2):
         assert project.run("plan", "--json", env=ENV).json["result"] == "none"
         project.run("state", "check", env=ENV)
     # By EC2's own count: nothing was made that carries no tags, and so is in no inventory.
-    every = run.provider(ec2.port, project.path)._nodes._account.region("us-east-1").instances({})
+    every = run.provider(ec2.port, project.path)._instances._account.region("us-east-1").instances({})
     assert len([i for i in every if i.zone == "us-east-1f" and not i.gone]) == 8

@@ -115,8 +115,8 @@ def create(folder, more=None, **settings):
     with Scripted(lambda asked: asked_for(asked, **(more or {}))) as server:
         there = provider(server.port, folder, "ours", **settings)
         try:
-            login = there._nodes._keys.bring(there._nodes._account.region(REGION))
-            there._nodes._run(there._nodes._account.region(REGION), NODE, TOKEN, INPUTS)
+            login = there._instances._keys.bring(there._instances._account.region(REGION))
+            there._instances._run(there._instances._account.region(REGION), NODE, TOKEN, INPUTS)
         finally:
             server.shutdown()
         return login, {a["Action"]: a for a in server.asked}

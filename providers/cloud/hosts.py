@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,20 @@ from declarative.provider import Config, PermanentError, PermanentKind, Provider
 from declarative.spec.clouds import Reach
 from declarative.state import NodeState, Readiness, Record
 from providers.ssh import Ssh
-from providers.ssh.claims import key_of
 from providers.ssh.probe import unanswered
 from providers.ssh.provider import AT_ONCE
+from providers.written import key_of
 
 OPTIONS = ("ssh_config", "connect_timeout", "root")
 """Options of the driver `ssh` that a cloud's backend has, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a cloud says of a node. `taken`: it was ready once."""
+
+    readiness: Readiness
+    taken: bool
 
 
 class Hosts:

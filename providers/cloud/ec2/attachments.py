@@ -23,7 +23,8 @@ from declarative.provider import (
 )
 from declarative.state import Address, Record
 from providers.cloud import marks
-from providers.cloud.ec2.account import Account, look_up, made_id, pauses
+from providers.cloud.account import look_up, pauses
+from providers.cloud.ec2.account import Account, made_id
 from providers.cloud.ec2.answers import Held, Volume
 from providers.cloud.ec2.region import Region
 from providers.cloud.ec2.volumes import GONE, Volumes

@@ -7,69 +7,34 @@ nodes of this state whether its key is the one that the others have.
 from __future__ import annotations
 
 import base64
-import threading
-from pathlib import Path
 
 from declarative.provider import PermanentError, PermanentKind
 from providers.cloud import marks
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import Account
 from providers.cloud.ec2.region import Region, tagged
-from providers.ssh import pair
-from providers.ssh.pair import HostKey, Login
+from providers.cloud.keys import Keys
+from providers.ssh.pair import Login
 
 FINGERPRINT = f"{marks.OURS}fingerprint"
-FOLDER = Path(".fleetform") / "keys"
 
 
-class Keys:
-    """The key of one state."""
+class Ec2Keys(Keys):
+    """The key of one state, and its pairs in EC2."""
 
     def __init__(self, account: Account) -> None:
-        self._account = account
+        super().__init__(account)
         self._there: set[str] = set()
-        self._turn = threading.Lock()
-        self._login: Login | None = None
-
-    @property
-    def file(self) -> Path:
-        """The private key: the user's own, which all who work on the state share, or one for this state."""
-        project = self._account.config.project_dir.absolute()
-        given = self._account.options.get("identity_file")
-        return project / (Path(given).expanduser() if given else FOLDER / self._account.owner)
 
     @property
     def name(self) -> str:
         """The key pair's name in EC2."""
         return f"fleetform-{self._account.owner}"
 
-    def login(self) -> Login:
-        """The key; `PermanentError` if it is not here."""
-        with self._turn:
-            return self._read()
-
-    def host_key(self, token: str) -> HostKey:
-        """That of the node which a create with this token makes."""
-        return self.login().host_key(f"{self._account.owner}\0{token}")
-
-    def _read(self) -> Login:
-        if self._login is None:
-            if not self.file.exists():
-                summary = f"the private key of this state's nodes is not here: there is no {self.file}"
-                hint = (
-                    "bring it from the machine that made the first node; or name a file that all of a team "
-                    "have under `options.identity_file`"
-                )
-                raise PermanentError(PermanentKind.AUTH, summary, about="identity_file", hint=hint)
-            self._login = Login(self.file)
-        return self._login
-
     def bring(self, region: Region) -> Login:
         """Have the key, and its pair in a region; `PermanentError` if there is another's pair."""
         with self._turn:
-            if not self._account.options.get("identity_file"):
-                pair.make(self.file)
-            login = self._read()
+            login = self._made()
             if region.name not in self._there:
                 self._import(region, login)
                 self._there.add(region.name)

@@ -6,7 +6,6 @@ import base64
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,13 +19,15 @@ from declarative.provider import (
 )
 from declarative.state import Address, NodeState, Readiness, Record
 from providers.cloud import begin, marks
+from providers.cloud.account import look_up, pauses
 from providers.cloud.ec2 import answers
-from providers.cloud.ec2.account import LIVE, Account, look_up, made_id, pauses
+from providers.cloud.ec2.account import LIVE, Account, made_id
 from providers.cloud.ec2.answers import Instance
 from providers.cloud.ec2.codes import kind_of
-from providers.cloud.ec2.keys import Keys
+from providers.cloud.ec2.keys import Ec2Keys
 from providers.cloud.ec2.region import Region, tagged
 from providers.cloud.faults import fault
+from providers.cloud.hosts import Seen
 
 FIXED = ("backend", "region", "zone", "instance_type", "spot", "resources")
 """Inputs of a node that are those of its instance: it is made anew to change them."""
@@ -43,7 +44,7 @@ MOST_STATUSES = 100
 class Nodes:
     """The instances of one account."""
 
-    def __init__(self, account: Account, keys: Keys) -> None:
+    def __init__(self, account: Account, keys: Ec2Keys) -> None:
         self._account = account
         self._keys = keys
 
@@ -217,14 +218,6 @@ class Nodes:
         """Note that a node was ready once: what it is not from now on is no part of its start."""
         region = self._account.region(node.inputs.get("region"))
         region.tag(str(node.outputs["id"]), {TAKEN: "yes"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What EC2 says of a node. `taken`: it was ready once."""
-
-    readiness: Readiness
-    taken: bool
 
 
 def outputs(instance: Instance) -> dict[str, Any]:

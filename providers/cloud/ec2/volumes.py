@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from declarative.provider import PermanentError, PermanentKind, Thing, TransientError, TransientKind
-from declarative.schema import BadValueError
-from declarative.spec.values import Size
 from declarative.state import Address, Record
 from providers.cloud import marks
+from providers.cloud.account import gibibytes
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import Account, made_id
 from providers.cloud.ec2.answers import Volume
@@ -151,13 +150,3 @@ class Volumes:
 def outputs(volume: Volume) -> dict[str, Any]:
     """What is recorded of a volume."""
     return {"id": volume.id, "zone": volume.zone}
-
-
-def gibibytes(address: Address, size: object) -> int:
-    """A size as EC2 counts it, rounded up."""
-    if not isinstance(size, str):
-        raise PermanentError(PermanentKind.INVALID, f"{address}: `size` is missing", about="size")
-    try:
-        return -(-Size.parse(size).mib // 1024)
-    except BadValueError as error:
-        raise PermanentError(PermanentKind.INVALID, error.summary, about="size", hint=error.hint) from error

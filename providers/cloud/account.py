@@ -1,0 +1,136 @@
+"""One use of a cloud: whose things are made there, and how something is made once.
+
+Each driver has an account of its own, with its regions and its options.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
+from declarative.schema import BadValueError
+from declarative.spec.clouds import ANYWHERE
+from declarative.spec.values import Size
+from declarative.state import Address, Record
+from providers.cloud import marks, settings
+from providers.cloud.marks import Mark
+
+T = TypeVar("T")
+
+OPTIONS: Mapping[str, type | tuple[type, ...]] = {
+    "timeout": int,
+    **dict.fromkeys(("identity_file", "ssh_config", "root"), str),
+    "connect_timeout": int,
+}
+"""Options that every driver of a cloud takes."""
+PATIENCE = 60.0
+"""Seconds to wait for a state that comes by itself, before whoever tries again is told that it has not."""
+
+
+class Account:
+    """What every driver needs to know of its backend."""
+
+    CLOUD: str
+    """What people call it."""
+    MISMATCH: str | None = None
+    """What is in the fault of a create whose token an earlier one with other parameters had."""
+
+    def __init__(self, config: Config, options: Mapping[str, type | tuple[type, ...]]) -> None:
+        """`options` are those that the driver takes besides `OPTIONS`; `PermanentError` for any other."""
+        self.config = config
+        self.options: dict[str, Any] = settings.options(config, {**OPTIONS, **options})
+        self._maybe: set[str] = set()
+
+    @property
+    def owner(self) -> str:
+        """Whose things these are."""
+        return self.config.lineage
+
+    @property
+    def timeout(self) -> int:
+        """Seconds that one answer may take."""
+        return int(max(1, self.options.get("timeout", settings.TIMEOUT)))
+
+    def mark(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mark:
+        """What is written on a thing of ours."""
+        return Mark(owner=self.owner, address=address, token=token, inputs=dict(inputs))
+
+    def check_owner(self, tags: Mapping[str, str], have: Record, thing: str) -> None:
+        """`PermanentError` if a recorded thing does not say that it is ours: nobody deletes what is not."""
+        if tags.get(marks.OWNER) != self.owner:
+            summary = f"{thing}, recorded as {have.address}, does not carry this state's tags"
+            hint = (
+                f"somebody removed them, or it is another's: look at it in {self.CLOUD}, then "
+                "`fleetform state rm` it"
+            )
+            raise PermanentError(PermanentKind.CONFLICT, summary, about=str(have.address), hint=hint)
+
+    def check_answer(self, tags: Mapping[str, str], token: str, thing: str) -> None:
+        """A fault if what was answered to a create is not what the create was about."""
+        if tags.get(marks.OWNER) != self.owner or tags.get(marks.TOKEN) != token:
+            summary = f"{self.CLOUD} answered with {thing}, which is not what was asked for"
+            raise TransientError(TransientKind.AMBIGUOUS, summary, about=thing)
+
+    def once(self, token: str, make: Callable[[], T], look: Callable[[], T | None]) -> T:
+        """What `make` makes, or what an earlier try with this token made; `look` finds that.
+
+        That nothing was made is said only where no earlier try can have made it: one whose answer was lost
+        may have, and so has one with other parameters.
+        """
+        try:
+            made = make()
+        except TransientError as error:
+            if error.kind is TransientKind.AMBIGUOUS:
+                self._maybe.add(token)
+            found = look_up(look) if self.MISMATCH and self.MISMATCH in error.summary else None
+            if found is None:
+                raise
+            return found
+        except PermanentError:
+            found = look_up(look) if token in self._maybe else None
+            if found is None:
+                raise
+            return found
+        self._maybe.add(token)
+        return made
+
+    def image(self, region: str) -> str:
+        """The image that nodes of a region start from."""
+        found = self.config.image.get(region) or self.config.image.get(ANYWHERE)
+        if not found:
+            summary = f"backend {self.config.backend} names no image for {region}"
+            hint = f"write `image: ID`, or `image: {{{region}: ID}}`"
+            raise PermanentError(PermanentKind.INVALID, summary, about="image", hint=hint)
+        return found
+
+
+def look_up(look: Callable[[], T]) -> T:
+    """What `look` finds out about something that may be there: that it cannot be asked for says nothing."""
+    try:
+        return look()
+    except PermanentError as error:
+        summary = f"what was made cannot be looked at: {error.summary}"
+        raise TransientError(TransientKind.AMBIGUOUS, summary, about=error.about, hint=error.hint) from None
+
+
+def pauses(summary: str, about: str) -> Iterator[None]:
+    """Wait between looks at something that changes by itself; BUSY with `summary` when it takes too long."""
+    deadline = time.monotonic() + PATIENCE
+    pause = 0.2
+    while time.monotonic() < deadline:
+        yield
+        time.sleep(pause)
+        pause = min(3.0, pause * 1.5)
+    raise TransientError(TransientKind.BUSY, summary, about=about)
+
+
+def gibibytes(address: Address, size: object) -> int:
+    """A volume's size as clouds count it, rounded up."""
+    if not isinstance(size, str):
+        raise PermanentError(PermanentKind.INVALID, f"{address}: `size` is missing", about="size")
+    try:
+        return -(-Size.parse(size).mib // 1024)
+    except BadValueError as error:
+        raise PermanentError(PermanentKind.INVALID, error.summary, about="size", hint=error.hint) from error

@@ -1,0 +1,60 @@
+"""The key of a state's nodes: its private half is a file here."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from declarative.provider import PermanentError, PermanentKind
+from providers.cloud.account import Account
+from providers.ssh import pair
+from providers.ssh.pair import HostKey, Login
+
+FOLDER = Path(".fleetform") / "keys"
+
+
+class Keys:
+    """The key of one state. Safe to use from many threads."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self._turn = threading.Lock()
+        self._login: Login | None = None
+
+    @property
+    def file(self) -> Path:
+        """The private key: the user's own, which all who work on the state share, or one for this state."""
+        project = self._account.config.project_dir.absolute()
+        given = self._account.options.get("identity_file")
+        return project / (Path(given).expanduser() if given else FOLDER / self._account.owner)
+
+    def login(self) -> Login:
+        """The key; `PermanentError` if it is not here."""
+        with self._turn:
+            return self._read()
+
+    def host_key(self, token: str) -> HostKey:
+        """That of the node which a create with this token makes."""
+        return self.login().host_key(f"{self._account.owner}\0{token}")
+
+    def _read(self) -> Login:
+        if self._login is None:
+            if not self.file.exists():
+                summary = f"the private key of this state's nodes is not here: there is no {self.file}"
+                hint = (
+                    "bring it from the machine that made the first node; or name a file that all of a team "
+                    "have under `options.identity_file`"
+                )
+                raise PermanentError(PermanentKind.AUTH, summary, about="identity_file", hint=hint)
+            self._login = Login(self.file)
+        return self._login
+
+    def made(self) -> Login:
+        """The key; one for this state is made where the user names none and there is none yet."""
+        with self._turn:
+            return self._made()
+
+    def _made(self) -> Login:
+        if not self._account.options.get("identity_file"):
+            pair.make(self.file)
+        return self._read()

@@ -1,0 +1,180 @@
+"""`Cloud`, the port's methods over the nodes, volumes and attachments of a driver. Ranks run as on hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from declarative.provider import Config, Launch, LogEnd, PermanentError, PermanentKind, Terminal, Thing
+from declarative.state import Address, NodeState, RankStatus, Readiness, Record
+from providers.cloud.hosts import Hosts, Seen
+from providers.cloud.keys import Keys
+
+
+class Nodes(Protocol):
+    """The machines of a driver. Faults are those of the port; see `provider.Provider` for the methods."""
+
+    def find(self, address: Address, token: str) -> Thing | None:
+        """What a create with this token made."""
+
+    def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Make it, once for a token. It ends when the machine runs and has an address."""
+
+    def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Change what can be changed in place."""
+
+    def delete(self, have: Record) -> None:
+        """Remove it; what is absent already is success."""
+
+    def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Seen]:
+        """What the cloud itself says, by the node's name."""
+
+    def taken(self, node: Record) -> None:
+        """Note that a node was ready once: what it is not from now on is no part of its start."""
+
+
+class Volumes(Protocol):
+    """The disks of a driver."""
+
+    def find(self, address: Address, token: str) -> Thing | None:
+        """What a create with this token made."""
+
+    def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Make it, once for a token."""
+
+    def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Change what can be changed in place."""
+
+    def delete(self, have: Record) -> None:
+        """Remove it; one that a machine has is refused."""
+
+
+class Attachments(Protocol):
+    """Disks on machines."""
+
+    def find(self, address: Address, token: str) -> Thing | None:
+        """What a create with this token made."""
+
+    def create(
+        self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
+    ) -> Mapping[str, Any]:
+        """Attach it, once for a token. It ends when the machine has the disk."""
+
+    def delete(self, have: Record) -> None:
+        """Detach it. It ends when the disk is free."""
+
+
+class Cloud:
+    """What all drivers have in common; each adds `offers` and `inventory`."""
+
+    def __init__(
+        self, config: Config, keys: Keys, nodes: Nodes, volumes: Volumes, attachments: Attachments
+    ) -> None:
+        self._nodes = nodes
+        self._volumes = volumes
+        self._attachments = attachments
+        self._hosts = Hosts(config, lambda: keys.login().path)
+
+    # ------------------------------------------------------------------------------------- things
+
+    def find(self, address: Address, token: str) -> Thing | None:
+        """See the port."""
+        match address.kind:
+            case "node":
+                return self._nodes.find(address, token)
+            case "volume":
+                return self._volumes.find(address, token)
+            case "attachment":
+                return self._attachments.find(address, token)
+            case _:
+                return None
+
+    def create(
+        self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
+    ) -> Mapping[str, Any]:
+        """See the port."""
+        match address.kind:
+            case "node":
+                return self._nodes.create(address, token, inputs)
+            case "volume":
+                return self._volumes.create(address, token, inputs)
+            case "attachment":
+                return self._attachments.create(address, token, inputs, needs)
+            case _:
+                raise PermanentError(PermanentKind.INVALID, f"{address} is no thing", about=str(address))
+
+    def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See the port."""
+        match have.address.kind:
+            case "node":
+                return self._nodes.update(have, token, inputs)
+            case "volume":
+                return self._volumes.update(have, token, inputs)
+            case _:
+                summary = f"{have.address} cannot be changed"
+                raise PermanentError(PermanentKind.INVALID, summary, about=str(have.address))
+
+    def delete(self, have: Record) -> None:
+        """See the port."""
+        match have.address.kind:
+            case "node":
+                self._nodes.delete(have)
+            case "volume":
+                self._volumes.delete(have)
+            case "attachment":
+                self._attachments.delete(have)
+            case _:
+                return
+
+    # -------------------------------------------------------------------------------------- nodes
+
+    def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
+        """See the port. Ready is what runs by its cloud, and answers as a host that is fit."""
+        seen = self._nodes.readiness(nodes)
+        runs = [n for n in nodes if seen[n.address.name].readiness.state is NodeState.READY]
+        there = self._hosts.readiness(runs, {n: s.taken for n, s in seen.items()}, self._nodes.taken)
+        return {**{name: s.readiness for name, s in seen.items()}, **there}
+
+    def reaches(self, node: Record, address: str) -> str | None:
+        """See `provider.Reaches`."""
+        return self._hosts.ssh.reaches(self._hosts.host(node), address)
+
+    # -------------------------------------------------------------------------------------- ranks
+
+    def start(self, node: Record, launch: Launch) -> RankStatus:
+        """See the port. Volumes are refused: nobody mounts them yet."""
+        if launch.volumes:
+            summary = f"{launch.attempt}: a cloud's volume cannot be mounted for a rank yet"
+            raise PermanentError(PermanentKind.INVALID, summary, about="volumes")
+        return self._hosts.ssh.start(self._hosts.host(node), launch)
+
+    def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
+        """See the port."""
+        return self._hosts.ssh.poll(self._hosts.host(node), attempts)
+
+    def stop(self, node: Record, attempt: str, grace_seconds: int) -> RankStatus | None:
+        """See the port."""
+        return self._hosts.ssh.stop(self._hosts.host(node), attempt, grace_seconds)
+
+    def change_limit(self, node: Record, attempt: str, seconds: int | None) -> None:
+        """See the port."""
+        self._hosts.ssh.change_limit(self._hosts.host(node), attempt, seconds)
+
+    def read_log(self, node: Record, attempt: str, offset: int, limit: int = 65536) -> bytes:
+        """See the port."""
+        return self._hosts.ssh.read_log(self._hosts.host(node), attempt, offset, limit)
+
+    def log_ends(self, node: Record, attempts: Sequence[str]) -> Mapping[str, LogEnd]:
+        """See `provider.LogEnds`."""
+        return self._hosts.ssh.log_ends(self._hosts.host(node), attempts)
+
+    def terminal(
+        self, node: Record, attempt: str | None, command: Sequence[str], *, tty: bool
+    ) -> AbstractContextManager[Terminal]:
+        """See `provider.Terminals`."""
+        return self._hosts.ssh.terminal(self._hosts.host(node), attempt, command, tty=tty)
+
+    def tidy(self, node: Record, oldest: Mapping[str, int]) -> None:
+        """See `provider.Tidies`."""
+        self._hosts.ssh.tidy(self._hosts.host(node), oldest)
