@@ -3,6 +3,9 @@
 import base64
 import json
 import subprocess
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -10,6 +13,7 @@ from declarative.provider import PermanentError, PermanentKind, TransientError, 
 from declarative.spec.clouds import Network, Reach
 from declarative.state import Address, NodeState, Record
 from providers.cloud.begin import MOST, user_data
+from providers.ssh import pair
 from providers.ssh.pair import Login, make
 from tests.cloud_ec2.run import REGION, SECRETS, ZONE, provider
 from tests.cloud_ec2.scripted import Scripted, answer, instance, refusal, reservations, tag_set
@@ -89,6 +93,15 @@ def test_what_is_no_key_is_said(tmp_path, words):
 # --------------------------------------------------------------------------------------------- EC2
 
 
+def tags_of(asked):
+    """The tags that something was to be made with."""
+    return {
+        asked[f"TagSpecification.1.Tag.{i}.Key"]: asked[f"TagSpecification.1.Tag.{i}.Value"]
+        for i in range(1, 12)
+        if f"TagSpecification.1.Tag.{i}.Key" in asked
+    }
+
+
 def asked_for(asked, **more):
     """EC2 without anything: an instance runs at once, with the tags that were asked for."""
     action = asked["Action"]
@@ -97,12 +110,7 @@ def asked_for(asked, **more):
         return found(asked) if callable(found) else found
     if action == "DescribeKeyPairs":
         return NO_PAIR
-    tags = {
-        asked[f"TagSpecification.1.Tag.{i}.Key"]: asked[f"TagSpecification.1.Tag.{i}.Value"]
-        for i in range(1, 12)
-        if f"TagSpecification.1.Tag.{i}.Key" in asked
-    }
-    item = instance("i-00000001", tags)
+    item = instance("i-00000001", tags_of(asked))
     if action == "RunInstances":
         return answer(action, f"<instancesSet>{item}</instancesSet>")
     if action == "DescribeInstances":
@@ -150,6 +158,67 @@ def test_a_pair_that_was_taken_away_meanwhile_is_brought_again(tmp_path):
     with pytest.raises(TransientError) as caught:
         create(tmp_path, {"RunInstances": gone})
     assert caught.value.kind is TransientKind.BUSY
+
+
+def test_the_pair_goes_with_the_last_of_many(tmp_path):
+    """Not with each: that would be a listing a node, and the pair would go while others need it."""
+    together = threading.Barrier(6)
+    pair: list[dict[str, str]] = []
+
+    def pairs(asked):
+        items = [f"<item><keyName>{p['KeyName']}</keyName>{tag_set(tags_of(p))}</item>" for p in pair]
+        return answer("DescribeKeyPairs", f"<keySet>{''.join(items)}</keySet>")
+
+    def bring(asked):
+        pair.append(asked)
+        return answer("ImportKeyPair", "")
+
+    def full(_):
+        together.wait(60)
+        return refusal("VcpuLimitExceeded")
+
+    more = {"DescribeKeyPairs": pairs, "ImportKeyPair": bring, "RunInstances": full}
+    with Scripted(lambda asked: asked_for(asked, **more)) as server:
+        there = provider(server.port, tmp_path, "ours")
+
+        def refused(i):
+            with pytest.raises(PermanentError, match="VcpuLimitExceeded"):
+                there.create(Address("node", f"gpu-{i}"), f"{i:032x}", INPUTS, {})
+
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(refused, range(6)))
+        asked = Counter(a["Action"] for a in server.asked)
+        assert (asked["ImportKeyPair"], asked["DeleteKeyPair"], asked["DescribeInstances"]) == (1, 1, 1)
+        (look,) = (a for a in server.asked if a["Action"] == "DescribeInstances")
+        assert look["MaxResults"] == "5"
+
+
+def test_the_pair_goes_though_its_last_node_is_gone_already(tmp_path):
+    """A delete that was cut short ended the node; the next one finds the rest to do."""
+    ours = tag_set({"fleetform:owner": "ours"})
+    pair = answer(
+        "DescribeKeyPairs", f"<keySet><item><keyName>fleetform-ours</keyName>{ours}</item></keySet>"
+    )
+    with Scripted(lambda asked: asked_for(asked, DescribeKeyPairs=pair)) as server:
+        provider(server.port, tmp_path, "ours").delete(record())
+        assert "DeleteKeyPair" in {a["Action"] for a in server.asked}
+
+
+def test_a_key_that_cannot_be_written_is_said(tmp_path):
+    (tmp_path / ".fleetform").write_text("a file")
+    with pytest.raises(PermanentError, match="cannot be made") as caught:
+        create(tmp_path)
+    assert caught.value.about == "identity_file"
+
+
+def test_a_key_is_looked_for_once(tmp_path, monkeypatch):
+    """And not written to the disk for each node."""
+    make(tmp_path / ".fleetform" / "keys" / "ours")
+    monkeypatch.setattr(pair, "make", None)
+    with Scripted(asked_for) as server:
+        there = provider(server.port, tmp_path, "ours")
+        there._instances._keys.login()
+        there._instances._keys.bring(there._instances._account.region(REGION))
 
 
 def test_where_nodes_are_in_the_network(tmp_path):

@@ -55,6 +55,6 @@ class Keys:
             return self._made()
 
     def _made(self) -> Login:
-        if not self._account.options.get("identity_file"):
+        if self._login is None and not self._account.options.get("identity_file"):
             pair.make(self.file)
         return self._read()

@@ -65,7 +65,20 @@ class Login:
 
 
 def make(path: Path) -> None:
-    """Make a key in a file of mode 0600, whole or not at all. One that is there stays."""
+    """Make a key in a file of mode 0600, whole or not at all. One that is there stays.
+
+    `PermanentError` where it cannot be written.
+    """
+    if path.exists():
+        return
+    try:
+        _make(path)
+    except OSError as error:
+        summary = f"the private key {path} cannot be made: {error.strerror or error}"
+        raise PermanentError(PermanentKind.INVALID, summary, about="identity_file") from error
+
+
+def _make(path: Path) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -47,6 +49,10 @@ class Nodes:
     def __init__(self, account: Account, keys: Ec2Keys) -> None:
         self._account = account
         self._keys = keys
+        self._turn = threading.Lock()
+        self._changes: Counter[str] = Counter()
+        self._emptied: set[str] = set()
+        """Regions where it has to be seen whether any node is left."""
 
     def listed(self) -> list[Instance]:
         """All that are ours and alive, in all regions."""
@@ -73,16 +79,16 @@ class Nodes:
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. It ends when the instance runs."""
         region = self._account.region(inputs.get("region"))
-        try:
-            instance = self._account.once(
-                token,
-                lambda: self._run(region, address, token, inputs),
-                lambda: next(iter(self._of_token(region, token)), None),
-            )
-        except PermanentError:
-            with suppress(ProviderError):  # what it is about was said
-                self._leave(region)
-            raise
+        with self._changing(region):
+            try:
+                instance = self._account.once(
+                    token,
+                    lambda: self._run(region, address, token, inputs),
+                    lambda: next(iter(self._of_token(region, token)), None),
+                )
+            except PermanentError:
+                self._emptied.add(region.name)
+                raise
         self._account.check_answer(instance.tags, token, instance.id)
         return outputs(_running(region, instance))
 
@@ -159,22 +165,48 @@ class Nodes:
         """
         if have.outputs.get("id"):
             region, instance = self._of(have)
-            there = [(region, instance)] if instance else []
+            there = [(region, instance.id)] if instance else []
+            places = [region]
         else:
             there = self._account.each(lambda region: self._of_address(region, have.address))
-        for region, instance in there:
-            try:
-                region.ask("TerminateInstances", str(have.address), InstanceId=[instance.id])
-            except PermanentError as error:
-                if error.kind is not PermanentKind.NOT_FOUND:
-                    raise
-        for region in {region.name: region for region, _ in there}.values():
-            self._leave(region)
+            places = [region for region, _ in there]
+        with ExitStack() as stack:
+            for region in {region.name: region for region in places}.values():
+                stack.enter_context(self._changing(region))
+                self._emptied.add(region.name)
+            for region, made in there:
+                self._end(region, made, have.address)
+
+    def _end(self, region: Region, made: str, address: Address) -> None:
+        try:
+            region.ask("TerminateInstances", str(address), InstanceId=[made])
+        except PermanentError as error:
+            if error.kind is not PermanentKind.NOT_FOUND:
+                raise
+
+    @contextmanager
+    def _changing(self, region: Region) -> Iterator[None]:
+        """While nodes of a region come and go. Who is the last to do so sees whether any is left.
+
+        Not each: that is a look for every node, and the key pair would come and go beneath the others.
+        """
+        with self._turn:
+            self._changes[region.name] += 1
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._changes[region.name] -= 1
+                last = not self._changes[region.name] and region.name in self._emptied
+            if last:
+                with suppress(ProviderError):  # what this is about is done, or was said
+                    self._leave(region)
 
     def _leave(self, region: Region) -> None:
         """Take the key pair out of a region without nodes. Whoever makes one just now brings it again."""
-        if not region.instances({**self._account.mine(), "instance-state-name": LIVE}):
+        if not region.has_instance({**self._account.mine(), "instance-state-name": LIVE}):
             self._keys.remove(region)
+        self._emptied.discard(region.name)
 
     def _of(self, have: Record) -> tuple[Region, Instance | None]:
         """The instance of a record, if it is alive; one that is not ours is an error."""
@@ -186,9 +218,9 @@ class Nodes:
         self._account.check_owner(instance.tags, have, instance.id)
         return region, instance
 
-    def _of_address(self, region: Region, address: Address) -> list[tuple[Region, Instance]]:
+    def _of_address(self, region: Region, address: Address) -> list[tuple[Region, str]]:
         filters = {**self._account.mine(address=str(address)), "instance-state-name": LIVE}
-        return [(region, instance) for instance in region.instances(filters)]
+        return [(region, instance.id) for instance in region.instances(filters)]
 
     # ---------------------------------------------------------------------------------- readiness
 
