@@ -181,6 +181,25 @@ def test_namespaces_do_not_matter(ec2):
     assert [thing.address for thing in there.inventory()] == [NODE]
 
 
+def test_what_does_not_say_its_encoding_is_utf_8(ec2):
+    """As the server of these tests does not. Nothing of it is guessed, and libcloud does not read it."""
+    tags = {**OURS, "team": "grün"}
+    said = answer("DescribeInstances", reservations(instance("i-00000001", tags)))
+    there, _ = ec2(DescribeInstances=said)
+    (found,) = there._account.region(REGION).instances({})
+    assert found.tags["team"] == "grün"
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_an_answer_that_grows_when_it_is_read_is_not_read(ec2, status):
+    """By libcloud neither."""
+    laughs = '<!DOCTYPE l [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]>' + seen().replace("><", ">&b;<", 1)
+    there, _ = ec2(DescribeInstances=(status, laughs))
+    with pytest.raises((TransientError, PermanentError)) as caught:
+        there._account.region(REGION).instances({})
+    assert "ha" not in caught.value.summary.replace("has", "")
+
+
 # ----------------------------------------------------------------------------------------- creates
 
 

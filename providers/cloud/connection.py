@@ -75,6 +75,15 @@ def _answer(response: Any) -> Answer | None:
     return Answer(status=int(response.status_code), headers=headers, text=response.text or "")
 
 
+def _utf8(response: Any, **_: Any) -> None:
+    """What does not say how it is written is UTF-8.
+
+    Guessing takes longer than all the rest of a request, and of `text/xml` it would be said to be Latin-1.
+    """
+    if "charset" not in response.headers.get("content-type", "").lower():
+        response.encoding = "utf-8"
+
+
 def _settle(link: Any) -> None:
     """Proxies and certificates as the environment says; nothing of `~/.netrc`."""
     from requests.utils import get_environ_proxies
@@ -83,6 +92,7 @@ def _settle(link: Any) -> None:
     if not link.http_proxy_used:
         session.proxies = get_environ_proxies(link.host, no_proxy=None)
     session.trust_env = False
+    session.hooks["response"].append(_utf8)
     if urlsplit(link.host).scheme == "https" and link.ca_cert is None and link.verify:
         authorities = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
         if authorities:

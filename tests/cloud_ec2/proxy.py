@@ -49,7 +49,7 @@ class Line(ThreadingHTTPServer):
         """How often each action was asked for, by what went wrong."""
         self._chance = random.Random(seed) if seed is not None else None
         self._turn = threading.Lock()
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()

@@ -24,7 +24,7 @@ class Scripted(ThreadingHTTPServer):
         self.answer = answer
         self.asked: list[Asked] = []
         self.headers: list[Mapping[str, str]] = []
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()
