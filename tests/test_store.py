@@ -28,6 +28,9 @@ from hypothesis.stateful import (
 from sqlalchemy import Engine, insert
 
 from declarative import provider
+from declarative.apply.inventory import Resolution, Seen
+from declarative.apply.settle import recover
+from declarative.plan import Inventory
 from declarative.state import Address, NodeState, RankState, RankStatus, Readiness, Record, State
 from declarative.store import FORMAT_VERSION, StateError, Store, Writer, database, open_store, rows, tables
 from declarative.store.check import check
@@ -395,6 +398,16 @@ def test_what_was_found_is_adopted(writer) -> None:
     writer.forget(NODE)
     writer.forget(NODE)
     assert (writer.state().records, writer.state().serial) == ({}, 2)
+
+
+def test_a_node_is_idle_from_when_it_was_made(writer) -> None:
+    """Written with it: one that was adopted, or whose command was killed then, would else be new for ever."""
+    writer.finish(writer.begin("create", NODE, "local", {"blocks": 2}), {"id": "i-1"}, idle_since=5.0)
+    other = Address("node", "gpu-1")
+    found = Record(address=other, backend="local", inputs={"blocks": 2}, outputs={"id": "i-2"}, generation=1)
+    intent = writer.begin("create", other, "local", {"blocks": 2})
+    recover(writer, Seen(Inventory(), [Resolution(intent=intent, record=found)]), 6.0)
+    assert writer.state().idle_since == {"gpu-0": 5.0, "gpu-1": 6.0}
 
 
 def test_history_is_pruned(writer, store) -> None:

@@ -110,9 +110,9 @@ def _thing(action: Action, tools: Tools) -> None:
             tools.writer.fail(intent, error.summary)
             raise
         outputs = None
-    tools.writer.finish(intent, outputs if isinstance(outputs, Mapping) else None)
-    if action.op is Op.CREATE and action.address.kind == "node":
-        tools.writer.set_idle(action.address.name, tools.now())
+    made = action.op is Op.CREATE and action.address.kind == "node"
+    found = outputs if isinstance(outputs, Mapping) else None
+    tools.writer.finish(intent, found, idle_since=tools.now() if made else None)
 
 
 def _reservation(action: Action, tools: Tools) -> None:

@@ -95,7 +95,8 @@ def recover(writer: Writer, seen: Seen, now: float) -> None:
     """End every open intent with what was read back."""
     for resolution in seen.resolutions:
         if resolution.record:
-            writer.adopt(resolution.record, resolution.intent)
+            made = resolution.intent.op == "create" and resolution.intent.address.kind == "node"
+            writer.adopt(resolution.record, resolution.intent, idle_since=now if made else None)
             if resolution.status:
                 writer.observe_rank(resolution.intent.address.name, resolution.status)
         elif resolution.gone:

@@ -38,9 +38,9 @@ def identify(connection: Connection, op: str, address: Address, inputs: Mapping[
     return generation, token(lineage(connection), address, generation, zone)
 
 
-def name_is_free(connection: Connection, address: Address) -> None:
+def name_is_free(connection: Connection, address: Address, generation: int) -> None:
     """Refuse to make a second thing by a name that its backend knows a renamed one by."""
-    if address.kind not in ("node", "volume", "attachment") or not rows.generation(connection, address):
+    if address.kind not in ("node", "volume", "attachment") or generation == 1:
         return  # nothing was ever made by that name, or its generation tells it apart
     known = t.resources.c.outputs[MADE_AS]["address"].as_string()
     other = connection.execute(select(t.resources.c.address).where(known == str(address))).scalar()

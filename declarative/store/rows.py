@@ -287,7 +287,8 @@ def put(connection: Connection, made: Record) -> None:
     changed = connection.execute(update(t.resources).where(columns.address == text).values(values))
     if not changed.rowcount:
         connection.execute(insert(t.resources).values(address=text, **made.address._asdict(), **values))
-    replace_needs(connection, made.address, made.needs)
+    if changed.rowcount or made.needs:
+        replace_needs(connection, made.address, made.needs)
     raise_generation(connection, made.address, made.generation)
 
 
@@ -320,10 +321,10 @@ def forget_status(connection: Connection, address: Address) -> None:
             connection.execute(delete(table).where(table.c.name == address.name))
 
 
-def raise_generation(connection: Connection, address: Address, to: int) -> None:
-    """Note that a generation was used; it never goes down."""
+def raise_generation(connection: Connection, address: Address, to: int, used: int | None = None) -> None:
+    """Note that a generation was used; it never goes down. `used` is the last one, if that is known."""
     column = t.generations.c
-    used = generation(connection, address)
+    used = generation(connection, address) if used is None else used
     if used == 0:
         connection.execute(insert(t.generations).values(address=str(address), generation=to))
     elif used < to:

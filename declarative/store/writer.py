@@ -109,8 +109,8 @@ class Writer:
                 raise intents.left_open(address, earlier)
             generation, its_token = intents.identify(connection, op, address, inputs)
             if op == "create":
-                intents.name_is_free(connection, address)
-                rows.raise_generation(connection, address, generation)
+                intents.name_is_free(connection, address, generation)
+                rows.raise_generation(connection, address, generation, generation - 1)
                 rows.forget_status(connection, address)
             key = history.next_id(connection)
             connection.execute(
@@ -127,11 +127,17 @@ class Writer:
 
     @resumed
     def finish(
-        self, intent: Intent, outputs: Mapping[str, Any] | None = None, *, observed: bool = False
+        self,
+        intent: Intent,
+        outputs: Mapping[str, Any] | None = None,
+        *,
+        observed: bool = False,
+        idle_since: float | None = None,
     ) -> None:
         """Record what came of it, together with the record's change; again is no harm.
 
-        `observed`: it only settles what ended by itself, so the serial stays.
+        `observed`: it only settles what ended by itself, so the serial stays. A node that was made is idle
+        from `idle_since` on.
         """
         with self._write() as connection:
             if not self._close(connection, intent, "done"):
@@ -141,6 +147,8 @@ class Writer:
                 self._supersede(connection, intent.address)
             else:
                 rows.put(connection, intents.made_of(connection, intent, outputs))
+                if idle_since is not None:
+                    rows.put_node(connection, intent.address.name, {"idle_since": idle_since})
             _count(connection, observed=observed)
 
     def fail(self, intent: Intent, error: str) -> None:
@@ -246,14 +254,19 @@ class Writer:
     # ------------------------------------------------------------------------------------ recovery
 
     @resumed
-    def adopt(self, record: Record, intent: Intent | None = None) -> None:
-        """Record what was found at the backend, and end the intent that it came of."""
+    def adopt(self, record: Record, intent: Intent | None = None, *, idle_since: float | None = None) -> None:
+        """Record what was found at the backend, and end the intent that it came of.
+
+        A node that was made is idle from `idle_since` on.
+        """
         with self._write() as connection:
             if intent is not None and not self._close(connection, intent, "adopted"):
                 return
             if intent is None and rows.record(connection, record.address) == record:
                 return  # adopted before
             rows.put(connection, record)
+            if idle_since is not None:
+                rows.put_node(connection, record.address.name, {"idle_since": idle_since})
             rows.count_up(connection)
 
     @resumed
