@@ -25,6 +25,10 @@ from declarative.state import Address, RankStatus, Readiness, Record
 
 GROUP = "fleetform.providers"
 """The entry point group under which an installed package offers a provider."""
+ANY = "*"
+"""The name of an entry point that is asked for every name that no other has. It gives `UnknownProviderError`
+for those that it does not know either.
+"""
 
 
 class TransientKind(StrEnum):
@@ -124,6 +128,10 @@ class Thing:
     token: str
     inputs: Mapping[str, Any]
     outputs: Mapping[str, Any]
+    known: bool = True
+    """Whether the backend knows the inputs. Where it can keep no more than a name, those that are recorded
+    hold, and `inputs` is empty.
+    """
 
 
 class Source(Protocol):
@@ -354,24 +362,29 @@ def token(lineage: str, address: Address, generation: int, zone: str | None) -> 
 
 
 class UnknownProviderError(Exception):
-    """No installed package offers a provider of that name."""
+    """No installed package offers a provider of that name. `known` are names that may be meant instead."""
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         self.name = name
-        self.hint = suggest(name, known) or f"installed: {', '.join(known)}"
+        self.known = tuple(known)
+        self.hint = suggest(name, known) or f"installed: {', '.join(installed())}"
         super().__init__(f"no provider `{name}` is installed")
 
 
 def installed() -> tuple[str, ...]:
     """The names of all providers that are installed."""
-    return tuple(sorted({e.name for e in importlib.metadata.entry_points(group=GROUP)}))
+    return tuple(sorted({e.name for e in importlib.metadata.entry_points(group=GROUP)} - {ANY}))
 
 
 def load(name: str, config: Config) -> Provider:
     """The provider that an installed package offers as `name`; `UnknownProviderError` if none does."""
-    found = list(importlib.metadata.entry_points(group=GROUP, name=name))
-    if not found:
-        raise UnknownProviderError(name, installed())
-    factory = found[0].load()
-    provider: Provider = factory(config)
-    return provider
+    points = list(importlib.metadata.entry_points(group=GROUP))
+    known = set(installed())
+    for point in [p for p in points if p.name == name][:1] + [p for p in points if p.name == ANY]:
+        try:
+            provider: Provider = point.load()(config)
+        except UnknownProviderError as error:
+            known |= set(error.known)
+        else:
+            return provider
+    raise UnknownProviderError(name, sorted(known))

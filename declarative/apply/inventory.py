@@ -258,7 +258,7 @@ def _compare(
                 found.drift.append(
                     Drift(address=str(record.address), change="gone", detail="not there any more")
                 )
-        seen = as_recorded(thing, record) if thing else dict(record.inputs)
+        seen = as_recorded(thing, record) if thing and thing.known else dict(record.inputs)
         if seen != dict(record.inputs):
             off = [k for k in sorted({*seen, *record.inputs}) if seen.get(k) != record.inputs.get(k)]
             detail = f"differs in {', '.join(off)}"
@@ -334,6 +334,8 @@ def _resolve_thing(state: State, intent: Intent, provider: Provider) -> Resoluti
     same = have if intent.op != "create" else None  # else it is another life of the address
     inputs = as_recorded(thing, same) if thing and same else dict(thing.inputs) if thing else {}
     inputs |= {key: intent.inputs[key] for key in (known["inputs"] if known else ())}
+    if thing and not thing.known and intent.op == "create":
+        inputs = dict(intent.inputs)  # what carries its token was made of them
     if thing is None or (have and inputs != dict(intent.inputs)):
         return Resolution(intent=intent)
     record = Record(

@@ -1,21 +1,31 @@
 """Clouds through libcloud: nodes, volumes and attachments of any driver that there is a provider for.
 
-What all drivers share stands here, what one of them needs in a folder of its own (`ec2`). libcloud carries
-requests and signs them; what is asked for and how answers are read is ours: see `connection` for why.
+What all drivers share stands here, what one of them needs in a folder of its own (`ec2`); `any` has those
+without client tokens. libcloud carries requests and signs them; what is asked for and how answers are read is
+ours: see `connection` for why.
 """
 
 from __future__ import annotations
 
-from declarative.provider import Config, PermanentError, PermanentKind, Provider
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+from declarative.provider import Config, Provider
 
 __all__ = ["cloud"]
 
+WIRED: Mapping[str, str] = {
+    "ec2": "providers.cloud.ec2:Ec2",
+}
+"""Driver → what makes its provider. Every other driver of libcloud's is `any.named`'s."""
+
 
 def cloud(config: Config) -> Provider:
-    """The provider for `Config.driver`, which every entry point of a cloud leads to."""
-    if config.driver == "ec2":
-        from providers.cloud.ec2 import Ec2
+    """The provider for `Config.driver`, which every entry point of a cloud leads to, `*` among them.
 
-        return Ec2(config)
-    summary = f"there is no cloud provider for the driver `{config.driver}`"
-    raise PermanentError(PermanentKind.INVALID, summary, about="driver")
+    `UnknownProviderError` for what is no driver of libcloud's either, `PermanentError` for one that lacks
+    something that nothing can be made without.
+    """
+    module, _, name = WIRED.get(config.driver, "providers.cloud.any.named:named").partition(":")
+    make: Callable[[Config], Provider] = getattr(import_module(module), name)
+    return make(config)

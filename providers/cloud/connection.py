@@ -10,12 +10,23 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from declarative.provider import ProviderError, TransientError, TransientKind
+from declarative.provider import (
+    PermanentError,
+    PermanentKind,
+    ProviderError,
+    TransientError,
+    TransientKind,
+)
 from providers.cloud.faults import Answer, Said, Scrub, classify
 from providers.cloud.limiter import Limiter
+
+T = TypeVar("T")
+
+_UNASKED = (TypeError, ValueError, NotImplementedError, AttributeError, KeyError)
+"""What drivers raise of what they are given. Faults of the transport are of other classes."""
 
 
 class Connection:
@@ -37,16 +48,32 @@ class Connection:
 
     def request(self, what: str, path: str, *, about: str | None = None, **options: Any) -> Any:
         """The response of libcloud to one request, sent once; `what` names it in messages."""
+
+        def ask(driver: Any) -> Any:
+            return driver.connection.request(path, retry_failed=False, **options)
+
+        return self.call(what, ask, about=about)
+
+    def call(self, what: str, ask: Callable[[Any], T], *, about: str | None = None) -> T:
+        """What a driver's own methods give; as many requests as they make, of which the last one counts.
+
+        What a method raises before any request is `INVALID`: it does not take what it was given.
+        """
         driver = self._driver(what)
         self._limiter.wait()
-        link = driver.connection.connection
-        link.response = None
+        link = _link(driver)
+        if link is not None:
+            link.response = None
         try:
-            response = driver.connection.request(path, retry_failed=False, **options)
+            response = ask(driver)
         except Exception as error:  # noqa: BLE001  # libcloud raises whatever it stumbles over
-            fault = classify(
-                error, _answer(link.response), what=what, scrub=self._scrub, read=self._read, about=about
-            )
+            answer = _answer(link.response) if link is not None else None
+            fault: ProviderError
+            if link is not None and answer is None and type(error) in _UNASKED:
+                summary = self._scrub(f"{what}: libcloud refused: {error}")
+                fault = PermanentError(PermanentKind.INVALID, summary, about=about)
+            else:
+                fault = classify(error, answer, what=what, scrub=self._scrub, read=self._read, about=about)
             if isinstance(fault, TransientError) and fault.kind is TransientKind.THROTTLED:
                 self._limiter.throttled(fault.after)
             # Without its cause: that one may quote what was sent.
@@ -63,9 +90,17 @@ class Connection:
                 raise
             except Exception as error:  # noqa: BLE001  # as above
                 raise classify(error, None, what=what, scrub=self._scrub) from None
-            _settle(found.connection.connection)
+            link = _link(found)
+            if link is not None:
+                _settle(link)
             self._mine.driver = found
         return found
+
+
+def _link(driver: Any) -> Any:
+    """What holds a driver's session and its last response; None for a driver that has no HTTP."""
+    link = getattr(getattr(driver, "connection", None), "connection", None)
+    return link if hasattr(link, "session") else None
 
 
 def _answer(response: Any) -> Answer | None:

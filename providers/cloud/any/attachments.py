@@ -1,0 +1,254 @@
+"""Attachments: a disk on a machine, for one rank.
+
+No cloud keeps texts for them. Where something can be written on disks, the disk says it, else the machine;
+the text is written first, and holds only with the disk. Where there are names alone, a disk of ours on a
+machine of ours is the attachment that is recorded: the state lets a volume have one holder at a time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from declarative.provider import (
+    PermanentError,
+    PermanentKind,
+    ProviderError,
+    Thing,
+    TransientError,
+    TransientKind,
+)
+from declarative.state import Address, Record
+from providers.cloud import marks
+from providers.cloud.account import look_up, pauses
+from providers.cloud.any.account import Account, At
+from providers.cloud.any.plain import Disk, Machine
+from providers.cloud.any.volumes import Volumes
+from providers.written import key_of
+
+
+class Attachments:
+    """The attachments of one account."""
+
+    def __init__(self, account: Account, volumes: Volumes) -> None:
+        self._account = account
+        self._volumes = volumes
+
+    def things(self, disks: Iterable[Disk], machines: Iterable[Machine]) -> list[Thing]:
+        """All that hold, given all disks and machines of ours. Without texts there are none to be listed."""
+        alive = {machine.id: machine for machine in machines}
+        out: list[Thing] = []
+        for disk in disks:
+            for machine in (alive[made] for made in disk.on if made in alive):
+                claim = _claim(disk, machine)
+                if claim:
+                    out.append(_thing(claim, disk, machine))
+        return out
+
+    def find(self, address: Address, token: str) -> Thing | None:
+        """See the port."""
+        volume = _volume_of(address)
+        disks = [d for d in self._volumes.listed() if d.written.address == Address("volume", volume)]
+        for disk in disks:
+            at = self._account.at(disk.region)
+            machines = at.machines() if disk.on else []
+            if not at.site.keeps:
+                on = next((m for m in machines if m.id in disk.on), None)
+                claim = {"address": str(address), "token": token, "inputs": {}}
+                return _thing(claim, disk, on, known=False) if on else None
+            for thing in self.things([disk], machines):
+                if (thing.address, thing.token) == (address, token):
+                    return thing
+        return None
+
+    # ------------------------------------------------------------------------------------- create
+
+    def create(
+        self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
+    ) -> Mapping[str, Any]:
+        """See the port. It ends when the machine has the disk."""
+        name = _volume_of(address)
+        if inputs.get("volume") != name:
+            summary = f"{address} cannot be about volume/{inputs.get('volume')}"
+            raise PermanentError(PermanentKind.INVALID, summary, about="volume")
+        disk_of, node = _needed(needs, "volume", name), _needed(needs, "node", str(inputs.get("node")))
+        claim = {"address": str(address), "token": token, "inputs": dict(inputs)}
+        asked = False
+        summary = f"{address}: {disk_of.outputs['id']} is not on {node.outputs['id']} yet"
+        for _ in pauses(summary, f"volume/{name}"):
+            look = partial(self._pair, disk_of, node)
+            at, disk, machine = look_up(look) if asked else look()
+            if _holds(at, disk, machine, claim):
+                if not disk.busy:
+                    return _outputs(claim, disk, machine)
+            elif not disk.on and not disk.busy:
+                _put(at, disk, machine, claim)
+                asked = True
+        raise AssertionError("pauses end with a fault")
+
+    def _pair(self, volume: Record, node: Record) -> tuple[At, Disk, Machine]:
+        at, disk = self._volumes.of(volume)
+        machines = {machine.id: machine for machine in at.machines()}
+        machine = machines.get(str(node.outputs["id"]))
+        if disk is None or machine is None:
+            gone = volume.address if disk is None else node.address
+            summary = f"{gone} is not there any more"
+            raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(gone))
+        if disk.broken:
+            summary = f"{disk.id} is damaged: {disk.broken}"
+            raise PermanentError(PermanentKind.INVALID, summary, about=str(volume.address))
+        return at, disk, machine
+
+    # ------------------------------------------------------------------------------------- delete
+
+    def delete(self, have: Record) -> None:
+        """See the port. It ends when the volume is free. Nothing is done for one that another holds now."""
+        place = self._place(have)
+        if place is None:
+            return
+        at, made, holder = place
+        for _ in pauses(f"{have.address}: {made} is not off {holder} yet", str(have.address)):
+            disk = next((d for d in at.disks() if d.id == made), None)
+            machine = next((m for m in at.machines() if m.id == holder), None)
+            if disk is None or machine is None:
+                return  # its end is that of its attachments
+            claim = _claim(disk, machine)
+            if at.site.keeps and (claim is None or not _is(have, claim, made, holder)):
+                return
+            if holder not in disk.on:
+                if not disk.busy:
+                    _say(at, disk, machine, None)
+                    return
+            elif not disk.busy:
+                _detach(at, disk, machine)
+
+    def _place(self, have: Record) -> tuple[At, str, str] | None:
+        """Where a recorded attachment is: the site, the disk's id, the machine's."""
+        keys = [have.outputs.get(key) for key in ("region", "volume", "machine")]
+        if all(isinstance(key, str) and key for key in keys):
+            return self._account.at(keys[0]), str(keys[1]), str(keys[2])
+        if have.outputs.get("id"):
+            return None
+        volume = _volume_of(have.address)
+        for disk in (d for d in self._volumes.listed() if d.written.address == Address("volume", volume)):
+            at = self._account.at(disk.region)
+            for thing in self.things([disk], at.machines()):
+                if thing.address == have.address:
+                    return at, disk.id, str(thing.outputs["machine"])
+        return None
+
+
+def _holds(at: At, disk: Disk, machine: Machine, claim: Mapping[str, Any]) -> bool:
+    """Whether the machine has the disk for this claim; a fault if somebody else has it."""
+    theirs = _claim(disk, machine) if machine.id in disk.on else None
+    if machine.id in disk.on and (not at.site.keeps or (theirs and theirs["token"] == claim["token"])):
+        return True
+    alive = {m.id: m for m in at.machines()}
+    holder = next(iter(disk.on), None)
+    if holder is None:
+        return False
+    if holder in alive:
+        theirs = _claim(disk, alive[holder])
+    who = f"held by {theirs['address']}" if theirs else "attached by somebody else"
+    summary = f"{disk.written.address} is {who}, on {holder}"
+    hint = "a volume has one holder at a time: wait for it to end, or stop it"
+    raise PermanentError(PermanentKind.CONFLICT, summary, about=str(disk.written.address), hint=hint)
+
+
+def _put(at: At, disk: Disk, machine: Machine, claim: Mapping[str, Any]) -> None:
+    """Ask for it once. What became of it, the next look says."""
+    _say(at, disk, machine, json.dumps(claim, sort_keys=True, separators=(",", ":")))
+    try:
+        at.site.attach(disk, machine)
+    except ProviderError as error:
+        if not isinstance(error, TransientError) or error.kind is not TransientKind.BUSY:
+            raise
+
+
+def _detach(at: At, disk: Disk, machine: Machine) -> None:
+    try:
+        at.site.detach(disk, machine)
+    except TransientError as error:
+        if error.kind is not TransientKind.BUSY:
+            raise
+    except PermanentError as error:
+        if error.kind is not PermanentKind.NOT_FOUND:
+            raise
+
+
+def _say(at: At, disk: Disk, machine: Machine, claim: str | None) -> None:
+    """Write a claim, or take it away: on the disk, if there is room for texts, else on the machine."""
+    on_disk = "disk" in at.site.keeps
+    thing: Disk | Machine = disk if on_disk else machine
+    key = _key(machine.id) if on_disk else _key(disk.id)
+    if at.site.keeps and thing.written.texts.get(key) != claim:
+        old = [k for k in thing.written.texts if on_disk and k.startswith("on-") and k != key]
+        at.site.write(thing, {**dict.fromkeys(old), key: claim})
+
+
+def _key(other: str) -> str:
+    return f"on-{key_of(other)}"
+
+
+def _claim(disk: Disk, machine: Machine) -> Mapping[str, Any] | None:
+    """What is written of a disk on a machine; None if nothing is."""
+    text = disk.written.texts.get(_key(machine.id)) or machine.written.texts.get(_key(disk.id))
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+        Address.parse(found["address"])
+        whole = isinstance(found["token"], str) and isinstance(found["inputs"], dict)
+    except (KeyError, TypeError, ValueError):
+        whole = False
+    if not whole:
+        raise marks.damaged(disk.id)
+    claim: Mapping[str, Any] = found
+    return claim
+
+
+def _is(have: Record, claim: Mapping[str, Any], disk: str, machine: str) -> bool:
+    """Whether a claim is that of the record, and not of a later attachment of the same disk there."""
+    return have.outputs.get("id") in (None, _id(claim, disk, machine))
+
+
+def _id(claim: Mapping[str, Any], disk: str, machine: str) -> str:
+    return f"{disk}:{machine}:{str(claim['token'])[:12]}"
+
+
+def _outputs(claim: Mapping[str, Any], disk: Disk, machine: Machine) -> dict[str, Any]:
+    found = {
+        "id": _id(claim, disk.id, machine.id),
+        "region": disk.region,
+        "volume": disk.id,
+        "machine": machine.id,
+        "device": disk.device,
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def _thing(claim: Mapping[str, Any], disk: Disk, machine: Machine, *, known: bool = True) -> Thing:
+    return Thing(
+        address=Address.parse(claim["address"]),
+        token=claim["token"],
+        inputs=claim["inputs"],
+        outputs=_outputs(claim, disk, machine),
+        known=known,
+    )
+
+
+def _needed(needs: Mapping[Address, Record], kind: str, name: str) -> Record:
+    found = needs.get(Address(kind, name))
+    if found is None or not found.outputs.get("id"):
+        raise PermanentError(PermanentKind.INVALID, f"{kind}/{name} is not there", about=kind)
+    return found
+
+
+def _volume_of(address: Address) -> str:
+    """`train-2.data-2` is about `data-2`."""
+    rank, dot, volume = address.name.partition(".")
+    if not rank or not dot:
+        raise PermanentError(PermanentKind.INVALID, f"`{address}` is no attachment", about=str(address))
+    return volume

@@ -1,0 +1,118 @@
+"""Texts as tags that have no values: `fleetform:OWNER:…` of letters, digits, hyphens, underscores and colons,
+at most 255, in any case. So all of a text is packed, and in base 32.
+
+A text fills some tags, and is rewritten by adding the new ones before the old ones go: each tag says of which
+version it is, as what part of how many, and what counts is the last version that is whole.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from declarative.provider import PermanentError, PermanentKind
+from providers.cloud.any import plain
+from providers.cloud.any.plain import Written
+
+OURS = "fleetform"
+LENGTH = 255
+MOST = 24
+"""Tags that one text may fill."""
+
+
+def owner_tag(owner: str) -> str:
+    """The tag of everything that a state made."""
+    return f"{OURS}:owner:{owner}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labels:
+    """The tags of one thing, read. `tags` are those of ours that say something, by the text's key."""
+
+    token: str
+    texts: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, int] = field(default_factory=dict)
+    tags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def tags(mark: Written) -> list[str]:
+    """The tags of something new."""
+    texts = {plain.IS: mark.text(), **mark.texts}
+    return [
+        owner_tag(mark.owner),
+        *(t for key, text in texts.items() for t in pack(mark.token, key, text, 1)),
+    ]
+
+
+def written(owner: str, have: Iterable[str], thing: str) -> Written | None:
+    """What the tags of `thing` (its id) say; None if they are not those of this owner's things."""
+    have = list(have)
+    if owner_tag(owner).lower() not in (tag.lower() for tag in have):
+        return None
+    found = read(have)
+    return plain.read(owner, found.token, found.texts, thing)
+
+
+def read(have: Iterable[str]) -> Labels:
+    """Tags as texts."""
+    parts: dict[str, dict[tuple[int, int], dict[int, str]]] = {}
+    by_key: dict[str, list[str]] = {}
+    token = ""
+    for tag in sorted(have):
+        words = tag.lower().split(":")
+        if words[0] != OURS or len(words) != 7:
+            continue
+        _, token, key, version, part, count, chunk = words
+        if not (version.isdecimal() and part.isdecimal() and count.isdecimal()):
+            continue
+        by_key.setdefault(key, []).append(tag)
+        parts.setdefault(key, {}).setdefault((int(version), int(count)), {})[int(part)] = chunk
+    texts: dict[str, str] = {}
+    versions: dict[str, int] = {}
+    for key, found in parts.items():
+        whole = [v for v, chunks in found.items() if len(chunks) == v[1]]
+        if whole:
+            last = max(whole)
+            versions[key] = max(version for version, _ in found)
+            texts[key] = _unpacked("".join(found[last][i] for i in sorted(found[last])))
+    return Labels(token=token, texts=texts, versions=versions, tags={k: tuple(v) for k, v in by_key.items()})
+
+
+def pack(token: str, key: str, text: str, version: int) -> list[str]:
+    """One text as tags."""
+    start = f"{OURS}:{token}:{key}:{version}:"
+    room = LENGTH - len(start) - len("00:00:")
+    code = base64.b32encode(zlib.compress(text.encode(), 9)).decode().lower().rstrip("=")
+    chunks = [code[i : i + room] for i in range(0, len(code), room)]
+    if len(chunks) > MOST:
+        summary = f"there is too much to write down: {len(text)} characters"
+        hint = "make `env` or `tags` shorter"
+        raise PermanentError(PermanentKind.INVALID, summary, about="tags", hint=hint)
+    return [f"{start}{i}:{len(chunks)}:{chunk}" for i, chunk in enumerate(chunks)]
+
+
+def _unpacked(code: str) -> str:
+    """A text; one that cannot be read is empty, which nothing of ours is."""
+    try:
+        return zlib.decompress(base64.b32decode(code.upper() + "=" * (-len(code) % 8))).decode()
+    except (binascii.Error, ValueError, zlib.error):
+        return ""
+
+
+def of_users(tags: Mapping[str, str]) -> list[str]:
+    """A user's `{team: a}` as `team:a`; `PermanentError` for what cannot be one."""
+    out = []
+    for key, value in sorted(tags.items()):
+        tag = f"{key}:{value}" if value else key
+        fine = all(c.isascii() and (c.isalnum() or c in "-_:") for c in tag)
+        if not fine or len(tag) > LENGTH or key.lower().startswith(OURS):
+            summary = f"`{tag}` cannot be a tag of this cloud"
+            hint = (
+                "it takes letters, digits, hyphens, underscores and colons, and nothing that begins with ours"
+            )
+            raise PermanentError(PermanentKind.INVALID, summary, about="tags", hint=hint)
+        out.append(tag)
+    return out

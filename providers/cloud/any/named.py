@@ -1,0 +1,316 @@
+"""Any driver of libcloud's by its own methods: what all of them keep of a thing is its name.
+
+So the name says whose a thing is and of which create (`names`), and nothing is tagged. Inputs are those that
+are recorded. Arguments are always given by their keywords: their order differs from driver to driver.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from declarative.blocks import Shape
+from declarative.diagnostic import suggest
+from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
+from declarative.state import NodeState
+from providers.cloud import settings
+from providers.cloud.any import kinds, names
+from providers.cloud.any.account import Account
+from providers.cloud.any.kinds import Kind
+from providers.cloud.any.plain import Disk, Machine, Size, Wanted
+from providers.cloud.any.provider import AnyCloud
+from providers.cloud.any.said import said
+from providers.cloud.any.site import Site
+from providers.cloud.connection import Connection
+from providers.cloud.faults import Scrub
+from providers.cloud.limiter import limiter
+
+OPTIONS: dict[str, type | tuple[type, ...]] = dict.fromkeys(("driver", "node", "volume"), dict)
+"""What is given to the driver's constructor, to `create_node` and to `create_volume` besides the usual."""
+
+STATES: Mapping[str, NodeState] = {
+    **dict.fromkeys(
+        ("pending", "starting", "rebooting", "migrating", "reconfiguring", "updating", "unknown"),
+        NodeState.PROVISIONING,
+    ),
+    **dict.fromkeys(("running", "normal"), NodeState.READY),
+    **dict.fromkeys(("stopping", "stopped", "suspended", "paused"), NodeState.NOT_READY),
+    "terminated": NodeState.TERMINATING,
+    "error": NodeState.FAILED,
+}
+CPUS = ("vcpus", "vcpu", "vcpu_count", "cpus", "cpu", "cores", "cpu_count", "cpu_number")
+"""Keys of a size's `extra` under which drivers say how many CPUs it has."""
+HOURLY = ("linode",)
+"""Drivers whose `price` is known to be USD an hour, from the cloud itself. Of others that is not known."""
+
+
+def named(config: Config) -> AnyCloud:
+    """The provider for a driver that is not wired; `PermanentError` if it cannot make nodes."""
+    found = kinds.kind(config.driver)
+    refused = kinds.refusal(found)
+    if refused:
+        raise refused
+    return AnyCloud(
+        Account(
+            config,
+            OPTIONS,
+            lambda account, region: Named(account, found, region),
+            cloud=f"`{config.driver}`",
+            regional=found.regional,
+        )
+    )
+
+
+class Named(Site):
+    """One driver of libcloud's."""
+
+    settle = 10.0
+
+    def __init__(self, account: Account, kind: Kind, region: str) -> None:
+        config = account.config
+        self._account = account
+        self._kind = kind
+        self._region = region if kind.regional else ""
+        self._turn = threading.Lock()
+        self._sizes: dict[str, Any] | None = None
+        self.volumes = kind.volumes
+        takes = ", ".join(sorted(kind.constructor))
+        values = settings.secrets(config, (), tuple(sorted(kind.constructor)))
+        given = {**account.options.get("driver", {}), **values}
+        if kind.regional:
+            given["region"] = region
+        if config.endpoint:
+            at = settings.host(config.endpoint)
+            given |= {"host": at.name, "port": at.port, "secure": at.secure}
+        for key in given:
+            if key not in kind.constructor:
+                summary = f"the driver `{kind.driver}` cannot be given `{key}`"
+                hint = suggest(key, sorted(kind.constructor)) or f"it takes {takes}"
+                raise PermanentError(PermanentKind.INVALID, summary, about=f"options.driver.{key}", hint=hint)
+
+        def make() -> Any:
+            from libcloud.compute.providers import get_driver
+
+            try:
+                return get_driver(kind.driver)(**given)
+            except TypeError as error:
+                summary = f"the driver `{kind.driver}` cannot be made: {error}"
+                hint = f"name what is missing under `credentials` or `options.driver`: {takes}"
+                raise PermanentError(PermanentKind.AUTH, summary, about="credentials", hint=hint) from None
+
+        key = (kind.driver, config.backend, config.endpoint, self._region)
+        self._connection = Connection(make, limiter(*key), Scrub(values.values()), said)
+
+    def _call(self, method: str, *args: Any, about: str | None = None, **more: Any) -> Any:
+        return self._connection.call(
+            f"{method} of {self._kind.driver}", lambda d: getattr(d, method)(*args, **more), about=about
+        )
+
+    def _listed(self, method: str) -> list[Any]:
+        """A listing. What is no list is no answer, and neither is one that was read out of nothing."""
+        what = f"{method} of {self._kind.driver}"
+        found, text = self._connection.call(what, lambda d: (getattr(d, method)(), _last(d)))
+        if not isinstance(found, list) or (not found and _says_nothing(text)):
+            raise TransientError(TransientKind.AMBIGUOUS, f"{what}: the answer has no list")
+        return found
+
+    # ----------------------------------------------------------------------------------- machines
+
+    def sizes(self) -> Sequence[Size]:
+        """See `Site`. A size whose CPUs are not told has to be declared in the backend's `catalog`."""
+        out = []
+        for name, size in self._known_sizes().items():
+            extra = getattr(size, "extra", None) or {}
+            cpus = next((_number(extra[k]) for k in CPUS if _number(extra.get(k))), None)
+            memory = _number(getattr(size, "ram", None))
+            if not cpus or not memory:
+                continue
+            disk, price = _number(size.disk), size.price if self._kind.driver in HOURLY else None
+            shape = Shape(cpu=cpus, memory_mib=memory, gpus=0, disk_mib=disk * 1024 if disk else None)
+            if _number(extra.get("gpus")):
+                continue  # how many there are is told, and not which
+            priced = float(price) if isinstance(price, int | float) and price > 0 else None
+            out.append(Size(name=name, shape=shape, price=priced))
+        return out
+
+    def _known_sizes(self) -> dict[str, Any]:
+        with self._turn:
+            if self._sizes is None:
+                self._sizes = {str(size.id): size for size in self._listed("list_sizes")}
+            return self._sizes
+
+    def machines(self) -> Sequence[Machine]:
+        """See `Site`."""
+        return [m for node in self._listed("list_nodes") if (m := self._machine(node))]
+
+    def _machine(self, node: Any) -> Machine | None:
+        mark = names.read("node", node.name, self._account.owner)
+        if mark is None:
+            return None
+        state = STATES.get(str(node.state), NodeState.PROVISIONING)
+        private, public = (
+            [str(a) for a in found or () if a] for found in (node.private_ips, node.public_ips)
+        )
+        made = getattr(node, "created_at", None)
+        return Machine(
+            id=str(node.id),
+            region=self._region or self._account.regions()[0],
+            state=state,
+            reason=None if state is NodeState.READY else f"it is {node.state}",
+            address=next(iter((*private, *public)), ""),
+            public_address=next(iter(public), ""),
+            written=mark,
+            made_at=made.isoformat() if made else "",
+            raw=node,
+        )
+
+    def launch(self, wanted: Wanted) -> Machine:
+        """See `Site`."""
+        self._untagged(wanted)
+        from libcloud.compute.base import NodeImage
+
+        sizes = self._known_sizes()
+        if wanted.size not in sizes:
+            hint = suggest(wanted.size, sorted(sizes))
+            summary = f"`{self._kind.driver}` has no size `{wanted.size}`"
+            raise PermanentError(PermanentKind.INVALID, summary, about="instance_types", hint=hint)
+        more = {**self._account.options.get("node", {}), self._kind.user_data: wanted.user_data}
+        if "root_pass" in self._kind.node:
+            more.setdefault("root_pass", secrets.token_urlsafe(32))  # nobody needs to know it
+        if kinds.KEYS in self._kind.node and wanted.key:
+            more.setdefault(kinds.KEYS, [wanted.key])
+        if "location" in self._kind.node:
+            more["location"] = self._location(wanted.region)
+        node = self._connection.call(
+            f"create_node of {self._kind.driver}",
+            lambda d: d.create_node(
+                name=names.name(wanted.written),
+                size=sizes[wanted.size],
+                image=NodeImage(id=wanted.image, name=wanted.image, driver=d),
+                **more,
+            ),
+            about=wanted.zone or wanted.region,
+        )
+        made = self._machine(node) if hasattr(node, "name") else None
+        if made is None:
+            summary = f"create_node of {self._kind.driver} answered with something else"
+            raise TransientError(TransientKind.AMBIGUOUS, summary, about=wanted.region)
+        return made
+
+    def _untagged(self, wanted: Wanted) -> None:
+        if wanted.tags:
+            summary = f"{wanted.written.address}: the driver `{self._kind.driver}` writes no tags"
+            raise PermanentError(PermanentKind.INVALID, summary, about="tags", hint="leave `tags` out")
+
+    def _location(self, region: str) -> Any:
+        found = self._listed("list_locations")
+        for place in found:
+            if region in (str(place.id), str(place.name)):
+                return place
+        known = sorted(str(place.id) for place in found)
+        hint = suggest(region, known) or f"it has these: {', '.join(known)}"
+        summary = f"`{self._kind.driver}` has no region `{region}`"
+        raise PermanentError(PermanentKind.INVALID, summary, about="regions", hint=hint)
+
+    def bring_key(self, name: str, public: str) -> str | None:
+        """See `Site`: the key itself."""
+        return public
+
+    def end(self, machine: Machine) -> None:
+        """See `Site`."""
+        self._done("destroy_node", self._call("destroy_node", machine.raw), machine.id)
+
+    def _done(self, method: str, answer: Any, about: str) -> None:
+        if answer is False:
+            summary = f"{method} of {self._kind.driver}: it did not say that it was done"
+            raise TransientError(TransientKind.AMBIGUOUS, summary, about=about)
+
+    # -------------------------------------------------------------------------------------- disks
+
+    def disks(self) -> Sequence[Disk]:
+        """See `Site`."""
+        return [d for volume in self._listed("list_volumes") if (d := self._disk(volume))]
+
+    def _disk(self, volume: Any) -> Disk | None:
+        mark = names.read("volume", volume.name, self._account.owner)
+        if mark is None:
+            return None
+        if self._kind.holder not in volume.extra:
+            summary = f"`{self._kind.driver}` does not say which node has {volume.id}"
+            raise TransientError(TransientKind.AMBIGUOUS, summary, about=str(volume.id))
+        holder, state = volume.extra[self._kind.holder], str(getattr(volume, "state", ""))
+        return Disk(
+            id=str(volume.id),
+            region=self._region or self._account.regions()[0],
+            size=_number(volume.size),
+            on=(str(holder),) if holder else (),
+            busy=state in ("creating", "attaching", "deleting", "migrating"),
+            broken="it is in an error" if state == "error" else None,
+            written=mark,
+            raw=volume,
+        )
+
+    def make(self, wanted: Wanted) -> Disk:
+        """See `Site`."""
+        if not self.volumes:
+            why = "; ".join(self._kind.lacks_for_volumes)
+            summary = f"the driver `{self._kind.driver}` cannot be used for volumes: {why}"
+            raise PermanentError(PermanentKind.INVALID, summary, about="driver")
+        self._untagged(wanted)
+        more = dict(self._account.options.get("volume", {}))
+        if "location" in self._kind.volume:
+            more["location"] = self._location(wanted.region)
+        if wanted.volume_type:
+            if "ex_volume_type" not in self._kind.volume:
+                summary = f"the driver `{self._kind.driver}` has no types of volumes"
+                raise PermanentError(PermanentKind.INVALID, summary, about="volume_type")
+            more["ex_volume_type"] = wanted.volume_type
+        made = self._call(
+            "create_volume", about=wanted.region, size=wanted.gib, name=names.name(wanted.written), **more
+        )
+        disk = self._disk(made) if hasattr(made, "extra") else None
+        if disk is None:
+            summary = f"create_volume of {self._kind.driver} answered with something else"
+            raise TransientError(TransientKind.AMBIGUOUS, summary, about=wanted.region)
+        return disk
+
+    def remove(self, disk: Disk) -> None:
+        """See `Site`."""
+        self._done("destroy_volume", self._call("destroy_volume", disk.raw), disk.id)
+
+    def attach(self, disk: Disk, machine: Machine) -> None:
+        """See `Site`."""
+        answer = self._call("attach_volume", about=disk.id, node=machine.raw, volume=disk.raw)
+        self._done("attach_volume", answer, disk.id)
+
+    def detach(self, disk: Disk, machine: Machine) -> None:
+        """See `Site`."""
+        more = {key: machine.raw for key in ("node", "ex_node") if key in self._kind.detach}
+        answer = self._call("detach_volume", about=disk.id, volume=disk.raw, **more)
+        self._done("detach_volume", answer, disk.id)
+
+
+def _last(driver: Any) -> str:
+    """The text of a driver's last answer."""
+    response = getattr(getattr(driver.connection, "connection", None), "response", None)
+    return str(getattr(response, "text", None) or "")
+
+
+def _says_nothing(text: str) -> bool:
+    """Whether an answer is `{}` or the like: drivers take that for an empty list."""
+    try:
+        return not json.loads(text) and text.strip() != "[]"
+    except ValueError:
+        return not text.strip()
+
+
+def _number(value: object) -> int | None:
+    """A whole number above 0, as drivers write them: some as texts."""
+    try:
+        found = int(float(value)) if isinstance(value, int | float | str) else 0
+    except ValueError:
+        return None
+    return found if found > 0 else None

@@ -1,0 +1,62 @@
+"""`AnyCloud`: the port over the sites of one backend."""
+
+from __future__ import annotations
+
+from declarative.provider import Thing
+from declarative.resource import Offer
+from providers.cloud.any.account import Account
+from providers.cloud.any.attachments import Attachments
+from providers.cloud.any.nodes import Nodes
+from providers.cloud.any.plain import Size
+from providers.cloud.any.volumes import Volumes
+from providers.cloud.keys import Keys
+from providers.cloud.provider import Cloud
+
+
+class AnyCloud(Cloud):
+    """One use of a cloud without client tokens. No secret is read before something has to be asked."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        keys = Keys(account)
+        self._machines = Nodes(account, keys)
+        self._disks = Volumes(account)
+        self._held = Attachments(account, self._disks)
+        super().__init__(account.config, keys, self._machines, self._disks, self._held)
+
+    def offers(self) -> tuple[Offer, ...]:
+        """What the cloud says that it has, in the backend's regions and zones."""
+        config = self._account.config
+        self._account.regions()
+        out: list[Offer] = []
+        for region in config.regions:
+            site = self._account.at(region).site
+            for size in site.sizes():
+                if size.regions is not None and region not in size.regions:
+                    continue
+                zones = size.zones.get(region, ())
+                wanted = [z for z in zones if not config.zones or z in config.zones]
+                for spot in (False, True) if site.spots else (False,):
+                    out += [self._offer(region, z, size, spot) for z in (wanted if zones else (None,))]
+        return tuple(out)
+
+    def _offer(self, region: str, zone: str | None, size: Size, spot: bool) -> Offer:
+        return Offer(
+            backend=self._account.config.backend,
+            region=region,
+            zone=zone,
+            instance_type=size.name,
+            shape=size.shape,
+            price=None if spot else size.price,
+            spot=spot,
+        )
+
+    def inventory(self) -> tuple[Thing, ...]:
+        """See the port."""
+        machines = self._machines.listed()
+        disks = self._disks.listed()
+        return (
+            *map(self._machines.thing, machines),
+            *map(self._disks.thing, disks),
+            *self._held.things(disks, machines),
+        )

@@ -1,0 +1,134 @@
+"""Volumes: disks of a site."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from declarative.provider import PermanentError, PermanentKind, Thing, TransientError, TransientKind
+from declarative.state import Address, Record
+from providers.cloud.account import gibibytes, look_up, pauses
+from providers.cloud.any.account import Account, At, first_of_each
+from providers.cloud.any.nodes import rewrite, tags
+from providers.cloud.any.plain import Disk, Wanted, Written
+
+FIXED = ("backend", "region", "zone", "volume_type")
+"""Inputs that are those of the disk: it is made anew to change them."""
+
+
+class Volumes:
+    """The disks of one account."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+
+    def listed(self) -> list[Disk]:
+        """All that are ours, at all sites."""
+        return first_of_each(self._account.each(At.disks))
+
+    def thing(self, disk: Disk) -> Thing:
+        """A disk of ours as a thing."""
+        mark = disk.written
+        inputs, known = mark.inputs or {}, mark.inputs is not None
+        return Thing(
+            address=mark.address, token=mark.token, inputs=inputs, outputs=outputs(disk), known=known
+        )
+
+    def find(self, address: Address, token: str) -> Thing | None:
+        """See the port."""
+        found = (d for d in self.listed() if (d.written.address, d.written.token) == (address, token))
+        return next(map(self.thing, found), None)
+
+    def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See the port. It ends when the disk is there."""
+        at = self._account.at(inputs.get("region"))
+        written = Written(owner=self._account.owner, token=token, address=address, inputs=dict(inputs))
+        wanted = Wanted(
+            region=str(inputs["region"]),
+            zone=inputs.get("zone"),
+            written=written,
+            tags=tags(inputs),
+            gib=gibibytes(address, inputs.get("size")),
+            volume_type=inputs.get("volume_type"),
+        )
+        disk = self._account.only("disk", at, written, lambda: at.site.make(wanted), lambda: _of(at, written))
+        return outputs(self._made(at, disk))
+
+    def _made(self, at: At, disk: Disk) -> Disk:
+        """The disk once it is there. One that fails instead is deleted; so is one that was made twice."""
+        for _ in pauses(f"{disk.id} is still being made", str(disk.written.address)):
+            found = look_up(partial(_of, at, disk.written))
+            disk = found[0] if found else disk
+            if disk.broken:
+                at.site.remove(disk)
+                summary = f"{disk.id} failed while it was made: {disk.broken}"
+                raise PermanentError(PermanentKind.NO_CAPACITY, summary, about=disk.zone or disk.region)
+            if found and not (disk.busy and not disk.on):
+                for extra in found[1:]:
+                    at.site.remove(extra)
+                return disk
+        raise AssertionError("pauses end with a fault")
+
+    def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See the port."""
+        at, disk = self.of(have)
+        if disk is None:
+            summary = f"{have.address} is not there any more"
+            raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(have.address))
+        made = have.inputs if disk.written.inputs is None else disk.written.inputs
+        for key in FIXED:
+            if made.get(key) != inputs.get(key):
+                summary = f"{have.address}: `{key}` cannot be changed in place"
+                raise PermanentError(PermanentKind.INVALID, summary, about=key)
+        size, before = (gibibytes(have.address, i.get("size")) for i in (inputs, made))
+        if size < before:
+            summary = f"{have.address}: its size cannot go down from {made['size']} to {inputs['size']}"
+            raise PermanentError(PermanentKind.INVALID, summary, about="size")
+        if size > (disk.size or before):
+            if not at.site.grows:
+                summary = f"{have.address}: {self._account.CLOUD} cannot make it larger in place"
+                hint = "make a volume of another name, and copy what is in this one"
+                raise PermanentError(PermanentKind.INVALID, summary, about="size", hint=hint)
+            at.site.grow(disk, size)
+        rewrite(at, disk, inputs)
+        return outputs(disk)
+
+    def delete(self, have: Record) -> None:
+        """See the port. One that a machine has is refused."""
+        at = self._account.at(have.inputs.get("region"))
+        if have.outputs.get("id"):
+            _, disk = self.of(have)
+            there = [d for d in at.disks() if disk and d.written.token == disk.written.token]
+        else:
+            there = [d for d in at.disks() if d.written.address == have.address]
+        for disk in there:
+            if disk.on:
+                summary = f"{have.address} is on {disk.on[0]}"
+                hint = "detach it first"
+                raise PermanentError(PermanentKind.CONFLICT, summary, about=str(have.address), hint=hint)
+            if disk.busy:
+                summary = f"{disk.id} is not free yet"
+                raise TransientError(TransientKind.BUSY, summary, about=str(have.address))
+            try:
+                at.site.remove(disk)
+            except PermanentError as error:
+                if error.kind is not PermanentKind.NOT_FOUND:
+                    raise
+
+    def of(self, have: Record) -> tuple[At, Disk | None]:
+        """The disk of a record, if it is there."""
+        at = self._account.at(have.inputs.get("region"))
+        made = have.outputs.get("id")
+        return at, next((d for d in at.disks() if d.id == made), None)
+
+
+def outputs(disk: Disk) -> dict[str, Any]:
+    """What is recorded of a disk."""
+    return {"id": disk.id, **({"zone": disk.zone} if disk.zone else {})}
+
+
+def _of(at: At, mark: Written) -> list[Disk]:
+    """The disks that the create with this mark made, the oldest first."""
+    wanted = (mark.token, mark.address)
+    return [d for d in at.disks() if (d.written.token, d.written.address) == wanted]
