@@ -46,7 +46,8 @@ def call(
 ) -> T:
     """The result of `function`, tried again on `TransientError` until the deadline.
 
-    The last `TransientError` is raised when it passes, or when `stopping` says so; any other error at once.
+    The last `TransientError` is raised when that passes, or would before the next try is due, or when
+    `stopping` says so; any other error at once.
     """
     return call_on(TransientError, function, policy=policy, on_retry=on_retry, stopping=stopping)
 
@@ -67,7 +68,7 @@ def call_on(
         if on_retry and isinstance(error, transient):
             on_retry(error, state.next_action.sleep if state.next_action else 0.0)
 
-    stop: tenacity.stop.stop_base = tenacity.stop_after_delay(policy.deadline) | _StopAway(policy.away)
+    stop: tenacity.stop.stop_base = tenacity.stop_before_delay(policy.deadline) | _StopAway(policy.away)
     if stopping is not None:
         stop = stop | _StopWhen(stopping)
     retrying = tenacity.Retrying(
