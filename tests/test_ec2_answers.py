@@ -1,6 +1,8 @@
 """The driver `ec2` against answers that a test writes down: what moto never says."""
 
 import re
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -26,6 +28,7 @@ def secrets(monkeypatch):
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(account, "PATIENCE", 12.0)
+    monkeypatch.setattr(account, "FIRST_PAUSE", 0.0)
     monkeypatch.setattr(account, "time", SimpleNamespace(monotonic=ticking(), sleep=lambda _: None))
 
 
@@ -55,7 +58,8 @@ def ec2(tmp_path):
             mine = left[asked["Action"]]
             if asked["Action"] in pair:
                 server.asked.remove(asked)  # the tests are about what comes after them
-            return mine.pop(0) if len(mine) > 1 else mine[0]
+            found = mine.pop(0) if len(mine) > 1 else mine[0]
+            return found(asked) if callable(found) else found
 
         server = Scripted(take)
         servers.append(server)
@@ -238,6 +242,38 @@ def test_a_node_that_does_not_start_in_time_is_asked_for_again(ec2):
     with pytest.raises(TransientError) as caught:
         there.create(NODE, TOKEN, INPUTS, {})
     assert caught.value.kind is TransientKind.BUSY
+
+
+def test_one_asks_for_all_that_start(ec2, monkeypatch):
+    """A cloud that is asked by each of a hundred nodes, time after time, refuses all of them."""
+    monkeypatch.setattr(account, "PATIENCE", 1e6)
+    monkeypatch.setattr(account, "FIRST_PAUSE", 0.2)
+    monkeypatch.setattr(account, "LONGEST_PAUSE", 0.2)
+    many, starts_at = range(8), 10
+    looks: Counter[str] = Counter()
+
+    def marked_as(made, state):
+        return instance(made, marked(int(made.removeprefix("i-"), 16)), state)
+
+    def run(asked):
+        return ran(marked_as("i-" + asked["ClientToken"][-8:], "pending"))
+
+    def look(asked):
+        wanted = {v for k, v in asked.items() if ".Value." in k}
+        looks.update(wanted)
+        states = {made: "running" if looks[made] >= starts_at else "pending" for made in wanted}
+        return seen(*[marked_as(made, states[made]) for made in sorted(wanted)])
+
+    there, server = ec2(RunInstances=run, DescribeInstances=look)
+
+    def create(i):
+        return there.create(Address("node", f"gpu-{i}"), f"{i:032x}", INPUTS, {})["id"]
+
+    with ThreadPoolExecutor(len(many)) as pool:
+        assert list(pool.map(create, many)) == [f"i-{i:08x}" for i in many]
+    asked = Counter(a["Action"] for a in server.asked)
+    assert asked["RunInstances"] == len(many)
+    assert asked["DescribeInstances"] < starts_at * len(many) / 2
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,9 @@ OPTIONS: Mapping[str, type | tuple[type, ...]] = {
 """Options that every driver of a cloud takes."""
 PATIENCE = 60.0
 """Seconds to wait for a state that comes by itself, before whoever tries again is told that it has not."""
+FIRST_PAUSE = 0.2
+LONGEST_PAUSE = 3.0
+"""Seconds between two looks at it."""
 
 
 class Account:
@@ -117,12 +120,19 @@ def look_up(look: Callable[[], T]) -> T:
 
 def pauses(summary: str, about: str) -> Iterator[None]:
     """Wait between looks at something that changes by itself; BUSY with `summary` when it takes too long."""
-    deadline = time.monotonic() + PATIENCE
-    pause = 0.2
-    while time.monotonic() < deadline:
-        yield
+    for pause in waits(summary, about):
         time.sleep(pause)
-        pause = min(3.0, pause * 1.5)
+        yield
+
+
+def waits(summary: str, about: str) -> Iterator[float]:
+    """`pauses`, to be waited out by the caller: the seconds before each look, none before the first."""
+    deadline = time.monotonic() + PATIENCE
+    yield 0.0
+    pause = FIRST_PAUSE
+    while time.monotonic() < deadline:
+        yield pause
+        pause = min(LONGEST_PAUSE, pause * 1.5)
     raise TransientError(TransientKind.BUSY, summary, about=about)
 
 

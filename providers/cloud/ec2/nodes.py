@@ -21,7 +21,7 @@ from declarative.provider import (
 )
 from declarative.state import Address, NodeState, Readiness, Record
 from providers.cloud import begin, marks
-from providers.cloud.account import look_up, pauses
+from providers.cloud.account import look_up, waits
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import LIVE, Account, made_id
 from providers.cloud.ec2.answers import Instance
@@ -273,10 +273,9 @@ def _disk_tags(tags: Mapping[str, str]) -> dict[str, str]:
 
 def _running(region: Region, instance: Instance) -> Instance:
     """The instance once it runs. One that ended instead is a fault that says why; nothing is left of it."""
-    for _ in pauses(f"{instance.id} is still starting", instance.zone):
+    for pause in waits(f"{instance.id} is still starting", instance.zone):
         # Not listed yet is no more than that: EC2 had answered that it is made.
-        seen = look_up(partial(region.instances_by_id, [instance.id]))
-        instance = seen.get(instance.id, instance)
+        instance = look_up(partial(region.starting.next, instance.id, pause)) or instance
         if instance.gone:
             text = instance.reason or "EC2 does not say why"
             code = instance.reason.partition(":")[0].removeprefix("Server.").removeprefix("Client.")

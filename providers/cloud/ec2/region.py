@@ -14,6 +14,7 @@ from providers.cloud.ec2.answers import Instance, Volume
 from providers.cloud.ec2.codes import said
 from providers.cloud.faults import Scrub
 from providers.cloud.limiter import limiter
+from providers.cloud.looks import Looks
 from providers.cloud.settings import Host
 
 VERSION = "2016-11-15"
@@ -36,6 +37,7 @@ class Region:
 
         key = ("ec2", backend, host.name, host.port, name)
         self._connection = Connection(make, limiter(*key), Scrub(secrets.values()), said)
+        self.starting = Looks(self.instances_by_id)
 
     def ask(self, action: str, about: str | None = None, /, **parameters: object) -> dict[str, Any]:
         """The content of the answer to one action. Lists and mappings of parameters are numbered from 1."""
