@@ -149,8 +149,21 @@ def test_another_machines_key_is_not_replaced(tmp_path):
         "DescribeKeyPairs", f"<keySet><item><keyName>fleetform-ours</keyName>{tags}</item></keySet>"
     )
     with pytest.raises(PermanentError, match="have another key than") as caught:
-        create(tmp_path, {"DescribeKeyPairs": pair})
+        create(tmp_path, {"DescribeKeyPairs": pair, "ImportKeyPair": refusal("InvalidKeyPair.Duplicate")})
     assert caught.value.kind is PermanentKind.CONFLICT
+
+
+def test_a_pair_that_is_not_listed_yet_is_waited_for(tmp_path):
+    """It was brought by a try whose answer was lost."""
+    with pytest.raises(TransientError, match="Duplicate") as caught:
+        create(tmp_path, {"ImportKeyPair": refusal("InvalidKeyPair.Duplicate")})
+    assert caught.value.kind is TransientKind.BUSY
+
+
+def test_a_key_that_was_made_just_now_is_brought_at_once(tmp_path):
+    """Whether EC2 has it need not be asked; of one that was here before it has to be."""
+    assert "DescribeKeyPairs" not in create(tmp_path)[1]
+    assert "DescribeKeyPairs" in create(tmp_path)[1]
 
 
 def test_a_pair_that_was_taken_away_meanwhile_is_brought_again(tmp_path):

@@ -20,6 +20,8 @@ class Keys:
         self._account = account
         self._turn = threading.Lock()
         self._login: Login | None = None
+        self._fresh = False
+        """Whether the key was made just now: then no cloud can have it."""
 
     @property
     def file(self) -> Path:
@@ -56,5 +58,5 @@ class Keys:
 
     def _made(self) -> Login:
         if self._login is None and not self._account.options.get("identity_file"):
-            pair.make(self.file)
+            self._fresh = pair.make(self.file)
         return self._read()

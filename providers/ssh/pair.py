@@ -64,21 +64,19 @@ class Login:
         return HostKey(_openssh(seed, key.public_data), _words(key))
 
 
-def make(path: Path) -> None:
-    """Make a key in a file of mode 0600, whole or not at all. One that is there stays.
+def make(path: Path) -> bool:
+    """Make a key in a file of mode 0600, whole or not at all; whether it was made. One that is there stays.
 
     `PermanentError` where it cannot be written.
     """
-    if path.exists():
-        return
     try:
-        _make(path)
+        return not path.exists() and _make(path)
     except OSError as error:
         summary = f"the private key {path} cannot be made: {error.strerror or error}"
         raise PermanentError(PermanentKind.INVALID, summary, about="identity_file") from error
 
 
-def _make(path: Path) -> None:
+def _make(path: Path) -> bool:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -89,7 +87,8 @@ def _make(path: Path) -> None:
         try:
             os.link(name, path)
         except FileExistsError:
-            return
+            return False
+        return True
     finally:
         Path(name).unlink()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 
-from declarative.provider import PermanentError, PermanentKind
+from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import marks
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import Account
@@ -17,6 +17,8 @@ from providers.cloud.keys import Keys
 from providers.ssh.pair import Login
 
 FINGERPRINT = f"{marks.OURS}fingerprint"
+DUPLICATE = "InvalidKeyPair.Duplicate"
+"""There is one of this name, whether it is listed yet or not."""
 
 
 class Ec2Keys(Keys):
@@ -46,7 +48,7 @@ class Ec2Keys(Keys):
             self._there.discard(region.name)
 
     def _import(self, region: Region, login: Login) -> None:
-        tags = self._find(region)
+        tags = None if self._fresh else self._find(region)
         if tags is None:
             told = {"Name": self.name, marks.OWNER: self._account.owner, FINGERPRINT: login.fingerprint}
             try:
@@ -57,11 +59,13 @@ class Ec2Keys(Keys):
                     PublicKeyMaterial=base64.b64encode(f"{login.public} {self.name}".encode()).decode(),
                     TagSpecification=tagged("key-pair", told),
                 )
-            except PermanentError:
+            except PermanentError as error:
                 # Another machine was first, or an answer was lost.
                 tags = self._find(region)
-                if tags is None:
+                if tags is None and DUPLICATE not in error.summary:
                     raise
+                if tags is None:
+                    raise TransientError(TransientKind.BUSY, error.summary, about=error.about) from None
             else:
                 return
         if tags.get(FINGERPRINT) != login.fingerprint or tags.get(marks.OWNER) != self._account.owner:
