@@ -242,7 +242,7 @@ def test_a_volume_that_somebody_detached(made):
 
 
 def test_an_empty_answer_is_not_believed(made, ec2):
-    """Another account, another region, an API that has nothing to say: one thing that is missing is enough."""
+    """Another account, another region, an API with nothing to say: one thing that is missing is enough."""
     node = made.make("node/gpu-0", instance_type="t3.micro", fleet="gpu")
     nothing = {action: answer(action, f"<{name}/>") for action, name in EMPTY.items()}
     with Line(ec2.port) as line:

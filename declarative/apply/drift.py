@@ -6,6 +6,7 @@ backend can do that, by its id: whoever removed what is written on a thing has n
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -99,10 +100,16 @@ def orphans(name: str, things: Iterable[Thing], known: Collection[tuple[Address,
     return [Orphan(backend=name, thing=t) for t in sorted(lost, key=lambda t: (t.address, t.token))]
 
 
-def orphan_drift(orphan: Orphan) -> Drift:
-    """How an orphan is shown."""
-    detail = "made by this state, but not recorded" + (f": {orphan.id}" if orphan.id else "")
-    return Drift(address=str(orphan.thing.address), change="orphan", detail=detail)
+def orphan_drift(orphans: Sequence[Orphan], state: State) -> list[Drift]:
+    """How orphans are shown: by their ids as well, where the address alone does not say which one it is."""
+    times = Counter([*(o.thing.address for o in orphans), *state.records])
+    out: list[Drift] = []
+    for orphan in orphans:
+        address = orphan.thing.address
+        which = f" ({orphan.id})" if times[address] > 1 else ""
+        detail = f"made by this state, but not recorded{which}"
+        out.append(Drift(address=str(address), change="orphan", detail=detail))
+    return out
 
 
 def _look_for(

@@ -80,8 +80,11 @@ def look(
     hosts: Iterable[Host] = (),
     offline: bool = False,
     offers: bool = True,
+    every: bool = False,
 ) -> Seen:
     """What is there now. Offline nothing is contacted: the last observations and the catalogs are used.
+
+    With `every`, backends of which nothing is recorded are looked at, too.
 
     `hosts` are those that shall be nodes: the ones that are none yet are looked at with the offers.
     """
@@ -89,6 +92,8 @@ def look(
     if not offline:
         names = sorted({r.backend or LOCAL for r in state.records.values() if r.address.kind in MADE})
         names = sorted({*names, *(i.backend or LOCAL for i in state.intents)})
+        if every and state.lineage:
+            names = sorted({*names, *(n for n in backends.names() if not _of_hosts(backends, n))})
         for name in names:
             _look_at(state, name, backends, found)
     found.diagnostics += _taken_up(found.resolutions)
@@ -104,7 +109,7 @@ def look(
         )
         known |= more
         found.diagnostics += notes
-    drift = (*found.compared.drift, *map(orphan_drift, found.compared.orphans))
+    drift = (*found.compared.drift, *orphan_drift(found.compared.orphans, state))
     inventory = Inventory(
         readiness=found.readiness if not offline else state.readiness,
         ranks=found.ranks,
@@ -117,6 +122,12 @@ def look(
         diagnostics=tuple(found.diagnostics),
     )
     return Seen(inventory, found.resolutions, found.compared.orphans)
+
+
+def _of_hosts(backends: Backends, name: str) -> bool:
+    """Whether it makes no machines: of hosts those are looked at that are recorded."""
+    declared = backends.declared.get(name)
+    return declared is not None and declared.provider == SSH
 
 
 def _offers(backends: Backends, found: _Look, *, offline: bool) -> dict[str, tuple[Offer, ...]]:
