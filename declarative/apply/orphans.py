@@ -41,7 +41,9 @@ def as_record(orphan: Orphan, state: State) -> Record:
 
 
 def protected(orphan: Orphan) -> bool:
-    """Whether it was made to be kept."""
+    """Whether it was made to be kept; a disk of which that is not known counts as one."""
+    if not orphan.thing.known:
+        return orphan.thing.address.kind == "volume"
     return bool(orphan.thing.inputs.get("prevent_destroy"))
 
 

@@ -60,6 +60,9 @@ def adopt(session: Session, address: str | None, made: str | None, lock_timeout:
         few = matching(found, wanted, made)
         if len(few) != 1:
             raise _none(address, few, found)
+        if not few[0].thing.known:
+            summary = f"{address} cannot be adopted: its backend keeps no more of it than its name"
+            raise failed("usage", summary, "delete it: `fleetform destroy --orphans`, or by hand")
         record = as_record(few[0], state)
         writer.adopt(record)
         if wanted.kind == "node":
