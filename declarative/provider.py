@@ -132,6 +132,11 @@ class Thing:
     """Whether the backend knows the inputs. Where it can keep no more than a name, those that are recorded
     hold, and `inputs` is empty.
     """
+    actual: Mapping[str, Any] = field(default_factory=dict)
+    """Inputs that somebody else changed since, as they are now; see also `state.TAGS` and `state.ANOTHERS`.
+
+    Empty where the backend cannot tell, and where all is as it was made.
+    """
 
 
 class Source(Protocol):
@@ -259,6 +264,21 @@ class Provider(Protocol):
 
     def read_log(self, node: Record, attempt: str, offset: int, limit: int = 65536) -> bytes:
         """Up to `limit` bytes of the attempt's output from byte `offset`; empty where there is no more."""
+        ...
+
+
+@runtime_checkable
+class Recalls(Protocol):
+    """A provider that lists things by what is written on them, which people may remove: it also knows things
+    by their ids.
+    """
+
+    def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | None]:
+        """What recorded things are by their ids alone, whatever is written on them.
+
+        None is for one of which the backend itself says that it has ended. One that the backend knows nothing
+        of is left out: it may be another account that was asked.
+        """
         ...
 
 

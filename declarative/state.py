@@ -195,6 +195,14 @@ MADE_AS = "made_as"
 as they were when it was made. The real thing still carries them."""
 
 
+TAGS = "tags"
+"""Among what others changed about a thing (`provider.Thing.actual`): what is left of the tags that it was
+made with, those that say whose it is included. They are put back in place."""
+
+ANOTHERS = "owner"
+"""Among the same: whose it says that it is, where that is somebody else. Nobody touches it."""
+
+
 def made_as(record: Record) -> Address:
     """The address under which a thing was made: its backend knows it by no other."""
     known = record.outputs.get(MADE_AS)

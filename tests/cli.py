@@ -101,9 +101,9 @@ class Project:
         """Run `fleetform apply --auto-approve ARGS`."""
         return self.run("apply", "--auto-approve", *args, code=code, env=env)
 
-    def plan(self, *args: str, code: int = 0) -> Any:
+    def plan(self, *args: str, code: int = 0, env: Mapping[str, str] | None = None) -> Any:
         """The plan, as data."""
-        return self.run("plan", "--json", *args, code=code).json
+        return self.run("plan", "--json", *args, code=code, env=env).json
 
     def ids(self, *args: str, code: int = 0) -> list[str]:
         """The ids of the plan's actions."""

@@ -3,10 +3,12 @@
 from declarative.apply.again import Due, Retries, part_for
 from declarative.apply.backends import Backends
 from declarative.apply.bundles import changed_files, named
+from declarative.apply.drift import Orphan
 from declarative.apply.execute import Tools
 from declarative.apply.hosts import survey
 from declarative.apply.inventory import Seen, look, node_of_rank
 from declarative.apply.launch import missing_env
+from declarative.apply.orphans import as_record, delete_orphans, matching, protected
 from declarative.apply.run import apply
 from declarative.apply.settle import VanishedError, check_vanished, refresh, settle
 from declarative.apply.walk import ActionResult, Listener, Outcome
@@ -18,22 +20,27 @@ __all__ = [
     "Backends",
     "Due",
     "Listener",
+    "Orphan",
     "Outcome",
     "Retries",
     "Seen",
     "Tools",
     "VanishedError",
     "apply",
+    "as_record",
     "cause_of",
     "changed_files",
     "check_vanished",
+    "delete_orphans",
     "follow",
     "is_over",
     "look",
+    "matching",
     "missing_env",
     "named",
     "node_of_rank",
     "part_for",
+    "protected",
     "ranks_of",
     "refresh",
     "settle",

@@ -1,24 +1,25 @@
 """Looking: what is there, how nodes and ranks are doing, and what came of calls that were cut short.
 
 Reads the backends and keeps nothing. An empty answer is no evidence: what a listing lacks is asked for
-once more by its token before it counts as gone, and a backend that cannot be read leaves its nodes unknown.
+once more before it counts as gone (`drift`), and a backend that cannot be read leaves its nodes unknown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 from declarative.apply.backends import Backends
+from declarative.apply.drift import PATIENCE, Compared, Orphan, compare, orphan_drift, orphans
 from declarative.apply.hosts import host_of, host_offers, listed, silent_nodes
-from declarative.apply.renamed import as_recorded, kept, record_token, to_make
+from declarative.apply.renamed import Renamed, as_recorded, kept, record_token, to_make
 from declarative.diagnostic import Diagnostic, Severity
-from declarative.plan import Drift, Inventory
+from declarative.plan import Inventory
 from declarative.provider import Provider, ProviderError, Thing
 from declarative.resource import CATALOGUED, LOCAL, SSH, Host, Offer, catalog_offers, merge_offers
-from declarative.retry import Policy, call
+from declarative.retry import call
 from declarative.state import (
     MADE_AS,
     STARTED,
@@ -59,21 +60,17 @@ class Seen:
 
     inventory: Inventory
     resolutions: list[Resolution] = field(default_factory=list)
+    orphans: list[Orphan] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class _Look:
     readiness: dict[str, Readiness] = field(default_factory=dict)
     ranks: dict[str, RankStatus] = field(default_factory=dict)
-    gone: set[Address] = field(default_factory=set)
-    drift: list[Drift] = field(default_factory=list)
+    compared: Compared = field(default_factory=Compared)
     recovered: dict[Address, Record] = field(default_factory=dict)
     resolutions: list[Resolution] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
-
-
-_PATIENCE = Policy(deadline=30.0, longest=5.0)
-"""Reading waits less long than writing: the user is looking at the screen."""
 
 
 def look(
@@ -83,8 +80,11 @@ def look(
     hosts: Iterable[Host] = (),
     offline: bool = False,
     offers: bool = True,
+    every: bool = False,
 ) -> Seen:
     """What is there now. Offline nothing is contacted: the last observations and the catalogs are used.
+
+    With `every`, backends of which nothing is recorded are looked at, too.
 
     `hosts` are those that shall be nodes: the ones that are none yet are looked at with the offers.
     """
@@ -92,26 +92,42 @@ def look(
     if not offline:
         names = sorted({r.backend or LOCAL for r in state.records.values() if r.address.kind in MADE})
         names = sorted({*names, *(i.backend or LOCAL for i in state.intents)})
+        if every and state.lineage:
+            names = sorted({*names, *(n for n in backends.names() if not _of_hosts(backends, n))})
         for name in names:
             _look_at(state, name, backends, found)
     found.diagnostics += _taken_up(found.resolutions)
     known = _offers(backends, found, offline=offline) if offers else {}
     if offers:
         more, notes = host_offers(
-            hosts, state, backends, gone=found.gone, recovered=found.recovered.keys(), offline=offline
+            hosts,
+            state,
+            backends,
+            gone=found.compared.gone,
+            recovered=found.recovered.keys(),
+            offline=offline,
         )
         known |= more
         found.diagnostics += notes
+    drift = (*found.compared.drift, *orphan_drift(found.compared.orphans, state))
     inventory = Inventory(
         readiness=found.readiness if not offline else state.readiness,
         ranks=found.ranks,
-        gone=frozenset(found.gone),
-        drift=tuple(sorted(found.drift, key=lambda d: (d.address, d.change))),
+        gone=frozenset(found.compared.gone),
+        unsure=frozenset(found.compared.unsure),
+        altered=found.compared.altered,
+        drift=tuple(sorted(drift, key=lambda d: (d.address, d.change, d.detail))),
         recovered=found.recovered,
         offers=known,
         diagnostics=tuple(found.diagnostics),
     )
-    return Seen(inventory, found.resolutions)
+    return Seen(inventory, found.resolutions, found.compared.orphans)
+
+
+def _of_hosts(backends: Backends, name: str) -> bool:
+    """Whether it makes no machines: of hosts those are looked at that are recorded."""
+    declared = backends.declared.get(name)
+    return declared is not None and declared.provider == SSH
 
 
 def _offers(backends: Backends, found: _Look, *, offline: bool) -> dict[str, tuple[Offer, ...]]:
@@ -126,7 +142,7 @@ def _offers(backends: Backends, found: _Look, *, offline: bool) -> dict[str, tup
         if not offline or (backend.provider if backend else LOCAL) in CATALOGUED:
             try:
                 provider = backends.get(name)
-                reported = call(provider.offers, policy=_PATIENCE)
+                reported = call(provider.offers, policy=PATIENCE)
             except ProviderError as error:
                 found.diagnostics.append(_unreadable(name, error))
         out[name] = merge_offers(declared, reported)
@@ -180,19 +196,19 @@ def _look_at(state: State, name: str, backends: Backends, found: _Look) -> None:
         if backends.hosts(name):
             _look_at_hosts(state, name, backends, found)
             return
-        things = call(provider.inventory, policy=_PATIENCE)
-        _compare(state, name, things, lambda _: provider, found)
+        things = call(provider.inventory, policy=PATIENCE)
+        _compare(state, name, things, lambda _: provider, found, recall=provider)
         _resolve(state, name, lambda _: provider, found)
     except ProviderError as error:
         found.diagnostics.append(_unreadable(name, error))
         unknown = Readiness(state=NodeState.UNKNOWN, reason=error.summary)
         found.readiness.update({n.address.name: unknown for n in nodes})
-    nodes = [r for r in nodes if r.address not in found.gone]
+    nodes = [r for r in nodes if r.address not in found.compared.gone]
     nodes += [r for a, r in found.recovered.items() if a.kind == "node" and r.backend == name]
     if provider is not None and nodes:
         # Asked of each node itself: these answers hold, listing or not.
         try:
-            found.readiness.update(call(lambda: provider.readiness(nodes), policy=_PATIENCE))
+            found.readiness.update(call(lambda: provider.readiness(nodes), policy=PATIENCE))
         except ProviderError as error:
             found.diagnostics.append(_unreadable(name, error))
         found.ranks.update(poll(state, provider, nodes))
@@ -202,7 +218,7 @@ def _look_at_hosts(state: State, name: str, backends: Backends, found: _Look) ->
     """A backend of hosts: the nodes are asked first, and those that are silent hide nothing of the others."""
     provider = backends.get(name)
     nodes = [r for r in state.of("node") if (r.backend or LOCAL) == name]
-    readiness = call(lambda: provider.readiness(nodes), policy=_PATIENCE)
+    readiness = call(lambda: provider.readiness(nodes), policy=PATIENCE)
     found.readiness.update(readiness)
     silent = {made_as(r).name for r in nodes if r.address.name in silent_nodes(readiness)}
     things, faults = listed(backends, name, silent)
@@ -217,11 +233,11 @@ def _look_at_hosts(state: State, name: str, backends: Backends, found: _Look) ->
 
     _compare(state, name, things, at, found, unlisted=unlisted)
     _resolve(state, name, at, found, unlisted=unlisted)
-    there = [r for r in nodes if r.address not in found.gone]
+    there = [r for r in nodes if r.address not in found.compared.gone]
     fresh = [r for a, r in found.recovered.items() if a.kind == "node" and r.backend == name]
     fresh = [r for r in fresh if r.address.name not in readiness]
     if fresh:
-        found.readiness.update(call(lambda: provider.readiness(fresh), policy=_PATIENCE))
+        found.readiness.update(call(lambda: provider.readiness(fresh), policy=PATIENCE))
     asked = [r for r in (*there, *fresh) if made_as(r).name not in silent]
     found.ranks.update(poll(state, provider, asked))
 
@@ -229,48 +245,27 @@ def _look_at_hosts(state: State, name: str, backends: Backends, found: _Look) ->
 def _compare(
     state: State,
     name: str,
-    things: Iterable[Thing],
+    things: Sequence[Thing],
     at: Callable[[Record], Provider],
     found: _Look,
     *,
     unlisted: Collection[str] = (),
+    recall: Renamed | None = None,
 ) -> None:
-    """Gone, changed and orphaned: what is recorded against what is listed.
+    """What is recorded against what is listed; what is on hosts that are `unlisted` is left as it is.
 
     `at` says whom to ask for a thing: of hosts the one that it is on, for others may be silent.
-    By address and token: a cloud may take a name twice, and another backend's thing of that name is another.
-    What is on hosts that are `unlisted` is left as it is.
     """
     mine = [r for r in state.records.values() if (r.backend or LOCAL) == name and r.address.kind in MADE]
-    there = {(t.address, t.token): t for t in things}
     pending = {i.address for i in state.intents}
     known = {(made_as(r), record_token(state, r)) for r in mine}
     known |= {(_asked(state, i)[0], i.token) for i in state.intents if (i.backend or LOCAL) == name}
-    for record in mine:
-        if record.address in pending or (unlisted and host_of(state, record) in unlisted):
-            continue
-        thing = there.get((made_as(record), record_token(state, record)))
-        if thing is None and record.address.kind != "attachment":
-            # Asked for once more, by its token: a listing without it is not yet its end.
-            thing = call(_finder(at(record), state, record), policy=_PATIENCE)
-            if thing is None:
-                found.gone.add(record.address)
-                found.drift.append(
-                    Drift(address=str(record.address), change="gone", detail="not there any more")
-                )
-        seen = as_recorded(thing, record) if thing and thing.known else dict(record.inputs)
-        if seen != dict(record.inputs):
-            off = [k for k in sorted({*seen, *record.inputs}) if seen.get(k) != record.inputs.get(k)]
-            detail = f"differs in {', '.join(off)}"
-            found.drift.append(Drift(address=str(record.address), change="changed", detail=detail))
-    for address, _ in sorted(set(there) - known):
-        detail = "made by this state, but not recorded"
-        found.drift.append(Drift(address=str(address), change="orphan", detail=detail))
-
-
-def _finder(provider: Provider, state: State, record: Record) -> Callable[[], Thing | None]:
-    wanted = record_token(state, record)
-    return lambda: provider.find(made_as(record), wanted)
+    judged = [
+        r for r in mine if r.address not in pending and not (unlisted and host_of(state, r) in unlisted)
+    ]
+    compare(state, judged, things, at, found.compared, recall=recall)
+    ours = {(r.backend, str(r.outputs.get("id"))) for r in mine if r.outputs.get("id")}
+    found.compared.orphans += [o for o in orphans(name, things, known) if (name, o.id) not in ours]
 
 
 def _asked(state: State, intent: Intent) -> tuple[Address, dict[str, Any] | None]:
@@ -307,7 +302,7 @@ def _resolve(
         if resolution.record:
             found.recovered[intent.address] = resolution.record
         if resolution.gone:
-            found.gone.add(intent.address)
+            found.compared.gone.add(intent.address)
         if resolution.status:
             found.ranks[intent.address.name] = resolution.status
 
@@ -327,7 +322,7 @@ def _host_of(state: State, intent: Intent) -> str:
 
 def _resolve_thing(state: State, intent: Intent, provider: Provider) -> Resolution:
     address, known = _asked(state, intent)
-    thing = call(lambda: provider.find(address, intent.token), policy=_PATIENCE)
+    thing = call(lambda: provider.find(address, intent.token), policy=PATIENCE)
     if intent.op == "delete":
         return Resolution(intent=intent, gone=thing is None)
     have = state.records.get(intent.address)
@@ -362,7 +357,7 @@ def _resolve_rank(state: State, intent: Intent, provider: Provider) -> Resolutio
         generation=intent.generation,
     )
     attempt = attempt_id(record)
-    status = call(lambda: provider.poll(node, [attempt]), policy=_PATIENCE)[attempt]
+    status = call(lambda: provider.poll(node, [attempt]), policy=PATIENCE)[attempt]
     if status is None:
         return Resolution(intent=intent)
     return Resolution(intent=intent, record=record, status=status)
@@ -389,7 +384,7 @@ def poll(state: State, provider: Provider, nodes: Iterable[Record]) -> dict[str,
     def ask(node: Record) -> dict[str, RankStatus]:
         ranks = {attempt_id(r): r.address.name for r in by_node[node.address.name]}
         try:
-            answers = call(lambda: provider.poll(node, sorted(ranks)), policy=_PATIENCE)
+            answers = call(lambda: provider.poll(node, sorted(ranks)), policy=PATIENCE)
         except ProviderError:
             return {}
         never = RankStatus(state=RankState.LOST, cause=f"{node.address} knows nothing of it")

@@ -23,6 +23,7 @@ from declarative.provider import (
     PermanentKind,
     Provider,
     Reaches,
+    Recalls,
     Terminal,
     Terminals,
     Thing,
@@ -134,6 +135,14 @@ class Renamed:
     def find(self, address: Address, token: str) -> Thing | None:
         """See the port. The address is the one that it was made with."""
         return self._provider.find(address, token)
+
+    def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | None] | None:
+        """See `provider.Recalls`, by present addresses; None for a provider that cannot."""
+        if not isinstance(self._provider, Recalls):
+            return None
+        names = {made_as(record): record.address for record in records}
+        found = self._provider.recall([self._own(record) for record in records])
+        return {names[address]: thing for address, thing in found.items()}
 
     def create(
         self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]

@@ -48,20 +48,26 @@ LONGEST_CALL = 3600.0
 
 
 class VanishedError(Exception):
-    """Several things of one backend are gone at once: the user decides whether to believe it (DESIGN §8)."""
+    """More is gone than is to be believed without a question: the user decides (DESIGN §8)."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
         names = [str(a) for a in addresses]
         shown = ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
         self.code = "vanished"
-        self.summary = f"{len(names)} things are gone at once: {shown}"
-        self.hint = "nothing was changed; if they really are gone: `fleetform apply --accept-vanished`"
+        one = (
+            f"{shown} is gone, and so is everything else that would show that this is the right place to look"
+        )
+        self.summary = f"{len(names)} things are gone at once: {shown}" if len(names) > 1 else one
+        self.hint = (
+            "nothing was changed; are these the credentials, the endpoint and the regions that they were "
+            "made with? If they really are gone: `fleetform apply --accept-vanished`"
+        )
         super().__init__(self.summary)
 
 
 def check_vanished(state: State, seen: Seen) -> None:
-    """`VanishedError` if several nodes and volumes of one backend are gone that nobody was deleting."""
-    several = vanished(state, seen.inventory.gone)
+    """`VanishedError` if nodes and volumes that nobody was deleting are gone: several, or without a sign."""
+    several = vanished(state, seen.inventory)
     if several:
         raise VanishedError(several)
 

@@ -19,17 +19,20 @@ from declarative.cli.session import (
 
 @click.command("destroy", short_help="delete everything but what is protected")
 @approve_option
+@click.option(
+    "--orphans", is_flag=True, help="Delete what this state made and does not record, and nothing else."
+)
 @parallelism_option
 @vanished_option
 @json_option
 @lock_option
 @project_command
 @state_errors
-def command(session: Session, **options: Any) -> int:
+def command(session: Session, *, orphans: bool, **options: Any) -> int:
     """Stop all tasks and delete all nodes and volumes, but for those with `prevent_destroy`.
 
     It is the plan to nothing: the same steps, in reverse. Volumes are protected unless they say otherwise;
-    what is left is named.
+    what is left is named. With --orphans, what is recorded stays as it is.
     """
     from declarative.resource import Desired
 
@@ -38,6 +41,10 @@ def command(session: Session, **options: Any) -> int:
     desired = loaded.desired if loaded else Desired()
     nothing = Desired(project=desired.project, backends=desired.backends)
     with Run(session, nothing, "destroy", options) as run:
+        if orphans:
+            from declarative.cli import orphans as forgotten
+
+            return forgotten.destroy(run)
         code = run.converge(destroy=True)
         if run.done:
             _say_kept(run)

@@ -31,9 +31,9 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Only say what wou
 MOST_NAMED = 5
 
 STAYS = """\
-What they stand for stays as it is. `fleetform plan` and `fleetform state check` call it an `orphan`; no
-command adopts, changes or deletes it. An apply that declares it makes another one, or fails where its name
-is taken.
+What they stand for stays as it is. `fleetform plan` and `fleetform state check` call it an `orphan`:
+`fleetform state adopt ADDRESS` records it again, `fleetform destroy --orphans` deletes it, and no other
+command touches it. An apply that declares it makes another one, or fails where its name is taken.
 """
 RUNS_ON = (
     "{names} may still run, and nothing watches or stops {it} any more: `fleetform stop` comes before this.\n"

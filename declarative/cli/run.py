@@ -80,7 +80,7 @@ class Run:
             self._say_waiting(plan, writer.state())
             self.check_env(plan, writer.state())
             if plan.actions:
-                self._ask()
+                self.ask()
             return self._carry_out(plan, writer)
 
     def make_plan(
@@ -130,7 +130,7 @@ class Run:
                 )
             )
 
-    def _ask(self) -> None:
+    def ask(self) -> None:
         """Consent: by `--auto-approve`, or at the prompt of a terminal."""
         if self.options["auto_approve"]:
             return
@@ -157,7 +157,7 @@ class Run:
             with stopping(STOPPING) as stop:
                 results = self.perform(plan, writer, stop)
                 interrupted = stop.is_set()
-        self._report(results)
+        self.report(results)
         if interrupted:
             return INTERRUPTED
         self.done = True
@@ -173,7 +173,7 @@ class Run:
             environ=os.environ,
             now=now,
             stopping=stop,
-            listener=self._listener(len(plan.actions)),
+            listener=self.listener(len(plan.actions)),
         )
         return apply(plan, tools, parallelism=self.options["parallelism"])
 
@@ -224,7 +224,7 @@ class Run:
         self.out.write(to_line(data) + "\n")
         self.out.flush()
 
-    def _listener(self, total: int = 0) -> Progress:
+    def listener(self, total: int = 0) -> Progress:
         from declarative.render import Progress
 
         if self._progress is None:
@@ -238,9 +238,9 @@ class Run:
 
     def note(self, rank: str, status: RankStatus) -> None:
         """A rank changed its state."""
-        self._listener().rank(f"rank/{rank}", status.state.value, status.cause)
+        self.listener().rank(f"rank/{rank}", status.state.value, status.cause)
 
-    def _report(self, results: tuple[ActionResult, ...]) -> None:
+    def report(self, results: tuple[ActionResult, ...]) -> None:
         from declarative.render import report_text
 
         if self.as_json:
@@ -253,7 +253,7 @@ class Run:
 
     def say(self, text: str) -> None:
         """Something worth saying that is about no single action."""
-        self._listener().note(text)
+        self.listener().note(text)
 
     def say_running(self) -> None:
         """What goes on after the command, and how to follow it."""

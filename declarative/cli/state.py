@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from declarative.cli import complete, edit
+from declarative.cli import complete, edit, orphans
 from declarative.cli.session import (
     Session,
     emit,
@@ -29,7 +29,7 @@ def command() -> None:
     """Look into what is recorded (nodes, volumes, reservations, attachments, ranks); change it by hand."""
 
 
-for _changes in (edit.rm, edit.mv, edit.push):
+for _changes in (edit.rm, edit.mv, edit.push, orphans.adopt):
     command.add_command(_changes)
 
 

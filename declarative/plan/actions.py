@@ -81,7 +81,7 @@ def _volume_actions(steps: Steps, volumes: Mapping[str, VolumeFate], recorded: S
                 Action(
                     op=Op.UPDATE,
                     address=address,
-                    reason=Reason.CHANGED,
+                    reason=fate.reason,
                     because=fate.because,
                     before=fate.record.inputs,
                     after=fate.after,
@@ -95,13 +95,13 @@ def _node_actions(steps: Steps, fleets: Fleets, outcome: Outcome, recorded: Stat
     for fate in fleets.fates.values():
         if fate.goes:
             _delete(steps, fate.record, fate.goes, fate.because)
-        elif fate.changed:
+        elif fate.changed or fate.mended:
             steps.add(
                 Action(
                     op=Op.UPDATE,
                     address=fate.record.address,
-                    reason=Reason.CHANGED,
-                    because=fate.changed,
+                    reason=Reason.CHANGED if fate.changed else Reason.DRIFT,
+                    because=fate.changed or fate.mended,
                     before=fate.record.inputs,
                     after=fate.after,
                     backend=fate.record.backend,

@@ -71,7 +71,9 @@ def _judge(asked: Question, stuck: frozenset[str]) -> Fates:
     for name in stuck:
         fates[name].fate = Fate.KEPT
     pinned = _held(state, stuck)
-    volumes, errors = volume_fates.judge_all(desired, state, destroy=asked.destroy, pinned=pinned)
+    volumes, errors = volume_fates.judge_all(
+        desired, state, destroy=asked.destroy, pinned=pinned, altered=asked.inventory.altered
+    )
     freed = _freed(state, fates)
     while True:
         fleets = Fleets(desired, state, asked.inventory, asked.now, freed=freed, pinned=pinned)

@@ -15,7 +15,7 @@ from declarative.plan.hosts import backend_of, declared_hosts, found_offer, offe
 from declarative.plan.types import Inventory, Reason
 from declarative.resource import LOCAL, SSH, Desired, Host, Offer, fleet_marks, shape_of, shaped, zone_of
 from declarative.spec import Fleet, SpotPolicy
-from declarative.state import Address, NodeState, Readiness, Record, State, natural
+from declarative.state import ANOTHERS, TAGS, Address, NodeState, Readiness, Record, State, natural
 
 
 @dataclass(slots=True)
@@ -29,6 +29,8 @@ class NodeFate:
     """It goes and a node of the same name takes its place."""
     because: tuple[str, ...] = ()
     after: dict[str, Any] = field(default_factory=dict)
+    mended: tuple[str, ...] = ()
+    """What others changed about it, and is put back in place."""
 
     @property
     def idle(self) -> bool:
@@ -158,6 +160,7 @@ class Fleets:
         self.now = now
         self.state = state
         self.pinned = pinned
+        self.altered = inventory.altered
         self.diagnostics: list[Diagnostic] = []
         self.fates: dict[str, NodeFate] = {}
         self.offers: dict[str, tuple[Offer, ...]] = {}
@@ -220,12 +223,15 @@ class Fleets:
     def _keep(self, fate: NodeFate, fleet: Fleet, host: Host | None) -> None:
         """Change it in place, or make it anew once it is idle if it does not keep the limits any more."""
         marks = fleet_marks(fleet)
-        off = self._off(fate, fleet, host)
-        if off and fate.idle:
-            fate.goes, fate.again, fate.because = Reason.MISMATCH, True, (off,)
+        off, other = self._off(fate, fleet, host), self._altered(fate)
+        if (off or other) and fate.idle:
+            fate.goes, fate.again = (Reason.MISMATCH, True) if off else (Reason.DRIFT, True)
+            fate.because = (off or str(other),)
             return
         if off:
             self._stays(fate, f"it does not keep the fleet's `{off}` any more", "replaced")
+        elif other:
+            self._stays(fate, f"somebody else changed its `{other}`", "replaced")
         # What is declared of a host's shape changes with its node alone.
         if host is not None and _declared(fate) == host.declared:
             marks["host"] = dict(host.fields)
@@ -238,6 +244,12 @@ class Fleets:
             return limits(fleet, allowed_backends(self.desired, fleet), offer_of(fate.record))
         anew = _declared(fate) != host.declared and _host_key(fate) in self.found
         return "ssh_config" if anew else None
+
+    def _altered(self, fate: NodeFate) -> str | None:
+        """What others changed about a node and cannot be put back: it is not what was planned with."""
+        found = self.altered.get(fate.record.address, {})
+        fate.mended = (TAGS,) if TAGS in found and ANOTHERS not in found else ()
+        return next((key for key in sorted(found) if key not in (TAGS, ANOTHERS)), None)
 
     def _let_go(self, fate: NodeFate, *, pinned: bool) -> None:
         """Its host is not declared any more: it goes when nothing runs on it, and when it can."""

@@ -68,7 +68,7 @@ def make(
         cost=cost(fleets, outcome),
         nodes=node_previews(state, fleets, found.tasks, outcome),
         diagnostics=in_order(diagnostics),
-        vanished=tuple(map(str, vanished(recorded, inventory.gone))),
+        vanished=tuple(map(str, vanished(recorded, inventory))),
         suggestions=() if destroy else suggestions(state, fleets, found.tasks, outcome),
         waiting=_waiting(found),
         observed_at=_observed_at(state),

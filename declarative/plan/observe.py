@@ -6,7 +6,6 @@ whoever records it later (DESIGN §5).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from declarative.plan.types import Inventory
@@ -49,15 +48,17 @@ def effective(state: State, inventory: Inventory) -> State:
     return replace(state, records=kept, ranks=ranks, readiness={**state.readiness, **inventory.readiness})
 
 
-def vanished(recorded: State, gone: Iterable[Address]) -> tuple[Address, ...]:
-    """Nodes and volumes of one backend of which several are gone at once, and which nobody was deleting.
+def vanished(recorded: State, inventory: Inventory) -> tuple[Address, ...]:
+    """Nodes and volumes that are gone and that nobody was deleting: several of one backend at once, or any
+    while nothing shows that it was the right place to ask.
 
     That is more likely a fault than the truth: the user decides whether to believe it (DESIGN §8).
     """
     deleting = {intent.address for intent in recorded.intents if intent.op == "delete"}
     by_backend: dict[str, list[Address]] = {}
-    for address in sorted(set(gone) - deleting):
+    for address in sorted(inventory.gone - deleting):
         record = recorded.records.get(address)
         if record and address.kind in {"node", "volume"}:
             by_backend.setdefault(record.backend or LOCAL, []).append(address)
-    return tuple(a for found in by_backend.values() if len(found) > 1 for a in found)
+    doubtful = (found for found in by_backend.values() if len(found) > 1 or inventory.unsure & {*found})
+    return tuple(a for found in doubtful for a in found)

@@ -38,6 +38,7 @@ class Reason(StrEnum):
     SURPLUS = "surplus"
     IDLE = "idle"
     MISMATCH = "mismatch"
+    DRIFT = "drift"
     DESTROY = "destroy"
 
 
@@ -178,6 +179,10 @@ class Inventory:
     readiness: Mapping[str, Readiness] = field(default_factory=dict)
     ranks: Mapping[str, RankStatus] = field(default_factory=dict)
     gone: frozenset[Address] = frozenset()
+    unsure: frozenset[Address] = frozenset()
+    """Of those, what may only seem so: nothing of this state was seen where they were looked for."""
+    altered: Mapping[Address, Mapping[str, Any]] = field(default_factory=dict)
+    """What others changed about things that are there, and how it is now (`provider.Thing.actual`)."""
     drift: tuple[Drift, ...] = ()
     recovered: Mapping[Address, Record] = field(default_factory=dict)
     offers: Mapping[str, tuple[Offer, ...]] = field(default_factory=dict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from declarative.diagnostic import Diagnostic, Severity
@@ -11,7 +12,7 @@ from declarative.plan.hosts import has_hosts, ways
 from declarative.plan.types import Reason
 from declarative.resource import Desired
 from declarative.spec.values import Size
-from declarative.state import Address, Record, State
+from declarative.state import ANOTHERS, TAGS, Address, Record, State
 
 IN_PLACE = ("size", "tags", "prevent_destroy", "host")
 
@@ -33,11 +34,17 @@ class VolumeFate:
 
 
 def judge_all(
-    desired: Desired, state: State, *, destroy: bool, pinned: frozenset[Address] = frozenset()
+    desired: Desired,
+    state: State,
+    *,
+    destroy: bool,
+    pinned: frozenset[Address] = frozenset(),
+    altered: Mapping[Address, Mapping[str, Any]] = MappingProxyType({}),
 ) -> tuple[dict[str, VolumeFate], list[Diagnostic]]:
     """The fates of all volumes, and an error for each that is protected and would be lost.
 
-    `pinned` ones are held by ranks that have no other place: they stay as they are.
+    `pinned` ones are held by ranks that have no other place: they stay as they are. `altered` is what others
+    changed: of that, tags are put back.
     """
     fates: dict[str, VolumeFate] = {}
     errors: list[Diagnostic] = []
@@ -50,7 +57,11 @@ def judge_all(
         before, after = record.inputs, _settled(record.inputs, want.inputs)
         after = _reached(after, before, hosts)
         if before == after:  # nearly always; all things of one document share their inputs
-            fates[name] = VolumeFate(name=name, record=record, after=after)
+            found = altered.get(record.address, {})
+            mended = (TAGS,) if TAGS in found and ANOTHERS not in found else ()
+            fates[name] = VolumeFate(
+                name=name, record=record, after=after, reason=Reason.DRIFT, because=mended
+            )
             continue
         changed = tuple(sorted(k for k in set(before) | set(after) if before.get(k) != after.get(k)))
         moved = tuple(k for k in changed if k not in IN_PLACE)

@@ -19,7 +19,7 @@ SYMBOLS = {
 }
 PLACED = ("reservation", "attachment")
 """Kinds whose creation takes one line; from three on they share one, as the table of ranks has them all."""
-FORCED = (Reason.CHANGED, Reason.CASCADE, Reason.MISMATCH)
+FORCED = (Reason.CHANGED, Reason.CASCADE, Reason.MISMATCH, Reason.DRIFT)
 INDENT = " " * 6
 _NUMBER = re.compile(r"\d+")
 
@@ -160,6 +160,7 @@ def _words(action: Action) -> str:
         Reason.IDLE: "idle for longer than its fleet's `idle_duration`",
         Reason.DESTROY: "destroy",
         Reason.MISMATCH: f"outside the {because or 'limits'} of {fleet}",
+        Reason.DRIFT: f"{because or 'it'} changed outside of fleetform",
         Reason.CASCADE: f"{because} {'are' if len(action.because) > 1 else 'is'} replaced"
         if because
         else "something that it needs is replaced",

@@ -96,6 +96,11 @@ def _drift(plan: Plan, paint: Paint) -> list[str]:
             for d in plan.drift
         ]
         out += ["Changed outside of fleetform:", "", *columns(rows, paint), ""]
+    if any(d.change == "orphan" for d in plan.drift):
+        out += [
+            "Orphans: `fleetform state adopt ADDRESS` records one, `fleetform destroy --orphans` deletes all."
+        ]
+        out += [""]
     if plan.vanished:
         backend = paint("yellow", f"{plural(len(plan.vanished), 'thing')} of one backend vanished at once:")
         out += [f"{backend} {', '.join(map(clean, plan.vanished))}"]

@@ -262,8 +262,10 @@ class Writer:
         with self._write() as connection:
             if intent is not None and not self._close(connection, intent, "adopted"):
                 return
-            if intent is None and rows.record(connection, record.address) == record:
-                return  # adopted before
+            if intent is None:
+                if rows.record(connection, record.address) == record:
+                    return  # adopted before
+                rows.raise_generation(connection, record.address, record.generation)
             rows.put(connection, record)
             if idle_since is not None:
                 rows.put_node(connection, record.address.name, {"idle_since": idle_since})

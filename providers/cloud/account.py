@@ -13,7 +13,7 @@ from declarative.provider import Config, PermanentError, PermanentKind, Transien
 from declarative.schema import BadValueError
 from declarative.spec.clouds import ANYWHERE
 from declarative.spec.values import Size
-from declarative.state import Address, Record
+from declarative.state import ANOTHERS, TAGS, Address, Record
 from providers.cloud import marks, settings
 from providers.cloud.marks import Mark
 
@@ -60,13 +60,29 @@ class Account:
         """What is written on a thing of ours."""
         return Mark(owner=self.owner, address=address, token=token, inputs=dict(inputs))
 
+    def strange(self, tags: Mapping[str, str], made: Mapping[str, Any]) -> dict[str, Any]:
+        """What is not on a thing any more of what was written there, or is another's; see `Thing.actual`.
+
+        `made` are the inputs that it was made with.
+        """
+        owner = tags.get(marks.OWNER)
+        if owner not in (None, self.owner):
+            return {ANOTHERS: owner}
+        users = {str(k): str(v) for k, v in (made.get("tags") or {}).items()}
+        left = {k: tags[k] for k in users if k in tags}
+        return {} if owner and left == users else {TAGS: left}
+
+    def lost(self, tags: Mapping[str, str]) -> bool:
+        """Whether nothing says whose a thing is."""
+        return marks.OWNER not in tags
+
     def check_owner(self, tags: Mapping[str, str], have: Record, thing: str) -> None:
         """`PermanentError` if a recorded thing does not say that it is ours: nobody deletes what is not."""
         if tags.get(marks.OWNER) != self.owner:
             summary = f"{thing}, recorded as {have.address}, does not carry this state's tags"
             hint = (
-                f"somebody removed them, or it is another's: look at it in {self.CLOUD}, then "
-                "`fleetform state rm` it"
+                f"somebody removed them, or it is another's: look at it in {self.CLOUD}. If it is yours, "
+                "`fleetform apply` puts them back while it is declared; else `fleetform state rm` forgets it"
             )
             raise PermanentError(PermanentKind.CONFLICT, summary, about=str(have.address), hint=hint)
 

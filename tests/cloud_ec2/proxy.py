@@ -96,6 +96,8 @@ class _OneRequest(BaseHTTPRequestHandler):
             self._answer(429, b"slow down", {"Retry-After": "0.02"})
         elif fault == "page":
             self._answer(502, b"<html><body>upstream<br>unavailable</body></html>")
+        elif fault and fault.startswith("<"):  # another answer
+            self._answer(200, fault.encode())
         elif fault and "=" in fault:  # `500=InsufficientInstanceCapacity`
             status, _, code = fault.partition("=")
             self._answer(int(status), ERROR.format(code, "as the test wants it").encode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -82,6 +82,15 @@ class Account(account.Account):
         with ThreadPoolExecutor(min(16, len(regions)), thread_name_prefix="regions") as pool:
             return [found for part in pool.map(look, regions) for found in part]
 
+    def by_region(self, records: Iterable[Record]) -> list[tuple[Region, list[Record]]]:
+        """Records by the region where they are, for those that say so."""
+        found: dict[str, list[Record]] = {}
+        for record in records:
+            name = record.outputs.get("region") or record.inputs.get("region")
+            if name:
+                found.setdefault(str(name), []).append(record)
+        return [(self.region(name), found[name]) for name in sorted(found)]
+
     # -------------------------------------------------------------------------------------- marks
 
     def mine(self, **more: str) -> dict[str, list[str]]:
@@ -101,10 +110,12 @@ class Account(account.Account):
         return {"Name": mark.address.name, **users, **marks.written(mark)}
 
     def retag(self, region: Region, thing: str, have: Mapping[str, str], mark: Mark) -> None:
-        """Write a new mark over the one that `have` holds. May be cut short anywhere, and tried again."""
-        before = marks.read(have, thing)
+        """Write a new mark over the one that `have` holds, or in its place if somebody removed it. May be cut
+        short anywhere, and tried again.
+        """
+        before = {} if self.lost(have) else marks.read(have, thing).inputs
         after = self.tags(mark)
-        users = [k for k in before.inputs.get("tags") or {} if k in have and k not in after]
+        users = [k for k in before.get("tags") or {} if k in have and k not in after]
         region.untag(thing, users)  # first: which they are stands in the old mark
         region.tag(thing, after)
         rest = re.compile(re.escape(marks.INPUTS) + r"\.\d+")

@@ -55,6 +55,8 @@ class Volume:
     zone: str
     size: int
     tags: Mapping[str, str]
+    type: str = ""
+    """Empty if EC2 did not say it."""
     held: tuple[Held, ...] = field(default=())
 
 
@@ -145,6 +147,7 @@ def volume(action: str, found: Mapping[str, Any], region: str) -> Volume:
             zone=found["availabilityZone"],
             size=int(found["size"]),
             tags=tags(found),
+            type=found.get("volumeType") or "",
             held=tuple(
                 Held(instance=h["instanceId"], device=h.get("device") or "", state=h["status"])
                 for h in found.get("attachmentSet") or ()

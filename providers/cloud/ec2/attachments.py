@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -69,6 +69,21 @@ class Attachments:
                 if (thing.address, thing.token) == (address, token):
                     return thing
         return None
+
+    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | None]:
+        """See `provider.Recalls`: None is for a disk that is there, and not on its instance."""
+        out: dict[Address, Thing | None] = {}
+        for region, found in self._account.by_region(records):
+            disks = region.volumes_by_id(str(r.outputs.get("volume")) for r in found)
+            for record in found:
+                volume = disks.get(str(record.outputs.get("volume")))
+                if volume is None:
+                    continue
+                on = (h for h in volume.held if h.instance == record.outputs.get("instance"))
+                held = next((h for h in on if h.state != "detaching"), None)
+                same = Thing(address=record.address, token="", inputs=record.inputs, outputs=record.outputs)
+                out[record.address] = same if held else None
+        return out
 
     # ------------------------------------------------------------------------------------- create
 

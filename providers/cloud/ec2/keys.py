@@ -77,6 +77,11 @@ class Ec2Keys(Keys):
             hint = "bring the file from the machine that made it, or name it under `options.identity_file`"
             raise PermanentError(PermanentKind.CONFLICT, summary, about="identity_file", hint=hint)
 
+    def there(self, region: Region) -> bool:
+        """Whether the state has its pair in a region: nodes of it were made there, by this account."""
+        tags = self._find(region)
+        return tags is not None and tags.get(marks.OWNER) == self._account.owner
+
     def _find(self, region: Region) -> dict[str, str] | None:
         """The tags of the pair; None if there is none."""
         action = "DescribeKeyPairs"

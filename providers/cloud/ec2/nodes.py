@@ -30,6 +30,7 @@ from providers.cloud.ec2.keys import Ec2Keys
 from providers.cloud.ec2.region import Region, tagged
 from providers.cloud.faults import fault
 from providers.cloud.hosts import Seen
+from providers.cloud.marks import Mark
 
 FIXED = ("backend", "region", "zone", "instance_type", "spot", "resources")
 """Inputs of a node that are those of its instance: it is made anew to change them."""
@@ -62,7 +63,41 @@ class Nodes:
     def thing(self, instance: Instance) -> Thing:
         """An instance of ours as a thing."""
         mark = marks.read(instance.tags, instance.id)
-        return Thing(address=mark.address, token=mark.token, inputs=mark.inputs, outputs=outputs(instance))
+        return Thing(
+            address=mark.address,
+            token=mark.token,
+            inputs=mark.inputs,
+            outputs=outputs(instance),
+            actual=self._actual(instance, mark.inputs),
+        )
+
+    def _actual(self, instance: Instance, made: Mapping[str, Any]) -> dict[str, Any]:
+        """What others changed: the tags, and the type, which can be another one once it was stopped."""
+        found = self._account.strange(instance.tags, made)
+        if instance.type != made.get("instance_type", instance.type):
+            found["instance_type"] = instance.type
+        return found
+
+    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | None]:
+        """See `provider.Recalls`. Of what EC2 has forgotten, the key pair tells whether it was there."""
+        out: dict[Address, Thing | None] = {}
+        for region, found in self._account.by_region(records):
+            ids = {r.address: made_id(r, "i") for r in found}
+            there = region.instances_by_id(i for i in ids.values() if i)
+            right = any(there.values()) or self._keys.there(region)
+            for record in found:
+                instance = there.get(ids[record.address] or "")
+                if instance is not None and not instance.gone:
+                    out[record.address] = Thing(
+                        address=record.address,
+                        token=instance.tags.get(marks.TOKEN, ""),
+                        inputs=record.inputs,
+                        outputs=record.outputs,
+                        actual=self._actual(instance, record.inputs),
+                    )
+                elif instance is not None or right:
+                    out[record.address] = None
+        return out
 
     def find(self, address: Address, token: str) -> Thing | None:
         """See the port."""
@@ -149,14 +184,23 @@ class Nodes:
             if have.inputs.get(key) != inputs.get(key):
                 summary = f"{have.address}: `{key}` cannot be changed in place"
                 raise PermanentError(PermanentKind.INVALID, summary, about=key)
-        region, instance = self._of(have)
+        region, instance = self._of(have, untagged=True)
         if instance is None:
             summary = f"{have.address} is not there any more"
             raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(have.address))
+        if self._account.lost(instance.tags):
+            return self._mend(region, instance, have, self._account.mark(have.address, token, inputs))
         made = marks.read(instance.tags, instance.id)
         mark = self._account.mark(made.address, made.token, inputs)
         self._account.retag(region, instance.id, instance.tags, mark)
         return outputs(instance)
+
+    def _mend(self, region: Region, instance: Instance, have: Record, mark: Mark) -> Mapping[str, Any]:
+        """Write everything anew on an instance that says nothing of itself; whose it is comes last."""
+        known = {HOST_KEY: have.outputs.get("host_key"), USER: have.outputs.get("user"), TAKEN: "yes"}
+        region.tag(instance.id, {key: str(value) for key, value in known.items() if value})
+        self._account.retag(region, instance.id, instance.tags, mark)
+        return have.outputs
 
     def delete(self, have: Record) -> None:
         """See the port. An instance that shuts down is gone: nothing brings it back.
@@ -208,14 +252,17 @@ class Nodes:
             self._keys.remove(region)
         self._emptied.discard(region.name)
 
-    def _of(self, have: Record) -> tuple[Region, Instance | None]:
-        """The instance of a record, if it is alive; one that is not ours is an error."""
+    def _of(self, have: Record, *, untagged: bool = False) -> tuple[Region, Instance | None]:
+        """The instance of a record, if it is alive; one that is not ours is an error, and so is one that does
+        not say whose it is, unless that is to be mended.
+        """
         region = self._account.region(have.inputs.get("region"))
         made = made_id(have, "i")
         instance = region.instances_by_id([made]).get(made) if made else None
         if instance is None or instance.gone:
             return region, None
-        self._account.check_owner(instance.tags, have, instance.id)
+        if not (untagged and self._account.lost(instance.tags)):
+            self._account.check_owner(instance.tags, have, instance.id)
         return region, instance
 
     def _of_address(self, region: Region, address: Address) -> list[tuple[Region, str]]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from declarative.provider import Config, Thing
 from declarative.resource import Offer
+from declarative.state import KINDS, Address, Record
 from providers.cloud.ec2.account import Account
 from providers.cloud.ec2.attachments import Attachments
 from providers.cloud.ec2.keys import Ec2Keys
@@ -43,3 +46,12 @@ class Ec2(Cloud):
             *map(self._disks.thing, volumes),
             *self._held.things(volumes, (i.id for i in instances)),
         )
+
+    def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | None]:
+        """See `provider.Recalls`."""
+        kinds = {kind: [r for r in records if r.address.kind == kind] for kind in KINDS}
+        return {
+            **self._instances.recall(kinds["node"]),
+            **self._disks.recall(kinds["volume"]),
+            **self._held.recall(kinds["attachment"]),
+        }

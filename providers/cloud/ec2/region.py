@@ -94,6 +94,12 @@ class Region:
         parts = [every[i : i + VALUES] for i in range(0, len(every), VALUES)]
         return {found.id: found for part in parts for found in self.instances({"instance-id": part})}
 
+    def volumes_by_id(self, ids: Iterable[str]) -> dict[str, Volume]:
+        """Those that there are."""
+        every = sorted(set(ids))
+        parts = [every[i : i + VALUES] for i in range(0, len(every), VALUES)]
+        return {found.id: found for part in parts for found in self.volumes({"volume-id": part})}
+
     def volume(self, made: str) -> Volume | None:
         """One volume; None if there is none of that id."""
         return next(iter(self.volumes({"volume-id": [made]})), None)

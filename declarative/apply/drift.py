@@ -1,0 +1,170 @@
+"""What is recorded, held against what is there: gone, changed, orphaned.
+
+Nothing counts as gone because one listing lacks it. It is asked for once more by its token and, where the
+backend can do that, by its id: whoever removed what is written on a thing has not removed the thing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from declarative.apply.renamed import Renamed, as_recorded, record_token
+from declarative.plan import Drift
+from declarative.provider import Provider, Thing
+from declarative.retry import Policy, call
+from declarative.state import ANOTHERS, TAGS, Address, Record, State, made_as
+
+AT_ONCE = 16
+"""Things that are asked for by their tokens side by side."""
+
+PATIENCE = Policy(deadline=30.0, longest=5.0)
+"""Reading waits less long than writing: the user is looking at the screen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orphan:
+    """What carries this state's owner, and is neither recorded nor about to be."""
+
+    backend: str
+    thing: Thing
+
+    @property
+    def id(self) -> str:
+        """What its backend calls it."""
+        return str(self.thing.outputs.get("id") or "")
+
+
+@dataclass(slots=True)
+class Compared:
+    """What came of it for one backend or several."""
+
+    gone: set[Address] = field(default_factory=set)
+    unsure: set[Address] = field(default_factory=set)
+    """Of those, what the backend knows nothing of, while nothing says that it is the right one to ask."""
+    altered: dict[Address, Mapping[str, Any]] = field(default_factory=dict)
+    """What was changed by others, and how it is now: see `Thing.actual`."""
+    drift: list[Drift] = field(default_factory=list)
+    orphans: list[Orphan] = field(default_factory=list)
+
+    def lost(self, record: Record, detail: str = "not there any more") -> None:
+        """It is gone."""
+        self.gone.add(record.address)
+        self.drift.append(Drift(address=str(record.address), change="gone", detail=detail))
+
+    def found(self, record: Record, thing: Thing) -> None:
+        """It is there, as it was recorded or not."""
+        words = [_said(record, key, thing.actual[key]) for key in sorted(thing.actual)]
+        if thing.actual:
+            self.altered[record.address] = dict(thing.actual)
+        seen = as_recorded(thing, record) if thing.known else dict(record.inputs)
+        if seen != dict(record.inputs):
+            off = [k for k in sorted({*seen, *record.inputs}) if seen.get(k) != record.inputs.get(k)]
+            words.append(f"differs in {', '.join(off)}")
+        if words:
+            self.drift.append(Drift(address=str(record.address), change="changed", detail="; ".join(words)))
+
+
+def compare(
+    state: State,
+    records: Iterable[Record],
+    things: Iterable[Thing],
+    at: Callable[[Record], Provider],
+    found: Compared,
+    *,
+    recall: Renamed | None = None,
+) -> None:
+    """Compare one backend's `records`, all that are to be judged, with all that it lists.
+
+    By address and token: a cloud may take a name twice, and another backend's thing of that name is another.
+    `at` says whom to ask for a thing; `recall` is asked for ids, if it can be.
+    """
+    there = {(t.address, t.token): t for t in things}
+    missing: list[Record] = []
+    for record in records:
+        thing = there.get((made_as(record), record_token(state, record)))
+        if thing is None:
+            missing.append(record)
+        else:
+            found.found(record, thing)
+    if missing:
+        _look_for(state, missing, at, found, recall=recall, alone=not there)
+
+
+def orphans(name: str, things: Iterable[Thing], known: Collection[tuple[Address, str]]) -> list[Orphan]:
+    """Of what a backend lists, all whose address and token nobody knows."""
+    lost = (t for t in things if (t.address, t.token) not in known)
+    return [Orphan(backend=name, thing=t) for t in sorted(lost, key=lambda t: (t.address, t.token))]
+
+
+def orphan_drift(orphans: Sequence[Orphan], state: State) -> list[Drift]:
+    """How orphans are shown: by their ids as well, where the address alone does not say which one it is."""
+    times = Counter([*(o.thing.address for o in orphans), *state.records])
+    out: list[Drift] = []
+    for orphan in orphans:
+        address = orphan.thing.address
+        which = f" ({orphan.id})" if times[address] > 1 else ""
+        detail = f"made by this state, but not recorded{which}"
+        out.append(Drift(address=str(address), change="orphan", detail=detail))
+    return out
+
+
+def _look_for(
+    state: State,
+    missing: Sequence[Record],
+    at: Callable[[Record], Provider],
+    found: Compared,
+    *,
+    recall: Renamed | None,
+    alone: bool,
+) -> None:
+    """What the listing lacks. `alone`: it was empty, so that it shows nothing of whose place was asked."""
+
+    def find(record: Record) -> Thing | None:
+        provider, wanted = at(record), record_token(state, record)
+        return call(lambda: provider.find(made_as(record), wanted), policy=PATIENCE)
+
+    # Who cannot tell by ids says of an attachment no more than that its rank has ended.
+    asked = [r for r in missing if r.address.kind != "attachment"]
+    held = [r for r in missing if r.address.kind == "attachment"]
+    known = call(lambda: recall.recall(missing), policy=PATIENCE) if recall else None
+    asked += held if known is not None else []
+    with ThreadPoolExecutor(min(AT_ONCE, len(asked) or 1), thread_name_prefix="find") as pool:
+        things = dict(zip([r.address for r in asked], pool.map(find, asked), strict=True))
+    for record in asked:
+        thing = things[record.address] or (known or {}).get(record.address)
+        if thing is not None:
+            found.found(record, thing)
+        elif record.address.kind != "attachment":
+            found.lost(record)
+            if alone and known is not None and record.address not in known:
+                found.unsure.add(record.address)
+    for record in held:
+        if known is not None and things[record.address] is None and known.get(record.address) is None:
+            _detached(state, record, found)
+
+
+def _detached(state: State, record: Record, found: Compared) -> None:
+    """A volume that somebody took off its node. A rank that runs goes on without it, and keeps its claim."""
+    rank = str(record.inputs["rank"])
+    status = state.ranks.get(rank)
+    if record.needs & found.gone or (status and status.state.ended):
+        return
+    what = f"detached: volume/{record.inputs['volume']} is not on node/{record.inputs['node']}"
+    if state.get("rank", rank) is None:
+        found.lost(record, what)
+        return
+    detail = f"{what}, and rank/{rank} runs on without it"
+    found.drift.append(Drift(address=str(record.address), change="changed", detail=detail))
+
+
+def _said(record: Record, key: str, now: object) -> str:
+    """One difference in words."""
+    if key == ANOTHERS:
+        return "its tags say that it is another's: it is left alone"
+    if key == TAGS:
+        return "its tags were changed or removed"
+    return f"`{key}` is {now}, and was {record.inputs.get(key)}"

@@ -1,0 +1,86 @@
+"""Orphans, things that carry this state's owner and are not recorded: taken into the state, or deleted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from declarative.apply.backends import Backends
+from declarative.apply.drift import Orphan
+from declarative.apply.walk import INTERRUPTED, ActionResult, Listener, Outcome
+from declarative.provider import ProviderError, token
+from declarative.retry import call
+from declarative.state import MADE_AS, Address, Record, State
+
+ORDER = ("attachment", "node", "volume")
+"""A volume is free once what it is on is gone."""
+MOST_GENERATIONS = 100
+"""How many makings of an address are tried for a token, beyond those that the state knows of."""
+
+
+def as_record(orphan: Orphan, state: State) -> Record:
+    """What is to be recorded of an orphan: the making that its token stands for, or the token itself."""
+    thing, address = orphan.thing, orphan.thing.address
+    used = state.generations.get(address, 0)
+    outputs: Mapping[str, Any] = thing.outputs
+    for generation in range(1, used + MOST_GENERATIONS):
+        if token(state.lineage or "", address, generation, thing.inputs.get("zone")) == thing.token:
+            break
+    else:  # it was renamed, or is from before the state was
+        generation = used + 1
+        outputs = {**outputs, MADE_AS: {"address": str(address), "token": thing.token, "inputs": {}}}
+    return Record(
+        address=address,
+        backend=orphan.backend,
+        inputs=thing.inputs,
+        outputs=outputs,
+        generation=generation,
+    )
+
+
+def protected(orphan: Orphan) -> bool:
+    """Whether it was made to be kept; a disk of which that is not known counts as one."""
+    if not orphan.thing.known:
+        return orphan.thing.address.kind == "volume"
+    return bool(orphan.thing.inputs.get("prevent_destroy"))
+
+
+def delete_orphans(
+    orphans: Sequence[Orphan], backends: Backends, listener: Listener, stopping: threading.Event
+) -> tuple[ActionResult, ...]:
+    """Delete them one after the other, each by its id; what came of each.
+
+    Nothing is written down before: what is left after a crash is an orphan as before.
+    """
+    results: list[ActionResult] = []
+    for orphan in sorted(orphans, key=lambda o: (ORDER.index(o.thing.address.kind), o.thing.address, o.id)):
+        address = orphan.thing.address
+        record = Record(
+            address=address,
+            backend=orphan.backend,
+            inputs=orphan.thing.inputs,
+            outputs=orphan.thing.outputs,
+        )
+        name = f"delete:{address}"
+        outcome, error, hint = Outcome.DONE, None, None
+        if stopping.is_set():
+            outcome, error = Outcome.SKIPPED, INTERRUPTED
+        else:
+            listener.begin(name)
+            try:
+                call(partial(backends.get(orphan.backend).delete, record), stopping=stopping.is_set)
+            except ProviderError as fault:
+                outcome, error, hint = Outcome.FAILED, fault.summary, fault.hint
+        result = ActionResult(
+            id=name, address=str(address), op="delete", outcome=outcome, error=error, hint=hint
+        )
+        results.append(result)
+        listener.end(result)
+    return tuple(results)
+
+
+def matching(orphans: Sequence[Orphan], address: Address, made: str | None) -> list[Orphan]:
+    """Those of an address, or the one with an id."""
+    return [o for o in orphans if o.thing.address == address and made in (None, o.id)]

@@ -1,0 +1,165 @@
+"""`fleetform state adopt` and `destroy --orphans`: about what this state made and does not record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from declarative.cli.run import Run
+from declarative.cli.session import (
+    Session,
+    emit_text,
+    failed,
+    lock_option,
+    now,
+    project_command,
+    state_errors,
+)
+from declarative.cli.signals import INTERRUPTED, stopping
+
+if TYPE_CHECKING:
+    from declarative.apply import Orphan
+    from declarative.diagnostic import Diagnostic
+    from declarative.resource import Desired
+    from declarative.state import Address, State
+
+ADOPTED = ("node", "volume")
+
+
+@click.command("adopt")
+@click.argument("address", required=False)
+@click.option("--id", "made", metavar="ID", help="Which one, where several have that address.")
+@lock_option
+@project_command
+@state_errors
+def adopt(session: Session, address: str | None, made: str | None, lock_timeout: float | None) -> int:
+    """Record what this state made and does not record any more; nothing real is touched.
+
+    ADDRESS is that of a node or a volume which `fleetform plan` calls an orphan; without it, all orphans are
+    listed. What is not declared, the next apply deletes, as it does with all that is recorded.
+    """
+    from declarative.apply import as_record, matching
+    from declarative.store.move import parse
+
+    loaded = session.load(required=False)
+    desired = loaded.desired if loaded else None
+    store = session.store(desired, write=address is not None, create=False)
+    if address is None:
+        found, faults = _orphans(session, desired, store.read())
+        session.say(faults)
+        emit_text(_lines(found) or "There are no orphans.\n")
+        return 0
+    wanted = parse(address)
+    with session.lock(store, "state adopt", lock_timeout) as writer:
+        state = writer.state()
+        _check_free(state, wanted)
+        found, faults = _orphans(session, desired, state)
+        session.say(faults)
+        few = matching(found, wanted, made)
+        if len(few) != 1:
+            raise _none(address, few, found)
+        if not few[0].thing.known:
+            summary = f"{address} cannot be adopted: its backend keeps no more of it than its name"
+            raise failed("usage", summary, "delete it: `fleetform destroy --orphans`, or by hand")
+        record = as_record(few[0], state)
+        writer.adopt(record)
+        if wanted.kind == "node":
+            writer.set_idle(wanted.name, now())
+    emit_text(f"Adopted: {_name(few[0])}\n")
+    return 0
+
+
+def _check_free(state: State, address: Address) -> None:
+    if address.kind not in ADOPTED:
+        hint = "`fleetform destroy --orphans` deletes the others"
+        raise failed("usage", f"{address} cannot be adopted: only nodes and volumes can", hint)
+    have = state.records.get(address)
+    if have is not None:
+        hint = f"give the recorded one another name (`fleetform state mv {address} …`), or delete the orphan"
+        raise failed("exists", f"{address} is recorded already, as {have.outputs.get('id')}", hint)
+    if any(intent.address == address for intent in state.intents):
+        hint = "it is read back from its backend first: run `fleetform apply`"
+        raise failed("open-intent", f"it is not known what came of {address}", hint)
+
+
+def _none(address: str, few: Sequence[Orphan], found: Sequence[Orphan]) -> Exception:
+    if few:
+        ids = ", ".join(o.id for o in few)
+        return failed(
+            "usage", f"{len(few)} orphans have the address {address}", f"say which: `--id` with {ids}"
+        )
+    names = ", ".join(sorted({str(o.thing.address) for o in found})[:5]) or "there are none"
+    return failed("unknown-address", f"`{address}` is no orphan", f"orphans: {names}")
+
+
+def destroy(run: Run) -> int:
+    """Delete all orphans but those that are protected; the exit code."""
+    from declarative.apply import delete_orphans, protected
+
+    with run.session.lock(run.store, run.doing, run.options["lock_timeout"]) as writer:
+        state = writer.state()
+        found, faults = _orphans(run.session, run.desired, state)
+        going = [o for o in found if not protected(o)]
+        _show(run, going, faults)
+        if not going:
+            _kept(run, found)
+            return 1 if faults else 0
+        run.ask()
+        with stopping("stopping: no new deletions") as stop:
+            backends = run.session.backends(run.desired, state)
+            results = delete_orphans(going, backends, run.listener(len(going)), stop)
+            interrupted = stop.is_set()
+    run.report(results)
+    _kept(run, found)
+    if interrupted:
+        return INTERRUPTED
+    return 4 if faults or any(r.outcome != "done" for r in results) else 0
+
+
+def _show(run: Run, going: Sequence[Orphan], faults: tuple[Diagnostic, ...]) -> None:
+    if run.as_json:
+        from declarative.render import diagnostics_json
+
+        orphans = [{"address": str(o.thing.address), "backend": o.backend, "id": o.id} for o in going]
+        run.event({"event": "orphans", "orphans": orphans, "diagnostics": diagnostics_json(faults)})
+        return
+    run.session.say(faults)
+    if going:
+        run.out.write(f"Made by this state, but not recorded:\n\n{_lines(going)}\n")
+        run.out.write(f"Orphans: {len(going)} to delete.\n")
+    else:
+        run.out.write("There are no orphans to delete.\n")
+
+
+def _kept(run: Run, found: Sequence[Orphan]) -> None:
+    from declarative.apply import protected
+
+    names = [str(o.thing.address) for o in found if protected(o)]
+    if run.as_json:
+        run.event({"event": "kept", "addresses": names})
+    elif names:
+        run.out.write(f"Kept, because of `prevent_destroy`: {', '.join(names)}.\n")
+        run.out.write(
+            "`fleetform state adopt ADDRESS` records it; then it can be unprotected and destroyed.\n"
+        )
+
+
+def _orphans(
+    session: Session, desired: Desired | None, state: State
+) -> tuple[list[Orphan], tuple[Diagnostic, ...]]:
+    """All orphans, and which backends could not be asked."""
+    from declarative.apply import look
+
+    backends = session.backends(desired, state)
+    seen = look(state, backends, offers=False, every=True)
+    return seen.orphans, tuple(d for d in seen.inventory.diagnostics if d.code == "backend-unreadable")
+
+
+def _name(orphan: Orphan) -> str:
+    return f"{orphan.thing.address}  {orphan.id}" if orphan.id else str(orphan.thing.address)
+
+
+def _lines(found: Sequence[Orphan]) -> str:
+    return "".join(f"  {_name(o)}\n" for o in found)

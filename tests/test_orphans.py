@@ -1,0 +1,53 @@
+"""What a state made and does not record: found, taken into the state again, or deleted."""
+
+import pytest
+
+from tests.cli import fleet, volume
+
+
+@pytest.fixture
+def forgetful(project):
+    """Two nodes and two volumes; a node and both volumes were forgotten, one of those protected."""
+    project.declare(fleet(nodes=2), volume("data"), volume("keep", prevent_destroy=True))
+    project.apply()
+    project.run("state", "rm", "--auto-approve", "node/gpu-1", "volume/data", "volume/keep")
+    return project
+
+
+def test_an_orphan_is_adopted(forgetful):
+    """It is recorded as it was made; from then on it is as if it had never been forgotten."""
+    text = forgetful.run("plan").out
+    assert "`fleetform state adopt ADDRESS` records one, `fleetform destroy --orphans` deletes all." in text
+    listed = forgetful.run("state", "adopt").out
+    names = ["node/gpu-1", "volume/data", "volume/keep"]
+    assert [line.split()[0] for line in listed.splitlines()] == names
+    for address, code, words in (
+        ("node/gpu-0", "exists", "node/gpu-0 is recorded already"),
+        ("node/gpu-7", "unknown-address", "orphans: node/gpu-1, volume/data, volume/keep"),
+        ("rank/job-0", "usage", "only nodes and volumes can"),
+    ):
+        done = forgetful.run("state", "adopt", address, code=1)
+        assert f"error[{code}]" in done.err
+        assert words in done.err
+    for address in names:
+        assert forgetful.run("state", "adopt", address).out.startswith(f"Adopted: {address}")
+    forgetful.no_changes()
+
+
+def test_orphans_are_deleted_and_nothing_else(forgetful):
+    """Not without consent, and not what is protected."""
+    folders = [forgetful.local / "nodes", forgetful.local / "volumes"]
+
+    def there():
+        return {p.name for folder in folders for p in folder.iterdir()}
+
+    assert "error[not-approved]" in forgetful.run("destroy", "--orphans", code=1).err
+    assert there() == {"gpu-0", "gpu-1", "data", "keep"}
+    done = forgetful.run("destroy", "--orphans", "--auto-approve")
+    assert "Orphans: 2 to delete." in done.out
+    assert "Kept, because of `prevent_destroy`: volume/keep." in done.out
+    assert there() == {"gpu-0", "keep"}
+    events = forgetful.run("destroy", "--orphans", "--auto-approve", "--json").events
+    assert [e["event"] for e in events] == ["orphans", "kept"]
+    assert events[1]["addresses"] == ["volume/keep"]
+    assert forgetful.run("state", "list").out == "node/gpu-0\n"
