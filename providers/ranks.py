@@ -97,7 +97,9 @@ class Ranks:
 # ------------------------------------------------------------------------------------------ the launch
 
 
-def prepared(node: str, usable: Sequence[int], launch: Launch, volumes: Mapping[str, str]) -> runner.Launch:
+def prepared(
+    node: str, usable: Sequence[int], launch: Launch, volumes: Mapping[str, str], *, must: bool = False
+) -> runner.Launch:
     """What the runner of a node is to launch.
 
     Args:
@@ -105,6 +107,7 @@ def prepared(node: str, usable: Sequence[int], launch: Launch, volumes: Mapping[
         usable: The numbers of the host's CPUs that may be used; none if that is not known.
         launch: What the port was asked for.
         volumes: The declared path of each volume, and the folder on the host that holds its data.
+        must: It is not to begin where they cannot be shown at their paths.
     """
     if not _ATTEMPT.fullmatch(launch.attempt):
         summary = f"`{launch.attempt}` cannot be an attempt's name"
@@ -129,6 +132,10 @@ def prepared(node: str, usable: Sequence[int], launch: Launch, volumes: Mapping[
             text = containers.script(box, begin, sorted(volumes), inside)
     except ValueError as error:
         raise PermanentError(PermanentKind.INVALID, str(error), about=launch.attempt) from error
+    shown = sorted(volumes.items()) if launch.image is None else []
+    binds = [(b.source, b.target, b.optional) for b in launch.binds if launch.image is None]
+    if must:  # `/a` before `/a/b`
+        binds = sorted([*((s, t, False) for t, s in shown), *binds], key=lambda bind: bind[1])
     return runner.Launch(
         attempt_id=launch.attempt,
         script=text,
@@ -138,8 +145,8 @@ def prepared(node: str, usable: Sequence[int], launch: Launch, volumes: Mapping[
         hard=launch.hard and launch.image is None,
         limit_seconds=launch.max_seconds,
         grace_seconds=launch.stop_seconds,
-        mounts=tuple((s, t) for t, s in sorted(volumes.items()) if launch.image is None),
-        binds=tuple((b.source, b.target, b.optional) for b in launch.binds if launch.image is None),
+        mounts=() if must else tuple((s, t) for t, s in shown),
+        binds=tuple(binds),
     )
 
 

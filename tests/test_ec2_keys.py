@@ -12,7 +12,7 @@ import pytest
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.spec.clouds import Network, Reach
 from declarative.state import Address, NodeState, Record
-from providers.cloud.begin import MOST, user_data
+from providers.cloud.begin import MOST, PROGRAM, user_data
 from providers.ssh import pair
 from providers.ssh.pair import Login, make
 from tests.cloud_ec2.run import REGION, SECRETS, ZONE, provider
@@ -75,7 +75,15 @@ def test_what_a_node_is_told_is_the_same_for_every_try(login):
     assert found["users"][1]["ssh_authorized_keys"] == [login.public]
     assert found["ssh_keys"]["ed25519_public"] == key.public
     assert "disable_root" not in found
-    assert json.loads(user_data("root", login.public, key).partition("\n")[2])["disable_root"] is False
+    # What mounts volumes is root's, and all that the user may do as root.
+    assert found["users"][1]["sudo"] == "ALL=(root) NOPASSWD: /usr/local/sbin/fleetform-disk"
+    (file,) = found["write_files"]
+    assert (file["path"], file["owner"], file["permissions"]) == (PROGRAM, "root:root", "0755")
+    subprocess.run(["sh", "-n"], input=file["content"], text=True, check=True)
+    root = json.loads(user_data("root", login.public, key).partition("\n")[2])
+    assert root["disable_root"] is False
+    assert "write_files" not in root
+    assert "sudo" not in root["users"][1]
 
 
 @pytest.mark.parametrize("words", ["no private key", "has a passphrase", "cannot be read"])

@@ -34,18 +34,6 @@ def errors(directory: Path, **options) -> list[Diagnostic]:
     return [d for d in info.value.diagnostics if d.severity is Severity.ERROR]
 
 
-EC2 = """\
-type: backend
-name: aws
-driver: ec2
-regions: [us-east-1]
----
-type: volume
-name: data
-backend: aws
-region: us-east-1
-size: 1GB
-"""
 FLEET = "type: fleet\nname: gpu\nnodes: 1\n"
 RACK = "type: fleet\nname: rack\nssh_config: {hosts: [a]}\n"
 VOLUME = "type: volume\nname: data\nsize: 1GB\n"
@@ -306,13 +294,6 @@ CASES = {
         "write an id, or one for each region: `{us-east-1: ami-0abc, eu-west-1: ami-0def}`",
         "backend/lab",
         (4, 20),
-    ),
-    "not-supported-yet: a mount on EC2": (
-        EC2 + "---\n" + "type: task\nname: train\ncommands: [x]\nvolumes: ['data:/data']\n",
-        "the volume `data` is EC2's, and cannot be mounted for a rank yet",
-        "remove it from the task's `volumes`; mounts on EC2 come later",
-        "task/train",
-        (15, 10),
     ),
     "bad-value: a login": (
         "type: backend\nname: lab\ndriver: ec2\nssh_user: Some One\n",

@@ -20,7 +20,6 @@ from declarative.state import natural
 from declarative.template import Scope
 
 BUILT_IN = (LOCAL, SSH)
-EC2 = "ec2"
 WORKING = (LOCAL, SSH)
 """The providers that there are in this version."""
 MAX_VOLUMES = 100_000
@@ -77,10 +76,6 @@ class _Assembly:
             self._backend_names(entry, "backends", entry.spec.backends)
             self._fleet_names(entry)
         mounts = mounted(tasks, volumes, scope, self.findings)
-        for entry in tasks:
-            self._mountable(
-                entry, {name for rank in mounts[entry.name] for m in rank for name in m.names}, volumes
-            )
         wants = {e.name: TaskWant(spec=e.spec, mounts=mounts[e.name]) for e in tasks}
         places: dict[str, Span] = {
             e.address: e.span for kind in ("backend", "fleet") for e in self._good(kind)
@@ -97,17 +92,6 @@ class _Assembly:
             tasks=wants,
             places=places,
         )
-
-    def _mountable(self, entry: Entry, names: Iterable[str], volumes: Volumes) -> None:
-        """Disks of EC2 can be made and attached, and nothing mounts them for a rank yet."""
-        for name in sorted(names):
-            want = volumes.wants.get(name)
-            backend = str(want.inputs.get("backend")) if want else ""
-            if backend in self.backends and self.backends[backend].provider == EC2:
-                summary = f"the volume `{name}` is EC2's, and cannot be mounted for a rank yet"
-                hint = "remove it from the task's `volumes`; mounts on EC2 come later"
-                self._say(entry, ("volumes",), "not-supported-yet", summary, hint)
-                return
 
     def _backends(self) -> None:
         for entry in self._good("backend"):

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, Protocol
 
-from declarative.provider import Config, Launch, LogEnd, PermanentError, PermanentKind, Terminal, Thing
+from declarative.provider import (
+    Config,
+    Launch,
+    LogEnd,
+    PermanentError,
+    PermanentKind,
+    Terminal,
+    Thing,
+    TransientError,
+)
 from declarative.state import Address, NodeState, RankStatus, Readiness, Record
+from providers.cloud.disks import Disks, OnNode
 from providers.cloud.hosts import Hosts, Seen
 from providers.cloud.keys import Keys
 
@@ -61,8 +72,13 @@ class Attachments(Protocol):
     ) -> Mapping[str, Any]:
         """Attach it, once for a token. It ends when the machine has the disk."""
 
-    def delete(self, have: Record) -> None:
-        """Detach it. It ends when the disk is free."""
+    def delete(self, have: Record, *, wait: bool = True) -> None:
+        """Detach it. It ends when the disk is free; without `wait`, when that was asked for: a node that
+        does not answer may not let go of it before it ends.
+        """
+
+    def on_node(self, have: Record) -> OnNode | None:
+        """Where the disk of a volume, or of this very attachment, is; None if it is on no node that runs."""
 
 
 class Cloud:
@@ -75,6 +91,8 @@ class Cloud:
         self._volumes = volumes
         self._attachments = attachments
         self._hosts = Hosts(config, lambda: keys.login().path)
+        self._mounts = Disks(self._hosts)
+        self._silent: set[str] = set()
 
     # ------------------------------------------------------------------------------------- things
 
@@ -110,7 +128,12 @@ class Cloud:
             case "node":
                 return self._nodes.update(have, token, inputs)
             case "volume":
-                return self._volumes.update(have, token, inputs)
+                outputs = self._volumes.update(have, token, inputs)
+                if inputs.get("size") != have.inputs.get("size") and (
+                    disk := self._attachments.on_node(have)
+                ):
+                    self._mounts.grow(have, disk)
+                return outputs
             case _:
                 summary = f"{have.address} cannot be changed"
                 raise PermanentError(PermanentKind.INVALID, summary, about=str(have.address))
@@ -123,9 +146,32 @@ class Cloud:
             case "volume":
                 self._volumes.delete(have)
             case "attachment":
-                self._attachments.delete(have)
+                self._detach(have)
             case _:
                 return
+
+    def _detach(self, have: Record) -> None:
+        """Unmount it, then detach it.
+
+        A node that is silent, and again when it is asked again, is not waited for: it may be the next to be
+        deleted, and its end is that of its attachments.
+        """
+        disk = self._attachments.on_node(have)
+        if disk is None or not disk.taken:
+            self._attachments.delete(have)
+            return
+        try:
+            self._mounts.unmount(disk, str(have.address))
+        except TransientError as error:
+            key = f"{have.address} {have.outputs.get('id')}"
+            if not error.away:
+                raise
+            if key not in self._silent:
+                self._silent.add(key)
+                raise
+            self._attachments.delete(have, wait=False)
+        else:
+            self._attachments.delete(have)
 
     # -------------------------------------------------------------------------------------- nodes
 
@@ -143,11 +189,19 @@ class Cloud:
     # -------------------------------------------------------------------------------------- ranks
 
     def start(self, node: Record, launch: Launch) -> RankStatus:
-        """See the port. Volumes are refused: nobody mounts them yet."""
-        if launch.volumes:
-            summary = f"{launch.attempt}: a cloud's volume cannot be mounted for a rank yet"
-            raise PermanentError(PermanentKind.INVALID, summary, about="volumes")
-        return self._hosts.ssh.start(self._hosts.host(node), launch)
+        """See the port. Its volumes are mounted on the node first; a rank never begins without them."""
+        folders = {path: self._mounted(node, launch, path) for path in sorted(launch.volumes)}
+        return self._hosts.ssh.launch(self._hosts.host(node), launch, folders, must=True)
+
+    def _mounted(self, node: Record, launch: Launch, path: str) -> str:
+        """The folder on the node where a volume of a rank is."""
+        volume = launch.volumes[path]
+        disk = self._attachments.on_node(volume)
+        if disk is None or disk.node.outputs.get("id") != node.outputs.get("id"):
+            summary = f"{volume.address} is not on {node.address}, where {launch.attempt} is to use it"
+            hint = "somebody detached it: `fleetform plan` says what is to be done"
+            raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(volume.address), hint=hint)
+        return self._mounts.mount(volume, replace(disk, node=node), None if launch.image else path)
 
     def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
         """See the port."""

@@ -264,12 +264,21 @@ class Ssh:
     @guarded
     def start(self, node: Record, launch: Launch) -> RankStatus:
         """See the port. CPUs beyond those of the host wrap around."""
-        transport = self._transport(node.inputs.get("host"))
-        entered = scripts.enter(transport, self._options.root)
         if launch.volumes:
             self._volumes(node.inputs.get("host")).ready(_key(node), launch.volumes.values())
-        data = {path: str(volume.outputs["path"]) for path, volume in launch.volumes.items()}
-        launched = prepared(f"{entered.root}/{_key(node)}", entered.cpus, launch, data)
+        return self.launch(node, launch, {path: str(v.outputs["path"]) for path, v in launch.volumes.items()})
+
+    @guarded
+    def launch(
+        self, node: Record, launch: Launch, volumes: Mapping[str, str], *, must: bool = False
+    ) -> RankStatus:
+        """`start` with volumes that are folders of the host, by the paths where the rank is to see them.
+
+        With `must` it does not begin where they cannot be shown there.
+        """
+        transport = self.transport(node)
+        entered = scripts.enter(transport, self._options.root)
+        launched = prepared(f"{entered.root}/{_key(node)}", entered.cpus, launch, volumes, must=must)
         if launch.files is not None:
             files.place(transport, entered.root, _key(node), launch.attempt, launch.files)
         return self._ranks(node).start(launched)
@@ -319,6 +328,10 @@ class Ssh:
         transport = self._transport(node.inputs.get("host"))
         entered = scripts.enter(transport, self._options.root)
         return Ranks(Runner(transport, f"{entered.root}/{_key(node)}/ranks", entered.script))
+
+    def transport(self, node: Record) -> SshTransport:
+        """The way to a node."""
+        return self._transport(node.inputs.get("host"))
 
     def _volumes(self, fields: object) -> Volumes:
         return Volumes(self._transport(fields), self._options.root, self._config.lineage)

@@ -8,7 +8,8 @@
 * `DeleteVolume` refuses one that is attached.
 * Instances have no public address, and private ones of this machine: nobody answers there, and nobody else is
   asked. With `python server.py FOLDER` they get those that FOLDER/addresses lists, as long as there are any.
-  What starts is in FOLDER/ID.json (`address`, `user_data`), and what ended has FOLDER/ID.gone.
+  What starts is in FOLDER/ID.json (`address`, `user_data`), and what ended has FOLDER/ID.gone. FOLDER/disks
+  has the volumes that are attached: `instance`, `device`, `size` in GiB by their ids.
 
 All of it is written from Amazon's public documentation of the API. Started as `python server.py`, it writes
 its port on stdout and serves until it is killed.
@@ -96,7 +97,20 @@ class Ec2:
         if action == "TerminateInstances" and answer[0].startswith("200"):
             for made in re.findall(rb"<instanceId>(i-[0-9a-f]+)<", answer[2]):
                 self.end(made.decode())
+        if self.folder and action in ("AttachVolume", "DetachVolume", "ModifyVolume", "TerminateInstances"):
+            self.disks(environ)
         return answer
+
+    def disks(self, environ):
+        """Whoever has machines hears which disks are on them."""
+        held = ((v, v.attachment) for v in self.of(environ).volumes.values() if v.attachment)
+        found = {
+            v.id: {"instance": a.instance.id, "device": a.device, "size": int(v.size)}
+            for v, a in held
+            if a.instance.state != "terminated"
+        }
+        (self.folder / "new").write_text(json.dumps(found))
+        (self.folder / "new").rename(self.folder / "disks")
 
     def begin(self, environ, asked, made):
         """An instance gets its address, and a machine if there is one."""

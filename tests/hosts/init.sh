@@ -4,7 +4,7 @@
 #   init.sh FOLDER NAME
 #
 # FOLDER has: disk/ (a mounted, size-limited disk: what outlives a reboot), key, authorized_keys, hosts, sshd_config;
-# and users/NAME with the keys that let in another user.
+# and users/NAME with the keys that let in another user, files/ with what else is to be there, devices with its disks.
 # /tmp and /run are lost at a reboot, and the boot id is new. What the machine around it keeps in the usual places
 # is not to be seen: who forgets to send a file shall fail here as on a real host.
 set -eu
@@ -54,16 +54,18 @@ for keys in "$folder"/users/*; do # those that were asked for at its making
   user=${keys##*/} home=$root/home/${keys##*/}
   [ "$user" != root ] || home=$root/root
   if ! grep -q "^$user:" "$root/etc/passwd"; then
-    echo "$user:x:1600:1600::/home/$user:/bin/sh" >>"$root/etc/passwd"
-    echo "$user:x:1600:" >>"$root/etc/group"
+    echo "$user:x:47600:47600::/home/$user:/bin/sh" >>"$root/etc/passwd"
+    echo "$user:x:47600:" >>"$root/etc/group"
     echo "$user:*:19000:0:99999:7:::" >>"$root/etc/shadow"
   fi
   mkdir -p "$home/.ssh"
   cp "$keys" "$home/.ssh/authorized_keys"
-  [ "$user" = root ] || chown -R 1600:1600 "$home"
+  [ "$user" = root ] || chown -R 47600:47600 "$home"
   chmod 755 "$home"
   chmod 700 "$home/.ssh"
 done
+[ ! -d "$folder/files" ] || cp -a "$folder/files/." "$root/"
+[ ! -e "$folder/devices" ] || (cd "$root" && sh "$folder/devices")
 cp "$folder/hosts" "$root/etc/hosts"
 mkdir -p "$root/etc/ssh"
 cp "$folder/key" "$root/etc/ssh/host_key"

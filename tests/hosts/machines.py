@@ -107,17 +107,36 @@ class Machine:
         assert given.pop("disable_root", True) is (user["name"] != "root")
         self.prepare("64m", "", "127.0.0.1 localhost\n")
         keys = given.pop("ssh_keys")
+        assert user.pop("uid", None) == (47600 if user["name"] == "fleetform" else None)
+        if "sudo" in user:
+            rule = f"{user['name']} {user.pop('sudo')}\n"
+            self._file("/etc/sudoers.d/90-cloud-init-users", rule, 0o440)
+        for file in given.pop("write_files", ()):
+            assert file["owner"] == "root:root"
+            self._file(file["path"], file["content"], int(file["permissions"], 8))
         assert not given, f"nobody here knows {', '.join(given)}"
         (self.folder / "key").write_text(keys["ed25519_private"])
         (self.folder / "key.pub").write_text(keys["ed25519_public"])
         (self.folder / "users").mkdir()
         (self.folder / "users" / user["name"]).write_text("\n".join(user["ssh_authorized_keys"]) + "\n")
 
+    def _file(self, path: str, text: str, mode: int) -> None:
+        """One that is there when it boots."""
+        file = self.folder / "files" / path.removeprefix("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(mode)
+
     def make_key(self) -> None:
         """A new host key; it counts from the next boot on."""
         for file in ("key", "key.pub"):
             (self.folder / file).unlink(missing_ok=True)
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(self.folder / "key"))
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is on."""
+        return self._process is not None
 
     def boot(self) -> None:
         """Switch it on."""
@@ -282,6 +301,10 @@ class Machines(Sequence[Machine]):
                 run("ip", "link", "del", link.name)
         for space in spaces:
             run("ip", "netns", "del", space)
+        for loop in Path("/sys/block").glob("loop*/loop/backing_file"):
+            with contextlib.suppress(OSError):  # it goes just now
+                if Path(loop.read_text()).name.startswith(f"{self.name}-"):
+                    run("losetup", "-d", f"/dev/{loop.parent.parent.name}")
         if run("ip", "route", "show", "type", "blackhole", f"{self.prefix}.0/24"):
             run("ip", "route", "del", "blackhole", f"{self.prefix}.0/24", "metric", "4294967295")
         mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]

@@ -15,6 +15,7 @@ import pytest
 from tests.cli import Project, fleet, task
 from tests.cloud_ec2.run import CREDENTIALS, REGION, SECRETS, RunningEc2, provider
 from tests.cloud_ec2.server import AMI
+from tests.hosts.disks import Disks
 from tests.hosts.machines import Machine, Machines
 from tests.hosts.test_gangs import RENDEZVOUS
 
@@ -24,10 +25,12 @@ pytestmark = pytest.mark.slow
 class Cloud:
     """EC2 with machines behind its instances."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, count: int = 3, *, xen: bool = False) -> None:
+        """As many machines as `count`; for `xen` see `Disks`."""
         self.folder = folder
-        self.machines = Machines(3)
+        self.machines = Machines(count)
         self.machines.up(boot=False)
+        self.disks = Disks(folder, self.machines.name, xen=xen)
         (folder / "addresses").write_text("\n".join(m.address for m in self.machines))
         self.of: dict[str, Machine] = {}
         self.faults: list[BaseException] = []
@@ -61,9 +64,15 @@ class Cloud:
                 for file in sorted(self.folder.glob("i-*.gone")):
                     self.of[file.stem].off()
                     file.unlink()
+                if (self.folder / "disks").exists():
+                    self.disks.bring(json.loads((self.folder / "disks").read_text()), self.of)
         except BaseException as error:
             self.faults.append(error)
             raise
+        finally:
+            for machine in self.machines:  # they end with this thread in any case
+                machine.kill()
+            self.disks.close()
 
 
 @pytest.fixture

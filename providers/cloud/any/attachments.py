@@ -20,21 +20,24 @@ from declarative.provider import (
     TransientError,
     TransientKind,
 )
-from declarative.state import Address, Record
+from declarative.state import Address, NodeState, Record
 from providers.cloud import marks
 from providers.cloud.account import look_up, pauses
 from providers.cloud.any.account import Account, At
+from providers.cloud.any.nodes import Nodes
 from providers.cloud.any.plain import Disk, Machine
 from providers.cloud.any.volumes import Volumes
+from providers.cloud.disks import OnNode
 from providers.written import key_of
 
 
 class Attachments:
     """The attachments of one account."""
 
-    def __init__(self, account: Account, volumes: Volumes) -> None:
+    def __init__(self, account: Account, volumes: Volumes, nodes: Nodes) -> None:
         self._account = account
         self._volumes = volumes
+        self._nodes = nodes
 
     def things(self, disks: Iterable[Disk], machines: Iterable[Machine]) -> list[Thing]:
         """All that hold, given all disks and machines of ours. Without texts there are none to be listed."""
@@ -62,6 +65,40 @@ class Attachments:
                 if (thing.address, thing.token) == (address, token):
                     return thing
         return None
+
+    def on_node(self, have: Record) -> OnNode | None:
+        """See `provider.Attachments`. Where no link names the disk, it is known by its id or its name."""
+        if have.address.kind == "volume":
+            at, disk = self._volumes.of(have)
+            machine = next((m for m in at.machines() if disk and m.id in disk.on), None)
+        else:
+            place = self._place(have)
+            if place is None:
+                return None
+            at, made, holder = place
+            disk = next((d for d in at.disks() if d.id == made and holder in d.on), None)
+            machine = next((m for m in at.machines() if m.id == holder), None) if disk else None
+            claim = _claim(disk, machine) if disk and machine else None
+            if disk and at.site.keeps and (claim is None or not _is(have, claim, made, holder)):
+                return None
+        if disk is None or machine is None or machine.state is not NodeState.READY or disk.busy:
+            return None
+        node = self._nodes.thing(machine)
+        plain = disk.id.replace("-", "")
+        return OnNode(
+            id=disk.id,
+            node=Record(
+                address=node.address,
+                backend=self._account.config.backend,
+                inputs=node.inputs,
+                outputs=node.outputs,
+            ),
+            size=disk.size,
+            ours="volume_id" not in (disk.written.inputs or {}),
+            taken=self._nodes.was_ready(at, machine),
+            serials=() if disk.device else tuple(dict.fromkeys((disk.id[:20], plain[:20], disk.name))),
+            links=(disk.device,) if disk.device else (),
+        )
 
     # ------------------------------------------------------------------------------------- create
 
@@ -103,7 +140,7 @@ class Attachments:
 
     # ------------------------------------------------------------------------------------- delete
 
-    def delete(self, have: Record) -> None:
+    def delete(self, have: Record, *, wait: bool = True) -> None:
         """See the port. It ends when the volume is free. Nothing is done for one that another holds now."""
         place = self._place(have)
         if place is None:
@@ -123,6 +160,8 @@ class Attachments:
                     return
             elif not disk.busy:
                 _detach(at, disk, machine)
+            if not wait:
+                return
 
     def _place(self, have: Record) -> tuple[At, str, str] | None:
         """Where a recorded attachment is: the site, the disk's id, the machine's."""

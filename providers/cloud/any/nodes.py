@@ -188,7 +188,7 @@ class Nodes:
             state = machine.state if machine else NodeState.UNREACHABLE
             reason = machine.reason if machine else "there is no such machine"
             ready = Readiness(state=state, reason=reason, observed_at=time.time())
-            out[name] = Seen(readiness=ready, taken=bool(machine and self._taken(ats[name], machine)))
+            out[name] = Seen(readiness=ready, taken=bool(machine and self.was_ready(ats[name], machine)))
         return out
 
     def taken(self, node: Record) -> None:
@@ -202,7 +202,8 @@ class Nodes:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         file.touch()
 
-    def _taken(self, at: At, machine: Machine) -> bool:
+    def was_ready(self, at: At, machine: Machine) -> bool:
+        """Whether that was noted."""
         if "machine" in at.site.keeps:
             return TAKEN in machine.written.texts
         return self._note(machine.id).exists()

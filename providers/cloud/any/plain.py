@@ -94,8 +94,12 @@ class Disk:
     """It is on its way: being made, attached or detached."""
     broken: str | None = None
     """Why it will never be of use."""
+    name: str = ""
+    """What it is called there: the end of its link in `/dev/disk/by-id`, in some clouds."""
     device: str | None = None
-    """Where a machine that has it sees it: a path that names this disk, and stays."""
+    """Where a machine that has it sees it: a link below `/dev/disk` that names this disk, and stays. Without
+    one it is looked for by its id and its name.
+    """
     written: Written
     made_at: str = ""
     raw: Any = field(default=None, compare=False)

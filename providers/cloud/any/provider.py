@@ -21,7 +21,7 @@ class AnyCloud(Cloud):
         keys = Keys(account)
         self._machines = Nodes(account, keys)
         self._disks = Volumes(account)
-        self._held = Attachments(account, self._disks)
+        self._held = Attachments(account, self._disks, self._machines)
         super().__init__(account.config, keys, self._machines, self._disks, self._held)
 
     def offers(self) -> tuple[Offer, ...]:

@@ -24,6 +24,8 @@ from declarative.provider import (
 from declarative.state import Address, Record
 from providers.cloud import marks
 from providers.cloud.account import look_up, pauses
+from providers.cloud.disks import OnNode
+from providers.cloud.ec2 import nodes
 from providers.cloud.ec2.account import Account, made_id
 from providers.cloud.ec2.answers import Held, Volume
 from providers.cloud.ec2.region import Region
@@ -32,6 +34,8 @@ from providers.cloud.ec2.volumes import GONE, Volumes
 ON = f"{marks.OURS}on:"
 DEVICES = tuple([f"/dev/sd{c}" for c in "fghijklmnopqrstuvwxyz"] + [f"/dev/xvdb{c}" for c in "abcdefghijklm"])
 """Names that EC2 takes for disks, besides those of the image's own."""
+LEAVING = ("detaching", "busy")
+"""States of an attachment that was asked to end; `busy`: the machine has it in use."""
 TAKEN = "already in use"
 """What EC2 says of a device that another attachment got meanwhile."""
 
@@ -53,7 +57,7 @@ class Attachments:
         for volume in volumes:
             for held in volume.held:
                 claim = _claim(volume, held.instance) if held.instance in alive else None
-                if claim and held.state != "detaching":
+                if claim and held.state not in LEAVING:
                     out.append(_thing(claim, volume, held))
         return out
 
@@ -84,6 +88,41 @@ class Attachments:
                 same = Thing(address=record.address, token="", inputs=record.inputs, outputs=record.outputs)
                 out[record.address] = same if held else None
         return out
+
+    def on_node(self, have: Record) -> OnNode | None:
+        """See `provider.Attachments`. As NVMe it says the volume's id, on Xen nothing but its name."""
+        if have.address.kind == "volume":
+            region, volume = self._volumes.of(have)
+            held = next(iter(volume.held), None) if volume else None
+        else:
+            place, made, instance = self._place(have)
+            volume = place.volume(made) if place else None
+            if place is None or volume is None:
+                return None
+            region, claim = place, _claim(volume, instance)
+            mine = claim is not None and _is(have, claim, volume.id, instance)
+            held = next((h for h in volume.held if h.instance == instance), None) if mine else None
+        if volume is None or held is None or held.state in LEAVING:
+            return None
+        found = region.instances_by_id([held.instance]).get(held.instance)
+        if found is None or found.state != "running" or found.tags.get(marks.OWNER) != self._account.owner:
+            return None
+        mark = marks.read(found.tags, found.id)
+        letters = held.device.removeprefix("/dev/").removeprefix("xvd").removeprefix("sd")
+        return OnNode(
+            id=volume.id,
+            node=Record(
+                address=mark.address,
+                backend=self._account.config.backend,
+                inputs=mark.inputs,
+                outputs=nodes.outputs(found),
+            ),
+            size=volume.size,
+            ours="volume_id" not in marks.read(volume.tags, volume.id).inputs,
+            taken=bool(found.tags.get(nodes.TAKEN)),
+            serials=(volume.id.replace("-", ""),),
+            names=tuple(dict.fromkeys((held.device, f"/dev/xvd{letters}"))),
+        )
 
     # ------------------------------------------------------------------------------------- create
 
@@ -121,7 +160,7 @@ class Attachments:
             summary = f"{volume.id} is damaged: EC2 says `error`"
             raise PermanentError(PermanentKind.INVALID, summary, about=claim["address"])
         held = next(iter(volume.held), None)
-        if held is None or held.state == "detaching":
+        if held is None or held.state in LEAVING:
             return held
         theirs = _claim(volume, held.instance)
         if held.instance == instance and theirs and theirs["token"] == claim["token"]:
@@ -167,7 +206,7 @@ class Attachments:
 
     # ------------------------------------------------------------------------------------- delete
 
-    def delete(self, have: Record) -> None:
+    def delete(self, have: Record, *, wait: bool = True) -> None:
         """See the port. It ends when the volume is free. Nothing is done for one that another holds now."""
         region, disk, instance = self._place(have)
         if region is None:
@@ -183,8 +222,10 @@ class Attachments:
             if held is None:
                 region.untag(disk, [key for key in volume.tags if key.startswith(ON + instance)])
                 return
-            if held.state == "detaching":
-                continue
+            if held.state in LEAVING:
+                if wait:
+                    continue
+                return
             found = region.instances_by_id([instance]).get(instance)
             if found is None or found.gone:
                 return  # its end is that of its attachments

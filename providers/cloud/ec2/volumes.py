@@ -164,7 +164,7 @@ class Volumes:
                     raise
 
     def _check_free(self, region: Region, volume: Volume, address: Address) -> None:
-        holders = [held for held in volume.held if held.state != "detaching"]
+        holders = [held for held in volume.held if held.state not in ("detaching", "busy")]
         living = region.instances_by_id(held.instance for held in holders) if holders else {}
         alive = [i for i in living.values() if not i.gone]
         if alive:
