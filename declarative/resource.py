@@ -266,6 +266,7 @@ def fleet_marks(fleet: Fleet) -> dict[str, Any]:
         "tags": dict(sorted(fleet.tags.items())) or None,
         "env": dict(fleet.env) or None,
         "prevent_destroy": fleet.prevent_destroy or None,
+        "reservation": fleet.reservation,
     }
 
 

@@ -47,19 +47,20 @@ def allowed_backends(desired: Desired, fleet: Fleet) -> tuple[str, ...]:
     """The backends that a fleet may use: those it names, else all that launch, else `local`."""
     if fleet.ssh_config is not None:
         return (backend_of(fleet),)
-    launching = sorted(name for name, backend in desired.backends.items() if backend.provider != SSH)
+    no = (SSH, LOCAL) if fleet.reservation else (SSH,)
+    launching = sorted(name for name, backend in desired.backends.items() if backend.provider not in no)
     return tuple(map(str, fleet.backends)) or tuple(launching) or (LOCAL,)
 
 
 def limits(fleet: Fleet, backends: tuple[str, ...], offer: Offer) -> str | None:
     """The first limit of the fleet that an offer (or a node like it) does not keep; None if it keeps all."""
-    spot_ok = {SpotPolicy.ON_DEMAND: not offer.spot, SpotPolicy.SPOT: offer.spot, SpotPolicy.AUTO: True}
+    spot_ok = {SpotPolicy.ON_DEMAND: not offer.spot, SpotPolicy.SPOT: offer.spot}
     checks = (
         ("backends", offer.backend in backends),
         ("regions", not fleet.regions or offer.region in fleet.regions),
         ("availability_zones", not fleet.availability_zones or offer.zone in fleet.availability_zones),
         ("instance_types", not fleet.instance_types or offer.instance_type in fleet.instance_types),
-        ("spot_policy", spot_ok[fleet.spot_policy]),
+        ("spot_policy", spot_ok.get(fleet.spot_policy, not (offer.spot and fleet.reservation))),
         ("max_price", price_reason(fleet.max_price, offer.price, "the fleet") is None),
         ("resources", not misfits(fleet.resources, offer.shape)),
     )
@@ -210,7 +211,9 @@ class Fleets:
     def _changed(self, fate: NodeFate, fleet: Fleet, *, pinned: bool) -> bool:
         """Whether the fleet changed in what cannot be changed on a node: it is made anew."""
         marks = fleet_marks(fleet)
-        changed = tuple(k for k in ("placement", "env") if fate.record.inputs.get(k) != marks[k])
+        changed = tuple(
+            k for k in ("placement", "env", "reservation") if fate.record.inputs.get(k) != marks[k]
+        )
         if changed and pinned:
             self._stays(fate, f"its fleet's `{changed[0]}` changed", "replaced")
         elif changed:
