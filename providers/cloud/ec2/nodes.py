@@ -23,13 +23,16 @@ from providers.cloud.account import look_up, pauses
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import LIVE, Account, made_id
 from providers.cloud.ec2.answers import Instance
+from providers.cloud.ec2.capacity import Capacity
 from providers.cloud.ec2.codes import kind_of
+from providers.cloud.ec2.groups import UNKNOWN, Groups
 from providers.cloud.ec2.keys import Ec2Keys
+from providers.cloud.ec2.network import Networks
 from providers.cloud.ec2.region import Region, tagged
 from providers.cloud.faults import fault
 from providers.cloud.hosts import Seen
 
-FIXED = ("backend", "region", "zone", "instance_type", "spot", "resources")
+FIXED = ("backend", "region", "zone", "instance_type", "spot", "reservation", "resources")
 """Inputs of a node that are those of its instance: it is made anew to change them."""
 
 HOST_KEY = f"{marks.OURS}host-key"
@@ -47,6 +50,9 @@ class Nodes:
     def __init__(self, account: Account, keys: Ec2Keys) -> None:
         self._account = account
         self._keys = keys
+        self._groups = Groups(account)
+        self._capacity = Capacity()
+        self._networks = Networks(account.config)
 
     def listed(self) -> list[Instance]:
         """All that are ours and alive, in all regions."""
@@ -81,27 +87,30 @@ class Nodes:
             )
         except PermanentError:
             with suppress(ProviderError):  # what it is about was said
-                self._leave(region)
+                self._leave(region, inputs)
             raise
         self._account.check_answer(instance.tags, token, instance.id)
         return outputs(_running(region, instance))
 
     def _run(self, region: Region, address: Address, token: str, inputs: Mapping[str, Any]) -> Instance:
         zone = inputs.get("zone")
-        image, network = self._account.image(region.name), self._network(zone)
+        network = self._networks.asked(region, zone)
+        market, close = self._capacity.asked(region, inputs)
+        image = self._account.image(region.name)
         login, key = self._keys.bring(region), self._keys.host_key(token)
         user = self._account.config.ssh_user or begin.USER
         mine = self._account.tags(self._account.mark(address, token, inputs))
         tags = {**mine, HOST_KEY: key.public, USER: user}
         told = begin.user_data(user, login.public, key)
+        group = None if close else self._groups.bring(region, inputs)
         asked = dict(
             ClientToken=token,
             MinCount=1,
             MaxCount=1,
             ImageId=image,
             InstanceType=inputs.get("instance_type"),
-            Placement={"AvailabilityZone": zone},
-            InstanceMarketOptions={"MarketType": "spot"} if inputs.get("spot") else None,
+            Placement={"AvailabilityZone": zone, "GroupName": group},
+            **market,
             MetadataOptions={"HttpTokens": "required"},
             KeyName=self._account.options.get("key_name") or self._keys.name,
             UserData=base64.b64encode(told.encode()).decode(),
@@ -112,28 +121,23 @@ class Nodes:
         try:
             found = region.ask(action, zone or region.name, **asked)
         except PermanentError as error:
-            if "InvalidKeyPair.NotFound" not in error.summary or self._account.options.get("key_name"):
+            if not self._taken_away(region, error, group):
                 raise
-            # Whoever deleted the last node took it away meanwhile.
-            self._keys.forgotten(region)
             raise TransientError(TransientKind.BUSY, error.summary, about=error.about) from None
         items = answers.listed(action, found, "instancesSet")
         if len(items) != 1:
             raise answers.strange(action, f"has {len(items)} instances instead of one")
         return answers.instance(action, items[0], region.name)
 
-    def _network(self, zone: str | None) -> dict[str, Any]:
-        """The parameters that say where in the network an instance is."""
-        network = self._account.config.network
-        if network.subnets and zone not in network.subnets:
-            summary = f"`network.subnets` has none for {zone or 'a node without a zone'}"
-            raise PermanentError(PermanentKind.INVALID, summary, about="network.subnets")
-        subnet = network.subnets[zone] if zone and network.subnets else None
-        groups = list(network.security_groups)
-        if network.public_ip is None:
-            return {"SubnetId": subnet, "SecurityGroupId": groups}
-        card = {"DeviceIndex": 0, "AssociatePublicIpAddress": network.public_ip, "DeleteOnTermination": True}
-        return {"NetworkInterface": [{**card, "SubnetId": subnet, "SecurityGroupId": groups}]}
+    def _taken_away(self, region: Region, error: PermanentError, group: str | None) -> bool:
+        """Whether what a node needs went meanwhile, by whoever deleted the last one: it is brought again."""
+        if "InvalidKeyPair.NotFound" in error.summary and not self._account.options.get("key_name"):
+            self._keys.forgotten(region)
+            return True
+        if UNKNOWN in error.summary and group and not self._groups.given:
+            self._groups.forgotten(region, group)
+            return True
+        return False
 
     # ----------------------------------------------------------------------------- update, delete
 
@@ -155,10 +159,13 @@ class Nodes:
     def delete(self, have: Record) -> None:
         """See the port. An instance that shuts down is gone: nothing brings it back.
 
-        With the last one of a region goes the key pair there.
+        With the last one of a region goes the key pair there, with the last one of a cluster its placement
+        group: also where the instance had ended before.
         """
+        left: dict[str, Region] = {}
         if have.outputs.get("id"):
             region, instance = self._of(have)
+            left[region.name] = region
             there = [(region, instance)] if instance else []
         else:
             there = self._account.each(lambda region: self._of_address(region, have.address))
@@ -168,13 +175,19 @@ class Nodes:
             except PermanentError as error:
                 if error.kind is not PermanentKind.NOT_FOUND:
                     raise
-        for region in {region.name: region for region, _ in there}.values():
-            self._leave(region)
+            left[region.name] = region
+        for region in left.values():
+            self._leave(region, have.inputs)
 
-    def _leave(self, region: Region) -> None:
-        """Take the key pair out of a region without nodes. Whoever makes one just now brings it again."""
-        if not region.instances({**self._account.mine(), "instance-state-name": LIVE}):
+    def _leave(self, region: Region, inputs: Mapping[str, Any]) -> None:
+        """Take the key pair out of a region without nodes, and the placement group of a cluster without any.
+
+        Whoever makes a node just now brings them again.
+        """
+        living = region.instances({**self._account.mine(), "instance-state-name": LIVE})
+        if not living:
             self._keys.remove(region)
+        self._groups.leave(region, inputs, living)
 
     def _of(self, have: Record) -> tuple[Region, Instance | None]:
         """The instance of a record, if it is alive; one that is not ours is an error."""
@@ -211,7 +224,9 @@ class Nodes:
             instance = there.get(made or "")
             state, reason = _state(instance, checks)
             ready = Readiness(state=state, reason=reason, observed_at=time.time())
-            out[name] = Seen(readiness=ready, taken=bool(instance and instance.tags.get(TAKEN)))
+            taken = bool(instance and instance.tags.get(TAKEN))
+            public = instance.public_address if instance else None
+            out[name] = Seen(readiness=ready, taken=taken, public=public)
         return out
 
     def taken(self, node: Record) -> None:
@@ -227,6 +242,7 @@ def outputs(instance: Instance) -> dict[str, Any]:
         "address": instance.address,
         "zone": instance.zone,
         "public_address": instance.public_address,
+        "image": instance.image,
         "user": instance.tags.get(USER),
         "host_key": instance.tags.get(HOST_KEY),
     }
