@@ -61,10 +61,14 @@ def limits(fleet: Fleet, backends: tuple[str, ...], offer: Offer) -> str | None:
         ("availability_zones", not fleet.availability_zones or offer.zone in fleet.availability_zones),
         ("instance_types", not fleet.instance_types or offer.instance_type in fleet.instance_types),
         ("spot_policy", spot_ok.get(fleet.spot_policy, not (offer.spot and fleet.reservation))),
-        ("max_price", price_reason(fleet.max_price, offer.price, "the fleet") is None),
+        ("max_price", _cheap(fleet, offer)),
         ("resources", not misfits(fleet.resources, offer.shape)),
     )
     return next((name for name, ok in checks if not ok), None)
+
+
+def _cheap(fleet: Fleet, offer: Offer) -> bool:
+    return (offer.price is None and offer.bids) or not price_reason(fleet.max_price, offer.price, "the fleet")
 
 
 def fleet_offers(
@@ -110,6 +114,7 @@ def offer_of(record: Record) -> Offer:
         shape=shape_of(inputs),
         price=inputs.get("price"),
         spot=bool(inputs.get("spot")),
+        bids="max_price" in inputs,
     )
 
 
@@ -238,6 +243,9 @@ class Fleets:
     def _off(self, fate: NodeFate, fleet: Fleet, host: Host | None) -> str | None:
         """The limit that a node does not keep. A host has none, but its shape may have been declared anew."""
         if host is None:
+            most = fate.record.inputs.get("max_price")
+            if most is not None and fleet.max_price is not None and most > fleet.max_price:
+                return "max_price"
             return limits(fleet, allowed_backends(self.desired, fleet), offer_of(fate.record))
         anew = _declared(fate) != host.declared and _host_key(fate) in self.found
         return "ssh_config" if anew else None
