@@ -20,7 +20,7 @@ from typing import Any, Protocol, runtime_checkable
 from declarative.blocks import Shape
 from declarative.diagnostic import suggest
 from declarative.resource import Offer
-from declarative.spec.clouds import Network
+from declarative.spec.clouds import Image, Network
 from declarative.state import Address, RankStatus, Readiness, Record
 
 GROUP = "fleetform.providers"
@@ -110,8 +110,10 @@ class Config:
     credentials: Mapping[str, str] = field(default_factory=dict)
     """Names of environment variables. The provider reads their values, when it first makes contact."""
     endpoint: str | None = None
-    image: Mapping[str, str] = field(default_factory=dict)
-    """Region → the id of the image that nodes start from; under `*` the one of all other regions."""
+    image: Mapping[str, Image] = field(default_factory=dict)
+    """Region → the image that nodes start from, by its id or by what it is looked for; under `*` that of all
+    other regions.
+    """
     ssh_user: str | None = None
     """Who logs in on nodes that the provider makes."""
     network: Network = field(default_factory=Network)

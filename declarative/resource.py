@@ -67,6 +67,10 @@ class Offer:
     """The host that it is, if it is one: for its fleet alone, under its name alone."""
     can: frozenset[str] | None = None
     """See `Readiness.can`."""
+    bids: bool = False
+    """It ends before it costs more than the fleet's `max_price`: no price has to be known to keep that."""
+    priced_on: str | None = None
+    """The day that its price is of, `2025-03-02`, where that is known."""
 
     @property
     def name(self) -> str | None:
@@ -218,12 +222,27 @@ def catalog_offers(backend: Backend) -> tuple[Offer, ...]:
 
 
 def merge_offers(declared: tuple[Offer, ...], reported: tuple[Offer, ...]) -> tuple[Offer, ...]:
-    """A declared offer replaces a reported one of its instance type.
+    """A declared offer replaces a reported one of its instance type, in the zones where that is.
 
     Any declared one replaces those that take whatever shape is asked for: the catalog says what there is.
     """
     types = {o.instance_type for o in declared}
-    return declared + tuple(
+    zones: dict[tuple[str, str], dict[str, None]] = {}
+    bids: set[tuple[str, bool]] = set()
+    for offer in reported:
+        if offer.instance_type in types and offer.zone is not None:
+            zones.setdefault((offer.instance_type, offer.region), {})[offer.zone] = None
+        if offer.bids:
+            bids.add((offer.instance_type, offer.spot))
+    placed: list[Offer] = []
+    for raw in declared:
+        offer = replace(raw, bids=True) if (raw.instance_type, raw.spot) in bids else raw
+        known = zones.get((offer.instance_type, offer.region))
+        if known is None or offer.zone in known:
+            placed.append(offer)
+        elif offer.zone is None:
+            placed += [replace(offer, zone=zone) for zone in known]
+    return tuple(placed) + tuple(
         o for o in reported if o.instance_type not in types and not (declared and o.shaped)
     )
 
@@ -239,6 +258,7 @@ def node_inputs(fleet: Fleet, offer: Offer) -> dict[str, Any]:
         "instance_type": offer.instance_type,
         "spot": offer.spot or None,
         "price": offer.price,
+        "max_price": fleet.max_price if offer.spot and offer.bids else None,
         "resources": {
             key: value
             for key, value in (
@@ -266,6 +286,7 @@ def fleet_marks(fleet: Fleet) -> dict[str, Any]:
         "tags": dict(sorted(fleet.tags.items())) or None,
         "env": dict(fleet.env) or None,
         "prevent_destroy": fleet.prevent_destroy or None,
+        "reservation": fleet.reservation,
     }
 
 

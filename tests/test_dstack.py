@@ -21,7 +21,6 @@ FILES = Path(__file__).parent / "dstack"
 # What is said of each file: (line, code) → the field or value that it is about.
 SAID: dict[str, list[tuple[int, str, str]]] = {
     "fleet-cloud": [
-        (7, "not-supported-yet", "`reservation`"),
         (9, "not-supported-yet", "CPU architecture"),
         (18, "dstack-field", "`retry`"),
         (25, "dstack-field", "`backend_options`"),

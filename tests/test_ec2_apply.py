@@ -91,6 +91,43 @@ def test_from_plan_to_destroy(project, ec2):
     assert there(project, ec2.port, **regions) == {}
 
 
+def test_an_image_that_is_looked_for_a_cluster_and_what_is_reserved(project, ec2):
+    """The newest image, nodes close together, nodes of a reservation, in one project. A newer image is none
+    of their business, and nothing is left of them in the end.
+    """
+    image = {"filter": {"name": "noble-*"}}
+    words = {"backends": ["aws"], "instance_types": ["m5.large"], "nodes": 2, "resources": {"cpu": 2}}
+    near = fleet("near", **words, placement="cluster", availability_zones=["us-east-1a"])
+    bought = fleet(
+        "bought", **words, placement="any", reservation="cr-0000000a", availability_zones=["us-east-1b"]
+    )
+    project.declare({**backend(ec2.port), "image": image}, near, bought)
+    project.run("validate")
+    project.apply(env=ENV)
+    lineage = project.run("state", "pull", env=ENV).json["lineage"]
+    region = run.provider(ec2.port, project.path, lineage)._instances._account.region("us-east-1")
+    found = region.instances({"tag:fleetform:owner": [lineage]})
+    assert {i.image for i in found} == {"ami-0000000b"}
+    group = f"fleetform-{lineage}-near-us-east-1a"
+    assert sorted(i.group for i in found) == ["", "", group, group]
+
+    region.ask("CreateImage", InstanceId=found[0].id, Name="noble-20261231")
+    assert project.run("plan", "--json", env=ENV).json["result"] == "none"
+    project.declare({**backend(ec2.port), "image": image}, {**near, "nodes": 3}, bought)
+    ids = [a["id"] for a in project.run("plan", "--json", env=ENV).json["actions"]]
+    assert ids == ["create:node/near-2"]
+
+    project.run("destroy", "--auto-approve", env=ENV)
+    groups = region.ask("DescribePlacementGroups")["placementGroupSet"] or []
+    pairs = region.ask("DescribeKeyPairs")["keySet"] or []
+    assert lineage not in f"{groups}{pairs}"
+    assert not [i for i in region.instances({"tag:fleetform:owner": [lineage]}) if not i.gone]
+
+    project.declare({**backend(ec2.port), "image": {"filter": {"name": "plucky-*"}}}, near)
+    done = project.apply(code=4, env=ENV)
+    assert "us-east-1 has no image that fits `plucky-*` of your own" in done.out + done.err
+
+
 def test_a_secret_that_is_not_set_is_named(project, ec2):
     """And whatever needs EC2 is left undone."""
     project.declare(backend(ec2.port), fleet("gpu", backends=["aws"], nodes=1, resources={"cpu": 2}))

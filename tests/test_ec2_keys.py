@@ -21,7 +21,19 @@ from tests.cloud_ec2.scripted import Scripted, answer, instance, refusal, reserv
 NODE = Address("node", "gpu-0")
 INPUTS = {"region": REGION, "zone": ZONE, "instance_type": "t3.micro"}
 TOKEN = "1" * 32
-NO_PAIR = answer("DescribeKeyPairs", "<keySet/>")
+GROUPS = "".join(f"<item><groupId>{name}</groupId><vpcId>vpc-1</vpcId></item>" for name in ("sg-1", "sg-2"))
+SUBNET = (
+    "<item><subnetId>subnet-1</subnetId><vpcId>vpc-1</vpcId>"
+    f"<availabilityZone>{ZONE}</availabilityZone></item>"
+)
+EMPTY = {
+    "DescribeKeyPairs": answer("DescribeKeyPairs", "<keySet/>"),
+    "DescribeSubnets": answer("DescribeSubnets", f"<subnetSet>{SUBNET}</subnetSet>"),
+    "DescribeSecurityGroups": answer(
+        "DescribeSecurityGroups", f"<securityGroupInfo>{GROUPS}</securityGroupInfo>"
+    ),
+}
+"""What there is: a network, and no key pair."""
 
 
 @pytest.fixture(autouse=True)
@@ -116,8 +128,8 @@ def asked_for(asked, **more):
     if action in more:
         found = more[action]
         return found(asked) if callable(found) else found
-    if action == "DescribeKeyPairs":
-        return NO_PAIR
+    if action in EMPTY:
+        return EMPTY[action]
     item = instance("i-00000001", tags_of(asked))
     if action == "RunInstances":
         return answer(action, f"<instancesSet>{item}</instancesSet>")

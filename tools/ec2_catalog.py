@@ -34,7 +34,8 @@ HEADER = """\
 # Instance types of EC2. Written by tools/ec2_catalog.py: run it again rather than edit this.
 # Facts: moto {moto} (Apache-2.0). Prices: apache-libcloud {libcloud} (Apache-2.0), as of {date}, USD an hour,
 # Linux, on demand; a region without a price is one whose price is unknown.
-# `prices DAY`; `region CODE NAME ZONES`; `type NAME ARCHITECTURE CPUS MEMORY-MIB GPUS CODE[=PRICE]…`,
+# `prices DAY`; `region CODE NAME ZONES`; `apart TYPE…`, those that no placement group of the strategy
+# `cluster` takes; `type NAME ARCHITECTURE CPUS MEMORY-MIB GPUS CODE[=PRICE]…`,
 # where GPUS are `-` or MODEL:COUNT:MIB-OF-EACH.
 """
 
@@ -102,7 +103,14 @@ def lines() -> list[str]:
     }
     out = [HEADER.format(date=date, **versions).rstrip(), f"prices {date}"]
     out += [f"region {code(name)} {name} {letters}" for name, letters in zones.items()]
-    for name, facts in sorted(read(FACTS / "instance_types.json.gz").items()):
+    types = sorted(read(FACTS / "instance_types.json.gz").items())
+    apart = [
+        name for name, facts in types if "cluster" not in facts["PlacementGroupInfo"]["SupportedStrategies"]
+    ]
+    out.append(
+        " ".join(["apart", *(name for name in apart if name in offered and not name.startswith("mac"))])
+    )
+    for name, facts in types:
         kinds = facts["ProcessorInfo"]["SupportedArchitectures"]
         kind = "x86_64" if "x86_64" in kinds else kinds[0]
         with_gpus = gpus(facts)

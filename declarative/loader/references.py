@@ -69,6 +69,7 @@ class _Assembly:
         for entry in self._good("fleet"):
             self._backend_names(entry, "backends", entry.spec.backends)
             self._of_hosts(entry)
+            self._reserved(entry)
         self._hosts()
         volumes = self._volumes()
         tasks = self._tasks()
@@ -138,9 +139,23 @@ class _Assembly:
                 summary = f"hosts are nodes of one backend, whose driver is `{SSH}`; `{name}` is another"
                 self._say(entry, ("backends", i), "nodes-and-ssh", summary, "remove it")
 
-    def _is_ssh(self, name: str) -> bool:
+    def _reserved(self, entry: Entry) -> None:
+        """This machine has nothing to reserve. Which clouds have is for their drivers to say."""
+        if not entry.spec.reservation:
+            return
+        names = tuple(map(str, entry.spec.backends))
+        found = [i for i, name in enumerate(names) if self._driver(name) == LOCAL]
+        if found or not (names or any(b.provider not in BUILT_IN for b in self.backends.values())):
+            path: Path = ("backends", found[0]) if found else ("reservation",)
+            summary = f"`reservation` is a cloud's, and means nothing to the driver `{LOCAL}`"
+            self._say(entry, path, "bad-value", summary, "name a cloud's backend, or remove `reservation`")
+
+    def _driver(self, name: str) -> str:
         known = self.backends.get(name)
-        return known.provider == SSH if known else name == SSH
+        return known.provider if known else name
+
+    def _is_ssh(self, name: str) -> bool:
+        return self._driver(name) == SSH
 
     def _hosts(self) -> None:
         """A host is a node of one fleet, and so are all that are behind one name."""

@@ -49,23 +49,28 @@ def allowed_backends(desired: Desired, fleet: Fleet) -> tuple[str, ...]:
     """The backends that a fleet may use: those it names, else all that launch, else `local`."""
     if fleet.ssh_config is not None:
         return (backend_of(fleet),)
-    launching = sorted(name for name, backend in desired.backends.items() if backend.provider != SSH)
+    no = (SSH, LOCAL) if fleet.reservation else (SSH,)
+    launching = sorted(name for name, backend in desired.backends.items() if backend.provider not in no)
     return tuple(map(str, fleet.backends)) or tuple(launching) or (LOCAL,)
 
 
 def limits(fleet: Fleet, backends: tuple[str, ...], offer: Offer) -> str | None:
     """The first limit of the fleet that an offer (or a node like it) does not keep; None if it keeps all."""
-    spot_ok = {SpotPolicy.ON_DEMAND: not offer.spot, SpotPolicy.SPOT: offer.spot, SpotPolicy.AUTO: True}
+    spot_ok = {SpotPolicy.ON_DEMAND: not offer.spot, SpotPolicy.SPOT: offer.spot}
     checks = (
         ("backends", offer.backend in backends),
         ("regions", not fleet.regions or offer.region in fleet.regions),
         ("availability_zones", not fleet.availability_zones or offer.zone in fleet.availability_zones),
         ("instance_types", not fleet.instance_types or offer.instance_type in fleet.instance_types),
-        ("spot_policy", spot_ok[fleet.spot_policy]),
-        ("max_price", price_reason(fleet.max_price, offer.price, "the fleet") is None),
+        ("spot_policy", spot_ok.get(fleet.spot_policy, not (offer.spot and fleet.reservation))),
+        ("max_price", _cheap(fleet, offer)),
         ("resources", not misfits(fleet.resources, offer.shape)),
     )
     return next((name for name, ok in checks if not ok), None)
+
+
+def _cheap(fleet: Fleet, offer: Offer) -> bool:
+    return (offer.price is None and offer.bids) or not price_reason(fleet.max_price, offer.price, "the fleet")
 
 
 def fleet_offers(
@@ -111,6 +116,7 @@ def offer_of(record: Record) -> Offer:
         shape=shape_of(inputs),
         price=inputs.get("price"),
         spot=bool(inputs.get("spot")),
+        bids="max_price" in inputs,
     )
 
 
@@ -213,7 +219,9 @@ class Fleets:
     def _changed(self, fate: NodeFate, fleet: Fleet, *, pinned: bool) -> bool:
         """Whether the fleet changed in what cannot be changed on a node: it is made anew."""
         marks = fleet_marks(fleet)
-        changed = tuple(k for k in ("placement", "env") if fate.record.inputs.get(k) != marks[k])
+        changed = tuple(
+            k for k in ("placement", "env", "reservation") if fate.record.inputs.get(k) != marks[k]
+        )
         if changed and pinned:
             self._stays(fate, f"its fleet's `{changed[0]}` changed", "replaced")
         elif changed:
@@ -241,6 +249,9 @@ class Fleets:
     def _off(self, fate: NodeFate, fleet: Fleet, host: Host | None) -> str | None:
         """The limit that a node does not keep. A host has none, but its shape may have been declared anew."""
         if host is None:
+            most = fate.record.inputs.get("max_price")
+            if most is not None and fleet.max_price is not None and most > fleet.max_price:
+                return "max_price"
             return limits(fleet, allowed_backends(self.desired, fleet), offer_of(fate.record))
         anew = _declared(fate) != host.declared and _host_key(fate) in self.found
         return "ssh_config" if anew else None

@@ -11,6 +11,7 @@ from declarative.placement.suggest import Suggestion, suggest
 from declarative.plan.fleets import Fleets, node_of
 from declarative.plan.tasks import Fate, TaskFate
 from declarative.plan.types import Cost, NodePreview, Reservation, ReservationStatus
+from declarative.resource import Offer
 from declarative.state import NodeState, Readiness, State, natural, rank_name
 
 
@@ -92,7 +93,19 @@ def cost(fleets: Fleets, outcome: Outcome) -> Cost:
     """Whole nodes, before and after."""
     before = _sum(f.node.price for f in fleets.fates.values())
     staying = [f.node.price for f in fleets.fates.values() if not f.goes]
-    return Cost(before=before, after=_sum([*staying, *(n.price for n in outcome.launches)]))
+    after = _sum([*staying, *(n.price for n in outcome.launches)])
+    return Cost(before=before, after=after, priced_on=_priced_on(fleets, outcome))
+
+
+def _priced_on(fleets: Fleets, outcome: Outcome) -> dict[str, str]:
+    """The days of the prices that count, those of nodes that are there already included."""
+    counted = {_priced(n) for n in (*(f.node for f in fleets.fates.values()), *outcome.launches)}
+    offers = (o for found in fleets.offers.values() for o in found if o.priced_on and _priced(o) in counted)
+    return dict(sorted({o.backend: str(o.priced_on) for o in offers if o.price is not None}.items()))
+
+
+def _priced(what: Node | Offer) -> tuple[object, ...]:
+    return (what.backend, what.region, what.instance_type, what.spot, what.price)
 
 
 def _holders(state: State, fates: Mapping[str, TaskFate], outcome: Outcome) -> dict[str, dict[int, str]]:

@@ -122,6 +122,8 @@ class Cost:
 
     before: float | None
     after: float | None
+    priced_on: Mapping[str, str] = field(default_factory=dict)
+    """Backend → the day that the prices are of which it gave for these nodes, where that is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

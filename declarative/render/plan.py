@@ -49,6 +49,8 @@ def _end(plan: Plan, paint: Paint) -> list[str]:
         lines.append(paint("dim", _observed(plan)))
     if plan.actions or plan.cost.before != plan.cost.after:
         lines.append(cost_line(plan.cost))
+        if plan.cost.priced_on:
+            lines.append(paint("dim", priced_line(plan.cost)))
     if plan.actions:
         lines.append(paint("bold", f"Plan: {counts(plan)}."))
     if plan.unplaced:
@@ -86,6 +88,12 @@ def cost_line(cost: Cost) -> str:
         known = [f"{money(c)} USD/h" if c is not None else "unknown" for c in (cost.before, cost.after)]
         return f"Cost: {' → '.join(dict.fromkeys(known))} (some nodes have no known price)"
     return f"Cost: {after} USD/h (unchanged)" if before == after else f"Cost: {before} → {after} USD/h"
+
+
+def priced_line(cost: Cost) -> str:
+    """`Prices of aws as of 2025-03-02`: those of a catalog that is shipped get old."""
+    days = ", ".join(f"of {clean(name)} as of {clean(day)}" for name, day in cost.priced_on.items())
+    return f"Prices {days}; what is billed may differ, and `catalog` takes prices of your own."
 
 
 def _drift(plan: Plan, paint: Paint) -> list[str]:

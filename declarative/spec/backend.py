@@ -47,7 +47,7 @@ class Backend:
     ] = None
     endpoint: Annotated[Endpoint | None, Doc("A URL, for private clouds and test servers.")] = None
     image: Annotated[
-        Images | None, Doc("The image that nodes start from: its id, or a mapping of regions to ids.")
+        Images | None, Doc("The image of nodes: its id, `{filter: {name: …}}`, or one for each region.")
     ] = None
     ssh_user: Annotated[
         Login | None, Doc("Who logs in on the nodes of a cloud, made there if need be; default `fleetform`.")

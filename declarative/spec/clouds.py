@@ -9,12 +9,15 @@ from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Self
 from urllib.parse import urlsplit
 
-from declarative.schema import BadValueError, Doc, Json, raise_all
+from declarative.schema import BadValueError, Doc, Json, decode_part, encode, raise_all
 from declarative.schema.decode import describe
 
 ANYWHERE = "*"
 """The key of an image that is not one region's."""
+FILTER = "filter"
+"""The key of an image that is looked for."""
 _ID = re.compile(r"[!-~]{1,255}")
+_TEXT = re.compile(r"[ -~]{1,255}")
 
 
 class Endpoint(str):
@@ -52,37 +55,105 @@ class Endpoint(str):
         return str(self)
 
 
-class Images(dict[str, str]):
-    """`ami-0abc`, or one id for each region: `{us-east-1: ami-0abc, eu-west-1: ami-0def}`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageFilter:
+    """The newest image whose name fits: `{name: "ubuntu-noble-*", owner: "099720109477"}`."""
+
+    name: Annotated[str, Doc("The image's name; `*` stands for any text, `?` for one character.")]
+    owner: Annotated[
+        str | None, Doc("Whose image it is; the account's own if left out: anybody may choose any name.")
+    ] = None
+
+    def __post_init__(self) -> None:
+        for field_name, text in (("name", self.name), ("owner", self.owner)):
+            if text is not None and not _TEXT.fullmatch(text):
+                summary = f"{describe(text)} cannot be the {field_name} of an image"
+                raise BadValueError("bad-value", summary, Images.HINT, (field_name,))
+
+    def __str__(self) -> str:
+        return f"`{self.name}` of {self.owner or 'your own'}"
+
+
+Image = str | ImageFilter
+"""An image by its id (or by what else the driver calls it), or whichever is the newest that fits."""
+
+
+class Images(dict[str, Image]):
+    """`ami-0abc`, or `{filter: {name: …, owner: …}}`, or one of both for each region.
+
+    `filter` is no name of a region where what stands below it is a mapping: a region's own filter is
+    `{us-east-1: {filter: …}}`.
+    """
 
     __slots__ = ()
-    HINT: ClassVar[str] = "write an id, or one for each region: `{us-east-1: ami-0abc, eu-west-1: ami-0def}`"
+    HINT: ClassVar[str] = (
+        "write an id, `{filter: {name: …, owner: …}}`, or one for each region: `{us-east-1: ami-0abc}`"
+    )
 
     @classmethod
     def parse(cls, value: Json) -> Self:
-        """`wrong-type`, or `bad-value` for what cannot be an id."""
-        given = {ANYWHERE: value} if isinstance(value, str) else value
-        if not isinstance(given, Mapping) or not given:
+        """`wrong-type`, or `bad-value` for what cannot be an image."""
+        if isinstance(value, str) or _is_filter(value):
+            return cls({ANYWHERE: cls._one(value)})
+        if not isinstance(value, Mapping) or not value:
             raise BadValueError("wrong-type", f"expected an image, found {describe(value)}", cls.HINT)
         faults: list[BadValueError] = []
-        for key, item in given.items():
-            if not isinstance(item, str) or not _ID.fullmatch(item):
-                below = () if isinstance(value, str) else (key,)
-                faults.append(
-                    BadValueError("bad-value", f"{describe(item)} is not an image's id", cls.HINT, below)
-                )
+        found: dict[str, Image] = {}
+        for key, item in value.items():
+            try:
+                found[str(key)] = cls._one(item, str(key))
+            except BadValueError as error:
+                faults += error.below(key)
         raise_all(faults)
-        return cls({str(k): str(v) for k, v in given.items()})
+        return cls(found)
+
+    @classmethod
+    def _one(cls, value: Json, region: str = ANYWHERE) -> Image:
+        if isinstance(value, str) and _ID.fullmatch(value):
+            return value
+        if region == FILTER and isinstance(value, Mapping):
+            hint = f"write `filter` under each region that it is for; under `{ANYWHERE}` it is for all others"
+            raise BadValueError("bad-value", "`filter` stands beside regions", hint, at_key=True)
+        if not _is_filter(value):
+            raise BadValueError("bad-value", f"{describe(value)} is not an image", cls.HINT)
+        assert isinstance(value, Mapping)
+        asked = value[FILTER]
+        if isinstance(asked, Mapping) and isinstance(asked.get("owner"), int):
+            hint = "write it in quotes: as a number it has no zeros in front"
+            raise BadValueError("wrong-type", "expected a string, found a number", hint, (FILTER, "owner"))
+        try:
+            return decode_part(ImageFilter, asked)
+        except BadValueError as error:
+            raise_all(error.below(FILTER))
+            raise
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """A string, or a mapping of strings."""
+        """A string, a filter, or a mapping of both."""
         text = {"type": "string", "minLength": 1}
-        return {"anyOf": [text, {"type": "object", "minProperties": 1, "additionalProperties": text}]}
+        keys = {"name": text, "owner": {"type": ["string", "null"]}}
+        asked = {"type": "object", "properties": keys, "required": ["name"], "additionalProperties": False}
+        found = {
+            "type": "object",
+            "properties": {FILTER: asked},
+            "required": [FILTER],
+            "additionalProperties": False,
+        }
+        regions = {"type": "object", "minProperties": 1, "additionalProperties": {"anyOf": [text, found]}}
+        return {"anyOf": [text, found, regions]}
 
     def plain(self) -> Json:
-        """An id alone, or a mapping, sorted by key."""
-        return self[ANYWHERE] if set(self) == {ANYWHERE} else dict(sorted(self.items()))
+        """One image alone, or a mapping, sorted by key."""
+        out = {key: _plain(image) for key, image in sorted(self.items())}
+        return out[ANYWHERE] if set(out) == {ANYWHERE} else out
+
+
+def _is_filter(value: Json) -> bool:
+    return isinstance(value, Mapping) and set(value) == {FILTER} and isinstance(value[FILTER], Mapping)
+
+
+def _plain(image: Image) -> Json:
+    return image if isinstance(image, str) else {FILTER: encode(image)}
 
 
 class Login(str):

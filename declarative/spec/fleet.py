@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Self
 
-from declarative.schema import BadValueError, Doc, InPlace, Is, Json, NotYet
+from declarative.schema import BadValueError, Doc, InPlace, Is, Json
 from declarative.schema.decode import describe
 from declarative.spec.hosts import SshConfig
 from declarative.spec.split import Blocks
@@ -125,8 +126,7 @@ class Fleet:
     prevent_destroy: Annotated[bool, InPlace(), Doc("A plan that would delete a node is an error.")] = False
     reservation: Annotated[
         str | None,
-        NotYet("remove it; it comes with the cloud backends"),
-        Doc("A cloud's capacity reservation."),
+        Doc("A cloud's capacity reservation, whose nodes are on demand: on EC2 `cr-…`, or a group's ARN."),
     ] = None
     ssh_config: Annotated[
         SshConfig | None,
@@ -169,8 +169,18 @@ class Fleet:
                 ("ssh_config",),
                 at_key=True,
             )
+        if self.reservation is not None:
+            self._check_reservation()
         if self.ssh_config is not None:
             self._check_hosts()
+
+    def _check_reservation(self) -> None:
+        if not re.fullmatch(r"[!-~]{1,255}", self.reservation or ""):
+            summary = f"{describe(self.reservation)} is not the id of a reservation"
+            raise BadValueError("bad-value", summary, "write its id, such as `cr-0abc`", ("reservation",))
+        if self.spot_policy is SpotPolicy.SPOT:
+            summary = "what is reserved is not spot"
+            raise BadValueError("bad-value", summary, "remove it, or the `reservation`", ("spot_policy",))
 
     def _check_hosts(self) -> None:
         """Hosts are there, at no price: what bounds launches has nothing to bound."""
@@ -180,6 +190,7 @@ class Fleet:
             "instance_types": (),
             "spot_policy": SpotPolicy.ON_DEMAND,
             "max_price": None,
+            "reservation": None,
             "resources": Resources(),
         }
         for name, default in none.items():

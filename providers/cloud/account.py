@@ -5,13 +5,14 @@ Each driver has an account of its own, with its regions and its options.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.schema import BadValueError
-from declarative.spec.clouds import ANYWHERE
+from declarative.spec.clouds import ANYWHERE, ImageFilter
 from declarative.spec.values import Size
 from declarative.state import ANOTHERS, TAGS, Address, Record
 from providers.cloud import marks, settings
@@ -45,6 +46,8 @@ class Account:
         self.config = config
         self.options: dict[str, Any] = settings.options(config, {**OPTIONS, **options})
         self._maybe: set[str] = set()
+        self._images: dict[str, str] = {}
+        self._looking = threading.Lock()
 
     @property
     def owner(self) -> str:
@@ -116,13 +119,26 @@ class Account:
         return made
 
     def image(self, region: str) -> str:
-        """The image that nodes of a region start from."""
-        found = self.config.image.get(region) or self.config.image.get(ANYWHERE)
-        if not found:
+        """The id of the image that nodes of a region start from. One that is looked for is looked for once:
+        what this run makes starts from one image, though a newer one may come meanwhile.
+        """
+        asked = self.config.image.get(region) or self.config.image.get(ANYWHERE)
+        if not asked:
             summary = f"backend {self.config.backend} names no image for {region}"
             hint = f"write `image: ID`, or `image: {{{region}: ID}}`"
             raise PermanentError(PermanentKind.INVALID, summary, about="image", hint=hint)
-        return found
+        if isinstance(asked, str):
+            return asked
+        with self._looking:
+            if region not in self._images:
+                self._images[region] = self.find_image(region, asked)
+            return self._images[region]
+
+    def find_image(self, region: str, asked: ImageFilter) -> str:
+        """The id of the newest image of a region that fits; `PermanentError` if there is none."""
+        summary = f"the driver `{self.config.driver}` cannot look for {asked} in {region}"
+        hint = f"write `image: {{{region}: ID}}`"
+        raise PermanentError(PermanentKind.INVALID, summary, about="image", hint=hint)
 
 
 def look_up(look: Callable[[], T]) -> T:

@@ -18,6 +18,8 @@ class InstanceType:
     architecture: str
     shape: Shape
     prices: Mapping[str, float | None]
+    clusters: bool = True
+    """Whether instances of it can be placed close to each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,7 @@ def catalog(name: str) -> Catalog:
     """The catalog in `catalogs/NAME.txt`; its first lines say what stands there."""
     lines = _lines(name)
     priced_on, codes, zones, types = "", {}, {}, {}
+    apart: frozenset[str] = frozenset()
     for kind, *words in lines:
         if kind == "prices":
             (priced_on,) = words
@@ -43,8 +46,10 @@ def catalog(name: str) -> Catalog:
             code, region, letters = words
             codes[code] = region
             zones[region] = tuple(region + letter for letter in letters)
+        elif kind == "apart":
+            apart = frozenset(words)
         else:
-            found = _type(words, codes)
+            found = _type(words, codes, apart)
             types[found.name] = found
     return Catalog(priced_on=priced_on, zones=zones, types=types)
 
@@ -54,7 +59,7 @@ def _lines(name: str) -> Iterator[list[str]]:
     return (line.split() for line in text.splitlines() if line and not line.startswith("#"))
 
 
-def _type(words: list[str], codes: Mapping[str, str]) -> InstanceType:
+def _type(words: list[str], codes: Mapping[str, str], apart: frozenset[str]) -> InstanceType:
     name, architecture, cpus, memory, gpus, *places = words
     model, _, rest = gpus.partition(":")
     count, _, each = rest.partition(":")
@@ -70,4 +75,6 @@ def _type(words: list[str], codes: Mapping[str, str]) -> InstanceType:
     for place in places:
         code, _, price = place.partition("=")
         prices[codes[code]] = float(price) if price else None
-    return InstanceType(name=name, architecture=architecture, shape=shape, prices=prices)
+    return InstanceType(
+        name=name, architecture=architecture, shape=shape, prices=prices, clusters=name not in apart
+    )

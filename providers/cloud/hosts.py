@@ -30,17 +30,25 @@ class Seen:
 
     readiness: Readiness
     taken: bool
+    public: str | None = None
+    """The public address that it has now, an empty text if it has none; None if the cloud does not tell."""
 
 
 class Hosts:
     """The nodes of one backend as hosts."""
 
-    def __init__(self, config: Config, identity: Callable[[], Path]) -> None:
-        """`identity` is the file of the private key that they let in; `PermanentError` if it is not here."""
+    def __init__(
+        self, config: Config, identity: Callable[[], Path], look: Callable[[Record], str | None]
+    ) -> None:
+        """`identity` is the file of the private key that they let in; `PermanentError` if it is not here.
+        `look` asks the cloud for `Seen.public` of a node.
+        """
         options = {key: value for key, value in config.options.items() if key in OPTIONS}
         self.ssh = Ssh(replace(config, driver="ssh", options=options, hosts={}))
         self._reach = config.network.reach
         self._identity = identity
+        self._look = look
+        self._public: dict[str, str] = {}
 
     def host(self, node: Record) -> Record:
         """The node as the driver `ssh` has it; `PermanentError` if it was not made to be reached."""
@@ -62,14 +70,30 @@ class Hosts:
         return replace(node, inputs=inputs, outputs={**node.outputs, "id": f"{node.address}.{key_of(made)}"})
 
     def _way(self, node: Record) -> str:
-        private, public = (str(node.outputs.get(k) or "") for k in ("address", "public_address"))
+        private = str(node.outputs.get("address") or "")
         if self._reach is Reach.PRIVATE:
             return private
+        public = self._present(node)
         if self._reach is Reach.PUBLIC and not public:
             summary = f"{node.address} has no public address, and `network.reach` wants it"
             hint = "write `network: {reach: private}`, or `network: {public_ip: true}` and make the node anew"
             raise PermanentError(PermanentKind.INVALID, summary, about="network.reach", hint=hint)
         return public or private
+
+    def met(self, node: Record, public: str | None) -> None:
+        """Note which public address a node has now."""
+        if public is not None:
+            self._public[str(node.outputs.get("id"))] = public
+
+    def _present(self, node: Record) -> str:
+        """The public address of a node: that of the record is another's once the machine was off."""
+        made, recorded = str(node.outputs.get("id")), str(node.outputs.get("public_address") or "")
+        if made not in self._public and recorded:
+            try:
+                self.met(node, self._look(node))
+            except ProviderError:
+                return recorded  # whoever is there has to have the host key
+        return self._public.get(made, recorded)
 
     def readiness(
         self, nodes: Sequence[Record], taken: Mapping[str, bool], take: Callable[[Record], None]

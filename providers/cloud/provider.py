@@ -84,13 +84,17 @@ class Attachments(Protocol):
 class Cloud:
     """What all drivers have in common; each adds `offers` and `inventory`."""
 
+    RESERVES = False
+    """Whether the cloud has capacity reservations, and the driver knows them."""
+
     def __init__(
         self, config: Config, keys: Keys, nodes: Nodes, volumes: Volumes, attachments: Attachments
     ) -> None:
         self._nodes = nodes
         self._volumes = volumes
         self._attachments = attachments
-        self._hosts = Hosts(config, lambda: keys.login().path)
+        self._config = config
+        self._hosts = Hosts(config, lambda: keys.login().path, self._public)
         self._mounts = Disks(self._hosts)
         self._silent: set[str] = set()
 
@@ -114,6 +118,8 @@ class Cloud:
         """See the port."""
         match address.kind:
             case "node":
+                if inputs.get("reservation") and not self.RESERVES:
+                    raise self._unreserved(address)
                 return self._nodes.create(address, token, inputs)
             case "volume":
                 return self._volumes.create(address, token, inputs)
@@ -121,6 +127,11 @@ class Cloud:
                 return self._attachments.create(address, token, inputs, needs)
             case _:
                 raise PermanentError(PermanentKind.INVALID, f"{address} is no thing", about=str(address))
+
+    def _unreserved(self, address: Address) -> PermanentError:
+        summary = f"{address}: the driver `{self._config.driver}` has no capacity reservations"
+        hint = "remove the fleet's `reservation`, or name a backend of EC2 under `backends`"
+        return PermanentError(PermanentKind.INVALID, summary, about="reservation", hint=hint)
 
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port."""
@@ -178,9 +189,14 @@ class Cloud:
     def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
         """See the port. Ready is what runs by its cloud, and answers as a host that is fit."""
         seen = self._nodes.readiness(nodes)
+        for node in nodes:
+            self._hosts.met(node, seen[node.address.name].public)
         runs = [n for n in nodes if seen[n.address.name].readiness.state is NodeState.READY]
         there = self._hosts.readiness(runs, {n: s.taken for n, s in seen.items()}, self._nodes.taken)
         return {**{name: s.readiness for name, s in seen.items()}, **there}
+
+    def _public(self, node: Record) -> str | None:
+        return self._nodes.readiness([node])[node.address.name].public
 
     def reaches(self, node: Record, address: str) -> str | None:
         """See `provider.Reaches`."""

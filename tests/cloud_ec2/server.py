@@ -6,6 +6,7 @@
 * `AttachVolume` refuses a volume that is attached or in another zone, an instance that does not run, and a
   device that is taken. moto attaches anything to anything.
 * `DeleteVolume` refuses one that is attached.
+* Placement groups and capacity reservations: see `placed`.
 * Instances have no public address, and private ones of this machine: nobody answers there, and nobody else is
   asked. With `python server.py FOLDER` they get those that FOLDER/addresses lists, as long as there are any.
   What starts is in FOLDER/ID.json (`address`, `user_data`), and what ended has FOLDER/ID.gone. FOLDER/disks
@@ -44,6 +45,13 @@ IMAGE = {
     "root_device_type": "ebs",
     "sriov": "simple",
 }
+NAMED = {
+    "ami-0000000a": ("noble-20250101", ACCOUNT, "2025-01-01", "x86_64"),
+    "ami-0000000b": ("noble-20250601", ACCOUNT, "2025-06-01", "x86_64"),
+    "ami-0000000c": ("noble-20251201", ACCOUNT, "2025-12-01", "arm64"),
+    "ami-0000000d": ("noble-20260101", "999999999999", "2026-01-01", "x86_64"),
+}
+"""Images to be looked for: name, owner, day, architecture."""
 FAULT = (
     "<Response><Errors><Error><Code>{}</Code><Message>{}</Message></Error></Errors>"
     "<RequestID>t</RequestID></Response>"
@@ -57,8 +65,10 @@ class RefusedError(Exception):
 class Ec2:
     """The application in front of moto's."""
 
-    def __init__(self, moto, backend, folder=None):
+    def __init__(self, moto, backend, types, placed, folder=None):
         self.moto = moto
+        self.types = types
+        self.placed = placed
         self.folder = folder
         self.free = (folder / "addresses").read_text().split() if folder else []
         self.given = {}
@@ -85,6 +95,9 @@ class Ec2:
     def answer(self, environ, asked):
         """Status, headers and body."""
         action = asked.get("Action")
+        known = self.placed.answer(self.of(environ), asked)
+        if known is not None:
+            return known
         if action in ("RunInstances", "CreateVolume") and "ClientToken" in asked:
             return self.once(environ, asked)
         if action == "AttachVolume":
@@ -115,7 +128,9 @@ class Ec2:
     def begin(self, environ, asked, made):
         """An instance gets its address, and a machine if there is one."""
         self.count += 1
-        card = self.find(environ, made).nics[0]
+        instance = self.find(environ, made)
+        instance.placement.group_name = asked.get("Placement.GroupName", "")
+        card = instance.nics[0]
         card.public_ip = None
         card.private_ip_address = f"127.1.{self.count >> 8 & 255}.{self.count & 255}"
         if self.free:
@@ -156,6 +171,8 @@ class Ec2:
         key = (asked["Action"], asked["ClientToken"], zone)
         before = self.tokens.get(key)
         if before is None:
+            if asked["Action"] == "RunInstances":
+                self.placed.check(self.of(environ), self.types, asked)
             answer = self.forward(environ)
             if answer[0].startswith("200"):
                 self.tokens[key] = asked, answer
@@ -203,14 +220,20 @@ def main():
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     # moto reads 1,300 images at the start unless it is given others.
     with tempfile.NamedTemporaryFile("w", suffix=".json") as images:
-        json.dump([IMAGE], images)
+        keys = ("name", "owner_id", "creation_date", "architecture")
+        named = [{**IMAGE, "ami_id": i, **dict(zip(keys, told, strict=True))} for i, told in NAMED.items()]
+        json.dump([IMAGE, *named], images)
         images.flush()
         os.environ["MOTO_AMIS_PATH"] = images.name
         os.environ["MOTO_ENABLE_AMI_VALIDATION"] = "true"
         os.environ["MOTO_EC2_ENABLE_INSTANCE_TYPE_VALIDATION"] = "true"
         from moto.ec2.models import ec2_backends
+        from moto.ec2.models.instance_types import INSTANCE_TYPES
         from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
         from werkzeug.serving import WSGIRequestHandler, make_server
+
+        sys.path.insert(0, str(Path(__file__).parents[2]))
+        from tests.cloud_ec2.placed import Placed
 
         class Quiet(WSGIRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -218,7 +241,8 @@ def main():
             def log(self, *_):
                 pass
 
-        served = Ec2(DomainDispatcherApplication(create_backend_app), ec2_backends, folder)
+        moto = DomainDispatcherApplication(create_backend_app)
+        served = Ec2(moto, ec2_backends, INSTANCE_TYPES, Placed(RefusedError), folder)
         server = make_server("127.0.0.1", 0, served, threaded=True, request_handler=Quiet)
         sys.stdout.write(f"{server.server_port}\n")
         sys.stdout.flush()

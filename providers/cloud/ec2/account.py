@@ -9,16 +9,22 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from declarative.provider import Config, PermanentError, PermanentKind
+from declarative.spec.clouds import ImageFilter
 from declarative.state import Record
 from providers.cloud import account, marks, settings
 from providers.cloud.catalog import Catalog, catalog
 from providers.cloud.ec2.codes import MISMATCH
+from providers.cloud.ec2.images import newest
 from providers.cloud.ec2.region import Region, endpoint
 from providers.cloud.marks import Mark
 
 T = TypeVar("T")
 
-OPTIONS: Mapping[str, type | tuple[type, ...]] = {"architecture": str, "key_name": str}
+OPTIONS: Mapping[str, type | tuple[type, ...]] = {
+    "architecture": str,
+    "key_name": str,
+    "placement_group": str,
+}
 ARCHITECTURES = ("x86_64", "arm64")
 LIVE = ("pending", "running", "stopping", "stopped")
 """States of instances that are there. The others do not come back."""
@@ -90,6 +96,10 @@ class Account(account.Account):
             if name:
                 found.setdefault(str(name), []).append(record)
         return [(self.region(name), found[name]) for name in sorted(found)]
+
+    def find_image(self, region: str, asked: ImageFilter) -> str:
+        """See `account.Account`."""
+        return newest(self.region(region), asked, self.architecture)
 
     # -------------------------------------------------------------------------------------- marks
 

@@ -27,6 +27,9 @@ class Instance:
     public_address: str
     """None is an empty text."""
     tags: Mapping[str, str]
+    image: str
+    group: str
+    """Its placement group; none is an empty text, as with the image."""
     reason: str
     """Why it is in this state: EC2's code and text."""
 
@@ -131,6 +134,8 @@ def instance(action: str, found: Mapping[str, Any], region: str) -> Instance:
             address=found.get("privateIpAddress") or "",
             public_address=found.get("ipAddress") or "",
             tags=tags(found),
+            image=found.get("imageId") or "",
+            group=found["placement"].get("groupName") or "",
             reason=f"{reason.get('code') or ''}: {reason.get('message') or ''}".strip(": "),
         )
     except (KeyError, TypeError, AttributeError):

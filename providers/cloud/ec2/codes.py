@@ -58,7 +58,7 @@ _CODES: Mapping[Kind, str] = {
     PermanentKind.INVALID: """
         InvalidParameterValue InvalidParameterCombination MissingParameter UnknownParameter
         TagLimitExceeded InvalidAttachment.NotFound ValidationError InvalidAction
-        VPCIdNotSpecified
+        VPCIdNotSpecified MissingInput
     """,
 }
 
@@ -85,7 +85,8 @@ _HINTS: Mapping[str, str] = {
     "InstanceLimitExceeded": "ask AWS for a higher quota, or lower the fleet's `nodes`",
     "VolumeModificationRateExceeded": "EC2 changes a volume once in six hours: try again later",
     "IdempotentInstanceTerminated": "what it made is gone by now; apply once more, and it is made anew",
-    "VPCIdNotSpecified": "there is no default network: write `options: {subnets: {us-east-1a: subnet-…}}`",
+    "VPCIdNotSpecified": "there is no default network: write `network: {subnets: {us-east-1a: subnet-…}}`",
+    "MissingInput": "there is no default subnet: write `network: {subnets: {us-east-1a: subnet-…}}`",
     "OperationNotPermitted": "is it protected from termination?",
 }
 

@@ -25,14 +25,17 @@ from providers.cloud.account import look_up, waits
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import LIVE, Account, made_id
 from providers.cloud.ec2.answers import Instance
+from providers.cloud.ec2.capacity import Capacity
 from providers.cloud.ec2.codes import kind_of
+from providers.cloud.ec2.groups import UNKNOWN, Groups
 from providers.cloud.ec2.keys import Ec2Keys
+from providers.cloud.ec2.network import Networks
 from providers.cloud.ec2.region import Region, tagged
 from providers.cloud.faults import fault
 from providers.cloud.hosts import Seen
 from providers.cloud.marks import Mark
 
-FIXED = ("backend", "region", "zone", "instance_type", "spot", "resources")
+FIXED = ("backend", "region", "zone", "instance_type", "spot", "reservation", "resources")
 """Inputs of a node that are those of its instance: it is made anew to change them."""
 
 HOST_KEY = f"{marks.OURS}host-key"
@@ -52,8 +55,11 @@ class Nodes:
         self._keys = keys
         self._turn = threading.Lock()
         self._changes: Counter[str] = Counter()
-        self._emptied: set[str] = set()
-        """Regions where it has to be seen whether any node is left."""
+        self._emptied: dict[str, list[Mapping[str, Any]]] = {}
+        """Region → inputs of nodes that went: it has to be seen whether any like them is left."""
+        self._groups = Groups(account)
+        self._capacity = Capacity()
+        self._networks = Networks(account.config)
 
     def listed(self) -> list[Instance]:
         """All that are ours and alive, in all regions."""
@@ -114,7 +120,7 @@ class Nodes:
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. It ends when the instance runs."""
         region = self._account.region(inputs.get("region"))
-        with self._changing(region):
+        with self._changing(region, ending=False):
             try:
                 instance = self._account.once(
                     token,
@@ -122,27 +128,30 @@ class Nodes:
                     lambda: next(iter(self._of_token(region, token)), None),
                 )
             except PermanentError:
-                self._emptied.add(region.name)
+                self._left(region, inputs)
                 raise
         self._account.check_answer(instance.tags, token, instance.id)
         return outputs(_running(region, instance))
 
     def _run(self, region: Region, address: Address, token: str, inputs: Mapping[str, Any]) -> Instance:
         zone = inputs.get("zone")
-        image, network = self._account.image(region.name), self._network(zone)
+        network = self._networks.asked(region, zone)
+        market, close = self._capacity.asked(region, inputs)
+        image = self._account.image(region.name)
         login, key = self._keys.bring(region), self._keys.host_key(token)
         user = self._account.config.ssh_user or begin.USER
         mine = self._account.tags(self._account.mark(address, token, inputs))
         tags = {**mine, HOST_KEY: key.public, USER: user}
         told = begin.user_data(user, login.public, key)
+        group = None if close else self._groups.bring(region, inputs)
         asked = dict(
             ClientToken=token,
             MinCount=1,
             MaxCount=1,
             ImageId=image,
             InstanceType=inputs.get("instance_type"),
-            Placement={"AvailabilityZone": zone},
-            InstanceMarketOptions={"MarketType": "spot"} if inputs.get("spot") else None,
+            Placement={"AvailabilityZone": zone, "GroupName": group},
+            **market,
             MetadataOptions={"HttpTokens": "required"},
             KeyName=self._account.options.get("key_name") or self._keys.name,
             UserData=base64.b64encode(told.encode()).decode(),
@@ -153,28 +162,23 @@ class Nodes:
         try:
             found = region.ask(action, zone or region.name, **asked)
         except PermanentError as error:
-            if "InvalidKeyPair.NotFound" not in error.summary or self._account.options.get("key_name"):
+            if not self._taken_away(region, error, group):
                 raise
-            # Whoever deleted the last node took it away meanwhile.
-            self._keys.forgotten(region)
             raise TransientError(TransientKind.BUSY, error.summary, about=error.about) from None
         items = answers.listed(action, found, "instancesSet")
         if len(items) != 1:
             raise answers.strange(action, f"has {len(items)} instances instead of one")
         return answers.instance(action, items[0], region.name)
 
-    def _network(self, zone: str | None) -> dict[str, Any]:
-        """The parameters that say where in the network an instance is."""
-        network = self._account.config.network
-        if network.subnets and zone not in network.subnets:
-            summary = f"`network.subnets` has none for {zone or 'a node without a zone'}"
-            raise PermanentError(PermanentKind.INVALID, summary, about="network.subnets")
-        subnet = network.subnets[zone] if zone and network.subnets else None
-        groups = list(network.security_groups)
-        if network.public_ip is None:
-            return {"SubnetId": subnet, "SecurityGroupId": groups}
-        card = {"DeviceIndex": 0, "AssociatePublicIpAddress": network.public_ip, "DeleteOnTermination": True}
-        return {"NetworkInterface": [{**card, "SubnetId": subnet, "SecurityGroupId": groups}]}
+    def _taken_away(self, region: Region, error: PermanentError, group: str | None) -> bool:
+        """Whether what a node needs went meanwhile, by whoever deleted the last one: it is brought again."""
+        if "InvalidKeyPair.NotFound" in error.summary and not self._account.options.get("key_name"):
+            self._keys.forgotten(region)
+            return True
+        if UNKNOWN in error.summary and group and not self._groups.given:
+            self._groups.forgotten(region, group)
+            return True
+        return False
 
     # ----------------------------------------------------------------------------- update, delete
 
@@ -205,7 +209,8 @@ class Nodes:
     def delete(self, have: Record) -> None:
         """See the port. An instance that shuts down is gone: nothing brings it back.
 
-        With the last one of a region goes the key pair there.
+        With the last one of a region goes the key pair there, with the last one of a cluster its placement
+        group: also where the instance had ended before.
         """
         if have.outputs.get("id"):
             region, instance = self._of(have)
@@ -216,8 +221,8 @@ class Nodes:
             places = [region for region, _ in there]
         with ExitStack() as stack:
             for region in {region.name: region for region in places}.values():
-                stack.enter_context(self._changing(region))
-                self._emptied.add(region.name)
+                stack.enter_context(self._changing(region, ending=True))
+                self._left(region, have.inputs)
             for region, made in there:
                 self._end(region, made, have.address)
 
@@ -229,7 +234,7 @@ class Nodes:
                 raise
 
     @contextmanager
-    def _changing(self, region: Region) -> Iterator[None]:
+    def _changing(self, region: Region, *, ending: bool) -> Iterator[None]:
         """While nodes of a region come and go. Who is the last to do so sees whether any is left.
 
         Not each: that is a look for every node, and the key pair would come and go beneath the others.
@@ -243,14 +248,27 @@ class Nodes:
                 self._changes[region.name] -= 1
                 last = not self._changes[region.name] and region.name in self._emptied
             if last:
-                with suppress(ProviderError):  # what this is about is done, or was said
+                # What this is about is done, or was said. A group that is in use for a while is waited for.
+                with suppress(PermanentError if ending else ProviderError):
                     self._leave(region)
 
+    def _left(self, region: Region, inputs: Mapping[str, Any]) -> None:
+        with self._turn:
+            self._emptied.setdefault(region.name, []).append(inputs)
+
     def _leave(self, region: Region) -> None:
-        """Take the key pair out of a region without nodes. Whoever makes one just now brings it again."""
-        if not region.has_instance({**self._account.mine(), "instance-state-name": LIVE}):
+        """Take the key pair out of a region without nodes, and the placement group of a cluster without any.
+
+        Whoever makes a node just now brings them again.
+        """
+        with self._turn:
+            went = list(self._emptied.get(region.name, ()))
+        living = region.instances({**self._account.mine(), "instance-state-name": LIVE})
+        if not living:
             self._keys.remove(region)
-        self._emptied.discard(region.name)
+        self._groups.leave(region, went, living)
+        with self._turn:
+            self._emptied.pop(region.name, None)
 
     def _of(self, have: Record, *, untagged: bool = False) -> tuple[Region, Instance | None]:
         """The instance of a record, if it is alive; one that is not ours is an error, and so is one that does
@@ -290,7 +308,9 @@ class Nodes:
             instance = there.get(made or "")
             state, reason = _state(instance, checks)
             ready = Readiness(state=state, reason=reason, observed_at=time.time())
-            out[name] = Seen(readiness=ready, taken=bool(instance and instance.tags.get(TAKEN)))
+            taken = bool(instance and instance.tags.get(TAKEN))
+            public = instance.public_address if instance else None
+            out[name] = Seen(readiness=ready, taken=taken, public=public)
         return out
 
     def taken(self, node: Record) -> None:
@@ -306,6 +326,7 @@ def outputs(instance: Instance) -> dict[str, Any]:
         "address": instance.address,
         "zone": instance.zone,
         "public_address": instance.public_address,
+        "image": instance.image,
         "user": instance.tags.get(USER),
         "host_key": instance.tags.get(HOST_KEY),
     }

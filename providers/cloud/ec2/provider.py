@@ -20,10 +20,13 @@ class Ec2(Cloud):
     """One use of EC2, or of what speaks its protocol. No secret is read before something has to be asked.
 
     Options: `timeout` (seconds of one request), `architecture` of the image (`x86_64`, `arm64`), `key_name`
-    (a key pair of the account, besides the state's own key), `identity_file` (the private key for the nodes,
+    (a key pair of the account, besides the state's own key), `placement_group` (the name of one that is there
+    for all fleets with `placement: cluster`; `off` for none), `identity_file` (the private key for the nodes,
     shared by all who work on the state; without it `keys` makes one for this project), and of those of the
     driver `ssh`: `ssh_config`, `connect_timeout`, `root`.
     """
+
+    RESERVES = True
 
     def __init__(self, config: Config) -> None:
         self._account = Account(config)

@@ -1,0 +1,117 @@
+"""Capacity reservations and spot: under which conditions EC2 is asked for an instance."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from declarative.provider import PermanentError, PermanentKind
+from providers.cloud.ec2 import answers
+from providers.cloud.ec2.region import Region
+
+BLOCK = "capacity-block"
+"""EC2's word for capacity that was bought for some days, which has a market of its own."""
+_ID = re.compile(r"cr-[0-9a-f]{4,32}")
+_GROUP = re.compile(r"arn:[a-z-]+:resource-groups:[a-z0-9-]+:\d+:group/.+")
+NONE_SUCH = "InvalidCapacityReservationId"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserved:
+    """What is reserved, as far as it decides on a node."""
+
+    state: str
+    instance_type: str
+    zone: str
+    kind: str
+    """`default`, or `capacity-block`."""
+
+
+class Capacity:
+    """The reservations that fleets name. Safe to use from many threads."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._seen: dict[tuple[str, str], Reserved] = {}
+
+    def asked(self, region: Region, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+        """The parameters for a node, and whether it is close to its like without a placement group."""
+        made = inputs.get("reservation")
+        if not made:
+            return _market(inputs), False
+        if _GROUP.fullmatch(str(made)):
+            return _target(CapacityReservationResourceGroupArn=made), False
+        if not _ID.fullmatch(str(made)):
+            summary = f"`{made}` is no capacity reservation of EC2"
+            hint = "write its id, `cr-…`, or the ARN of a resource group of reservations"
+            raise PermanentError(PermanentKind.INVALID, summary, about="reservation", hint=hint)
+        found = self._look(region, str(made))
+        _check(found, str(made), inputs)
+        asked = _target(CapacityReservationId=made)
+        if found.kind == BLOCK:
+            return {**asked, "InstanceMarketOptions": {"MarketType": BLOCK}}, True
+        return asked, False
+
+    def _look(self, region: Region, made: str) -> Reserved:
+        with self._turn:
+            found = self._seen.get((region.name, made))
+            if found is None or found.state != "active":
+                found = self._seen[region.name, made] = _read(region, made)
+            return found
+
+
+def _read(region: Region, made: str) -> Reserved:
+    action = "DescribeCapacityReservations"
+    try:
+        found = region.ask(action, made, CapacityReservationId=[made])
+    except PermanentError as error:
+        if NONE_SUCH not in error.summary:
+            raise
+        raise _unknown(region, made) from None
+    for item in answers.listed(action, found, "capacityReservationSet"):
+        if item.get("capacityReservationId") == made:
+            return Reserved(
+                state=str(item.get("state") or ""),
+                instance_type=str(item.get("instanceType") or ""),
+                zone=str(item.get("availabilityZone") or ""),
+                kind=str(item.get("reservationType") or "default"),
+            )
+    raise _unknown(region, made)
+
+
+def _unknown(region: Region, made: str) -> PermanentError:
+    summary = f"{region.name} has no capacity reservation {made}"
+    hint = "check its id and the fleet's `regions`: a reservation is in one zone"
+    return PermanentError(PermanentKind.NOT_FOUND, summary, about="reservation", hint=hint)
+
+
+def _check(found: Reserved, made: str, inputs: Mapping[str, Any]) -> None:
+    """Whether the node can have it: elsewhere, or of another type, there is no capacity of it."""
+    kind, zone = inputs.get("instance_type"), inputs.get("zone")
+    if (found.instance_type, found.zone) != (kind, zone or found.zone):
+        summary = f"{made} is for {found.instance_type} in {found.zone}, not for {kind} in {zone}"
+        hint = f"write `instance_types: [{found.instance_type}]` and `availability_zones: [{found.zone}]`"
+        raise PermanentError(PermanentKind.NO_CAPACITY, summary, about=str(zone or "reservation"), hint=hint)
+    if found.state != "active":
+        summary = f"{made} is {found.state}, and only an active reservation can be used"
+        raise PermanentError(PermanentKind.NO_CAPACITY, summary, about="reservation")
+
+
+def _target(**what: Any) -> dict[str, Any]:
+    return {"CapacityReservationSpecification": {"CapacityReservationTarget": what}}
+
+
+def _market(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """On demand unless the node is spot: that one ends when EC2 wants it back, or when it gets too dear."""
+    if not inputs.get("spot"):
+        return {}
+    cap = inputs.get("max_price")
+    spot = {
+        "SpotInstanceType": "one-time",
+        "InstanceInterruptionBehavior": "terminate",
+        "MaxPrice": None if cap is None else f"{cap:.6f}".rstrip("0").rstrip("."),
+    }
+    return {"InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": spot}}

@@ -1,0 +1,147 @@
+"""What EC2 can launch, as a plan takes it: zones, prices and their day, a `catalog` beside it, spot."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from declarative.plan import Op, make
+from declarative.provider import PermanentError
+from declarative.resource import Offer, catalog_offers, merge_offers
+from declarative.spec.clouds import Network
+from providers.cloud import cloud
+from tests.cloud_ec2.run import config
+from tests.model import World, project
+
+ZONES = tuple(f"us-east-1{letter}" for letter in "abcdef")
+AWS = {"name": "aws", "driver": "ec2", "regions": ["us-east-1"]}
+FLEET = {"name": "gpu", "nodes": 2, "backends": ["aws"], "resources": {"gpu": "H100:8"}}
+
+
+def reported(**more):
+    return cloud(config(9, Path(), endpoint=None, **more)).offers()
+
+
+def planned(world, fleet, catalog=(), **more):
+    """The plan of one fleet with the offers that there are of EC2."""
+    desired = project(backends=[{**AWS, "catalog": list(catalog)}], fleets=[fleet], **more)
+    offers = {"aws": merge_offers(catalog_offers(desired.backends["aws"]), reported())}
+    return make(desired, world.state(), replace(world.inventory(desired), offers=offers), world.now)
+
+
+def made(plan):
+    """The inputs of the nodes that a plan makes."""
+    return [a.after for a in plan.actions if a.op is Op.CREATE and a.address.kind == "node"]
+
+
+def test_where_nodes_have_subnets_those_zones_are_offered():
+    subnets = {"us-east-1b": "subnet-1", "us-west-2a": "subnet-2"}
+    found = reported(regions=("us-east-1", "us-west-2", "eu-west-1"), network=Network(subnets=subnets))
+    assert {o.zone for o in found} == set(subnets)
+    with pytest.raises(PermanentError, match="names us-east-1, which is no zone") as caught:
+        reported(network=Network(subnets={"us-east-1": "subnet-1"}))
+    assert caught.value.about == "network.subnets"
+
+
+def test_prices_have_the_day_that_they_are_of():
+    """Those that are known. What spot costs is not."""
+    found = [o for o in reported() if o.instance_type in ("p5.48xlarge", "p6-b200.48xlarge")]
+    assert {(o.spot, o.price, o.priced_on) for o in found if o.instance_type == "p5.48xlarge"} == {
+        (False, 98.32, "2025-03-02"),
+        (True, None, None),
+    }
+    assert {(o.price, o.priced_on) for o in found if o.instance_type != "p5.48xlarge"} == {(None, None)}
+
+
+NEGOTIATED = {"instance_type": "p5.48xlarge", "cpu": 192, "memory": "2TB", "gpu": "H100:8", "price": 60.0}
+COUNTED = {"instance_type": "dl9.test", "cpu": 64, "memory": "1TB", "gpu": "H100:8", "price": 50.0}
+
+
+def test_a_negotiated_price_holds_in_all_zones_of_the_type():
+    """And its day is not that of the catalog. What the driver does not know stands beside it, in no zone."""
+    found = merge_offers(
+        catalog_offers(project(backends=[{**AWS, "catalog": [NEGOTIATED, COUNTED]}]).backends["aws"]),
+        reported(),
+    )
+    mine = [o for o in found if o.instance_type == "p5.48xlarge"]
+    assert [(o.zone, o.price, o.spot, o.priced_on) for o in mine] == [(z, 60.0, False, None) for z in ZONES]
+    (other,) = [o for o in found if o.instance_type == "dl9.test"]
+    assert (other.zone, other.shape.gpus, other.shape.gpu_name) == (None, 8, "H100")
+    assert [o.price for o in found if o.instance_type == "p4d.24xlarge" and not o.spot] == [36.0499] * 6
+
+
+def test_a_declared_offer_is_in_no_zone_of_another_region():
+    """Zones of a backend are those of all of its regions."""
+    declared = {**AWS, "regions": ["us-east-1", "us-west-2"], "catalog": [{**NEGOTIATED, "spot_price": 20.0}]}
+    backend = project(backends=[{**declared, "availability_zones": ["us-east-1a", "us-west-2b"]}]).backends[
+        "aws"
+    ]
+    zones, regions = ("us-east-1a", "us-west-2b"), ("us-east-1", "us-west-2")
+    found = merge_offers(catalog_offers(backend), reported(regions=regions, zones=zones))
+    mine = [o for o in found if o.instance_type == "p5.48xlarge"]
+    assert {(o.region, o.zone) for o in mine} == set(zip(regions, zones, strict=True))
+    assert {(o.spot, o.price, o.bids) for o in mine} == {(False, 60.0, False), (True, 20.0, True)}
+
+
+def test_what_is_declared_beside_offers_without_zones_stays_as_it_is():
+    one = Offer(backend="b", region="r", instance_type="t", shape=reported()[0].shape, price=1.0)
+    other = Offer(backend="b", region="r", instance_type="u", shape=one.shape)
+    assert merge_offers((one,), (other,)) == (one, other)
+
+
+def test_a_plan_says_of_which_day_its_prices_are(project):
+    """Also of nodes that are there, and not of prices that were declared; scripts see what they did."""
+    backend = {
+        **AWS,
+        "type": "backend",
+        "image": "ami-1",
+        "credentials": {"key": "NO_KEY", "secret": "NO_SECRET"},
+    }
+    fleet = {"type": "fleet", **FLEET}
+    project.declare(backend, fleet)
+    out = project.run("plan", "--offline").out
+    assert "Cost: 0.00 → 196.64 USD/h\nPrices of aws as of 2025-03-02;" in out
+    plan = project.run("plan", "--offline", "--json").json
+    assert list(plan["cost"]) == ["hourly_before", "hourly_after", "currency"]
+    project.declare({**backend, "catalog": [NEGOTIATED]}, fleet)
+    out = project.run("plan", "--offline").out
+    assert "Cost: 0.00 → 120.00 USD/h" in out
+    assert "as of" not in out
+
+
+# ---------------------------------------------------------------------------------------------- spot
+
+SPOT = {**FLEET, "nodes": 1, "spot_policy": "spot"}
+
+
+def test_spot_keeps_a_price_cap_though_its_price_is_unknown():
+    """EC2 is told the cap, and ends the node above it."""
+    (capped,) = made(planned(World(), {**SPOT, "max_price": 30}))
+    assert (capped["spot"], capped["max_price"], capped.get("price")) == (True, 30, None)
+    (free,) = made(planned(World(), SPOT))
+    assert "max_price" not in free
+    (dear,) = made(planned(World(), {**FLEET, "nodes": 1, "max_price": 99}))
+    assert "max_price" not in dear
+
+
+def test_a_cap_that_goes_below_what_a_node_was_asked_for_with_means_another_node():
+    world = World()
+    world.apply(planned(world, {**SPOT, "max_price": 30}))
+    for cap in (30, 40, None):
+        fleet = {**SPOT, "max_price": cap} if cap else SPOT
+        assert planned(world, fleet).actions == ()
+    again = planned(world, {**SPOT, "max_price": 20})
+    assert [a.because for a in again.actions if a.op is Op.DELETE] == [("max_price",)]
+    assert [inputs["max_price"] for inputs in made(again)] == [20]
+
+
+def test_a_reservation_is_on_demand_and_of_its_nodes():
+    """Another one means other nodes."""
+    world = World()
+    fleet = {**FLEET, "nodes": 1, "spot_policy": "auto", "reservation": "cr-1"}
+    (inputs,) = made(planned(world, fleet))
+    assert (inputs["reservation"], inputs.get("spot")) == ("cr-1", None)
+    world.apply(planned(world, fleet))
+    assert planned(world, fleet).actions == ()
+    again = planned(world, {**fleet, "reservation": "cr-2"})
+    assert [a.because for a in again.actions if a.op is Op.DELETE] == [("reservation",)]
