@@ -1,11 +1,17 @@
 """What all drivers of `providers.cloud` share: faults, the limiter, marks, the catalog, settings, imports."""
 
+import base64
+import html
+import importlib
 import inspect
 import json
+import pkgutil
 import socket
 import ssl
 import subprocess
 import sys
+import urllib.parse
+import xml.sax.saxutils
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -18,50 +24,88 @@ from hypothesis import strategies as st
 
 from declarative.apply.backends import Backends, regions_of
 from declarative.apply.inventory import look
-from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind, load
+from declarative.provider import (
+    Config,
+    PermanentError,
+    PermanentKind,
+    TransientError,
+    TransientKind,
+    UnknownProviderError,
+    load,
+)
 from declarative.schema import BadValueError
 from declarative.spec import Backend, Name
 from declarative.spec.clouds import Endpoint, Images
 from declarative.spec.credentials import Credentials
 from declarative.state import Address, Record, State
-from providers.cloud import cloud, faults, marks, settings
+from providers.cloud import classes, cloud, faults, marks, settings
+from providers.cloud.begin import user_data
 from providers.cloud.catalog import catalog
-from providers.cloud.faults import BY_CLASS, Answer, Scrub, by_class, classify
+from providers.cloud.classes import BY_CLASS
+from providers.cloud.faults import Answer, by_class, classify
 from providers.cloud.limiter import Limiter, limiter
+from providers.cloud.scrub import MOST_SHOWN, Scrub
+from providers.ssh import pair
 from tests.cloud_ec2.run import CREDENTIALS, SECRETS, config
 
 # ------------------------------------------------------------------------------------------ faults
 
 
-def exceptions(module):
-    """The exceptions that a module of libcloud's defines."""
-    found = inspect.getmembers(module, lambda c: inspect.isclass(c) and issubclass(c, Exception))
-    return [c for _, c in found if c.__module__ == module.__name__]
+def exceptions_of_libcloud():
+    """All that its modules for computing define, and those that these share with others; by full name."""
+    import libcloud.common
+    import libcloud.compute
+    import libcloud.utils
+
+    found = {}
+    for package in (libcloud.common, libcloud.compute, libcloud.utils):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            # What one package takes from another is found there.
+            for _, kind in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
+                if issubclass(kind, BaseException) and kind.__module__.startswith(package.__name__):
+                    found[f"{kind.__module__}.{kind.__qualname__}"] = kind
+    return found
 
 
 def test_no_exception_of_libcloud_is_left_out():
     """Each has a line of its own: what a new one means has to be thought about."""
-    import libcloud.common.base
-    import libcloud.common.exceptions
-    import libcloud.common.types
-    import libcloud.compute.base
-    import libcloud.compute.drivers.ec2
-    import libcloud.compute.types
-    import libcloud.http
+    named = exceptions_of_libcloud()
+    assert len(named) > 50
+    assert sorted(named.keys() - BY_CLASS.keys()) == []
+    assert {name for name in BY_CLASS if name.startswith("libcloud.")} - named.keys() == set()
 
-    modules = [
-        libcloud.common.base,
-        libcloud.common.exceptions,
-        libcloud.common.types,
-        libcloud.compute.base,
-        libcloud.compute.drivers.ec2,
-        libcloud.compute.types,
-        libcloud.http,
-    ]
-    named = {f"{c.__module__}.{c.__qualname__}" for m in modules for c in exceptions(m)}
-    assert len(named) >= 10
-    assert named - set(BY_CLASS) == set()
-    assert {name for name in BY_CLASS if name.startswith("libcloud.")} - named == set()
+
+def test_a_class_stands_in_the_table_once():
+    """The same class under two kinds would be of the one that is written last."""
+    names = [name for text in classes._CLASSES.values() for name in text.split()]
+    assert len(names) == len(set(names))
+    assert set(classes._CLASSES) == {*TransientKind, *PermanentKind} - {PermanentKind.NO_CAPACITY}
+
+
+def test_what_libcloud_read_out_of_an_answer_counts():
+    """GCE says 200, and that the operation failed. Other stumbling over a good answer says nothing."""
+    from libcloud.common.google import GoogleBaseError, QuotaExceededError
+
+    fine = Answer(status=200, text="{}")
+    for error, kind in (
+        (QuotaExceededError("too many GPUs", 200, "quotaExceeded"), PermanentKind.QUOTA),
+        (GoogleBaseError("no", 200, "no"), TransientKind.AMBIGUOUS),
+        (KeyError("id"), TransientKind.AMBIGUOUS),
+        (requests.exceptions.ConnectTimeout("the second request"), TransientKind.AMBIGUOUS),
+    ):
+        assert getattr(classify(error, fine, what="Make", scrub=Scrub()), "kind", None) is kind
+
+
+class MuteError(Exception):
+    """As UpCloud's: it cannot say what it is."""
+
+    def __str__(self):
+        raise TypeError("no text")
+
+
+def test_an_exception_that_cannot_say_what_it_is():
+    found = classify(MuteError(), None, what="Make", scrub=Scrub())
+    assert found.summary == "Make: MuteError"
 
 
 @pytest.mark.parametrize(
@@ -125,13 +169,75 @@ def test_a_permanent_fault_is_not_waited_for():
 @given(st.text(min_size=4, max_size=20).map(str.strip).filter(lambda s: len(s) >= 4), st.text(), st.text())
 def test_a_secret_is_taken_out_wherever_it_stands(secret, before, after):
     found = Scrub([secret])(before + secret + after)
-    assert len(found) <= faults.MOST_SHOWN
+    assert len(found) <= MOST_SHOWN
     assert "\n" not in found
     assert secret not in found or secret in "***" or "*" in secret
 
 
 def test_the_longer_of_two_secrets_goes_first():
     assert Scrub(["abcd", "abcdefgh", "x"])("say abcdefgh, abcd, x") == "say ***, ***, x"
+
+
+SECRET = "pass/w+rd: \"ü\" & 'so' <on> 100%=x"
+NOTATIONS = {
+    "a URL's path": urllib.parse.quote(SECRET),
+    "a URL": urllib.parse.quote(SECRET, safe=""),
+    "a URL in small letters": urllib.parse.quote(SECRET, safe="").replace("%2F", "%2f").replace("%2B", "%2b"),
+    "a form": urllib.parse.urlencode({"p": SECRET}),
+    "a URL in a URL": urllib.parse.quote(urllib.parse.quote(SECRET, safe=""), safe=""),
+    "JSON": json.dumps({"p": SECRET}),
+    "JSON as it is": json.dumps({"p": SECRET}, ensure_ascii=False),
+    "JSON of PHP": json.dumps({"p": SECRET}).replace("/", "\\/"),
+    "XML": xml.sax.saxutils.escape(SECRET),
+    "an attribute": xml.sax.saxutils.quoteattr(SECRET),
+    "HTML": html.escape(SECRET),
+    "Python": repr({"p": SECRET}),
+    "hex": SECRET.encode().hex(),
+    **{f"base64, {n} before": base64.b64encode(b"x" * n + SECRET.encode() + b"y").decode() for n in range(3)},
+    "base64 of URLs": base64.urlsafe_b64encode(b"user:" + SECRET.encode() * 2).decode(),
+    "base64 in a URL": urllib.parse.quote(base64.b64encode(b"user:" + SECRET.encode()).decode(), safe=""),
+}
+
+
+@pytest.mark.parametrize("notation", NOTATIONS)
+def test_a_secret_is_taken_out_however_it_is_written(notation):
+    """Clouds and gateways quote requests as they came. Of base64 the ends are also its neighbours'."""
+    found = Scrub([SECRET])(f"refused: {NOTATIONS[notation]} (was sent)")
+    assert found.startswith("refused: ")
+    assert found.endswith("(was sent)")
+    assert "***" in found
+    for text in (SECRET[:8], "w%2Brd", "w%252Brd", "w%2brd", "rd: ", "rd%3A", SECRET.encode().hex()[8:20]):
+        assert text not in found
+    left = base64.urlsafe_b64encode(SECRET.encode() * 2).decode()
+    assert not [left[i : i + 12] for i in range(len(left) - 12) if left[i : i + 12] in found]
+
+
+def test_keys_and_user_data_are_taken_out_unasked(tmp_path):
+    """A node's host key is in them, and nobody reads them. What people do read stays."""
+    pair.make(tmp_path / "key")
+    key = pair.Login(tmp_path / "key").host_key("gpu-0")
+    told = user_data("fleetform", "ssh-ed25519 AAAA", key)
+    for text in (key.private, told, base64.b64encode(told.encode()).decode(), json.dumps({"u": told})):
+        shown = Scrub()(f"Invalid input for user_data: {text} is too long")
+        body = "".join(key.private.split()[4:-4])
+        assert not [body[i : i + 20] for i in range(len(body) - 20) if body[i : i + 20] in shown]
+        assert shown.startswith("Invalid input for user_data: ")
+    told = (
+        "http://127.0.0.1:8774/v2.1/servers/6f1a0f3e-3c1d-4a43-9a63-0d0a5b0b8c11/os-volume_attachments/x "
+        "arn:aws:sts::123456789012:assumed-role/AWSReservedSSO_AdministratorAccess_0123456789abcdef/somebody"
+    )
+    assert Scrub()(told) == told
+
+
+def test_no_half_of_a_secret_is_left_by_a_cut():
+    """Pages are cut before their markup is taken out."""
+    secret = "s3cret" * 10
+    page = "<p class='x'></p>" * 235 + secret
+    assert 4000 - len(secret) < page.index(secret) < 4000
+    found = classify(
+        ValueError(), Answer(status=502, text=page + "<p>" * 100), what="Make", scrub=Scrub([secret])
+    )
+    assert "s3c" not in found.summary
 
 
 # ----------------------------------------------------------------------------------------- limiter
@@ -408,7 +514,7 @@ def test_notations_that_are_wrong(kind, value, code):
 def test_the_entry_point_leads_to_the_factory(tmp_path):
     found = load("ec2", config(9, tmp_path))
     assert type(found).__module__ == "providers.cloud.ec2.provider"
-    with pytest.raises(PermanentError, match="no cloud provider for the driver `moon`"):
+    with pytest.raises(UnknownProviderError, match="no provider `moon` is installed"):
         cloud(Config(backend="b", project_dir=tmp_path, lineage="l", driver="moon"))
 
 

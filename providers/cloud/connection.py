@@ -20,8 +20,9 @@ from declarative.provider import (
     TransientError,
     TransientKind,
 )
-from providers.cloud.faults import Answer, Said, Scrub, classify
+from providers.cloud.faults import Answer, Said, classify
 from providers.cloud.limiter import Limiter
+from providers.cloud.scrub import Scrub
 
 T = TypeVar("T")
 

@@ -8,19 +8,14 @@ drops the first two, so both are read from the answer itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
-
-MOST_SHOWN = 300
-"""Characters of a cloud's message: some quote the whole request."""
-_LEAST_SECRET = 4
-"""Characters: what is shorter is no secret, and would make holes in every message."""
-
-Kind = TransientKind | PermanentKind
+from providers.cloud.classes import Kind, kind_of, said_by_libcloud
+from providers.cloud.scrub import Scrub
 
 BY_STATUS: Mapping[int, Kind] = {
     400: PermanentKind.INVALID,
@@ -37,36 +32,6 @@ BY_STATUS: Mapping[int, Kind] = {
     501: PermanentKind.INVALID,
 }
 """Others are `AMBIGUOUS` from 500 on and `INVALID` below: a refusal is no reason to ask again."""
-
-BY_CLASS: Mapping[str, Kind] = {
-    # Raised before anything was sent.
-    "requests.exceptions.ConnectTimeout": TransientKind.NOT_SENT,
-    "requests.exceptions.InvalidURL": PermanentKind.INVALID,
-    "requests.exceptions.InvalidSchema": PermanentKind.INVALID,
-    "requests.exceptions.MissingSchema": PermanentKind.INVALID,
-    "requests.exceptions.InvalidProxyURL": PermanentKind.INVALID,
-    "requests.exceptions.RequestException": TransientKind.AMBIGUOUS,
-    "socket.gaierror": TransientKind.NOT_SENT,
-    "builtins.ConnectionRefusedError": TransientKind.NOT_SENT,
-    "builtins.OSError": TransientKind.AMBIGUOUS,
-    "http.client.HTTPException": TransientKind.AMBIGUOUS,
-    "urllib3.exceptions.HTTPError": TransientKind.AMBIGUOUS,
-    # libcloud's, where there is no status to go by.
-    "libcloud.common.exceptions.RateLimitReachedError": TransientKind.THROTTLED,
-    "libcloud.common.exceptions.BaseHTTPError": TransientKind.AMBIGUOUS,
-    "libcloud.common.types.InvalidCredsError": PermanentKind.AUTH,
-    "libcloud.common.types.ServiceUnavailableError": TransientKind.AMBIGUOUS,
-    "libcloud.common.types.ProviderError": TransientKind.AMBIGUOUS,
-    "libcloud.common.types.MalformedResponseError": TransientKind.AMBIGUOUS,
-    "libcloud.common.types.LibcloudError": TransientKind.AMBIGUOUS,
-    "libcloud.compute.types.DeploymentError": TransientKind.AMBIGUOUS,
-    "libcloud.compute.types.KeyPairDoesNotExistError": PermanentKind.NOT_FOUND,
-    "libcloud.compute.types.KeyPairError": PermanentKind.INVALID,
-    "libcloud.compute.drivers.ec2.IdempotentParamError": PermanentKind.CONFLICT,
-    # libcloud stumbled over an answer (`KeyError`, `AttributeError`, …): the request had been carried out.
-    "builtins.Exception": TransientKind.AMBIGUOUS,
-}
-"""By the full name of a class or of the nearest class above it."""
 
 _UNSENT = ("NewConnectionError", "ConnectTimeoutError", "NameResolutionError")
 """urllib3's reasons for a `ConnectionError` that come before a request."""
@@ -94,20 +59,6 @@ class Said:
     hint: str | None = None
 
 
-class Scrub:
-    """Takes secrets out of texts, and cuts these to one line of `MOST_SHOWN` characters."""
-
-    def __init__(self, secrets: Iterable[str] = ()) -> None:
-        found = {s for s in secrets if len(s) >= _LEAST_SECRET}
-        self._secrets = sorted(found, key=len, reverse=True)  # one may be part of another
-
-    def __call__(self, text: str) -> str:
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        text = re.sub(r"[\x00-\x20\x7f-\x9f]+", " ", text).strip()
-        return text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 2] + " …"
-
-
 def fault(
     kind: Kind, summary: str, *, about: str | None = None, hint: str | None = None, after: float | None = None
 ) -> ProviderError:
@@ -130,13 +81,18 @@ def classify(
     if isinstance(error, ProviderError):
         return error
     if answer is not None and answer.status >= 300:
+        # Before anything of it is cut off: half a secret would not be known for one.
+        answer = replace(answer, text=scrub.hide(answer.text))
         said = read(answer) or Said(kind=None, text=_visible(answer.text) or f"status {answer.status}")
         kind = said.kind or by_status(answer.status)
         summary = scrub(f"{what}: {said.text}")
         return fault(kind, summary, about=about, hint=said.hint, after=_after(answer, kind))
-    kind = TransientKind.AMBIGUOUS if answer else by_class(error)
-    text = "its answer cannot be read" if answer else f"{_plain(error)}"
-    return fault(kind, scrub(f"{what}: {text}"), about=about)
+    if answer is None:
+        return fault(by_class(error), scrub(f"{what}: {_plain(error)}"), about=about)
+    if said_by_libcloud(error) and kind_of(error) is not TransientKind.AMBIGUOUS:
+        # As of operations of GCE: asking for one goes well, and what is told is that it failed.
+        return fault(kind_of(error), scrub(f"{what}: {_plain(error)}"), about=about)
+    return fault(TransientKind.AMBIGUOUS, scrub(f"{what}: its answer cannot be read"), about=about)
 
 
 def by_status(status: int) -> Kind:
@@ -148,10 +104,7 @@ def by_class(error: BaseException) -> Kind:
     """What was raised where there was no answer."""
     if _reason(error) in _UNSENT:
         return TransientKind.NOT_SENT
-    if _UNTRUSTED in str(error):
-        return PermanentKind.AUTH
-    known = (BY_CLASS.get(f"{c.__module__}.{c.__qualname__}") for c in type(error).__mro__)
-    return next((kind for kind in known if kind), TransientKind.AMBIGUOUS)
+    return PermanentKind.AUTH if _UNTRUSTED in _text(error) else kind_of(error)
 
 
 def _reason(error: BaseException) -> str:
@@ -165,8 +118,16 @@ def _plain(error: BaseException) -> str:
     inner = error.args[0] if error.args else None
     reason = getattr(inner, "reason", None)
     shown = reason if isinstance(reason, BaseException) else error
-    text = re.sub(r"<[^<>]* at 0x[0-9a-f]+>:? ?", "", str(shown)) or type(shown).__name__
+    text = re.sub(r"<[^<>]* at 0x[0-9a-f]+>:? ?", "", _text(shown)) or type(shown).__name__
     return text if type(shown).__name__ in text else f"{type(shown).__name__}: {text}"
+
+
+def _text(error: BaseException) -> str:
+    """What an exception says of itself; some of libcloud's cannot."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  # whatever they stumble over
+        return ""
 
 
 def _visible(text: str) -> str:

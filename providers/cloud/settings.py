@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from declarative.diagnostic import suggest
 from declarative.provider import Config, PermanentError, PermanentKind
-from providers.cloud.faults import Scrub
+from providers.cloud.scrub import Scrub
 
 RETRIES = "LIBCLOUD_RETRY_FAILED_HTTP_REQUESTS"
 TIMEOUT = 60

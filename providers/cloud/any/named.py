@@ -25,8 +25,8 @@ from providers.cloud.any.provider import AnyCloud
 from providers.cloud.any.said import said
 from providers.cloud.any.site import Site
 from providers.cloud.connection import Connection
-from providers.cloud.faults import Scrub
 from providers.cloud.limiter import limiter
+from providers.cloud.scrub import Scrub
 
 OPTIONS: dict[str, type | tuple[type, ...]] = dict.fromkeys(("driver", "node", "volume"), dict)
 """What is given to the driver's constructor, to `create_node` and to `create_volume` besides the usual."""

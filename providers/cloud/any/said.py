@@ -6,7 +6,8 @@ import json
 import re
 
 from declarative.provider import PermanentKind, TransientKind
-from providers.cloud.faults import Answer, Kind, Said, by_status
+from providers.cloud.classes import Kind
+from providers.cloud.faults import Answer, Said, by_status
 
 _WORDS: tuple[tuple[re.Pattern[str], Kind], ...] = (
     (

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from xml.etree import ElementTree as ET
 
 from declarative.provider import PermanentKind, TransientKind
+from providers.cloud.classes import Kind
 from providers.cloud.ec2.answers import parsed, plain
-from providers.cloud.faults import Answer, Kind, Said
+from providers.cloud.faults import Answer, Said
 
 MISMATCH = "IdempotentParameterMismatch"
 """An earlier create with this token asked for something else."""

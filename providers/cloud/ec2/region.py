@@ -12,9 +12,9 @@ from providers.cloud.connection import Connection
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.answers import Instance, Volume
 from providers.cloud.ec2.codes import said
-from providers.cloud.faults import Scrub
 from providers.cloud.limiter import limiter
 from providers.cloud.looks import Looks
+from providers.cloud.scrub import Scrub
 from providers.cloud.settings import Host
 
 VERSION = "2016-11-15"
