@@ -508,6 +508,7 @@ def test_detaching_waits_until_the_disk_is_free(ec2):
     """And then takes the claim away."""
     there, server = ec2(
         DescribeVolumes=[
+            disk("in-use", f"{ON} attached", claimed()),  # is it on a node, to be unmounted there?
             disk("in-use", f"{ON} attached", claimed()),
             disk("in-use", f"{ON} detaching", claimed()),
             disk(tags=claimed()),
@@ -520,6 +521,8 @@ def test_detaching_waits_until_the_disk_is_free(ec2):
     outputs |= {"volume": "vol-00000001", "instance": "i-00000001"}
     there.delete(Record(address=HELD, backend="aws", inputs=HELD_INPUTS, outputs=outputs))
     assert [a["Action"] for a in server.asked] == [
+        "DescribeVolumes",
+        "DescribeInstances",
         "DescribeVolumes",
         "DescribeInstances",
         "DetachVolume",
