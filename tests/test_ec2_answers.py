@@ -20,6 +20,8 @@ NODE, DISK, HELD = Address("node", "gpu-0"), Address("volume", "data-0"), Addres
 INPUTS = {"region": REGION, "zone": ZONE, "instance_type": "t3.micro"}
 HELD_INPUTS = {"node": "gpu-0", "volume": "data-0", "rank": "t-0"}
 OURS = marks.written(marks.Mark(owner=LINEAGE, address=NODE, token=TOKEN, inputs=INPUTS))
+MOST_ASKED = 200
+"""Requests to one server: the tests make fewer than a hundred."""
 NO_VOLUMES = answer("DescribeVolumes", "<volumeSet/>")
 
 
@@ -58,6 +60,8 @@ def ec2(tmp_path):
             mine = left[asked["Action"]]
             if asked["Action"] in pair:
                 server.asked.remove(asked)  # the tests are about what comes after them
+            if len(server.asked) > MOST_ASKED:
+                return refusal("AskedForEver")  # else a test of what goes on for ever would, too
             found = mine.pop(0) if len(mine) > 1 else mine[0]
             return found(asked) if callable(found) else found
 
@@ -414,6 +418,49 @@ def test_attaching_waits_until_the_node_has_the_disk(ec2):
     assert asked.index("CreateTags") < asked.index("AttachVolume")
     (request,) = (a for a in server.asked if a["Action"] == "AttachVolume")
     assert request["Device"] == "/dev/sdg"
+
+
+LOST = (502, "<html>bad gateway</html>")
+EXPIRED = refusal("RequestExpired")
+
+
+@pytest.mark.parametrize(
+    ("then", "wanted"),
+    [
+        ({"DescribeVolumes": [disk(), disks(), disk("in-use", f"{ON} attached", claimed())]}, None),
+        ({"DescribeVolumes": [disk(), disks(), disk()]}, PermanentKind.AUTH),
+        ({"DescribeVolumes": EXPIRED}, TransientKind.AMBIGUOUS),
+    ],
+    ids=["it came", "it did not come", "not to be asked"],
+)
+def test_a_refusal_after_a_lost_attachment_is_looked_into(ec2, then, wanted):
+    """A key that expires between two tries says nothing of the first. A permanent fault would."""
+    looks = [
+        disk(),
+        disks(),
+        *(then["DescribeVolumes"] if wanted is not TransientKind.AMBIGUOUS else [EXPIRED]),
+    ]
+    there, _ = ec2(DescribeVolumes=looks, AttachVolume=[LOST, EXPIRED], **DONE)
+    with pytest.raises(TransientError):
+        attach(there)
+    if wanted is None:
+        assert attach(there)["device"] == "/dev/sdf"
+        return
+    with pytest.raises((TransientError, PermanentError)) as caught:
+        attach(there)
+    assert getattr(caught.value, "kind", None) is wanted
+
+
+def test_a_volume_is_made_when_it_is_listed(ec2):
+    """EC2 answers before it lists it, and what is not listed cannot be attached."""
+    made = answer("CreateVolume", volume("vol-00000001", DISK_MARK, "creating").removeprefix("<item>")[:-7])
+    there, server = ec2(CreateVolume=made, DescribeVolumes=[disks(), disks(), disk("creating")])
+    inputs = {**INPUTS, "size": "1GB"}
+    assert there.create(DISK, TOKEN, inputs, {}) == {"id": "vol-00000001", "zone": ZONE}
+    assert [a["Action"] for a in server.asked] == ["CreateVolume", *["DescribeVolumes"] * 3]
+    there, _ = ec2(CreateVolume=made, DescribeVolumes=disk("deleted"))
+    with pytest.raises(PermanentError, match="ended while it was made"):
+        there.create(DISK, TOKEN, inputs, {})
 
 
 def test_a_node_that_lets_go_of_a_disk_is_waited_for(ec2):

@@ -49,6 +49,8 @@ class Attachments:
     def __init__(self, account: Account, volumes: Volumes) -> None:
         self._account = account
         self._volumes = volumes
+        self._asked: set[str] = set()
+        """Tokens of attachments that may have come of an earlier try."""
 
     def things(self, volumes: Iterable[Volume], living: Iterable[str]) -> list[Thing]:
         """All that hold, given all volumes of ours and the ids of all living instances of ours."""
@@ -137,10 +139,9 @@ class Attachments:
         disk, node = _needed(needs, "volume", name), _needed(needs, "node", str(inputs.get("node")))
         instance = made_id(node, "i") or ""
         claim = {"address": str(address), "token": token, "inputs": dict(inputs)}
-        asked = False
         for _ in pauses(f"{address}: {disk.outputs.get('id')} is not on {instance} yet", f"volume/{name}"):
             look = partial(self._volumes.of, disk)
-            region, volume = look_up(look) if asked else look()
+            region, volume = look_up(look) if token in self._asked else look()
             if volume is None:
                 summary = f"volume/{name} is not there any more"
                 raise PermanentError(PermanentKind.NOT_FOUND, summary, about=f"volume/{name}")
@@ -149,7 +150,6 @@ class Attachments:
                 return _outputs(claim, volume, have)
             if have is None and volume.state == "available":
                 self._attach(region, volume, instance, claim)
-                asked = True
         raise AssertionError("pauses end with a fault")
 
     def _holding(
@@ -191,6 +191,8 @@ class Attachments:
             if device is None:
                 summary = f"{instance} has {len(used)} disks, and takes no more"
                 raise PermanentError(PermanentKind.QUOTA, summary, about=str(about))
+            again = claim["token"] in self._asked
+            self._asked.add(claim["token"])
             try:
                 region.ask(
                     "AttachVolume",
@@ -201,7 +203,11 @@ class Attachments:
                 )
             except ProviderError as error:
                 passes = isinstance(error, TransientError) and error.kind is TransientKind.BUSY
-                if not passes and TAKEN not in error.summary:
+                if (
+                    not passes
+                    and TAKEN not in error.summary
+                    and not (again and _on(region, volume, instance))
+                ):
                     raise
 
     # ------------------------------------------------------------------------------------- delete
@@ -254,6 +260,12 @@ class Attachments:
                 if claim and claim["address"] == str(have.address):
                     return self._account.region(volume.region), volume.id, held.instance
         return None, "", ""
+
+
+def _on(region: Region, volume: Volume, instance: str) -> bool:
+    """Whether an instance has the volume by now."""
+    found = look_up(partial(region.volume, volume.id))
+    return found is not None and any(held.instance == instance for held in found.held)
 
 
 def _is(have: Record, claim: Mapping[str, Any], disk: str, instance: str) -> bool:

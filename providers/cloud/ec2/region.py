@@ -36,6 +36,7 @@ class Region:
         key = ("ec2", backend, host.name, host.port, name)
         self._connection = Connection(make, limiter(*key), Scrub(secrets.values()), said)
         self.starting = Looks(self.instances_by_id)
+        self.appearing = Looks(self.volumes_by_id)
 
     def ask(self, action: str, about: str | None = None, /, **parameters: object) -> dict[str, Any]:
         """The content of the answer to one action. Lists and mappings of parameters are numbered from 1."""

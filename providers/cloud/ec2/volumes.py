@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from declarative.provider import PermanentError, PermanentKind, Thing, TransientError, TransientKind
 from declarative.state import Address, Record
 from providers.cloud import marks
-from providers.cloud.account import gibibytes
+from providers.cloud.account import gibibytes, look_up, waits
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import Account, made_id
 from providers.cloud.ec2.answers import Volume
@@ -78,7 +79,7 @@ class Volumes:
         return next((t for t in things if (t.address, t.token) == (address, token)), None)
 
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See the port. A volume that is being made may be attached as soon as it is there."""
+        """See the port. It ends when the volume is listed: it may be attached while it is being made."""
         region = self._account.region(inputs.get("region"))
         volume = self._account.once(
             token,
@@ -86,7 +87,7 @@ class Volumes:
             lambda: next((v for v in self.listed(token=token) if v.region == region.name), None),
         )
         self._account.check_answer(volume.tags, token, volume.id)
-        return outputs(volume)
+        return outputs(_listed(region, volume))
 
     def _make(self, region: Region, address: Address, token: str, inputs: Mapping[str, Any]) -> Volume:
         zone = self._zone(region.name, address, inputs)
@@ -187,6 +188,18 @@ class Volumes:
         if not (untagged and self._account.lost(volume.tags)):
             self._account.check_owner(volume.tags, have, volume.id)
         return region, volume
+
+
+def _listed(region: Region, volume: Volume) -> Volume:
+    """The volume once EC2 lists it. What is not listed counts as gone to whoever wants to attach it."""
+    for pause in waits(f"{volume.id} is not listed yet", volume.zone):
+        found = look_up(partial(region.appearing.next, volume.id, pause))
+        if found is not None and found.state in GONE:
+            summary = f"{volume.id} ended while it was made: may its key be used?"
+            raise PermanentError(PermanentKind.INVALID, summary, about=volume.zone)
+        if found is not None:
+            return found
+    raise AssertionError("waits end with a fault")
 
 
 def outputs(volume: Volume) -> dict[str, Any]:
