@@ -19,6 +19,9 @@ LOCAL = "local"
 SSH = "ssh"
 """The backend of hosts that exist, there without a document too, and the name of its region."""
 
+VOLUME_ID = "volume_id"
+"""The input of a volume that was adopted, and not made: deleting it means to let go of it."""
+
 CATALOGUED = (LOCAL, "ec2")
 """Drivers whose offers are known without asking anybody: this machine, and catalogs that are shipped."""
 
@@ -151,6 +154,8 @@ def volume_inputs(volume: Volume, backend: Backend) -> dict[str, Any]:
         "region": region,
         "zone": volume.host if on_host else volume.availability_zone,
         "size": show_mib(volume.size.mib) if volume.size else None,
+        "volume_type": volume.volume_type,
+        VOLUME_ID: volume.volume_id,
         "tags": dict(sorted(volume.tags.items())) or None,
         "prevent_destroy": volume.prevent_destroy,
     }

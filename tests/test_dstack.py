@@ -29,7 +29,6 @@ SAID: dict[str, list[tuple[int, str, str]]] = {
     "fleet-ssh": [],
     "volume": [],
     "volume-cloud": [
-        (7, "not-supported-yet", "`volume_id`"),
         (8, "not-supported-yet", "`auto_cleanup_duration`"),
     ],
     "volume-kubernetes": [

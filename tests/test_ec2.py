@@ -231,6 +231,87 @@ def test_a_volume_grows_in_place(fleet):
         assert region.volume(disk.outputs["id"]).size == wanted
 
 
+# -------------------------------------------------------------------------------------- adoption
+
+
+@pytest.fixture
+def theirs(fleet):
+    """A volume that somebody made by hand, and the region."""
+    region = fleet.provider._instances._account.region(REGION)
+    made = region.ask("CreateVolume", AvailabilityZone=ZONE, Size=3, VolumeType="gp2")["volumeId"]
+    region.tag(made, {"Name": "theirs", "team": "old"})
+    yield made, region
+    region.ask("DeleteVolume", VolumeId=made)
+
+
+def test_a_volume_is_adopted_and_let_go_as_it_was(fleet, theirs):
+    """It keeps its name and its tags, and no delete of ours deletes it, whatever is recorded."""
+    made, region = theirs
+    disk = fleet.create("volume", "data-0", ZONE, volume_id=made, tags={"by": "us"})
+    assert disk.outputs == {"id": made, "zone": ZONE}
+    assert fleet.create("volume", "data-0", ZONE, volume_id=made, tags={"by": "us"}) == disk
+    (thing,) = fleet.provider.inventory()
+    assert (thing.address, thing.inputs, thing.actual) == (disk.address, disk.inputs, {})
+    assert region.volume(made).tags.items() >= {"Name": "theirs", "team": "old", "by": "us"}.items()
+    grown = {**disk.inputs, "size": "4GB"}
+    fleet.provider.update(disk, "0" * 32, grown)
+    assert region.volume(made).size == 4
+    stranger = replace(disk, inputs={k: v for k, v in grown.items() if k != "volume_id"})
+    fleet.provider.delete(stranger)
+    assert region.volume(made).tags == {"Name": "theirs", "team": "old"}
+    assert fleet.provider.inventory() == ()
+    fleet.provider.delete(disk)
+    fleet.create("volume", "data-1", ZONE, volume_id=made)
+    fleet.provider.delete(Record(address=Address("volume", "data-1"), backend="aws", inputs={}))
+    assert region.volume(made).tags == {"Name": "theirs", "team": "old"}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "kind", "words", "hint"),
+    [
+        ({"volume_id": "vol-0123456789abcdef0"}, "not-found", "there is no volume", "region"),
+        ({"volume_id": "data"}, "not-found", "there is no volume `data`", "region"),
+        ({"size": "4GB"}, "invalid", "`size` of .* is 3GB, and not 4GB", "write `size: 3GB`"),
+        ({"zone": "us-east-1c"}, "invalid", "`availability_zone` of .* is us-east-1a", "us-east-1a"),
+        ({"zone": None}, "invalid", "its zone is not declared", "availability_zone: us-east-1a"),
+        ({"volume_type": "gp3"}, "invalid", "`volume_type` of .* is gp2", "write `volume_type: gp2`"),
+    ],
+    ids=["gone", "no id", "size", "zone", "no zone", "type"],
+)
+def test_what_is_adopted_has_to_be_what_is_declared(fleet, theirs, inputs, kind, words, hint):
+    """Else nothing is written on it."""
+    made, region = theirs
+    zone = inputs.get("zone", ZONE)
+    more = {key: value for key, value in inputs.items() if key != "zone"}
+    with pytest.raises(PermanentError, match=words) as caught:
+        fleet.create("volume", "data-0", zone, **{"volume_id": made, **more})
+    assert caught.value.kind is PermanentKind(kind)
+    assert hint in str(caught.value.hint)
+    assert region.volume(made).tags == {"Name": "theirs", "team": "old"}
+
+
+def test_a_volume_has_one_address(ec2, tmp_path, fleet, theirs):
+    """Neither another of this state nor another state takes it."""
+    made, _ = theirs
+    disk = fleet.create("volume", "data-0", ZONE, volume_id=made)
+    other = Fleet(ec2.port, tmp_path, "another lineage")
+    for who, whose in (fleet, "this state"), (other, "another state"):
+        with pytest.raises(PermanentError, match=f"volume/data-0 of {whose}") as caught:
+            who.create("volume", "data-1", ZONE, volume_id=made)
+        assert caught.value.kind is PermanentKind.CONFLICT
+    fleet.provider.delete(disk)
+
+
+def test_sizes_that_a_type_has_not_are_refused(fleet):
+    """Before anything is asked for."""
+    with pytest.raises(PermanentError, match="type st1 has 125 to 16384 GB, and not 1") as caught:
+        fleet.create("volume", "data-0", ZONE, size="1GB", volume_type="st1")
+    assert caught.value.about == "size"
+    disk = fleet.create("volume", "data-0", ZONE, size="125GB", volume_type="st1")
+    region = fleet.provider._instances._account.region(REGION)
+    assert (region.volume(disk.outputs["id"]).type, fleet.provider.inventory()[0].actual) == ("st1", {})
+
+
 def test_nothing_is_deleted_that_does_not_say_whose_it_is(fleet):
     """Somebody took our tags away: it may be another's by now."""
     node = fleet.create("node", "gpu-0", ZONE, **SMALL)

@@ -274,6 +274,27 @@ CASES = {
         "backend/local",
         (3, 11),
     ),
+    "bad-value: a volume that is here": (
+        VOLUME + "volume_id: vol-1\n",
+        "`volume_id` is a cloud's, and means nothing to the driver `local`",
+        "remove it",
+        "volume/data",
+        (4, 12),
+    ),
+    "bad-value: a kind of disk": (
+        VOLUME + "volume_type: gp3\n",
+        "`volume_type` is a cloud's, and means nothing to the driver `local`",
+        "remove it",
+        "volume/data",
+        (4, 14),
+    ),
+    "bad-value: several of one volume": (
+        VOLUME + "volume_id: vol-1\ncount: 2\n",
+        "`volume_id` is one volume, and `count` makes several",
+        "leave `count` out, and write a document for each volume",
+        "volume/data",
+        (2, 7),
+    ),
     "bad-value: an endpoint": (
         "type: backend\nname: lab\ndriver: local\nendpoint: lab/api\n",
         "`lab/api` is not a URL of a server",

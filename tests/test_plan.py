@@ -386,6 +386,49 @@ def test_removing_a_protected_volume_is_an_error():
     assert {a.reason for a in plan.actions} == {Reason.REMOVED}
 
 
+ADOPTED = {"name": "old", "volume_id": "vol-1", "size": "2GB"}
+
+
+def test_a_volume_that_is_adopted_is_let_go_and_never_deleted():
+    """The plan says so, and needs no leave: `prevent_destroy` is true."""
+    world = World()
+    plan = world.plan(wanted(volumes=(ADOPTED,), tasks=()))
+    made = action(plan, "create:volume/old")
+    assert (made.reason, made.after["volume_id"]) == (Reason.ADOPTED, "vol-1")
+    assert "adopted: vol-1 is there" in plan_text(plan, color=False, width=100)
+    world.apply(plan)
+    assert world.plan(wanted(volumes=(ADOPTED,), tasks=())).result == "none"
+    assert ids(world.plan(wanted(volumes=({**ADOPTED, "size": "3GB"},), tasks=()))) == ["update:volume/old"]
+    for there, destroy in ((), False), ((ADOPTED,), True):
+        plan = world.plan(wanted(volumes=there, tasks=()) if not destroy else project(), destroy=destroy)
+        assert "delete:volume/old" in ids(plan)
+        assert "vol-1 itself stays: it was adopted" in plan_text(plan, color=False, width=100)
+    other = world.plan(wanted(volumes=({**ADOPTED, "volume_id": "vol-2"},), tasks=()))
+    assert ids(other, "volume") == ["delete:volume/old", "create:volume/old"]
+    assert other.result == "changes"
+
+
+def test_a_volume_that_is_adopted_is_not_made_smaller():
+    world = World()
+    world.apply(world.plan(wanted(volumes=(ADOPTED,), tasks=())))
+    free = {**ADOPTED, "size": "1GB", "prevent_destroy": False}
+    plan = world.plan(wanted(volumes=(free,), tasks=()))
+    assert plan.result == "error"
+    assert "would be made smaller" in plan.diagnostics[0].summary
+
+
+def test_what_was_made_is_protected_from_becoming_another():
+    """Its content would be lost, whatever is adopted instead."""
+    plan = brought(volumes=(DATA,), tasks=()).plan(
+        wanted(
+            volumes=({"name": "data-0", "volume_id": "vol-1", "size": "1GB"}, {"name": "data-1"}), tasks=()
+        )
+    )
+    assert next(d.summary for d in plan.diagnostics if d.code == "protected").startswith(
+        "volume/data-0 would be replaced (`volume_id` changed)"
+    )
+
+
 def test_destroy_leaves_protected_volumes():
     """Everything else goes, in the reverse of the order in which it was made."""
     plan = brought(volumes=(DATA, {"name": "spare", "prevent_destroy": False})).plan(project(), destroy=True)

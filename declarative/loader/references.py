@@ -237,6 +237,11 @@ class _Assembly:
         if volume.backend is not None:
             self._backend_name(entry, (*path, "backend"), volume.backend)
         host = volume.host if isinstance(volume, Volume) else None
+        driver = self._default_backend(volume.backend).provider
+        for field in ("volume_id", "volume_type") if driver in BUILT_IN else ():
+            if getattr(volume, field, None) is not None:
+                summary = f"`{field}` is a cloud's, and means nothing to the driver `{driver}`"
+                self._say(entry, (*path, field), "bad-value", summary, "remove it")
         if not self._is_ssh(volume.backend or LOCAL):
             if host is not None:
                 name = self._default_backend(volume.backend).name

@@ -28,6 +28,7 @@ class Reason(StrEnum):
     """Why; for people, never decided upon."""
 
     NEW = "new"
+    ADOPTED = "adopted"
     CHANGED = "changed"
     REMOVED = "removed"
     CASCADE = "cascade"

@@ -10,7 +10,7 @@ from typing import Any
 from declarative.diagnostic import Diagnostic, Severity
 from declarative.plan.hosts import has_hosts, ways
 from declarative.plan.types import Reason
-from declarative.resource import Desired
+from declarative.resource import VOLUME_ID, Desired
 from declarative.spec.values import Size
 from declarative.state import ANOTHERS, TAGS, Address, Record, State
 
@@ -52,7 +52,9 @@ def judge_all(
     for name, want in sorted(desired.volumes.items()):
         record = state.get("volume", name)
         if record is None:
-            fates[name] = VolumeFate(name=name, record=None, after=_reached(want.inputs, {}, hosts))
+            reason = Reason.ADOPTED if VOLUME_ID in want.inputs else Reason.NEW
+            after = _reached(want.inputs, {}, hosts)
+            fates[name] = VolumeFate(name=name, record=None, after=after, reason=reason)
             continue
         before, after = record.inputs, _settled(record.inputs, want.inputs)
         after = _reached(after, before, hosts)
@@ -65,9 +67,10 @@ def judge_all(
             continue
         changed = tuple(sorted(k for k in set(before) | set(after) if before.get(k) != after.get(k)))
         moved = tuple(k for k in changed if k not in IN_PLACE)
-        shrunk = "size" in changed and Size.parse(after["size"]).mib < Size.parse(before["size"]).mib
-        because = (*moved, *(("size",) if shrunk else ()))
-        if because and after.get("prevent_destroy"):
+        because = (*moved, *(("size",) if _shrunk(before, after) else ()))
+        if because == ("size",) and VOLUME_ID in after:
+            errors.append(_smaller(desired, name))
+        elif because and after.get("prevent_destroy") and VOLUME_ID not in before:
             field = "host" if because[0] == "zone" and "host" in before else because[0]
             errors.append(_protected(desired, name, f"be replaced (`{field}` changed)", declared=True))
         reason = Reason.CHANGED if changed else Reason.NEW
@@ -79,21 +82,40 @@ def judge_all(
             reason=reason,
             because=because or changed,
         )
-    for record in state.of("volume"):
-        name = record.address.name
-        if name in fates:
-            continue
-        protected = bool(record.inputs.get("prevent_destroy"))
-        if protected and not destroy:
-            errors.append(_protected(desired, name, "be deleted", declared=False))
-        reason = Reason.DESTROY if destroy else Reason.REMOVED
-        fates[name] = VolumeFate(
-            name=name, record=record, after=None, reason=reason, kept_back=protected and destroy
-        )
+    removed, more = _removed(desired, state, fates, destroy=destroy)
+    fates |= removed
+    errors += more
     for address in pinned & state.records.keys():
         if address.kind == "volume" and (fate := fates.get(address.name)):
             fates[fate.name] = _staying(fate)
     return fates, errors
+
+
+def _removed(
+    desired: Desired, state: State, staying: Mapping[str, VolumeFate], *, destroy: bool
+) -> tuple[dict[str, VolumeFate], list[Diagnostic]]:
+    """What becomes of recorded volumes that are not declared any more."""
+    out: dict[str, VolumeFate] = {}
+    errors: list[Diagnostic] = []
+    for record in state.of("volume"):
+        name = record.address.name
+        if name in staying:
+            continue
+        # What was adopted is let go, and stays as it is.
+        protected = bool(record.inputs.get("prevent_destroy")) and VOLUME_ID not in record.inputs
+        if protected and not destroy:
+            errors.append(_protected(desired, name, "be deleted", declared=False))
+        reason = Reason.DESTROY if destroy else Reason.REMOVED
+        out[name] = VolumeFate(
+            name=name, record=record, after=None, reason=reason, kept_back=protected and destroy
+        )
+    return out, errors
+
+
+def _shrunk(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether it would be smaller. One that was adopted may have a size that is nowhere declared."""
+    sizes = [Size.parse(inputs["size"]).mib for inputs in (before, after) if "size" in inputs]
+    return len(sizes) == 2 and sizes[1] < sizes[0]
 
 
 def _staying(fate: VolumeFate) -> VolumeFate:
@@ -162,6 +184,17 @@ def waiting(desired: Desired, fates: Mapping[str, VolumeFate]) -> list[Diagnosti
         for name in names
         if name not in mounted
     ]
+
+
+def _smaller(desired: Desired, name: str) -> Diagnostic:
+    address = f"volume/{name}"
+    return Diagnostic(
+        code="protected",
+        summary=f"{address} would be made smaller, and it is one that was adopted",
+        hint="write the `size` that it has, or leave it out",
+        address=address,
+        span=desired.places.get(address),
+    )
 
 
 def _protected(desired: Desired, name: str, what: str, *, declared: bool) -> Diagnostic:

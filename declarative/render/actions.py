@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from declarative.plan import Action, Op, Plan, Reason
 from declarative.render.text import Paint, clean, plural, ranges
 from declarative.render.values import FORCES, changes, fields, where
+from declarative.resource import VOLUME_ID
 from declarative.state import RETRIES, Address
 
 SYMBOLS = {
@@ -151,6 +152,7 @@ def _words(action: Action) -> str:
     removed = {"volume": "not declared any more", "node": f"{fleet} is not declared any more"}
     plain = {
         Reason.NEW: "new",
+        Reason.ADOPTED: f"adopted: {clean(inputs.get(VOLUME_ID))} is there",
         Reason.REMOVED: removed.get(kind, f"{task} is not declared any more"),
         Reason.GONE: "recorded, but not there any more",
         Reason.INCOMPLETE: f"{task} was not started whole",
@@ -166,6 +168,8 @@ def _words(action: Action) -> str:
         else "something that it needs is replaced",
         Reason.CHANGED: f"{because} changed" if because else "placed anew",
     }
+    if action.op is Op.DELETE and VOLUME_ID in inputs:
+        return f"{plain[action.reason]}; {clean(inputs[VOLUME_ID])} itself stays: it was adopted"
     return plain[action.reason]
 
 

@@ -29,12 +29,9 @@ class Volume:
     ] = True
     volume_id: Annotated[
         str | None,
-        NotYet("remove it, and write `size:`; adopting a volume comes with the cloud backends"),
-        Doc("An existing volume to adopt."),
+        Doc("A cloud's volume that is there, to adopt: with data it is never formatted, and never deleted."),
     ] = None
-    volume_type: Annotated[
-        str | None, NotYet("remove it; it comes with the cloud backends"), Doc("The backend's kind of disk.")
-    ] = None
+    volume_type: Annotated[str | None, Doc("A cloud's kind of disk, as `gp3`; default: the driver's.")] = None
     host: Annotated[
         str | None,
         Doc(
@@ -67,3 +64,6 @@ class Volume:
     def __post_init__(self) -> None:
         if self.size is None and self.volume_id is None:
             raise BadValueError("missing-field", "`size` is missing", "add `size: 100GB`")
+        if self.volume_id is not None and self.count is not None:
+            hint = "leave `count` out, and write a document for each volume"
+            raise BadValueError("bad-value", "`volume_id` is one volume, and `count` makes several", hint)

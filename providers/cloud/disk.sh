@@ -80,7 +80,7 @@ wanted() { # DISK...
     esac
     case $said in *..*) refuse usage "no disk: $said" ;; esac
   done
-  for wait in 0.1 0.2 0.5 1 1 2 2 2 -; do
+  for wait in 0.1 0.2 0.5 1 2 -; do
     if find_disk "$@"; then break; fi
     [ "$wait" != - ] || refuse absent "none of $* is there"
     sleep "$wait"
@@ -187,7 +187,7 @@ unmount() {
   done
   [ "$device" ] || return 0
   # What ends just now may have it in a namespace of its own.
-  for wait in 0.1 0.2 0.5 1 1 2 -; do
+  for wait in 0.1 0.2 0.5 1 1 -; do
     [ -e "/sys/fs/ext4/$device" ] || [ -e "/sys/fs/xfs/$device" ] || return 0
     [ "$wait" != - ] || refuse busy "something that runs there still has $device mounted"
     sleep "$wait"

@@ -47,7 +47,7 @@ class Disks:
         """`network` is the name of the machines'. With `xen` a disk says nothing of itself."""
         self.folder, self.network, self.xen = folder, network, xen
         self.plugged: dict[str, Plugged] = {}
-        self._sizes: dict[str, int] = {}
+        self._sizes: dict[str, float] = {}
         self._count = 0
 
     def image(self, volume: str) -> Path:
@@ -66,16 +66,16 @@ class Disks:
             elif machine:
                 self._plug(volume, machine, told)
 
-    def _grow(self, volume: str, size: int) -> None:
+    def _grow(self, volume: str, size: float) -> None:
         if self._sizes[volume] == size:
             return
         self._sizes[volume] = size
-        run("truncate", "-s", f"{size}G", str(self.image(volume)))
+        run("truncate", "-s", f"{int(size * 1024)}M", str(self.image(volume)))
         run("losetup", "-c", self.plugged[volume].loop)
 
     def _plug(self, volume: str, machine: Machine, told: Mapping[str, Any]) -> None:
         self._sizes[volume] = told["size"]
-        run("truncate", "-s", f"{told['size']}G", str(self.image(volume)))
+        run("truncate", "-s", f"{int(told['size'] * 1024)}M", str(self.image(volume)))
         loop = run("losetup", "-f", "--show", str(self.image(volume))).strip()
         minor = loop.removeprefix("/dev/loop")
         self._count += 1

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from declarative.provider import Config, PermanentError, PermanentKind
+from declarative.resource import VOLUME_ID
 from declarative.spec.clouds import ImageFilter
 from declarative.state import Record
 from providers.cloud import account, marks, settings
@@ -24,6 +25,8 @@ OPTIONS: Mapping[str, type | tuple[type, ...]] = {
     "architecture": str,
     "key_name": str,
     "placement_group": str,
+    "volume_iops": int,
+    "volume_throughput": int,
 }
 ARCHITECTURES = ("x86_64", "arm64")
 LIVE = ("pending", "running", "stopping", "stopped")
@@ -111,13 +114,14 @@ class Account(account.Account):
         }
 
     def tags(self, mark: Mark) -> dict[str, str]:
-        """Everything that is written on a thing: its name, the user's tags, and ours."""
+        """Everything that is written on a thing: its name (not on what is adopted), the user's tags, ours."""
         users = {str(k): str(v) for k, v in (mark.inputs.get("tags") or {}).items()}
         for key in users:
             if key.startswith((marks.OURS, "aws:")):
                 summary = f"{mark.address}: a tag cannot begin with `{marks.OURS}` or `aws:`: {key}"
                 raise PermanentError(PermanentKind.INVALID, summary, about="tags")
-        return {"Name": mark.address.name, **users, **marks.written(mark)}
+        name = {} if VOLUME_ID in mark.inputs else {"Name": mark.address.name}
+        return {**name, **users, **marks.written(mark)}
 
     def retag(self, region: Region, thing: str, have: Mapping[str, str], mark: Mark) -> None:
         """Write a new mark over the one that `have` holds, or in its place if somebody removed it. May be cut

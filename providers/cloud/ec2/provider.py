@@ -21,7 +21,8 @@ class Ec2(Cloud):
 
     Options: `timeout` (seconds of one request), `architecture` of the image (`x86_64`, `arm64`), `key_name`
     (a key pair of the account, besides the state's own key), `placement_group` (the name of one that is there
-    for all fleets with `placement: cluster`; `off` for none), `identity_file` (the private key for the nodes,
+    for all fleets with `placement: cluster`; `off` for none), `volume_iops` and `volume_throughput` (MiB/s,
+    of volumes that are made), `identity_file` (the private key for the nodes,
     shared by all who work on the state; without it `keys` makes one for this project), and of those of the
     driver `ssh`: `ssh_config`, `connect_timeout`, `root`.
     """

@@ -7,17 +7,25 @@ from functools import partial
 from typing import Any
 
 from declarative.provider import PermanentError, PermanentKind, Thing, TransientError, TransientKind
+from declarative.resource import VOLUME_ID
 from declarative.state import Address, Record
 from providers.cloud import marks
 from providers.cloud.account import gibibytes, look_up, waits
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import Account, made_id
+from providers.cloud.ec2.adopted import adopted, let_go, sized, was_adopted
 from providers.cloud.ec2.answers import Volume
 from providers.cloud.ec2.region import Region, tagged
 
-FIXED = ("backend", "region", "zone", "volume_type")
+FIXED = ("backend", "region", "zone", "volume_type", VOLUME_ID)
 """Inputs that are those of the disk: it is made anew to change them."""
 TYPE = "gp3"
+SIZES = {
+    **dict.fromkeys(("gp2", "gp3", "io1", "io2"), (1, 65536)),
+    **dict.fromkeys(("st1", "sc1"), (125, 16384)),
+    "standard": (1, 1024),
+}
+"""The fewest and the most GiB of a type. Not a promise: what EC2 itself refuses, it says."""
 GONE = ("deleting", "deleted")
 
 
@@ -49,7 +57,8 @@ class Volumes:
         size = made.get("size")
         if isinstance(size, str) and volume.size != gibibytes(Address("volume", volume.id), size):
             found["size"] = f"{volume.size}GB"
-        if volume.type and volume.type != (made.get("volume_type") or TYPE):
+        kind = made.get("volume_type") or (volume.type if VOLUME_ID in made else TYPE)
+        if volume.type and volume.type != kind:
             found["volume_type"] = volume.type
         return found
 
@@ -81,6 +90,8 @@ class Volumes:
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. It ends when the volume is listed: it may be attached while it is being made."""
         region = self._account.region(inputs.get("region"))
+        if VOLUME_ID in inputs:
+            return outputs(adopted(self._account, region, self._account.mark(address, token, inputs)))
         volume = self._account.once(
             token,
             lambda: self._make(region, address, token, inputs),
@@ -91,6 +102,8 @@ class Volumes:
 
     def _make(self, region: Region, address: Address, token: str, inputs: Mapping[str, Any]) -> Volume:
         zone = self._zone(region.name, address, inputs)
+        size, kind = gibibytes(address, inputs.get("size")), inputs.get("volume_type") or TYPE
+        check_size(address, kind, size)
         action = "CreateVolume"
         tags = self._account.tags(self._account.mark(address, token, inputs))
         found = region.ask(
@@ -98,8 +111,10 @@ class Volumes:
             zone,
             ClientToken=token,
             AvailabilityZone=zone,
-            Size=gibibytes(address, inputs.get("size")),
-            VolumeType=inputs.get("volume_type") or TYPE,
+            Size=size,
+            VolumeType=kind,
+            Iops=self._account.options.get("volume_iops"),
+            Throughput=self._account.options.get("volume_throughput"),
             TagSpecification=tagged("volume", tags),
         )
         return answers.volume(action, found, region.name)
@@ -127,13 +142,13 @@ class Volumes:
             if made.inputs.get(key) != inputs.get(key):
                 summary = f"{have.address}: `{key}` cannot be changed in place"
                 raise PermanentError(PermanentKind.INVALID, summary, about=key)
-        size = gibibytes(have.address, inputs.get("size"))
-        if size < gibibytes(have.address, made.inputs.get("size")):
-            summary = (
-                f"{have.address}: its size cannot go down from {made.inputs['size']} to {inputs['size']}"
-            )
+        size, before = (sized(have.address, found, volume) for found in (inputs, made.inputs))
+        if size < before:
+            was = made.inputs.get("size", f"{volume.size}GB")
+            summary = f"{have.address}: its size cannot go down from {was} to {inputs['size']}"
             raise PermanentError(PermanentKind.INVALID, summary, about="size")
         if size > volume.size:
+            check_size(have.address, volume.type, size)
             self._grow(region, volume, size)
         mark = self._account.mark(made.address, made.token, inputs)
         self._account.retag(region, volume.id, volume.tags, mark)
@@ -149,15 +164,18 @@ class Volumes:
             raise
 
     def delete(self, have: Record) -> None:
-        """See the port. One that a living instance has is refused."""
+        """See the port. One that a living instance has is refused. What was adopted is let go."""
         if have.outputs.get("id"):
-            region, volume = self.of(have)
-            there = [(region, volume)] if volume else []
+            region, volume = self.of(have, untagged=VOLUME_ID in have.inputs)
+            there = [(region, volume)] if volume and not self._account.lost(volume.tags) else []
         else:
             found = self.listed(address=str(have.address))
             there = [(self._account.region(v.region), v) for v in found]
         for region, volume in there:
             self._check_free(region, volume, have.address)
+            if VOLUME_ID in have.inputs or was_adopted(volume):
+                let_go(region, volume)
+                continue
             try:
                 region.ask("DeleteVolume", str(have.address), VolumeId=volume.id)
             except PermanentError as error:
@@ -200,6 +218,14 @@ def _listed(region: Region, volume: Volume) -> Volume:
         if found is not None:
             return found
     raise AssertionError("waits end with a fault")
+
+
+def check_size(address: Address, kind: str, size: int) -> None:
+    """`PermanentError` for a size that volumes of a type do not have."""
+    least, most = SIZES.get(kind, (1, size))
+    if not least <= size <= most:
+        summary = f"{address}: a volume of the type {kind} has {least} to {most} GB, and not {size}"
+        raise PermanentError(PermanentKind.INVALID, summary, about="size", hint="see `volume_type`")
 
 
 def outputs(volume: Volume) -> dict[str, Any]:
