@@ -74,6 +74,8 @@ _UNSENT = ("NewConnectionError", "ConnectTimeoutError", "NameResolutionError")
 
 _UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 """Nothing is sent over such a link, and trying again mends nothing. Other faults of TLS may come late."""
+_PLAIN = "WRONG_VERSION_NUMBER"
+"""What comes back is no TLS at all: nothing was sent either."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +138,7 @@ def classify(
         return fault(kind, summary, about=about, hint=said.hint, after=_after(answer, kind))
     kind = TransientKind.AMBIGUOUS if answer else by_class(error)
     text = "its answer cannot be read" if answer else f"{_plain(error)}"
-    return fault(kind, scrub(f"{what}: {text}"), about=about)
+    return fault(kind, scrub(f"{what}: {text}"), about=about, hint=None if answer else _way(kind, str(error)))
 
 
 def by_status(status: int) -> Kind:
@@ -150,8 +152,21 @@ def by_class(error: BaseException) -> Kind:
         return TransientKind.NOT_SENT
     if _UNTRUSTED in str(error):
         return PermanentKind.AUTH
+    if _PLAIN in str(error):
+        return PermanentKind.INVALID
     known = (BY_CLASS.get(f"{c.__module__}.{c.__qualname__}") for c in type(error).__mro__)
     return next((kind for kind in known if kind), TransientKind.AMBIGUOUS)
+
+
+def _way(kind: Kind, text: str) -> str | None:
+    """What to do about a link that does not come about."""
+    if _UNTRUSTED in text:
+        return "name the file of its authority's certificates in REQUESTS_CA_BUNDLE, or mend the `endpoint`"
+    if _PLAIN in text:
+        return "nobody speaks TLS there: write `http://…` as the `endpoint`, if it is on a network to trust"
+    if kind is TransientKind.NOT_SENT:
+        return "nobody answers there: check the `endpoint`, the network, and the environment's proxy"
+    return None
 
 
 def _reason(error: BaseException) -> str:

@@ -89,7 +89,7 @@ class Volumes:
         return outputs(volume)
 
     def _make(self, region: Region, address: Address, token: str, inputs: Mapping[str, Any]) -> Volume:
-        zone = self._zone(region.name, address, inputs)
+        zone = self.zone(region.name, address, inputs)
         action = "CreateVolume"
         tags = self._account.tags(self._account.mark(address, token, inputs))
         found = region.ask(
@@ -103,7 +103,8 @@ class Volumes:
         )
         return answers.volume(action, found, region.name)
 
-    def _zone(self, region: str, address: Address, inputs: Mapping[str, Any]) -> str:
+    def zone(self, region: str, address: Address, inputs: Mapping[str, Any]) -> str:
+        """The zone of a volume that is to be made; `PermanentError` if none is named."""
         zones = [z for z in self._account.config.zones if z.startswith(region)]
         zone = inputs.get("zone") or next(iter(zones), None)
         if not zone:
