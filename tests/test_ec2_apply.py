@@ -124,7 +124,7 @@ def test_an_image_that_is_looked_for_a_cluster_and_what_is_reserved(project, ec2
     assert not [i for i in region.instances({"tag:fleetform:owner": [lineage]}) if not i.gone]
 
     project.declare({**backend(ec2.port), "image": {"filter": {"name": "plucky-*"}}}, near)
-    done = project.apply(code=4, env=ENV)
+    done = project.apply(code=1, env=ENV)
     assert "us-east-1 has no image that fits `plucky-*` of your own" in done.out + done.err
 
 

@@ -82,10 +82,7 @@ def test_whom_ec2_does_not_let_in(project, line, fault, words):
         ({"image": "ami-0123456789"}, ("us-east-1 has no image ami-0123456789", "images are of one region")),
         ({"image": {"eu-west-1": AMI}}, ("names no image for us-east-1",)),
         ({"options": {"architecture": "arm64"}}, ("is for x86_64, and nodes are arm64",)),
-        (
-            {"network": {"subnets": {"us-east-1a": "subnet-1"}}},
-            ("`network.subnets` has none for us-east-1d",),
-        ),
+        ({"network": {"subnets": {ZONE: "subnet-0a"}}}, ("us-east-1 has no subnet subnet-0a",)),
         ({"endpoint": "https://127.0.0.1:PORT"}, ("nobody speaks TLS there: write `http://",)),
         ({"endpoint": "http://127.0.0.1:1"}, ("backend-unreadable", "nobody answers there")),
         ({"endpoint": None, "regions": ["us-esat-1"]}, ("EC2 has no region `us-esat-1`", "did you mean")),

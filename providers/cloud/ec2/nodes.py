@@ -171,8 +171,8 @@ class Nodes:
 
     def conditions(
         self, region: Region, inputs: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """Parameters of a node: its place in the network, of which capacity it is, how close to others."""
+    ) -> tuple[dict[str, Any], dict[str, Any], bool]:
+        """Parameters of a node: its place in the network, of which capacity it is; whether that is close."""
         return self._networks.asked(region, inputs.get("zone")), *self._capacity.asked(region, inputs)
 
     def _taken_away(self, region: Region, error: PermanentError, group: str | None) -> bool:
