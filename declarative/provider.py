@@ -284,6 +284,18 @@ class Recalls(Protocol):
         ...
 
 
+@runtime_checkable
+class Checks(Protocol):
+    """A provider that can tell, without making anything, that a create would fail."""
+
+    def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
+        """What would go wrong with nodes and volumes that are to be made with these inputs: each fault once.
+
+        Capacity and quotas are none of it: they change by themselves. It may also raise a fault.
+        """
+        ...
+
+
 class Look(Protocol):
     """What came of a look at a host."""
 

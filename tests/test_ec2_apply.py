@@ -124,15 +124,15 @@ def test_an_image_that_is_looked_for_a_cluster_and_what_is_reserved(project, ec2
     assert not [i for i in region.instances({"tag:fleetform:owner": [lineage]}) if not i.gone]
 
     project.declare({**backend(ec2.port), "image": {"filter": {"name": "plucky-*"}}}, near)
-    done = project.apply(code=4, env=ENV)
+    done = project.apply(code=1, env=ENV)
     assert "us-east-1 has no image that fits `plucky-*` of your own" in done.out + done.err
 
 
 def test_a_secret_that_is_not_set_is_named(project, ec2):
-    """And whatever needs EC2 is left undone."""
+    """And nothing is done: the plan finds it out."""
     project.declare(backend(ec2.port), fleet("gpu", backends=["aws"], nodes=1, resources={"cpu": 2}))
     env = {k: v for k, v in ENV.items() if k != run.CREDENTIALS["secret"]}
-    done = project.apply(code=4, env=env)
+    done = project.apply(code=1, env=env)
     assert f"the environment variable {run.CREDENTIALS['secret']} is not set" in done.out + done.err
 
 

@@ -69,6 +69,8 @@ class Ec2:
             found = [m for m in self.made.values() if m["id"] in wanted or wanted & set(m.values())]
             items = "".join(f"<item><instancesSet>{item(m)}</instancesSet></item>" for m in found)
             return f"<reservationSet>{items}</reservationSet>"
+        if action == "DescribeImages":
+            return f"<imagesSet><item><imageId>{asked['Filter.1.Value.1']}</imageId></item></imagesSet>"
         return "<volumeSet/><keySet/><instanceStatusSet/><return>true</return>"
 
 

@@ -5,6 +5,7 @@ from declarative.apply.backends import Backends
 from declarative.apply.bundles import changed_files, named
 from declarative.apply.drift import Orphan
 from declarative.apply.execute import Tools
+from declarative.apply.foresee import foresee
 from declarative.apply.hosts import survey
 from declarative.apply.inventory import Seen, look, node_of_rank
 from declarative.apply.launch import missing_env
@@ -33,6 +34,7 @@ __all__ = [
     "check_vanished",
     "delete_orphans",
     "follow",
+    "foresee",
     "is_over",
     "look",
     "matching",

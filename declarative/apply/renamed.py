@@ -14,6 +14,7 @@ from typing import Any
 
 from declarative.plan.hosts import reached_by
 from declarative.provider import (
+    Checks,
     Launch,
     LogEnd,
     LogEnds,
@@ -22,6 +23,7 @@ from declarative.provider import (
     PermanentError,
     PermanentKind,
     Provider,
+    ProviderError,
     Reaches,
     Recalls,
     Terminal,
@@ -135,6 +137,10 @@ class Renamed:
     def find(self, address: Address, token: str) -> Thing | None:
         """See the port. The address is the one that it was made with."""
         return self._provider.find(address, token)
+
+    def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
+        """See `provider.Checks`; others find out when it is done."""
+        return self._provider.check(wanted) if isinstance(self._provider, Checks) else ()
 
     def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | None] | None:
         """See `provider.Recalls`, by present addresses; None for a provider that cannot."""

@@ -99,7 +99,7 @@ def compute(
     """The plan of the project as it is now, saved in the file `out` if it has no errors."""
     from dataclasses import replace
 
-    from declarative.apply import look
+    from declarative.apply import foresee, look
     from declarative.diagnostic import in_order
     from declarative.plan import hosts_of, make
 
@@ -112,6 +112,8 @@ def compute(
     backends = session.backends(loaded.desired, state)
     seen = look(state, backends, hosts=hosts_of(loaded.desired, state), offline=offline)
     plan = make(loaded.desired, state, seen.inventory, now(), requested=frozenset(requested), reuse=reuse)
+    if not offline:
+        plan = foresee(plan, backends)
     diagnostics = in_order((*session.warnings, *plan.diagnostics))
     plan = replace(plan, diagnostics=diagnostics, offline=offline)
     if out is not None and plan.result != "error":

@@ -87,7 +87,7 @@ class Run:
         self, writer: Writer, requested: frozenset[str] = frozenset(), *, destroy: bool = False
     ) -> Plan:
         """Look at what is there, record what happened by itself, and plan on that."""
-        from declarative.apply import check_vanished, look, settle
+        from declarative.apply import check_vanished, foresee, look, settle
         from declarative.plan import hosts_of, make
 
         state = writer.state()
@@ -100,7 +100,7 @@ class Run:
         gone = {a: r for a, r in state.records.items() if a in seen.inventory.gone}
         recorded = replace(settled, records={**settled.records, **gone})
         inventory = replace(seen.inventory, ranks={}, recovered={})
-        return make(
+        plan = make(
             self.desired,
             recorded,
             inventory,
@@ -109,6 +109,7 @@ class Run:
             destroy=destroy,
             reuse=bool(self.options.get("reuse")),
         )
+        return foresee(plan, backends)
 
     def check_env(self, plan: Plan, state: State) -> None:
         """Variables that ranks need are there before anything is made for them."""

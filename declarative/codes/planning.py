@@ -56,6 +56,12 @@ PLANNING: dict[str, Code] = {
         "a cloud that is down, or credentials that have expired",
         "mend what the message names, and run the command again",
     ),
+    "backend-refuses": Code(
+        Group.PLANNING,
+        "a backend was asked whether it would do what is planned, and it would not; nothing was made",
+        "credentials that are wrong, an image that is gone, a clock that is off",
+        "mend what the message names, and plan again; `plan --offline` asks nobody",
+    ),
     "missing-env": Code(
         Group.PLANNING,
         "an environment variable that a rank needs is not set; found before anything is made",

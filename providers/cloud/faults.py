@@ -39,6 +39,8 @@ _UNSENT = ("NewConnectionError", "ConnectTimeoutError", "NameResolutionError")
 
 _UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 """Nothing is sent over such a link, and trying again mends nothing. Other faults of TLS may come late."""
+_PLAIN = "WRONG_VERSION_NUMBER"
+"""What comes back is no TLS at all: nothing was sent either."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +90,8 @@ def classify(
         summary = scrub(f"{what}: {said.text}")
         return fault(kind, summary, about=about, hint=said.hint, after=_after(answer, kind))
     if answer is None:
-        return fault(by_class(error), scrub(f"{what}: {_plain(error)}"), about=about)
+        kind = by_class(error)
+        return fault(kind, scrub(f"{what}: {_plain(error)}"), about=about, hint=_way(kind, _text(error)))
     if said_by_libcloud(error) and kind_of(error) is not TransientKind.AMBIGUOUS:
         # As of operations of GCE: asking for one goes well, and what is told is that it failed.
         return fault(kind_of(error), scrub(f"{what}: {_plain(error)}"), about=about)
@@ -104,7 +107,21 @@ def by_class(error: BaseException) -> Kind:
     """What was raised where there was no answer."""
     if _reason(error) in _UNSENT:
         return TransientKind.NOT_SENT
-    return PermanentKind.AUTH if _UNTRUSTED in _text(error) else kind_of(error)
+    text = _text(error)
+    if _UNTRUSTED in text:
+        return PermanentKind.AUTH
+    return PermanentKind.INVALID if _PLAIN in text else kind_of(error)
+
+
+def _way(kind: Kind, text: str) -> str | None:
+    """What to do about a link that does not come about."""
+    if _UNTRUSTED in text:
+        return "name the file of its authority's certificates in REQUESTS_CA_BUNDLE, or mend the `endpoint`"
+    if _PLAIN in text:
+        return "nobody speaks TLS there: write `http://…` as the `endpoint`, if it is on a network to trust"
+    if kind is TransientKind.NOT_SENT:
+        return "nobody answers there: check the `endpoint`, the network, and the environment's proxy"
+    return None
 
 
 def _reason(error: BaseException) -> str:

@@ -73,7 +73,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], Kind], ...] = (
     (re.compile(r".*LimitExceeded"), PermanentKind.QUOTA),
 )
 
-_HINTS: Mapping[str, str] = {
+HINTS: Mapping[str, str] = {
     "AuthFailure": "check the values of the variables that `credentials` names",
     "SignatureDoesNotMatch": "check the value of the variable that `credentials.secret` names",
     "InvalidClientTokenId": "check the value of the variable that `credentials.key` names",
@@ -111,4 +111,4 @@ def said(answer: Answer) -> Said | None:
     if not isinstance(error, dict) or not isinstance(error.get("Code"), str):
         return None
     code = error["Code"]
-    return Said(kind=kind_of(code), text=f"{code}: {error.get('Message') or ''}", hint=_HINTS.get(code))
+    return Said(kind=kind_of(code), text=f"{code}: {error.get('Message') or ''}", hint=HINTS.get(code))

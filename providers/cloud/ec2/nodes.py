@@ -135,8 +135,7 @@ class Nodes:
 
     def _run(self, region: Region, address: Address, token: str, inputs: Mapping[str, Any]) -> Instance:
         zone = inputs.get("zone")
-        network = self._networks.asked(region, zone)
-        market, close = self._capacity.asked(region, inputs)
+        network, market, close = self.conditions(region, inputs)
         image = self._account.image(region.name)
         login, key = self._keys.bring(region), self._keys.host_key(token)
         user = self._account.config.ssh_user or begin.USER
@@ -169,6 +168,12 @@ class Nodes:
         if len(items) != 1:
             raise answers.strange(action, f"has {len(items)} instances instead of one")
         return answers.instance(action, items[0], region.name)
+
+    def conditions(
+        self, region: Region, inputs: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any], bool]:
+        """Parameters of a node: its place in the network, of which capacity it is; whether that is close."""
+        return self._networks.asked(region, inputs.get("zone")), *self._capacity.asked(region, inputs)
 
     def _taken_away(self, region: Region, error: PermanentError, group: str | None) -> bool:
         """Whether what a node needs went meanwhile, by whoever deleted the last one: it is brought again."""

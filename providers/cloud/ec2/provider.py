@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from declarative.provider import Config, Thing
+from declarative.provider import Config, ProviderError, Thing
 from declarative.resource import Offer
 from declarative.state import KINDS, Address, Record
+from providers.cloud.ec2 import ahead
 from providers.cloud.ec2.account import Account
 from providers.cloud.ec2.attachments import Attachments
 from providers.cloud.ec2.keys import Ec2Keys
@@ -50,6 +52,10 @@ class Ec2(Cloud):
             *map(self._disks.thing, volumes),
             *self._held.things(volumes, (i.id for i in instances)),
         )
+
+    def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
+        """See `provider.Checks`."""
+        return ahead.faults(self._account, self._instances, self._disks, wanted)
 
     def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | None]:
         """See `provider.Recalls`."""

@@ -101,7 +101,7 @@ class Volumes:
         return outputs(_listed(region, volume))
 
     def _make(self, region: Region, address: Address, token: str, inputs: Mapping[str, Any]) -> Volume:
-        zone = self._zone(region.name, address, inputs)
+        zone = self.zone(region.name, address, inputs)
         size, kind = gibibytes(address, inputs.get("size")), inputs.get("volume_type") or TYPE
         check_size(address, kind, size)
         action = "CreateVolume"
@@ -119,7 +119,8 @@ class Volumes:
         )
         return answers.volume(action, found, region.name)
 
-    def _zone(self, region: str, address: Address, inputs: Mapping[str, Any]) -> str:
+    def zone(self, region: str, address: Address, inputs: Mapping[str, Any]) -> str:
+        """The zone of a volume that is to be made; `PermanentError` if none is named."""
         zones = [z for z in self._account.config.zones if z.startswith(region)]
         zone = inputs.get("zone") or next(iter(zones), None)
         if not zone:

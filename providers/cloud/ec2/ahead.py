@@ -1,0 +1,71 @@
+"""What would keep nodes and volumes from being made, as far as EC2 tells without making any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from declarative.provider import PermanentError, PermanentKind
+from declarative.state import Address
+from providers.cloud.ec2 import answers
+from providers.cloud.ec2.account import Account
+from providers.cloud.ec2.codes import HINTS
+from providers.cloud.ec2.nodes import Nodes
+from providers.cloud.ec2.region import Region
+from providers.cloud.ec2.volumes import Volumes
+
+KIND = ("zone", "instance_type", "spot", "reservation")
+"""Inputs of a node by which the conditions differ under which it is made."""
+LEAST_PAGE = 5
+CHANGING = (PermanentKind.NO_CAPACITY, PermanentKind.QUOTA)
+
+Wanted = Mapping[Address, Mapping[str, Any]]
+
+
+def faults(account: Account, nodes: Nodes, volumes: Volumes, wanted: Wanted) -> list[PermanentError]:
+    """Each fault once. One of the credentials, the clock or the way there is raised: nothing else is seen."""
+    found: dict[str, PermanentError] = {}
+    for name in sorted({str(inputs.get("region")) for inputs in wanted.values()}):
+        region = account.region(name)
+        # Who may do anything may do this, as every command does. How many there are is no matter.
+        next(region.pages("DescribeInstances", "reservationSet", LEAST_PAGE), None)
+        here = {a: inputs for a, inputs in wanted.items() if inputs.get("region") == name}
+        for look in _looks(account, nodes, volumes, region, here):
+            try:
+                look()
+            except PermanentError as error:
+                # Who may make it need not be let look at it.
+                if error.kind not in CHANGING and "UnauthorizedOperation" not in error.summary:
+                    found.setdefault(error.summary, error)
+    return list(found.values())
+
+
+def _looks(
+    account: Account, nodes: Nodes, volumes: Volumes, region: Region, wanted: Wanted
+) -> Iterator[Callable[[], object]]:
+    machines = [inputs for address, inputs in wanted.items() if address.kind == "node"]
+    if machines:
+        yield partial(_image, account, region)
+    kinds = {tuple(str(inputs.get(key)) for key in KIND): inputs for inputs in machines}
+    for _, inputs in sorted(kinds.items()):
+        yield partial(nodes.conditions, region, inputs)
+    for address, inputs in wanted.items():
+        if address.kind == "volume":
+            yield partial(volumes.zone, region.name, address, inputs)
+
+
+def _image(account: Account, region: Region) -> None:
+    """`PermanentError` if there is no image, or one that the nodes cannot start."""
+    image, action = account.image(region.name), "DescribeImages"
+    found = region.ask(action, "image", Filter=[{"Name": "image-id", "Value": [image]}])
+    item = next(iter(answers.listed(action, found, "imagesSet")), None)
+    if item is None:
+        summary = f"{region.name} has no image {image}"
+        hint = HINTS["InvalidAMIID.NotFound"]
+        raise PermanentError(PermanentKind.NOT_FOUND, summary, about="image", hint=hint)
+    built = item.get("architecture")
+    if built not in (None, account.architecture):
+        summary = f"the image {image} is for {built}, and nodes are {account.architecture}"
+        hint = f"write `options: {{architecture: {built}}}`, or name another image"
+        raise PermanentError(PermanentKind.INVALID, summary, about="image", hint=hint)

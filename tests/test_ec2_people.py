@@ -1,0 +1,174 @@
+"""What people get wrong with EC2 (moto's): said by the plan where it can be seen, and nothing is made."""
+
+import pytest
+
+from tests.cli import fleet, task
+from tests.cloud_ec2 import run
+from tests.cloud_ec2.proxy import Line
+from tests.cloud_ec2.scripted import answer
+from tests.cloud_ec2.server import AMI
+
+ENV = run.SECRETS
+ZONE = "us-east-1d"
+
+
+@pytest.fixture(scope="module")
+def ec2():
+    with run.RunningEc2() as running:
+        yield running
+
+
+@pytest.fixture
+def line(ec2):
+    with Line(ec2.port) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def secrets(monkeypatch):
+    for name, value in run.SECRETS.items():
+        monkeypatch.setenv(name, value)
+
+
+def backend(port, **more):
+    return {
+        "type": "backend",
+        "name": "aws",
+        "driver": "ec2",
+        "regions": [run.REGION],
+        "endpoint": f"http://127.0.0.1:{port}",
+        "credentials": run.CREDENTIALS,
+        "image": AMI,
+        **more,
+    }
+
+
+def small(nodes=1, **more):
+    """A fleet for which there is one offer."""
+    where = {"backends": ["aws"], "availability_zones": [ZONE], "instance_types": ["t3.micro"]}
+    return fleet("gpu", nodes=nodes, resources={"cpu": 2}, **where, **more)
+
+
+def says(done, *words):
+    """What was printed has these words, and no secret."""
+    text = done.out + done.err
+    for word in words:
+        assert word in text, text
+    assert "Traceback" not in text
+    assert not [s for s in ENV.values() if s in text]
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("401=AuthFailure", ("AuthFailure", "check the values of the variables that `credentials` names")),
+        ("403=SignatureDoesNotMatch", ("check the value of the variable that `credentials.secret` names",)),
+        ("400=RequestExpired", ("RequestExpired", "check this machine's clock")),
+        ("403=UnauthorizedOperation", ("UnauthorizedOperation", "give the key the right to do this, in IAM")),
+    ],
+)
+def test_whom_ec2_does_not_let_in(project, line, fault, words):
+    """The plan says so, and so does an apply before it makes anything."""
+    project.declare(backend(line.port), small())
+    line.rules.append(lambda _: fault)
+    command = ("apply", "--auto-approve") if fault.startswith("401") else ("plan",)
+    says(project.run(*command, code=1, env=ENV), "error[backend-refuses]", *words)
+    assert line.count("RunInstances") == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"image": "ami-0123456789"}, ("us-east-1 has no image ami-0123456789", "images are of one region")),
+        ({"image": {"eu-west-1": AMI}}, ("names no image for us-east-1",)),
+        ({"options": {"architecture": "arm64"}}, ("is for x86_64, and nodes are arm64",)),
+        ({"network": {"subnets": {ZONE: "subnet-0a"}}}, ("us-east-1 has no subnet subnet-0a",)),
+        ({"endpoint": "https://127.0.0.1:PORT"}, ("nobody speaks TLS there: write `http://",)),
+        ({"endpoint": "http://127.0.0.1:1"}, ("backend-unreadable", "nobody answers there")),
+        ({"endpoint": None, "regions": ["us-esat-1"]}, ("EC2 has no region `us-esat-1`", "did you mean")),
+        ({"credentials": {"key": "FLEETFORM_TEST_KEY", "secret": "UNSET"}}, ("variable UNSET is not set",)),
+        ({"credentials": {"key": "FLEETFORM_TEST_KEY"}}, ("names no `secret` under `credentials`",)),
+    ],
+    ids=["image", "no image", "architecture", "subnet", "tls", "nobody", "region", "unset", "not named"],
+)
+def test_what_a_backend_says_wrong(project, line, settings, words):
+    """Each is found by the plan, in words, and nothing is asked to be made."""
+    given = {
+        k: v.replace("PORT", str(line.port)) if k == "endpoint" and v else v for k, v in settings.items()
+    }
+    declared = {k: v for k, v in backend(line.port, **given).items() if v is not None}
+    nodes = small()
+    if "architecture" in str(settings):
+        nodes["instance_types"] = ["t4g.micro"]
+    project.declare(declared, nodes)
+    done = project.run("plan", code=None, env=ENV)
+    says(done, *words)
+    assert done.code == (0 if "backend-unreadable" in words else 1)
+    assert line.count("RunInstances") == 0
+
+
+def test_gpus_that_no_instance_type_has(project, line):
+    """By how much they fall short, and that no waiting mends it."""
+    nodes = fleet(
+        "gpu", backends=["aws"], nodes="0..2", resources={"gpu": "1.."}, instance_types=["g5.xlarge"]
+    )
+    project.declare(backend(line.port), nodes, task("big", "true", resources={"gpu": 8}))
+    plan = project.plan(code=3, env=ENV)
+    (refused,) = plan["unplaced"]
+    assert refused["code"] == "never-fits"
+    shorts = [r["short"] for rank in refused["ranks"] for r in rank["rejections"]]
+    assert [s for s in shorts if s.get("gpu") == 7], refused
+    says(project.apply(code=3, env=ENV), "never-fits")
+    assert line.count("RunInstances") == 0
+
+
+def test_a_quota_of_ten(project, line):
+    """Ten are made, the others are reported; once there is room the rest comes, and nothing twice."""
+    made, most = set(), 10
+
+    def quota(asked):
+        """EC2 counts what was asked for with another token each."""
+        if asked["Action"] != "RunInstances":
+            return None
+        if asked["ClientToken"] not in made and len(made) == most:
+            return "400=InstanceLimitExceeded"
+        made.add(asked["ClientToken"])
+        return None
+
+    line.rules.append(quota)
+    project.declare(backend(line.port), small(12))
+    done = project.apply(code=4, env=ENV)
+    says(done, "InstanceLimitExceeded", "ask AWS for a higher quota, or lower the fleet's `nodes`")
+    assert "10 done, 2 failed" in done.out
+    lineage = project.run("state", "pull", env=ENV).json["lineage"]
+    there = run.provider(line.port, project.path, lineage)
+    assert len(there.inventory()) == len(there._instances.listed()) == 10
+    assert len(project.run("state", "list", "node", env=ENV).out.split()) == 10
+    most = 12
+    project.apply(env=ENV)
+    assert len(there.inventory()) == 12
+    assert project.plan(env=ENV)["result"] == "none"
+
+
+def test_the_wrong_account(project, line):
+    """It has nothing of this state: nothing is made a second time there, and nothing is forgotten."""
+    project.declare(backend(line.port), small())
+    project.apply(env=ENV)
+    before = project.run("state", "pull", env=ENV).out
+    empty = {
+        "DescribeInstances": "reservationSet",
+        "DescribeVolumes": "volumeSet",
+        "DescribeKeyPairs": "keySet",
+        "DescribeInstanceStatus": "instanceStatusSet",
+    }
+    seen = line.count("RunInstances")
+    line.rules.append(
+        lambda a: answer(a["Action"], f"<{empty[a['Action']]}/>") if a["Action"] in empty else None
+    )
+    says(project.run("plan", env=ENV), "node/gpu-0", "check it before")
+    done = project.apply(code=1, env=ENV)
+    says(done, "error[vanished]", "are these the credentials, the endpoint and the regions")
+    assert line.count("RunInstances") == seen
+    line.rules.clear()
+    assert project.run("state", "pull", env=ENV).out == before
+    assert project.plan(env=ENV)["drift"] == []
