@@ -109,7 +109,9 @@ def test_an_image_that_is_looked_for_a_cluster_and_what_is_reserved(project, ec2
     found = region.instances({"tag:fleetform:owner": [lineage]})
     assert {i.image for i in found} == {"ami-0000000b"}
     group = f"fleetform-{lineage}-near-us-east-1a"
-    assert sorted(i.group for i in found) == ["", "", group, group]
+    near_ones = region.instances({"placement-group-name": [group]})
+    assert {i.tags["fleetform:address"] for i in near_ones} == {"node/near-0", "node/near-1"}
+    assert len(found) == 4
 
     region.ask("CreateImage", InstanceId=found[0].id, Name="noble-20261231")
     assert project.run("plan", "--json", env=ENV).json["result"] == "none"

@@ -222,6 +222,8 @@ def test_the_pair_goes_with_the_last_of_many(tmp_path):
             list(pool.map(refused, range(6)))
         asked = Counter(a["Action"] for a in server.asked)
         assert (asked["ImportKeyPair"], asked["DeleteKeyPair"], asked["DescribeInstances"]) == (1, 1, 1)
+        (look,) = (a for a in server.asked if a["Action"] == "DescribeInstances")
+        assert look["MaxResults"] == "5"
 
 
 def test_the_pair_goes_though_its_last_node_is_gone_already(tmp_path):

@@ -2,6 +2,8 @@
 and the address that they have now. On moto's EC2, and on answers that a test writes down.
 """
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -61,9 +63,10 @@ def region_of(there, name=REGION):
     return there._account.region(name)
 
 
-def instance_of(there, record):
-    made = record.outputs["id"]
-    return region_of(there).instances_by_id([made])[made]
+def group_of(there, record):
+    """The placement group of a node; None if it is in none."""
+    found = region_of(there).ask("DescribeInstances", InstanceId=[record.outputs["id"]])
+    return found["reservationSet"][0]["instancesSet"][0]["placement"].get("groupName")
 
 
 # -------------------------------------------------------------------------------------------- images
@@ -163,7 +166,7 @@ def test_a_cluster_is_in_a_placement_group_that_goes_with_its_last_node(there):
     one, owner = there(), there()._account.owner
     nodes = [create(one, 0), create(there(), 1), create(one, 2, zone="us-east-1b")]
     names = [f"fleetform-{owner}-gpu-us-east-1{zone}" for zone in "ab"]
-    assert [instance_of(one, node).group for node in nodes] == [names[0], names[0], names[1]]
+    assert [group_of(one, node) for node in nodes] == [names[0], names[0], names[1]]
     assert groups(one) == names
     one.delete(nodes[0])
     assert groups(one) == names
@@ -187,7 +190,7 @@ def test_a_cluster_is_in_a_placement_group_that_goes_with_its_last_node(there):
 )
 def test_who_has_no_placement_group(there, settings, inputs):
     one = there(**settings)
-    assert instance_of(one, create(one, **inputs)).group == ""
+    assert group_of(one, create(one, **inputs)) is None
     assert groups(one) == []
 
 
@@ -195,7 +198,7 @@ def test_a_placement_group_of_ones_own_is_used_and_left(there):
     one = there(options={"timeout": 30, "placement_group": "mine"})
     region_of(one).ask("CreatePlacementGroup", GroupName="mine", Strategy="cluster")
     node = create(one)
-    assert instance_of(one, node).group == "mine"
+    assert group_of(one, node) == "mine"
     one.delete(node)
     region_of(one).ask("DeletePlacementGroup", GroupName="mine")
 
@@ -271,6 +274,96 @@ def test_a_group_whose_nodes_are_on_their_way_out_is_waited_for(tmp_path):
         one.delete(gone)
 
 
+def test_a_group_goes_with_the_last_of_many(tmp_path):
+    """Not with each: that would be a look for every node. And a fleet's own group is looked at alone."""
+    together = threading.Barrier(6)
+
+    def end(_):
+        together.wait(60)
+        return answer("TerminateInstances", "<return>true</return>")
+
+    nodes = [
+        Record(
+            address=Address("node", f"gpu-{i}"), backend="aws", inputs=BIG, outputs={"id": f"i-0000000{i}"}
+        )
+        for i in range(6)
+    ]
+    items = [instance(f"i-0000000{i}", OURS) for i in range(6)]
+
+    def seen(asked):
+        asked_for = [v for k, v in asked.items() if k.startswith("Filter.1.Value")]
+        mine = [item for item in items if any(f"<instanceId>{made}<" in item for made in asked_for)]
+        return answer("DescribeInstances", reservations(*mine))
+
+    said = {**SAID, "TerminateInstances": end, "DescribeInstances": seen}
+
+    def say(asked):
+        found = scripted(asked, said)
+        return found(asked) if callable(found) else found
+
+    with Scripted(say) as server:
+        one = provider(server.port, tmp_path, "ours")
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(one.delete, nodes))
+        assert [a["Action"] for a in server.asked].count("DeletePlacementGroup") == 1
+        looks = [a for a in server.asked if a.get("Filter.1.Name") == "placement-group-name"]
+        assert [(a["Filter.1.Value.1"], a["MaxResults"]) for a in looks] == [(GROUP, "5")]
+
+
+def test_who_is_the_last_to_go_while_another_looks_is_seen(tmp_path):
+    """The first one finds the second one's node there, and the second one finds none: the group goes."""
+    looking, ending, done = threading.Event(), threading.Event(), threading.Event()
+    nodes = [
+        Record(
+            address=Address("node", f"gpu-{i}"), backend="aws", inputs=BIG, outputs={"id": f"i-0000000{i}"}
+        )
+        for i in range(2)
+    ]
+    items = [instance(f"i-0000000{i}", OURS) for i in range(2)]
+    looks = []
+
+    def say(asked):
+        if asked["Action"] == "TerminateInstances" and asked["InstanceId.1"] == "i-00000001":
+            ending.set()
+            assert done.wait(60)
+        if asked["Action"] != "DescribeInstances":
+            return scripted(asked, SAID)
+        if asked["Filter.1.Name"] == "instance-id":
+            return answer("DescribeInstances", reservations(items[int(asked["Filter.1.Value.1"][-1])]))
+        if asked["Filter.1.Name"] != "placement-group-name":
+            return SAID["DescribeInstances"]
+        looks.append(asked)
+        if len(looks) > 1:
+            return SAID["DescribeInstances"]
+        looking.set()
+        assert ending.wait(60)
+        return answer("DescribeInstances", reservations(items[1]))
+
+    with Scripted(say) as server, ThreadPoolExecutor(2) as pool:
+        one = provider(server.port, tmp_path, "ours")
+        first = pool.submit(one.delete, nodes[0])
+        assert looking.wait(60)
+        second = pool.submit(one.delete, nodes[1])
+        first.result(60)
+        done.set()
+        second.result(60)
+        assert [a["Action"] for a in server.asked].count("DeletePlacementGroup") == 1
+
+
+def test_what_could_not_be_cleared_away_is_tried_again(tmp_path):
+    """The node has ended, and an answer about its key pair was lost: in the end it is gone."""
+    pair = "<keySet><item><keyName>fleetform-ours</keyName><tagSet><item><key>fleetform:owner</key>"
+    pair += "<value>ours</value></item></tagSet></item></keySet>"
+    said = {**SAID, "DescribeKeyPairs": [(502, "upstream"), answer("DescribeKeyPairs", pair)]}
+    gone = Record(address=NODE, backend="aws", inputs=BIG, outputs={"id": "i-00000001"})
+    with Scripted(lambda asked: scripted(asked, said)) as server:
+        one = provider(server.port, tmp_path, "ours")
+        with pytest.raises(TransientError):
+            one.delete(gone)
+        one.delete(gone)
+        assert "DeleteKeyPair" in {a["Action"] for a in server.asked}
+
+
 def test_a_group_that_was_taken_away_meanwhile_is_made_again(tmp_path):
     """By whoever deleted the last node of it just now."""
     run = answer("RunInstances", f"<instancesSet>{instance('i-00000001', OURS)}</instancesSet>")
@@ -319,10 +412,10 @@ def test_a_node_takes_what_is_reserved(there):
     """The server refuses whoever targets it and does not match."""
     one = there()
     node = create(one, zone="us-east-1b", reservation="cr-0000000a")
-    assert instance_of(one, node).group.endswith("us-east-1b")
+    assert group_of(one, node).endswith("us-east-1b")
     block = create(one, 1, instance_type="p5.48xlarge", reservation="cr-0000000b")
     # Capacity blocks are close together by themselves.
-    assert instance_of(one, block).group == ""
+    assert group_of(one, block) is None
 
 
 @pytest.mark.parametrize(

@@ -229,9 +229,11 @@ def main():
         os.environ["MOTO_EC2_ENABLE_INSTANCE_TYPE_VALIDATION"] = "true"
         from moto.ec2.models import ec2_backends
         from moto.ec2.models.instance_types import INSTANCE_TYPES
+        from moto.ec2.utils import filter_dict_attribute_mapping
         from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
         from werkzeug.serving import WSGIRequestHandler, make_server
 
+        filter_dict_attribute_mapping["placement-group-name"] = "placement.group_name"
         sys.path.insert(0, str(Path(__file__).parents[2]))
         from tests.cloud_ec2.placed import Placed
 

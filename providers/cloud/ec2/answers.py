@@ -28,8 +28,6 @@ class Instance:
     """None is an empty text."""
     tags: Mapping[str, str]
     image: str
-    group: str
-    """Its placement group; none is an empty text, as with the image."""
     reason: str
     """Why it is in this state: EC2's code and text."""
 
@@ -135,7 +133,6 @@ def instance(action: str, found: Mapping[str, Any], region: str) -> Instance:
             public_address=found.get("ipAddress") or "",
             tags=tags(found),
             image=found.get("imageId") or "",
-            group=found["placement"].get("groupName") or "",
             reason=f"{reason.get('code') or ''}: {reason.get('message') or ''}".strip(": "),
         )
     except (KeyError, TypeError, AttributeError):

@@ -7,15 +7,16 @@ node and goes after the last one; in between its tags say whose it is. Nothing i
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
-from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
+from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
 from declarative.spec.fleet import Placement
 from providers.cloud import marks
 from providers.cloud.ec2 import answers
-from providers.cloud.ec2.account import Account
-from providers.cloud.ec2.answers import Instance
+from providers.cloud.ec2.account import LIVE, Account
 from providers.cloud.ec2.region import Region, tagged
 
 OPTION = "placement_group"
@@ -23,6 +24,8 @@ OFF = "off"
 FLEET = f"{marks.OURS}fleet"
 IN_USE = "InvalidPlacementGroup.InUse"
 UNKNOWN = "InvalidPlacementGroup.Unknown"
+Key = tuple[str, str]
+"""Region and name of a group; no name where a node is in none."""
 
 
 class Groups:
@@ -31,7 +34,10 @@ class Groups:
     def __init__(self, account: Account) -> None:
         self._account = account
         self._turn = threading.Lock()
-        self._there: set[tuple[str, str]] = set()
+        self._there: set[Key] = set()
+        self._changes: Counter[Key] = Counter()
+        self._emptied: set[Key] = set()
+        """Groups of which it has to be seen whether any node is left in them."""
 
     @property
     def given(self) -> str | None:
@@ -41,12 +47,9 @@ class Groups:
 
     def bring(self, region: Region, inputs: Mapping[str, Any]) -> str | None:
         """The group of a node that is about to be made, and is there; None if it has none."""
-        if inputs.get("placement") != Placement.CLUSTER or self.given == OFF:
-            return None
-        if self.given:
-            return self.given
-        kind = self._account.catalog.types.get(str(inputs.get("instance_type")))
-        if kind is not None and not kind.clusters:
+        if inputs.get("placement") == Placement.CLUSTER and self.given:
+            return None if self.given == OFF else self.given
+        if not self._has(inputs):
             return None
         name = self._name(inputs)
         with self._turn:
@@ -59,6 +62,12 @@ class Groups:
         """Somebody says that a group is not there any more."""
         with self._turn:
             self._there.discard((region.name, name))
+
+    def _has(self, inputs: Mapping[str, Any]) -> bool:
+        """Whether a node is in a group that is made here."""
+        kind = self._account.catalog.types.get(str(inputs.get("instance_type")))
+        clusters = kind is None or kind.clusters
+        return inputs.get("placement") == Placement.CLUSTER and not self.given and clusters
 
     def _name(self, inputs: Mapping[str, Any]) -> str:
         where = inputs.get("zone") or inputs.get("region")
@@ -93,23 +102,53 @@ class Groups:
                 return answers.tags(item)
         return None
 
-    def leave(self, region: Region, went: Iterable[Mapping[str, Any]], living: Iterable[Instance]) -> None:
-        """Take away the groups of nodes that are gone, by their inputs, if none of the `living` is in them.
+    @contextmanager
+    def changing(self, region: Region, inputs: Mapping[str, Any], *, ends: bool = False) -> Iterator[None]:
+        """While a node is made, or ended. The last one to leave takes the group away if it may be empty.
 
-        `BUSY` while their instances are on the way out, which takes some of them minutes: until then EC2 does
-        not let go of a group.
+        `BUSY` for who `ends` one, while its instances are on their way out, which takes some of them minutes:
+        until then EC2 does not let go of the group.
         """
-        if self.given:
+        key = region.name, self._name(inputs) if self._has(inputs) else ""
+        self._enter(key, ends=ends)
+        try:
+            yield
+        except ProviderError as error:
+            if self._exit(key, empty=isinstance(error, PermanentError)):
+                with suppress(ProviderError):  # what it is about was said
+                    self._leave(region, key)
+            raise
+        if self._exit(key):
+            with nullcontext() if ends else suppress(ProviderError):
+                self._leave(region, key)
+
+    def _enter(self, key: Key, *, ends: bool) -> None:
+        with self._turn:
+            self._changes[key] += 1
+            if ends:
+                self._emptied.add(key)
+
+    def _exit(self, key: Key, *, empty: bool = False) -> bool:
+        """Whether it was the last one, and it has to be seen whether a node is left in the group."""
+        with self._turn:
+            self._changes[key] -= 1
+            if empty:
+                self._emptied.add(key)
+            if not key[1] or self._changes[key] or key not in self._emptied:
+                return False
+            # Before the look, not after it: who ends a node meanwhile has it looked at again.
+            self._emptied.discard(key)
+            return True
+
+    def _leave(self, region: Region, key: Key) -> None:
+        name = key[1]
+        if region.has_instance({"placement-group-name": [name], "instance-state-name": LIVE}):
             return
-        used = {instance.group for instance in living}
-        names = {self._name(inputs) for inputs in went if inputs.get("placement") == Placement.CLUSTER}
-        for name in sorted(names - used):
+        have = self._tags(region, name)
+        if have is not None and have.get(marks.OWNER) == self._account.owner:
             self._remove(region, name)
 
     def _remove(self, region: Region, name: str) -> None:
-        have = self._tags(region, name)
-        if have is None or have.get(marks.OWNER) != self._account.owner:
-            return
         self.forgotten(region, name)
         try:
             region.ask("DeletePlacementGroup", name, GroupName=name)

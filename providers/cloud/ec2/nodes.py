@@ -55,8 +55,8 @@ class Nodes:
         self._keys = keys
         self._turn = threading.Lock()
         self._changes: Counter[str] = Counter()
-        self._emptied: dict[str, list[Mapping[str, Any]]] = {}
-        """Region → inputs of nodes that went: it has to be seen whether any like them is left."""
+        self._emptied: set[str] = set()
+        """Regions where it has to be seen whether any node is left."""
         self._groups = Groups(account)
         self._capacity = Capacity()
         self._networks = Networks(account.config)
@@ -120,7 +120,7 @@ class Nodes:
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. It ends when the instance runs."""
         region = self._account.region(inputs.get("region"))
-        with self._changing(region, ending=False):
+        with self._changing(region), self._groups.changing(region, inputs):
             try:
                 instance = self._account.once(
                     token,
@@ -128,7 +128,7 @@ class Nodes:
                     lambda: next(iter(self._of_token(region, token)), None),
                 )
             except PermanentError:
-                self._left(region, inputs)
+                self._emptied.add(region.name)
                 raise
         self._account.check_answer(instance.tags, token, instance.id)
         return outputs(_running(region, instance))
@@ -226,8 +226,9 @@ class Nodes:
             places = [region for region, _ in there]
         with ExitStack() as stack:
             for region in {region.name: region for region in places}.values():
-                stack.enter_context(self._changing(region, ending=True))
-                self._left(region, have.inputs)
+                stack.enter_context(self._changing(region, ends=True))
+                self._emptied.add(region.name)
+                stack.enter_context(self._groups.changing(region, have.inputs, ends=True))
             for region, made in there:
                 self._end(region, made, have.address)
 
@@ -239,10 +240,11 @@ class Nodes:
                 raise
 
     @contextmanager
-    def _changing(self, region: Region, *, ending: bool) -> Iterator[None]:
+    def _changing(self, region: Region, *, ends: bool = False) -> Iterator[None]:
         """While nodes of a region come and go. Who is the last to do so sees whether any is left.
 
-        Not each: that is a look for every node, and the key pair would come and go beneath the others.
+        Not each: that is a look for every node, and the key pair would come and go beneath the others. Who
+        `ends` one is told if that should be tried again.
         """
         with self._turn:
             self._changes[region.name] += 1
@@ -252,28 +254,17 @@ class Nodes:
             with self._turn:
                 self._changes[region.name] -= 1
                 last = not self._changes[region.name] and region.name in self._emptied
+                # Before the look, not after it: who ends a node meanwhile has it looked at again.
+                self._emptied -= {region.name} if last else set()
             if last:
-                # What this is about is done, or was said. A group that is in use for a while is waited for.
-                with suppress(PermanentError if ending else ProviderError):
+                # What this is about is done, or was said.
+                with suppress(PermanentError if ends else ProviderError):
                     self._leave(region)
 
-    def _left(self, region: Region, inputs: Mapping[str, Any]) -> None:
-        with self._turn:
-            self._emptied.setdefault(region.name, []).append(inputs)
-
     def _leave(self, region: Region) -> None:
-        """Take the key pair out of a region without nodes, and the placement group of a cluster without any.
-
-        Whoever makes a node just now brings them again.
-        """
-        with self._turn:
-            went = list(self._emptied.get(region.name, ()))
-        living = region.instances({**self._account.mine(), "instance-state-name": LIVE})
-        if not living:
+        """Take the key pair out of a region without nodes. Whoever makes one just now brings it again."""
+        if not region.has_instance({**self._account.mine(), "instance-state-name": LIVE}):
             self._keys.remove(region)
-        self._groups.leave(region, went, living)
-        with self._turn:
-            self._emptied.pop(region.name, None)
 
     def _of(self, have: Record, *, untagged: bool = False) -> tuple[Region, Instance | None]:
         """The instance of a record, if it is alive; one that is not ours is an error, and so is one that does

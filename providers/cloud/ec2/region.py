@@ -20,6 +20,8 @@ from providers.cloud.settings import Host
 VERSION = "2016-11-15"
 PAGE = 1000
 """The most instances of one answer."""
+LEAST_PAGE = 5
+"""The fewest that EC2 can be asked for."""
 VALUES = 200
 """The most values of one filter."""
 
@@ -75,6 +77,11 @@ class Region:
             for reservation in found
             for item in answers.listed(action, reservation, "instancesSet")
         ]
+
+    def has_instance(self, filters: Mapping[str, Iterable[str]]) -> bool:
+        """Whether an instance passes the filters: of the listing no more is read than that takes."""
+        found = self.pages("DescribeInstances", "reservationSet", LEAST_PAGE, Filter=_filters(filters))
+        return next(found, None) is not None
 
     def volumes(self, filters: Mapping[str, Iterable[str]]) -> list[Volume]:
         """All volumes that pass the filters."""
