@@ -1,8 +1,8 @@
 """A small OpenStack: the requests of keystone, nova, cinder, glance and neutron that the driver sends.
 
-What takes a while there takes a look here: a thing goes on to its next state whenever somebody has seen it. A
-share of the answers can be spoilt, as by `tests/cloud_ec2/proxy.py`. That it says what a real one says is seen
-in tests/openstack, where the same suite runs against that one.
+What takes a while there takes a look here: a thing goes on to its next state whenever somebody has seen it.
+A share of the answers can be spoilt, as by `tests/cloud_ec2/proxy.py`. That it says what a real one says is
+seen in tests/openstack, where the same suite runs against that one.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class SmallCloud(ThreadingHTTPServer):
             {"id": NETWORK, "name": "inside", "router:external": False},
             {"id": OUTSIDE, "name": "public", "router:external": True},
         ]
-        self.zones = ["az-1", "az-2"]
+        self.zones = ["az-1", "az-2", "az-3"]
         self.disk_zones = ["nova"]
         self.volume_type = "block-storage"
         """What the catalog calls cinder."""
@@ -465,12 +465,8 @@ class _OneRequest(BaseHTTPRequestHandler):
                 token = uuid.uuid4().hex
                 self.server.tokens.add(token)
                 headers["X-Subject-Token"] = token
-            elif self.headers.get("X-Auth-Token") not in self.server.tokens:
-                raise Refusal(401, "The request you have made requires authentication.", "error")
             else:
-                version = self.headers.get("OpenStack-API-Version", "")
-                if version.startswith("volume"):
-                    self.server.versions.append(version)
+                self._let_in()
                 status, found = self.server.answer(self.command, path, query, body)  # type: ignore[assignment]
         except Refusal as refusal:
             status, found = refusal.status, refusal.body
@@ -486,6 +482,13 @@ class _OneRequest(BaseHTTPRequestHandler):
             self._hang_up()
         else:
             self._answer(status, data, headers)
+
+    def _let_in(self) -> None:
+        if self.headers.get("X-Auth-Token") not in self.server.tokens:
+            raise Refusal(401, "The request you have made requires authentication.", "error")
+        version = self.headers.get("OpenStack-API-Version", "")
+        if version.startswith("volume"):
+            self.server.versions.append(version)
 
     def _answer(
         self, status: int, data: bytes, headers: dict[str, str] | None = None, length: int | None = None

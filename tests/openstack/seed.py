@@ -1,4 +1,4 @@
-"""Fills the cloud of up.sh: `seed.py identity|cloud|ready REGION PASSWORD`. Runs in the venv of install.sh."""
+"""Fills the cloud of up.sh: `seed.py identity|cloud|ready REGION PASSWORD`. Runs in install.sh's venv."""
 
 import os
 import sys

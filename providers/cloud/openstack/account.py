@@ -12,8 +12,8 @@ from declarative.provider import Config, PermanentError, PermanentKind
 from declarative.state import Record
 from providers.cloud import account, marks, settings
 from providers.cloud.marks import Mark
-from providers.cloud.openstack.once import SETTLE, Once
 from providers.cloud.openstack.login import Login
+from providers.cloud.openstack.once import SETTLE, Once
 from providers.cloud.openstack.region import Region
 
 T = TypeVar("T")

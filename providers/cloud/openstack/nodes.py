@@ -15,15 +15,15 @@ from declarative.provider import TransientKind as Kind
 from declarative.state import Address, NodeState, Readiness, Record
 from providers.cloud import begin, marks
 from providers.cloud.account import look_up, pauses
-from providers.cloud.faults import fault
+from providers.cloud.faults import MOST_SHOWN, fault
 from providers.cloud.hosts import Seen
-from providers.cloud.openstack.once import extras
 from providers.cloud.openstack import answers, names
 from providers.cloud.openstack.account import Account, made_id
 from providers.cloud.openstack.answers import Server
 from providers.cloud.openstack.codes import of_fault
 from providers.cloud.openstack.floating import Floating
 from providers.cloud.openstack.keys import NovaKeys
+from providers.cloud.openstack.once import extras
 from providers.cloud.openstack.region import Region
 
 FIXED = ("backend", "region", "zone", "instance_type", "spot", "resources")
@@ -45,6 +45,8 @@ class Nodes:
         self._account = account
         self._keys = keys
         self._floating = Floating(account)
+        self._failed: dict[str, ProviderError] = {}
+        """What became of creates, by token, whose broken server could not be taken away yet."""
 
     def listed(self, **query: object) -> list[Server]:
         """All that are ours and alive, in all regions."""
@@ -77,12 +79,7 @@ class Nodes:
             summary = "OpenStack has no spot instances"
             raise PermanentError(PermanentKind.INVALID, summary, about="spot_policy")
         try:
-            made = self._account.made_once(
-                token,
-                lambda: self._ask(region, address, token, inputs),
-                lambda: self._there(region, address, token),
-            )
-            server = self._running(region, made)
+            server = self._made(region, address, token, inputs)
         except PermanentError:
             with suppress(ProviderError):  # what it is about was said
                 self._leave(region)
@@ -95,6 +92,23 @@ class Nodes:
                 text = f"{server.id} is a second {address}, and is taken away"
                 raise TransientError(Kind.BUSY, text, about=str(address))
         return outputs(self._floating.public(region, server))
+
+    def _made(self, region: Region, address: Address, token: str, inputs: Mapping[str, Any]) -> Server:
+        """The server that runs; that an earlier try failed is said once nothing is left of it."""
+        if token in self._failed:
+            self._there(region, address, token)
+            raise self._failed.pop(token)
+        made = self._account.made_once(
+            token,
+            lambda: self._ask(region, address, token, inputs),
+            lambda: self._there(region, address, token),
+        )
+        server = self._running(region, made)
+        if not server.stillborn:
+            return server
+        self._failed[token] = _why(region, server)
+        self._removed(region, made)
+        raise self._failed.pop(token)
 
     def _there(self, region: Region, address: Address, token: str) -> str | None:
         """The id of what an earlier try made; those that came to nothing are taken away."""
@@ -166,7 +180,7 @@ class Nodes:
             raise TransientError(Kind.BUSY, error.summary, about=error.about) from None
 
     def _running(self, region: Region, made: str) -> Server:
-        """The server once it runs. One that failed is a fault that says why; nothing is left of it."""
+        """The server once it runs, or has failed."""
         for _ in pauses(f"{made} is still starting", made):
             # Not there yet is no more than that: nova had answered that it is made.
             server = look_up(partial(region.server, made))
@@ -176,13 +190,7 @@ class Nodes:
                 summary = f"{made} was deleted while it started"
                 raise PermanentError(PermanentKind.NOT_FOUND, summary, about=server.name)
             if server.stillborn:
-                text = server.fault or "OpenStack does not say why"
-                self._removed(region, made)
-                kind = of_fault(text) or PermanentKind.INVALID
-                if isinstance(kind, Kind):
-                    kind = PermanentKind.NO_CAPACITY  # it came to nothing: another one may do better
-                about = server.zone or region.name
-                raise fault(kind, f"{server.name} failed while it started: {text[:300]}", about=about)
+                return server
             if server.status not in answers.STARTING and server.address:
                 return server
         raise AssertionError("pauses end with a fault")
@@ -303,6 +311,16 @@ def outputs(server: Server) -> dict[str, Any]:
         "host_key": server.tags.get(HOST_KEY),
     }
     return {key: value for key, value in found.items() if value or key == "address"}
+
+
+def _why(region: Region, server: Server) -> ProviderError:
+    """The fault of a server that never came to run."""
+    text = server.fault or "OpenStack does not say why"
+    kind = of_fault(text) or PermanentKind.INVALID
+    if isinstance(kind, Kind):
+        kind = PermanentKind.NO_CAPACITY  # it came to nothing: another one may do better
+    summary = f"{server.name} failed while it started: {text[:MOST_SHOWN]}"
+    return fault(kind, summary, about=server.zone or region.name)
 
 
 def _age(server: Server) -> tuple[str, str]:

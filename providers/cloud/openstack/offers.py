@@ -1,8 +1,8 @@
 """What an OpenStack can launch: each flavor in each zone. What one costs, nobody says.
 
-GPUs are those that a flavor's extra specs tell of: virtual ones, classes of resources, devices that are passed
-through. What these are called is each cloud's own; a name is read where it says that it is a GPU, or names a
-model.
+GPUs are those that a flavor's extra specs tell of: virtual ones, classes of resources, devices that are
+passed through. What these are called is each cloud's own; a name is read where it says that it is a GPU, or
+names a model.
 """
 
 from __future__ import annotations

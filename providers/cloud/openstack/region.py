@@ -74,16 +74,16 @@ class Region:
         }
         token = self._login.token()
         try:
-            return self._send(told, api, path, about, token, options)
+            return self._send(told, api, path, token, about=about, **options)
         except PermanentError:
             if not self._mine.refused:
                 raise
         # It was not carried out. A token may end before its time; a second one that is refused is a fault.
         self._login.refused(token)
-        return self._send(told, api, path, about, self._login.token(), options)
+        return self._send(told, api, path, self._login.token(), about=about, **options)
 
     def _send(
-        self, what: str, api: str, path: str, about: str | None, token: Token, options: Mapping[str, Any]
+        self, what: str, api: str, path: str, token: Token, *, about: str | None, **options: Any
     ) -> Any:
         url = token.url(api, self.name, self._interface)
 

@@ -10,10 +10,10 @@ from declarative.provider import PermanentError, PermanentKind, Thing, Transient
 from declarative.state import Address, Record
 from providers.cloud import marks
 from providers.cloud.account import gibibytes, look_up, pauses
-from providers.cloud.openstack.once import extras
 from providers.cloud.openstack import answers, names
 from providers.cloud.openstack.account import Account, made_id
 from providers.cloud.openstack.answers import Volume
+from providers.cloud.openstack.once import extras
 from providers.cloud.openstack.region import Region
 
 FIXED = ("backend", "region", "zone", "volume_type")
