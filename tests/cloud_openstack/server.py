@@ -67,6 +67,8 @@ class SmallCloud(ThreadingHTTPServer):
         self.disk_zones = ["nova"]
         self.volume_type = "block-storage"
         """What the catalog calls cinder."""
+        self.forgetful = False
+        """Whether the tokens that are given hold for nothing."""
         self.page = 5
         self.quota = 1000
         self.fault = "No valid host was found. "
@@ -463,7 +465,8 @@ class _OneRequest(BaseHTTPRequestHandler):
             if path == "/identity/v3/auth/tokens":
                 status, found = 201, self.server.login(body)
                 token = uuid.uuid4().hex
-                self.server.tokens.add(token)
+                if not self.server.forgetful:
+                    self.server.tokens.add(token)
                 headers["X-Subject-Token"] = token
             else:
                 self._let_in()

@@ -35,8 +35,10 @@ TEXTS: tuple[tuple[str, str, Kind], ...] = (
 )
 
 HINTS: tuple[tuple[str, str], ...] = (
-    (r"^40[13] .*(requires authentication|credentials|not authorized)", "check what `credentials` names"),
-    (r"^401 ", "check the user, its password, and `options.project`"),
+    (
+        r"^401 ",
+        "check the values of the variables that `credentials` names, `options.project` and the domains",
+    ),
     (r"not supported by the api", "this driver needs OpenStack Queens (2018) or a later one"),
     (r"can not find requested image", "`image` is the id or the name of an image of this cloud"),
     (r"zero disk|volume-backed", "write `options: {root_volume: 50}` for nodes that start from a volume"),
