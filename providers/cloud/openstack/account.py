@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from declarative.provider import Config, PermanentError, PermanentKind
+from declarative.spec.clouds import ImageFilter
 from declarative.state import Record
 from providers.cloud import account, marks, settings
 from providers.cloud.marks import Mark
+from providers.cloud.openstack import names
 from providers.cloud.openstack.login import Login
 from providers.cloud.openstack.once import SETTLE, Once
 from providers.cloud.openstack.region import Region
@@ -140,6 +142,19 @@ class Account(account.Account):
             raise PermanentError(PermanentKind.INVALID, summary, about="regions", hint=hint)
         return [self.region(name) for name in names]
 
+    def by_region(self, records: Iterable[Record]) -> list[tuple[Region, list[Record]]]:
+        """Records by the region where they are, for those that say so."""
+        found: dict[str, list[Record]] = {}
+        for record in records:
+            name = record.outputs.get("region") or record.inputs.get("region")
+            if name:
+                found.setdefault(str(name), []).append(record)
+        return [(self.region(name), found[name]) for name in sorted(found)]
+
+    def find_image(self, region: str, asked: ImageFilter) -> str:
+        """See `account.Account`."""
+        return names.newest(self.region(region), asked)
+
     def each(self, look: Callable[[Region], Sequence[T]]) -> list[T]:
         """What is found in all regions, side by side; one that cannot be asked is an error."""
         regions = self.regions()
@@ -170,10 +185,12 @@ class Account(account.Account):
         return {**users, **marks.written(mark)}
 
     def retag(self, region: Region, api: str, path: str, have: Mapping[str, str], mark: Mark) -> None:
-        """Write a new mark over the one that `have` holds. May be cut short anywhere, and tried again."""
-        before = marks.read(have, path)
+        """Write a new mark over the one that `have` holds, or in its place if somebody removed it. May be cut
+        short anywhere, and tried again.
+        """
+        before = {} if self.lost(have) else marks.read(have, path).inputs
         after = self.tags(mark)
-        users = [k for k in before.inputs.get("tags") or {} if k in have and k not in after]
+        users = [k for k in before.get("tags") or {} if k in have and k not in after]
         region.untag(api, path, users)  # first: which they are stands in the old mark
         region.tag(api, path, after)
         rest = re.compile(re.escape(marks.INPUTS) + r"\.\d+")

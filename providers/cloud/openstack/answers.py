@@ -27,6 +27,8 @@ class Server:
     zone: str
     flavor: str
     """The name of its flavor."""
+    image: str
+    """The id of its image; an empty text where it started from a volume."""
     address: str
     public_address: str
     tags: Mapping[str, str]
@@ -63,6 +65,7 @@ class Volume:
     region: str
     status: str
     zone: str
+    type: str
     size: int
     tags: Mapping[str, str]
     """Its metadata."""
@@ -108,6 +111,7 @@ def server(what: str, found: Mapping[str, Any], region: str) -> Server:
             task=str(found.get("OS-EXT-STS:task_state") or ""),
             zone=str(found.get("OS-EXT-AZ:availability_zone") or ""),
             flavor=str((found.get("flavor") or {}).get("original_name") or ""),
+            image=str((found.get("image") or {}).get("id") or ""),
             address=fixed,
             public_address=floating,
             tags=_texts(found["metadata"]),
@@ -127,6 +131,7 @@ def volume(what: str, found: Mapping[str, Any], region: str) -> Volume:
             region=region,
             status=str(found["status"]),
             zone=str(found.get("availability_zone") or ""),
+            type=str(found.get("volume_type") or ""),
             size=int(found["size"]),
             tags=_texts(found["metadata"]),
             created=str(found.get("created_at") or ""),

@@ -8,7 +8,7 @@ holds only with the disk.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,8 @@ from declarative.provider import (
 from declarative.state import Address, Record
 from providers.cloud import marks
 from providers.cloud.account import look_up, pauses
+from providers.cloud.disks import OnNode
+from providers.cloud.openstack import nodes
 from providers.cloud.openstack.account import Account, made_id
 from providers.cloud.openstack.answers import Held, Volume
 from providers.cloud.openstack.region import Region
@@ -60,6 +62,57 @@ class Attachments:
                 if (thing.address, thing.token) == (address, token):
                     return thing
         return None
+
+    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | None]:
+        """See `provider.Recalls`: None is for a disk that is there, and not on its server."""
+        out: dict[Address, Thing | None] = {}
+        for region, found in self._account.by_region(records):
+            for record in found:
+                made = str(record.outputs.get("volume") or "")
+                volume = region.volume(made) if made else None
+                if volume is None:
+                    continue
+                held = volume.status != "detaching" and any(
+                    h.server == record.outputs.get("instance") for h in volume.held
+                )
+                same = Thing(address=record.address, token="", inputs=record.inputs, outputs=record.outputs)
+                out[record.address] = same if held else None
+        return out
+
+    def on_node(self, have: Record) -> OnNode | None:
+        """See `provider.Attachments`. A disk says as much of the volume's id as its bus lets it: SCSI all of
+        it, virtio its beginning. What nova calls it is not what the system on the node does.
+        """
+        if have.address.kind == "volume":
+            region, volume = self._volumes.of(have)
+            held = next(iter(volume.held), None) if volume else None
+        else:
+            place, made, server = self._place(have)
+            volume = place.volume(made) if place else None
+            if place is None or volume is None:
+                return None
+            region, claim = place, _claim(volume, server)
+            mine = claim is not None and _is(have, claim, volume.id, server)
+            held = next((h for h in volume.held if h.server == server), None) if mine else None
+        if volume is None or held is None or volume.status == "detaching":
+            return None
+        found = region.server(held.server)
+        if found is None or found.status != "ACTIVE" or found.gone or not self._account.mine(found.tags):
+            return None
+        mark = marks.read(found.tags, found.id)
+        return OnNode(
+            id=volume.id,
+            node=Record(
+                address=mark.address,
+                backend=self._account.config.backend,
+                inputs=mark.inputs,
+                outputs=nodes.outputs(found),
+            ),
+            size=volume.size,
+            ours="volume_id" not in marks.read(volume.tags, volume.id).inputs,
+            taken=bool(found.tags.get(nodes.TAKEN)),
+            serials=(volume.id, volume.id[:_SERIAL]),
+        )
 
     # ------------------------------------------------------------------------------------- create
 
@@ -129,7 +182,7 @@ class Attachments:
 
     # ------------------------------------------------------------------------------------- delete
 
-    def delete(self, have: Record) -> None:
+    def delete(self, have: Record, *, wait: bool = True) -> None:
         """See the port. It ends when the volume is free. Nothing is done for one that another holds now."""
         region, disk, server = self._place(have)
         if region is None:
@@ -150,7 +203,9 @@ class Attachments:
                 )
                 return
             if volume.status == "detaching":
-                continue
+                if wait:
+                    continue
+                return
             if not _living(region, server):
                 return  # its end is that of its attachments
             if volume.status == "in-use":

@@ -6,7 +6,11 @@ makes nodes of this state whether its key is the one that the others have. Pairs
 
 from __future__ import annotations
 
-from declarative.provider import PermanentError, PermanentKind
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from declarative.provider import PermanentError, PermanentKind, ProviderError
 from providers.cloud.keys import Keys
 from providers.cloud.openstack import answers
 from providers.cloud.openstack.account import Account
@@ -20,6 +24,9 @@ class NovaKeys(Keys):
     def __init__(self, account: Account) -> None:
         super().__init__(account)
         self._there: set[str] = set()
+        self._changes: Counter[str] = Counter()
+        self._emptied: set[str] = set()
+        """Regions where nodes went: it has to be seen whether any is left."""
 
     @property
     def name(self) -> str:
@@ -41,7 +48,7 @@ class NovaKeys(Keys):
             self._there.discard(region.name)
 
     def _import(self, region: Region, login: Login) -> None:
-        there = self._find(region)
+        there = None if self._fresh else self._find(region)
         if there is None:
             pair = {"name": self.name, "public_key": f"{login.public} {self.name}"}
             try:
@@ -60,6 +67,36 @@ class NovaKeys(Keys):
             )
             hint = "bring the file from the machine that made it, or name it under `options.identity_file`"
             raise PermanentError(PermanentKind.CONFLICT, summary, about="identity_file", hint=hint)
+
+    def there(self, region: Region) -> bool:
+        """Whether a region has the pair."""
+        return self._find(region) is not None
+
+    @contextmanager
+    def changing(self, region: Region, living: Callable[[], bool], *, ending: bool) -> Iterator[None]:
+        """While nodes of a region come and go. Who is the last to do so sees whether any is `living`.
+
+        Not each: that is a look for every node, and the pair would come and go beneath the others.
+        """
+        with self._turn:
+            self._changes[region.name] += 1
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._changes[region.name] -= 1
+                last = not self._changes[region.name] and region.name in self._emptied
+            if last:
+                # What this is about is done, or was said.
+                with suppress(PermanentError if ending else ProviderError):
+                    if not living():
+                        self.remove(region)
+                    self._emptied.discard(region.name)
+
+    def left(self, region: Region) -> None:
+        """A node of a region went, or was not made."""
+        with self._turn:
+            self._emptied.add(region.name)
 
     def _find(self, region: Region) -> str | None:
         """The public key of the pair; None if there is none."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from declarative.diagnostic import suggest
 from declarative.provider import PermanentError, PermanentKind
+from declarative.spec.clouds import ImageFilter
 from providers.cloud.openstack import answers
 from providers.cloud.openstack.region import Region
 
@@ -61,6 +63,26 @@ def image(region: Region, name: str) -> str:
         return _one(live, f"image `{name}`", region, "image", "`image` takes an id, too")
 
     return _known(region, "image", name, look)
+
+
+def newest(region: Region, asked: ImageFilter) -> str:
+    """The id of the newest image that fits: of the owner's project, of one's own where none is named.
+
+    Glance knows no patterns, so that all images are listed that may be meant.
+    """
+    what = "listing images"
+    whose: dict[str, object] = {"owner": asked.owner} if asked.owner else {"visibility": "private"}
+    fits = re.compile(fnmatch.translate(asked.name.replace("[", "[[]")))
+    found = [
+        image
+        for image in region.images(what, {"status": "active", **whose})
+        if fits.match(str(image.get("name") or "")) and not image.get("os_hidden")
+    ]
+    if found:
+        return str(max(found, key=lambda image: (str(image.get("created_at") or ""), str(image["id"])))["id"])
+    summary = f"{region.name} has no image that fits {asked}"
+    hint = "`owner` is the id of the project whose image it is; check its name, and whether it is there"
+    raise PermanentError(PermanentKind.NOT_FOUND, summary, about="image", hint=hint)
 
 
 def network(region: Region, name: str | None) -> str:

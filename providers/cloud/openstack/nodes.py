@@ -6,7 +6,7 @@ import base64
 import re
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from providers.cloud import begin, marks
 from providers.cloud.account import look_up, pauses
 from providers.cloud.faults import MOST_SHOWN, fault
 from providers.cloud.hosts import Seen
+from providers.cloud.marks import Mark
 from providers.cloud.openstack import answers, names
 from providers.cloud.openstack.account import Account, made_id
 from providers.cloud.openstack.answers import Server
@@ -35,7 +36,7 @@ TAKEN = f"{marks.OURS}taken"
 """Metadata of a server: its public host key, who logs in, and that it was ready to be a node once."""
 
 ASKED_ALONE = 2
-"""So many nodes are looked at one by one; of more, all servers are listed."""
+"""So many nodes are looked at one by one."""
 
 
 class Nodes:
@@ -58,7 +59,48 @@ class Nodes:
     def thing(self, server: Server) -> Thing:
         """A server of ours as a thing."""
         mark = marks.read(server.tags, server.id)
-        return Thing(address=mark.address, token=mark.token, inputs=mark.inputs, outputs=outputs(server))
+        return Thing(
+            address=mark.address,
+            token=mark.token,
+            inputs=mark.inputs,
+            outputs=outputs(server),
+            actual=self._actual(server, mark.inputs),
+        )
+
+    def _actual(self, server: Server, made: Mapping[str, Any]) -> dict[str, Any]:
+        """What others changed: the tags, and the flavor, which a resize changes."""
+        found = self._account.strange(server.tags, made)
+        if server.flavor and server.flavor != made.get("instance_type", server.flavor):
+            found["instance_type"] = server.flavor
+        return found
+
+    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | None]:
+        """See `provider.Recalls`. Nova forgets what ended; what else is ours tells whether it was there."""
+        out: dict[Address, Thing | None] = {}
+        for region, found in self._account.by_region(records):
+            there = self._by_id(region, [made_id(record) for record in found])
+            right = any(not s.gone for s in there.values()) or self._keys.there(region)
+            for record in found:
+                server = there.get(made_id(record) or "")
+                if server is not None and not server.gone:
+                    out[record.address] = Thing(
+                        address=record.address,
+                        token=server.tags.get(marks.TOKEN, ""),
+                        inputs=record.inputs,
+                        outputs=record.outputs,
+                        actual=self._actual(server, record.inputs),
+                    )
+                elif server is not None or right:
+                    out[record.address] = None
+        return out
+
+    def _by_id(self, region: Region, ids: Sequence[str | None]) -> dict[str, Server]:
+        """Those that there are: a few are asked for one by one, of more all servers are listed."""
+        if len(ids) <= ASKED_ALONE:
+            found = [region.server(made) for made in ids if made]
+        else:
+            found = [*region.servers()]
+        return {server.id: server for server in found if server and server.id in ids}
 
     def find(self, address: Address, token: str) -> Thing | None:
         """See the port. One that never came to run is nothing that was made."""
@@ -78,12 +120,12 @@ class Nodes:
         if inputs.get("spot"):
             summary = "OpenStack has no spot instances"
             raise PermanentError(PermanentKind.INVALID, summary, about="spot_policy")
-        try:
-            server = self._made(region, address, token, inputs)
-        except PermanentError:
-            with suppress(ProviderError):  # what it is about was said
-                self._leave(region)
-            raise
+        with self._changing(region, ending=False):
+            try:
+                server = self._made(region, address, token, inputs)
+            except PermanentError:
+                self._keys.left(region)
+                raise
         self._account.check_answer(server.tags, token, server.id)
         found = look_up(partial(self._of_token, region, address, token))
         for extra in extras(found, _age):
@@ -203,14 +245,23 @@ class Nodes:
             if have.inputs.get(key) != inputs.get(key):
                 summary = f"{have.address}: `{key}` cannot be changed in place"
                 raise PermanentError(PermanentKind.INVALID, summary, about=key)
-        region, server = self._of(have)
+        region, server = self._of(have, untagged=True)
         if server is None:
             summary = f"{have.address} is not there any more"
             raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(have.address))
+        if self._account.lost(server.tags):
+            return self._mend(region, server, have, self._account.mark(have.address, token, inputs))
         made = marks.read(server.tags, server.id)
         mark = self._account.mark(made.address, made.token, inputs)
-        self._account.retag(region, "compute", f"/servers/{server.id}", server.tags, mark)
+        self._account.retag(region, "compute", _path(server), server.tags, mark)
         return outputs(server)
+
+    def _mend(self, region: Region, server: Server, have: Record, mark: Mark) -> Mapping[str, Any]:
+        """Write everything anew on a server that says nothing of itself; whose it is comes last."""
+        known = {HOST_KEY: have.outputs.get("host_key"), USER: have.outputs.get("user"), TAKEN: "yes"}
+        region.tag("compute", _path(server), {key: str(value) for key, value in known.items() if value})
+        self._account.retag(region, "compute", _path(server), server.tags, mark)
+        return have.outputs
 
     def delete(self, have: Record) -> None:
         """See the port. It ends when the server is gone, and with it its share of the quota.
@@ -220,13 +271,20 @@ class Nodes:
         if have.outputs.get("id"):
             region, server = self._of(have)
             there = [(region, server)] if server else []
+            places = [region]
         else:
             there = self._account.each(lambda region: self._of_address(region, have.address))
-        for region, server in there:
-            self._floating.release(region, server)
-            self._removed(region, server.id)
-        for region in {region.name: region for region, _ in there}.values():
-            self._leave(region)
+            places = [region for region, _ in there]
+        with ExitStack() as stack:
+            for region in {region.name: region for region in places}.values():
+                stack.enter_context(self._changing(region, ending=True))
+                self._keys.left(region)
+            for region, server in there:
+                self._floating.release(region, server)
+                self._removed(region, server.id)
+
+    def _changing(self, region: Region, *, ending: bool) -> AbstractContextManager[None]:
+        return self._keys.changing(region, lambda: bool(self._in(region)), ending=ending)
 
     def _removed(self, region: Region, made: str) -> None:
         """Delete a server, and wait until it is gone. One that fails on the way is asked for again."""
@@ -245,19 +303,17 @@ class Nodes:
             if error.kind is not PermanentKind.NOT_FOUND:
                 raise
 
-    def _leave(self, region: Region) -> None:
-        """Take the key pair out of a region without nodes. Whoever makes one just now brings it again."""
-        if not self._in(region):
-            self._keys.remove(region)
-
-    def _of(self, have: Record) -> tuple[Region, Server | None]:
-        """The server of a record, if it is there; one that is not ours is an error."""
+    def _of(self, have: Record, *, untagged: bool = False) -> tuple[Region, Server | None]:
+        """The server of a record, if it is there; one that is not ours is an error, and so is one that does
+        not say whose it is, unless that is to be mended.
+        """
         region = self._account.region(have.inputs.get("region"))
         made = made_id(have)
         server = region.server(made) if made else None
         if server is None or server.status in answers.GONE:
             return region, None
-        self._account.check_owner(server.tags, have, server.id)
+        if not (untagged and self._account.lost(server.tags)):
+            self._account.check_owner(server.tags, have, server.id)
         return region, server
 
     def _of_address(self, region: Region, address: Address) -> list[tuple[Region, Server]]:
@@ -281,17 +337,16 @@ class Nodes:
 
     def _readiness(self, region: Region, records: Sequence[Record]) -> dict[str, Seen]:
         ids = {record.address.name: made_id(record) for record in records}
-        if len(records) <= ASKED_ALONE:
-            found = [region.server(made) for made in ids.values() if made]
-        else:
-            found = [*region.servers()]
-        there = {server.id: server for server in found if server}
+        there = self._by_id(region, list(ids.values()))
         out: dict[str, Seen] = {}
         for name, made in ids.items():
             server = there.get(made or "")
             state, reason = _state(server)
             ready = Readiness(state=state, reason=reason, observed_at=time.time())
-            out[name] = Seen(readiness=ready, taken=bool(server and server.tags.get(TAKEN)))
+            taken = bool(server and server.tags.get(TAKEN))
+            # Nova hears of a floating address late: until then the record's is the better one.
+            public = server.public_address or None if server else None
+            out[name] = Seen(readiness=ready, taken=taken, public=public)
         return out
 
     def taken(self, node: Record) -> None:
@@ -307,6 +362,7 @@ def outputs(server: Server) -> dict[str, Any]:
         "address": server.address,
         "zone": server.zone,
         "public_address": server.public_address,
+        "image": server.image,
         "user": server.tags.get(USER),
         "host_key": server.tags.get(HOST_KEY),
     }
@@ -321,6 +377,10 @@ def _why(region: Region, server: Server) -> ProviderError:
         kind = PermanentKind.NO_CAPACITY  # it came to nothing: another one may do better
     summary = f"{server.name} failed while it started: {text[:MOST_SHOWN]}"
     return fault(kind, summary, about=server.zone or region.name)
+
+
+def _path(server: Server) -> str:
+    return f"/servers/{server.id}"
 
 
 def _age(server: Server) -> tuple[str, str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from declarative.provider import Config, Thing
 from declarative.resource import Offer
+from declarative.state import KINDS, Address, Record
 from providers.cloud.openstack.account import Account
 from providers.cloud.openstack.attachments import Attachments
 from providers.cloud.openstack.keys import NovaKeys
@@ -49,3 +52,12 @@ class OpenStack(Cloud):
             *map(self._disks.thing, volumes),
             *self._held.things(volumes, (s.id for s in servers)),
         )
+
+    def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | None]:
+        """See `provider.Recalls`."""
+        kinds = {kind: [r for r in records if r.address.kind == kind] for kind in KINDS}
+        return {
+            **self._servers.recall(kinds["node"]),
+            **self._disks.recall(kinds["volume"]),
+            **self._held.recall(kinds["attachment"]),
+        }

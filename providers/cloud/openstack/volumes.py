@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -44,7 +44,42 @@ class Volumes:
     def thing(self, volume: Volume) -> Thing:
         """A volume of ours as a thing."""
         mark = marks.read(volume.tags, volume.id)
-        return Thing(address=mark.address, token=mark.token, inputs=mark.inputs, outputs=outputs(volume))
+        return Thing(
+            address=mark.address,
+            token=mark.token,
+            inputs=mark.inputs,
+            outputs=outputs(volume),
+            actual=self._actual(volume, mark.inputs),
+        )
+
+    def _actual(self, volume: Volume, made: Mapping[str, Any]) -> dict[str, Any]:
+        """What others changed: the tags, the size, the type where one was asked for."""
+        found = self._account.strange(volume.tags, made)
+        size = made.get("size")
+        if isinstance(size, str) and volume.size != gibibytes(Address("volume", volume.id), size):
+            found["size"] = f"{volume.size}GB"
+        if made.get("volume_type") and volume.type and volume.type != made["volume_type"]:
+            found["volume_type"] = volume.type
+        return found
+
+    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | None]:
+        """See `provider.Recalls`. Cinder forgets what ended."""
+        out: dict[Address, Thing | None] = {}
+        for region, found in self._account.by_region(records):
+            for record in found:
+                made = made_id(record)
+                volume = region.volume(made) if made else None
+                if volume is not None and not volume.gone:
+                    out[record.address] = Thing(
+                        address=record.address,
+                        token=volume.tags.get(marks.TOKEN, ""),
+                        inputs=record.inputs,
+                        outputs=record.outputs,
+                        actual=self._actual(volume, record.inputs),
+                    )
+                elif volume is not None:
+                    out[record.address] = None
+        return out
 
     def find(self, address: Address, token: str) -> Thing | None:
         """See the port. One that could not be made is nothing that was made."""
@@ -133,11 +168,14 @@ class Volumes:
 
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. It grows in place, on a server too where the cloud can."""
-        region, volume = self.of(have)
+        region, volume = self.of(have, untagged=True)
         if volume is None:
             summary = f"{have.address} is not there any more"
             raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(have.address))
-        made = marks.read(volume.tags, volume.id)
+        if self._account.lost(volume.tags):
+            made = self._account.mark(have.address, token, have.inputs)
+        else:
+            made = marks.read(volume.tags, volume.id)
         for key in FIXED:
             if made.inputs.get(key) != inputs.get(key):
                 summary = f"{have.address}: `{key}` cannot be changed in place"
@@ -215,14 +253,17 @@ class Volumes:
             summary = f"{volume.id} is not free yet: it is {volume.status}"
             raise TransientError(TransientKind.BUSY, summary, about=str(address))
 
-    def of(self, have: Record) -> tuple[Region, Volume | None]:
-        """The volume of a record, if it is there; one that is not ours is an error."""
+    def of(self, have: Record, *, untagged: bool = False) -> tuple[Region, Volume | None]:
+        """The volume of a record, if it is there; one that is not ours is an error, and so is one that does
+        not say whose it is, unless that is to be mended.
+        """
         region = self._account.region(have.inputs.get("region"))
         made = made_id(have)
         volume = region.volume(made) if made else None
         if volume is None or volume.gone:
             return region, None
-        self._account.check_owner(volume.tags, have, volume.id)
+        if not (untagged and self._account.lost(volume.tags)):
+            self._account.check_owner(volume.tags, have, volume.id)
         return region, volume
 
 
