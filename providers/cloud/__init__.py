@@ -1,8 +1,8 @@
 """Clouds through libcloud: nodes, volumes and attachments of any driver that there is a provider for.
 
-What all drivers share stands here, what one of them needs in a folder of its own (`ec2`); `any` has those
-without client tokens. libcloud carries requests and signs them; what is asked for and how answers are read is
-ours: see `connection` for why.
+What all drivers share stands here, what one of them needs in a folder of its own (`ec2`, `openstack`); `any`
+has those without client tokens. libcloud carries requests and signs them; what is asked for and how answers
+are read is ours: see `connection` for why.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ __all__ = ["cloud"]
 
 WIRED: Mapping[str, str] = {
     "ec2": "providers.cloud.ec2:Ec2",
+    "openstack": "providers.cloud.openstack:OpenStack",
 }
 """Driver → what makes its provider. Every other driver of libcloud's is `any.named`'s."""
 

@@ -55,17 +55,27 @@ class Connection:
 
         return self.call(what, ask, about=about)
 
-    def call(self, what: str, ask: Callable[[Any], T], *, about: str | None = None) -> T:
+    def call(
+        self,
+        what: str,
+        ask: Callable[[Any], T],
+        *,
+        about: str | None = None,
+        carrier: Callable[[Any], Any] = lambda driver: getattr(driver, "connection", None),
+    ) -> T:
         """What a driver's own methods give; as many requests as they make, of which the last one counts.
 
+        `carrier` is what of the driver carries them, where it has several connections.
         What a method raises before any request is `INVALID`: it does not take what it was given.
         """
         driver = self._driver(what)
         self._limiter.wait()
-        link = _link(driver)
-        if link is not None:
-            link.response = None
+        link = None
         try:
+            link = _link(carrier(driver))
+            if link is not None:
+                _settle(link)
+                link.response = None
             response = ask(driver)
         except Exception as error:  # noqa: BLE001  # libcloud raises whatever it stumbles over
             answer = _answer(link.response) if link is not None else None
@@ -91,16 +101,13 @@ class Connection:
                 raise
             except Exception as error:  # noqa: BLE001  # as above
                 raise classify(error, None, what=what, scrub=self._scrub) from None
-            link = _link(found)
-            if link is not None:
-                _settle(link)
             self._mine.driver = found
         return found
 
 
-def _link(driver: Any) -> Any:
-    """What holds a driver's session and its last response; None for a driver that has no HTTP."""
-    link = getattr(getattr(driver, "connection", None), "connection", None)
+def _link(carrier: Any) -> Any:
+    """What holds a connection's session and its last response; None for a driver that has no HTTP."""
+    link = getattr(carrier, "connection", None)
     return link if hasattr(link, "session") else None
 
 
@@ -125,6 +132,8 @@ def _settle(link: Any) -> None:
     from requests.utils import get_environ_proxies
 
     session = link.session
+    if not session.trust_env:
+        return  # it was done before
     if not link.http_proxy_used:
         session.proxies = get_environ_proxies(link.host, no_proxy=None)
     session.trust_env = False

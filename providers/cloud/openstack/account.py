@@ -1,0 +1,203 @@
+"""One use of an OpenStack: who logs in, its regions, its options."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from declarative.provider import Config, PermanentError, PermanentKind
+from declarative.spec.clouds import ImageFilter
+from declarative.state import Record
+from providers.cloud import account, marks, settings
+from providers.cloud.marks import Mark
+from providers.cloud.openstack import names
+from providers.cloud.openstack.login import Login
+from providers.cloud.openstack.once import SETTLE, Once
+from providers.cloud.openstack.region import Region
+
+T = TypeVar("T")
+
+TEXTS = (
+    "project",
+    "project_id",
+    "domain",
+    "user_domain",
+    "project_domain",
+    "interface",
+    "network",
+    "floating_network",
+    "key_name",
+)
+OPTIONS: Mapping[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(TEXTS, str),
+    "root_volume": int,
+    "settle": int,
+}
+INTERFACES = ("public", "internal", "admin")
+DOMAIN = "Default"
+PASSWORD = ("username", "password")
+APPLICATION = ("id", "secret")
+"""The two ways to log in: as a user, or as an application credential, which is of one project."""
+
+_KEY = re.compile(r"[a-zA-Z0-9_:. -]{1,255}")
+"""What nova and cinder take as a key of metadata."""
+_MOST = 255
+"""Characters of a value."""
+
+
+class Account(account.Account):
+    """The regions of a backend, and whose things are looked for there."""
+
+    CLOUD = "OpenStack"
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config, OPTIONS)
+        if self.interface not in INTERFACES:
+            summary = f"the option `interface` is one of {', '.join(INTERFACES)}"
+            raise PermanentError(PermanentKind.INVALID, summary, about="options.interface")
+        if config.network.subnets:
+            summary = "`network.subnets` says nothing to OpenStack: its nodes are on networks"
+            hint = "write `options: {network: NAME}`"
+            raise PermanentError(PermanentKind.INVALID, summary, about="network.subnets", hint=hint)
+        self.made_once = Once(int(self.options.get("settle", SETTLE)))
+        self._made: dict[str, Region] = {}
+        self._login: Login | None = None
+        self._turn = threading.Lock()
+
+    @property
+    def interface(self) -> str:
+        """Which of their addresses the APIs are asked at."""
+        return str(self.options.get("interface", INTERFACES[0]))
+
+    # ------------------------------------------------------------------------------------ regions
+
+    def region(self, name: object) -> Region:
+        """One region. The credentials are looked up with the first one."""
+        if not isinstance(name, str) or not name:
+            summary = f"backend {self.config.backend}: it is not said in which region"
+            raise PermanentError(PermanentKind.INVALID, summary, about="region")
+        with self._turn:
+            if name not in self._made:
+                self._made[name] = self._make(name)
+            return self._made[name]
+
+    def _make(self, name: str) -> Region:
+        application = any(key in self.config.credentials for key in APPLICATION)
+        values = settings.secrets(self.config, APPLICATION if application else PASSWORD)
+        # Who logs in is no secret, and may be a word that stands in every message.
+        scrub = settings.scrub({k: v for k, v in values.items() if k in ("password", "secret")})
+        if self._login is None:
+            body = {"auth": self._application(values) if application else self._user(values)}
+            self._login = Login(self._endpoint(), body, scrub, self.timeout)
+        return Region(name, self._login, self.interface, scrub, self.timeout)
+
+    def _endpoint(self) -> str:
+        """Keystone's URL without its version, which people copy from their `OS_AUTH_URL`."""
+        given = self.config.endpoint
+        if not given:
+            summary = f"backend {self.config.backend} names no `endpoint`"
+            hint = "write keystone's URL, as `OS_AUTH_URL` has it: `endpoint: https://cloud.example.org:5000`"
+            raise PermanentError(PermanentKind.INVALID, summary, about="endpoint", hint=hint)
+        plain = given.rstrip("/").removesuffix("/v3").rstrip("/")
+        if re.search(r"/v\d[^/]*$", plain):
+            summary = f"keystone is spoken to as of version 3, and `endpoint` ends otherwise: {given}"
+            raise PermanentError(PermanentKind.INVALID, summary, about="endpoint")
+        return plain
+
+    def _user(self, values: Mapping[str, str]) -> dict[str, Any]:
+        """A user and a project, as keystone is told."""
+        both = self.options.get("domain", DOMAIN)
+        user = {
+            "name": values["username"],
+            "password": values["password"],
+            "domain": {"name": self.options.get("user_domain", both)},
+        }
+        if "project_id" in self.options:
+            project: dict[str, Any] = {"id": self.options["project_id"]}
+        elif "project" in self.options:
+            domain = {"name": self.options.get("project_domain", both)}
+            project = {"name": self.options["project"], "domain": domain}
+        else:
+            summary = f"backend {self.config.backend} names no project of OpenStack"
+            hint = "write `options: {project: NAME}`, as `OS_PROJECT_NAME` has it"
+            raise PermanentError(PermanentKind.INVALID, summary, about="options.project", hint=hint)
+        return {
+            "identity": {"methods": ["password"], "password": {"user": user}},
+            "scope": {"project": project},
+        }
+
+    def _application(self, values: Mapping[str, str]) -> dict[str, Any]:
+        told = {"id": values["id"], "secret": values["secret"]}
+        return {"identity": {"methods": ["application_credential"], "application_credential": told}}
+
+    def regions(self) -> list[Region]:
+        """All regions where something of ours may be."""
+        names = list(dict.fromkeys((*self.config.regions, *self.config.elsewhere)))
+        if not names:
+            summary = f"backend {self.config.backend} names no regions"
+            hint = "write `regions: [RegionOne]`, as `OS_REGION_NAME` has it"
+            raise PermanentError(PermanentKind.INVALID, summary, about="regions", hint=hint)
+        return [self.region(name) for name in names]
+
+    def by_region(self, records: Iterable[Record]) -> list[tuple[Region, list[Record]]]:
+        """Records by the region where they are, for those that say so."""
+        found: dict[str, list[Record]] = {}
+        for record in records:
+            name = record.outputs.get("region") or record.inputs.get("region")
+            if name:
+                found.setdefault(str(name), []).append(record)
+        return [(self.region(name), found[name]) for name in sorted(found)]
+
+    def find_image(self, region: str, asked: ImageFilter) -> str:
+        """See `account.Account`."""
+        return names.newest(self.region(region), asked)
+
+    def each(self, look: Callable[[Region], Sequence[T]]) -> list[T]:
+        """What is found in all regions, side by side; one that cannot be asked is an error."""
+        regions = self.regions()
+        if len(regions) == 1:
+            return list(look(regions[0]))
+        with ThreadPoolExecutor(min(16, len(regions)), thread_name_prefix="regions") as pool:
+            return [found for part in pool.map(look, regions) for found in part]
+
+    # -------------------------------------------------------------------------------------- marks
+
+    def mine(self, tags: Mapping[str, str], **more: str) -> bool:
+        """Whether metadata say that a thing is ours; `address` and `token` narrow it."""
+        return tags.get(marks.OWNER) == self.owner and all(
+            tags.get(marks.OURS + key) == value for key, value in more.items()
+        )
+
+    def tags(self, mark: Mark) -> dict[str, str]:
+        """Everything that is written on a thing: the user's tags, and ours."""
+        users = {str(k): str(v) for k, v in (mark.inputs.get("tags") or {}).items()}
+        for key, value in users.items():
+            if key.startswith(marks.OURS) or not _KEY.fullmatch(key) or len(value) > _MOST:
+                summary = f"{mark.address}: OpenStack does not take the tag `{key[:60]}`"
+                hint = (
+                    f"a tag has letters, digits and `-_:. `, does not begin with `{marks.OURS}`, and its "
+                    f"value has at most {_MOST} characters"
+                )
+                raise PermanentError(PermanentKind.INVALID, summary, about="tags", hint=hint)
+        return {**users, **marks.written(mark)}
+
+    def retag(self, region: Region, api: str, path: str, have: Mapping[str, str], mark: Mark) -> None:
+        """Write a new mark over the one that `have` holds, or in its place if somebody removed it. May be cut
+        short anywhere, and tried again.
+        """
+        before = {} if self.lost(have) else marks.read(have, path).inputs
+        after = self.tags(mark)
+        users = [k for k in before.get("tags") or {} if k in have and k not in after]
+        region.untag(api, path, users)  # first: which they are stands in the old mark
+        region.tag(api, path, after)
+        rest = re.compile(re.escape(marks.INPUTS) + r"\.\d+")
+        region.untag(api, path, [k for k in have if rest.fullmatch(k) and k not in after])
+
+
+def made_id(have: Record) -> str | None:
+    """The id that a record has of OpenStack; None if it has none that could be one."""
+    found = str(have.outputs.get("id", ""))
+    return found if re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", found) else None

@@ -1,0 +1,160 @@
+"""OpenStack's answers as plain values: servers, volumes, flavors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from declarative.provider import TransientError, TransientKind
+
+GONE = ("DELETED", "SOFT_DELETED")
+"""States of a server that does not come back."""
+STARTING = ("BUILD",)
+"""States of a server before it runs for the first time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """One server."""
+
+    id: str
+    region: str
+    name: str
+    status: str
+    task: str
+    """What is being done to it; an empty text for nothing."""
+    zone: str
+    flavor: str
+    """The name of its flavor."""
+    image: str
+    """The id of its image; an empty text where it started from a volume."""
+    address: str
+    public_address: str
+    tags: Mapping[str, str]
+    """Its metadata."""
+    created: str
+    launched: bool
+    """Whether it ever ran."""
+    fault: str
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has ended, or is about to."""
+        return self.status in GONE or self.task in ("deleting", "soft-deleting")
+
+    @property
+    def stillborn(self) -> bool:
+        """Whether it never came to run, and will not."""
+        return self.status == "ERROR" and not self.launched
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A volume on a server."""
+
+    server: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """One volume; its size is in GiB."""
+
+    id: str
+    region: str
+    status: str
+    zone: str
+    type: str
+    size: int
+    tags: Mapping[str, str]
+    """Its metadata."""
+    created: str
+    held: tuple[Held, ...] = field(default=())
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has ended, or is about to."""
+        return self.status in ("deleting", "deleted")
+
+
+def strange(what: str, how: str) -> TransientError:
+    """The fault of an answer that does not answer."""
+    return TransientError(TransientKind.AMBIGUOUS, f"{what}: the answer {how}")
+
+
+def inside(what: str, found: object, key: str) -> dict[str, Any]:
+    """What an answer has under its only key."""
+    inner = found.get(key) if isinstance(found, Mapping) else None
+    if not isinstance(inner, dict):
+        raise strange(what, f"has no `{key}`")
+    return inner
+
+
+def listed(what: str, found: object, key: str) -> list[dict[str, Any]]:
+    """A list in an answer. One that is missing is a fault: it does not say that there is nothing."""
+    items = found.get(key) if isinstance(found, Mapping) else None
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise strange(what, f"has no list `{key}`")
+    return items
+
+
+def server(what: str, found: Mapping[str, Any], region: str) -> Server:
+    """One server, as nova tells it in detail."""
+    try:
+        fixed, floating = _addresses(found.get("addresses") or {})
+        return Server(
+            id=str(found["id"]),
+            region=region,
+            name=str(found.get("name") or ""),
+            status=str(found["status"]),
+            task=str(found.get("OS-EXT-STS:task_state") or ""),
+            zone=str(found.get("OS-EXT-AZ:availability_zone") or ""),
+            flavor=str((found.get("flavor") or {}).get("original_name") or ""),
+            image=str((found.get("image") or {}).get("id") or ""),
+            address=fixed,
+            public_address=floating,
+            tags=_texts(found["metadata"]),
+            created=str(found.get("created") or ""),
+            launched=found.get("OS-SRV-USG:launched_at") is not None,
+            fault=str((found.get("fault") or {}).get("message") or "").strip(),
+        )
+    except (KeyError, TypeError, AttributeError):
+        raise strange(what, "has a server that cannot be read") from None
+
+
+def volume(what: str, found: Mapping[str, Any], region: str) -> Volume:
+    """One volume, as cinder tells it in detail."""
+    try:
+        return Volume(
+            id=str(found["id"]),
+            region=region,
+            status=str(found["status"]),
+            zone=str(found.get("availability_zone") or ""),
+            type=str(found.get("volume_type") or ""),
+            size=int(found["size"]),
+            tags=_texts(found["metadata"]),
+            created=str(found.get("created_at") or ""),
+            held=tuple(
+                Held(server=str(h["server_id"]), device=str(h.get("device") or ""))
+                for h in found.get("attachments") or ()
+                if h.get("server_id")
+            ),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise strange(what, "has a volume that cannot be read") from None
+
+
+def _texts(found: Mapping[str, Any]) -> dict[str, str]:
+    return {str(key): str(value) for key, value in found.items()}
+
+
+def _addresses(networks: Mapping[str, Any]) -> tuple[str, str]:
+    """The first fixed address and the first floating one, those of IPv4 before others."""
+    found = [entry for name in sorted(networks) for entry in networks[name]]
+    found.sort(key=lambda entry: int(entry.get("version") or 4))
+
+    def first(kind: str) -> str:
+        return next((str(e["addr"]) for e in found if (e.get("OS-EXT-IPS:type") or "fixed") == kind), "")
+
+    return first("fixed"), first("floating")

@@ -1,0 +1,159 @@
+"""What people call things by name, as ids: flavors, images, networks, zones. Two of one name are an error."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from declarative.diagnostic import suggest
+from declarative.provider import PermanentError, PermanentKind
+from declarative.spec.clouds import ImageFilter
+from providers.cloud.openstack import answers
+from providers.cloud.openstack.region import Region
+
+_ID = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}")
+
+
+def flavor(region: Region, name: str) -> str:
+    """The id of a flavor."""
+
+    def look() -> str:
+        found = flavors(region)
+        ids = [f["id"] for f in found if f.get("name") == name] or [f["id"] for f in found if f["id"] == name]
+        if not ids:
+            names = sorted(str(f.get("name")) for f in found)
+            hint = suggest(name, names) or f"it has these: {', '.join(names)[:200] or 'none'}"
+            summary = f"there is no flavor `{name}` in {region.name}"
+            raise PermanentError(PermanentKind.INVALID, summary, about="instance_type", hint=hint)
+        return str(ids[0])
+
+    return _known(region, "flavor", name, look)
+
+
+def flavors(region: Region) -> list[dict[str, Any]]:
+    """All flavors that the project may use, with what is special about them."""
+    return list(region.pages("listing flavors", "compute", "/flavors/detail", "flavors"))
+
+
+def image(region: Region, name: str) -> str:
+    """The id of an image, given its id or its name."""
+
+    def look() -> str:
+        what = f"image {name}"
+        if _ID.fullmatch(name):
+            try:
+                found = region.ask(what, "image", "GET", f"/v2/images/{name}", about="image")
+            except PermanentError as error:
+                if error.kind is not PermanentKind.NOT_FOUND:
+                    raise
+                items = []
+            else:
+                items = [found] if isinstance(found, dict) and "id" in found else []
+                if not items:
+                    raise answers.strange(what, "has no `id`")
+        else:
+            found = region.ask(what, "image", "GET", "/v2/images", query={"name": name, "limit": 100})
+            items = [i for i in answers.listed(what, found, "images") if i.get("name") == name]
+        live = [i for i in items if i.get("status") == "active"]
+        if items and not live:
+            summary = f"the image `{name}` in {region.name} is {items[0].get('status')}, not active"
+            raise PermanentError(PermanentKind.INVALID, summary, about="image")
+        return _one(live, f"image `{name}`", region, "image", "`image` takes an id, too")
+
+    return _known(region, "image", name, look)
+
+
+def newest(region: Region, asked: ImageFilter) -> str:
+    """The id of the newest image that fits: of the owner's project, of one's own where none is named.
+
+    Glance knows no patterns, so that all images are listed that may be meant.
+    """
+    what = "listing images"
+    whose: dict[str, object] = {"owner": asked.owner} if asked.owner else {"visibility": "private"}
+    fits = re.compile(fnmatch.translate(asked.name.replace("[", "[[]")))
+    found = [
+        image
+        for image in region.images(what, {"status": "active", **whose})
+        if fits.match(str(image.get("name") or "")) and not image.get("os_hidden")
+    ]
+    if found:
+        return str(max(found, key=lambda image: (str(image.get("created_at") or ""), str(image["id"])))["id"])
+    summary = f"{region.name} has no image that fits {asked}"
+    hint = "`owner` is the id of the project whose image it is; check its name, and whether it is there"
+    raise PermanentError(PermanentKind.NOT_FOUND, summary, about="image", hint=hint)
+
+
+def network(region: Region, name: str | None) -> str:
+    """The id of a network; without a name that of the only one that there is."""
+
+    def look() -> str:
+        about = "options.network"
+        if name is not None:
+            by = "id" if _ID.fullmatch(name) else "name"
+            hint = "`options.network` takes an id, too"
+            return _one(_networks(region, {by: name}), f"network `{name}`", region, about, hint)
+        found = _networks(region, {"router:external": False})
+        if len(found) > 1:
+            known = ", ".join(sorted(str(n.get("name") or n.get("id")) for n in found))
+            summary = f"there are several networks in {region.name}, and none is named: {known[:200]}"
+            hint = "write `options: {network: NAME}`"
+            raise PermanentError(PermanentKind.INVALID, summary, about=about, hint=hint)
+        return _one(found, "network", region, about, "a node needs one: have one made")
+
+    return _known(region, "network", name or "", look)
+
+
+def outside(region: Region, name: str | None) -> str:
+    """The id of the network that public addresses come from."""
+
+    def look() -> str:
+        found = _networks(region, {"router:external": True})
+        if name is not None:
+            found = [n for n in found if name in (n.get("name"), n.get("id"))]
+        what = f"network `{name}` of public addresses" if name else "network of public addresses"
+        hint = "write `options: {floating_network: NAME}`"
+        return _one(found, what, region, "options.floating_network", hint)
+
+    return _known(region, "outside", name or "", look)
+
+
+def _networks(region: Region, query: Mapping[str, object]) -> list[dict[str, Any]]:
+    what = "listing networks"
+    return answers.listed(what, region.ask(what, "network", "GET", "/v2.0/networks", query=query), "networks")
+
+
+def zones(region: Region, api: str = "compute") -> tuple[str, ...]:
+    """The availability zones that are open, of nova's or (`volume`) of cinder's."""
+
+    def look() -> str:
+        what = "listing zones"
+        found = region.ask(what, api, "GET", "/os-availability-zone")
+        items = answers.listed(what, found, "availabilityZoneInfo")
+        return "\n".join(
+            sorted(
+                str(item.get("zoneName"))
+                for item in items
+                if (item.get("zoneState") or {}).get("available") and item.get("zoneName") != "internal"
+            )
+        )
+
+    return tuple(_known(region, "zones", api, look).split("\n"))
+
+
+def _known(region: Region, kind: str, name: str, look: Callable[[], str]) -> str:
+    key = (kind, name)
+    if key not in region.known:
+        region.known[key] = look()
+    return region.known[key]
+
+
+def _one(found: Sequence[dict[str, Any]], what: str, region: Region, about: str, hint: str) -> str:
+    if len(found) == 1:
+        return str(found[0]["id"])
+    summary = f"there is no {what} in {region.name}"
+    if found:
+        ids = ", ".join(str(item.get("id")) for item in found)
+        summary = f"there is more than one {what} in {region.name}: {ids[:200]}"
+    raise PermanentError(PermanentKind.INVALID, summary, about=about, hint=hint)

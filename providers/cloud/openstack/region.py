@@ -1,0 +1,215 @@
+"""One region of an OpenStack: requests to its APIs, whole listings."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
+from providers.cloud.connection import Connection
+from providers.cloud.faults import Scrub
+from providers.cloud.limiter import limiter
+from providers.cloud.openstack import answers
+from providers.cloud.openstack.answers import Server, Volume
+from providers.cloud.openstack.codes import said
+from providers.cloud.openstack.login import Login, Token
+
+PAGE = 1000
+"""The most things of one answer; the cloud may give fewer."""
+NOVA = "2.61"
+"""The version of nova's API that is spoken, that of Queens: flavors tell what is special about them."""
+
+CONNECTIONS: Mapping[str, str] = {
+    "compute": "connection",
+    "volume": "volumev3_connection",
+    "image": "image_connection",
+    "network": "network_connection",
+}
+"""What libcloud's driver calls its connections to the APIs."""
+
+
+class Region:
+    """Requests to one region."""
+
+    def __init__(self, name: str, login: Login, interface: str, scrub: Scrub, timeout: int) -> None:
+        self.name = name
+        self._login = login
+        self._interface = interface
+
+        def make() -> Any:
+            return _driver(timeout)
+
+        key = ("openstack", login.endpoint, name)
+        self._connection = Connection(make, limiter(*key), scrub, said)
+        self._mine = threading.local()
+        self.known: dict[tuple[str, str], str] = {}
+        """What names stand for, as it was looked up: (`flavor`, name) → id."""
+
+    # ----------------------------------------------------------------------------------- requests
+
+    def ask(  # noqa: PLR0913  # a request has that many parts
+        self,
+        what: str,
+        api: str,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        about: str | None = None,
+        version: str | None = None,
+        query: Mapping[str, object] | None = None,
+    ) -> Any:
+        """The content of the answer to one request: JSON, or None. `what` names it in messages."""
+        told = f"{what} in {self.name}"
+        headers = {"OpenStack-API-Version": f"compute {NOVA}"} if api == "compute" else {}
+        if version:
+            headers = {"OpenStack-API-Version": version}
+        options: dict[str, Any] = {
+            "method": method,
+            "params": dict(query or {}),
+            "data": body,
+            "headers": headers,
+        }
+        token = self._login.token()
+        self._mine.refused = False
+        try:
+            return self._send(told, api, path, token, about=about, **options)
+        except PermanentError:
+            if not self._mine.refused:
+                raise
+        # It was not carried out. A token may end before its time; a second one that is refused is a fault.
+        self._login.refused(token)
+        return self._send(told, api, path, self._login.token(), about=about, **options)
+
+    def _send(
+        self, what: str, api: str, path: str, token: Token, *, about: str | None, **options: Any
+    ) -> Any:
+        url = token.url(api, self.name, self._interface)
+
+        def aim(driver: Any) -> Any:
+            part = getattr(driver, CONNECTIONS[api])
+            # It is told all of it, so that it never logs in by itself.
+            part.auth_token = part._ex_force_auth_token = token.value  # noqa: SLF001
+            part.base_url = part._ex_force_base_url = url  # noqa: SLF001
+            part._set_up_connection_info(url)  # noqa: SLF001
+
+            return part
+
+        def ask(driver: Any) -> Any:
+            part = getattr(driver, CONNECTIONS[api])
+            try:
+                return part.request(path, **options).object
+            except Exception:
+                found = part.connection.response
+                self._mine.refused = found is not None and found.status_code == 401
+                raise
+
+        return self._connection.call(what, ask, about=about, carrier=aim)
+
+    def pages(self, what: str, api: str, path: str, key: str, **query: object) -> Iterator[dict[str, Any]]:
+        """What a list has, on all its pages."""
+        seen: set[str] = set()
+        marker: str | None = None
+        while True:
+            try:
+                more = {"marker": marker} if marker else {}
+                found = self.ask(what, api, "GET", path, query={"limit": PAGE, **query, **more})
+            except PermanentError as error:
+                if marker is None or error.kind is not PermanentKind.NOT_FOUND:
+                    raise
+                # What the last page ended with has gone meanwhile.
+                raise TransientError(TransientKind.BUSY, error.summary, about=error.about) from None
+            items = answers.listed(what, found, key)
+            yield from items
+            links = found.get(f"{key}_links") or []
+            if not any(link.get("rel") == "next" for link in links):
+                return
+            marker = str(items[-1].get("id")) if items else ""
+            if not marker or marker in seen:
+                raise answers.strange(what, "leads back to a page that was read")
+            seen.add(marker)
+
+    def images(self, what: str, query: Mapping[str, object]) -> Iterator[dict[str, Any]]:
+        """All images that pass the query. Glance says otherwise than the others that there is more."""
+        marker: str | None = None
+        while True:
+            more = {"marker": marker} if marker else {}
+            found = self.ask(what, "image", "GET", "/v2/images", query={"limit": PAGE, **query, **more})
+            items = answers.listed(what, found, "images")
+            yield from items
+            last = str(items[-1].get("id")) if items else None
+            if not found.get("next") or last in (None, marker):
+                return
+            marker = last
+
+    # ------------------------------------------------------------------------------------ servers
+
+    def servers(self, **query: object) -> list[Server]:
+        """All servers of the project that pass the query."""
+        what = "listing servers"
+        found = self.pages(what, "compute", "/servers/detail", "servers", **query)
+        return [answers.server(what, item, self.name) for item in found]
+
+    def server(self, made: str) -> Server | None:
+        """One server; None if there is none of that id."""
+        what = f"server {made}"
+        try:
+            found = self.ask(what, "compute", "GET", f"/servers/{made}")
+        except PermanentError as error:
+            if error.kind is PermanentKind.NOT_FOUND:
+                return None
+            raise
+        return answers.server(what, answers.inside(what, found, "server"), self.name)
+
+    # ------------------------------------------------------------------------------------ volumes
+
+    def volumes(self, **query: object) -> list[Volume]:
+        """All volumes of the project that pass the query."""
+        what = "listing volumes"
+        found = self.pages(what, "volume", "/volumes/detail", "volumes", **query)
+        return [answers.volume(what, item, self.name) for item in found]
+
+    def volume(self, made: str) -> Volume | None:
+        """One volume; None if there is none of that id."""
+        what = f"volume {made}"
+        try:
+            found = self.ask(what, "volume", "GET", f"/volumes/{made}")
+        except PermanentError as error:
+            if error.kind is PermanentKind.NOT_FOUND:
+                return None
+            raise
+        return answers.volume(what, answers.inside(what, found, "volume"), self.name)
+
+    # ----------------------------------------------------------------------------------- metadata
+
+    def tag(self, api: str, path: str, tags: Mapping[str, str]) -> None:
+        """Set metadata of a thing, in one request; what else it has stays."""
+        self.ask(f"metadata of {path[1:]}", api, "POST", f"{path}/metadata", {"metadata": dict(tags)})
+
+    def untag(self, api: str, path: str, keys: Iterable[str]) -> None:
+        """Take metadata away from a thing."""
+        for key in keys:
+            try:
+                self.ask(f"metadata of {path[1:]}", api, "DELETE", f"{path}/metadata/{quote(key)}")
+            except PermanentError as error:
+                if error.kind is not PermanentKind.NOT_FOUND:
+                    raise
+
+
+def _driver(timeout: int) -> Any:
+    """A driver of libcloud's. Where it asks, and with which token, it is told before each request."""
+    from libcloud.compute.providers import get_driver
+
+    return get_driver("openstack")(
+        "-",
+        "-",
+        api_version="2.2",
+        ex_force_auth_url="http://127.0.0.1",
+        ex_force_auth_version="3.x_password",
+        ex_force_auth_token="-",  # noqa: S106  # none yet
+        ex_force_base_url="http://127.0.0.1",
+        ex_tenant_name="-",
+        timeout=timeout,
+    )

@@ -1,0 +1,276 @@
+"""Volumes: cinder's, whose metadata go with the request that makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from declarative.provider import PermanentError, PermanentKind, Thing, TransientError, TransientKind
+from declarative.state import Address, Record
+from providers.cloud import marks
+from providers.cloud.account import gibibytes, look_up, pauses
+from providers.cloud.openstack import answers, names
+from providers.cloud.openstack.account import Account, made_id
+from providers.cloud.openstack.answers import Volume
+from providers.cloud.openstack.once import extras
+from providers.cloud.openstack.region import Region
+
+FIXED = ("backend", "region", "zone", "volume_type")
+"""Inputs that are those of the disk: it is made anew to change them."""
+IN_USE = "volume 3.42"
+"""The version of cinder's API from which on a volume grows while a server has it."""
+BAD = ("error", "error_deleting", "error_extending", "error_restoring")
+
+
+class Volumes:
+    """The volumes of one account."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+
+    def listed(self, **query: object) -> list[Volume]:
+        """All that are ours, in all regions."""
+        return self._account.each(lambda region: self._in(region, **query))
+
+    def _in(self, region: Region, **query: object) -> list[Volume]:
+        return [v for v in region.volumes(**query) if self._account.mine(v.tags) and not v.gone]
+
+    def of_address(self, address: Address) -> list[Volume]:
+        """All of ours that have an address."""
+        found = self.listed(name=address.name)
+        return [v for v in found if self._account.mine(v.tags, address=str(address))]
+
+    def thing(self, volume: Volume) -> Thing:
+        """A volume of ours as a thing."""
+        mark = marks.read(volume.tags, volume.id)
+        return Thing(
+            address=mark.address,
+            token=mark.token,
+            inputs=mark.inputs,
+            outputs=outputs(volume),
+            actual=self._actual(volume, mark.inputs),
+        )
+
+    def _actual(self, volume: Volume, made: Mapping[str, Any]) -> dict[str, Any]:
+        """What others changed: the tags, the size, the type where one was asked for."""
+        found = self._account.strange(volume.tags, made)
+        size = made.get("size")
+        if isinstance(size, str) and volume.size != gibibytes(Address("volume", volume.id), size):
+            found["size"] = f"{volume.size}GB"
+        if made.get("volume_type") and volume.type and volume.type != made["volume_type"]:
+            found["volume_type"] = volume.type
+        return found
+
+    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | None]:
+        """See `provider.Recalls`. Cinder forgets what ended."""
+        out: dict[Address, Thing | None] = {}
+        for region, found in self._account.by_region(records):
+            for record in found:
+                made = made_id(record)
+                volume = region.volume(made) if made else None
+                if volume is not None and not volume.gone:
+                    out[record.address] = Thing(
+                        address=record.address,
+                        token=volume.tags.get(marks.TOKEN, ""),
+                        inputs=record.inputs,
+                        outputs=record.outputs,
+                        actual=self._actual(volume, record.inputs),
+                    )
+                elif volume is not None:
+                    out[record.address] = None
+        return out
+
+    def find(self, address: Address, token: str) -> Thing | None:
+        """See the port. One that could not be made is nothing that was made."""
+        found = self._account.each(lambda region: self._of_token(region, address, token))
+        things = (self.thing(v) for v in sorted(found, key=_age) if v.status != "error" or v.held)
+        return next((t for t in things if t.address == address), None)
+
+    def _of_token(self, region: Region, address: Address, token: str) -> list[Volume]:
+        found = self._in(region, name=address.name)
+        return [volume for volume in found if volume.tags.get(marks.TOKEN) == token]
+
+    # ------------------------------------------------------------------------------------- create
+
+    def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See the port. It ends when the volume can be attached."""
+        region = self._account.region(inputs.get("region"))
+        made = self._account.made_once(
+            token,
+            lambda: self._make(region, address, token, inputs),
+            lambda: self._there(region, address, token),
+        )
+        volume = self._available(region, made)
+        self._account.check_answer(volume.tags, token, volume.id)
+        found = look_up(partial(self._of_token, region, address, token))
+        for extra in extras(found, _age):
+            self._end(region, extra.id)
+            if extra.id == volume.id:
+                text = f"{volume.id} is a second {address}, and is taken away"
+                raise TransientError(TransientKind.BUSY, text, about=str(address))
+        return outputs(volume)
+
+    def _there(self, region: Region, address: Address, token: str) -> str | None:
+        """The id of what an earlier try made; those that came to nothing are taken away."""
+        found = sorted(self._of_token(region, address, token), key=_age)
+        for volume in found:
+            if volume.status == "error" and not volume.held:
+                self._end(region, volume.id)
+        return next((v.id for v in found if v.status != "error" or v.held), None)
+
+    def _make(self, region: Region, address: Address, token: str, inputs: Mapping[str, Any]) -> str:
+        asked: dict[str, Any] = {
+            "name": address.name,
+            "size": gibibytes(address, inputs.get("size")),
+            "metadata": self._account.tags(self._account.mark(address, token, inputs)),
+        }
+        if zone := self._zone(region, inputs.get("zone")):
+            asked["availability_zone"] = zone
+        if inputs.get("volume_type"):
+            asked["volume_type"] = inputs["volume_type"]
+        found = region.ask(
+            f"making {address}",
+            "volume",
+            "POST",
+            "/volumes",
+            {"volume": asked},
+            about=inputs.get("zone") or region.name,
+        )
+        return str(answers.inside("making a volume", found, "volume").get("id") or "")
+
+    def _zone(self, region: Region, zone: object) -> str | None:
+        """The zone as cinder knows it. Many clouds have one for all zones of nova, and leave it to cinder."""
+        if not zone or zone in names.zones(region, "volume"):
+            return str(zone) if zone else None
+        known = names.zones(region)
+        if zone not in known:
+            summary = f"there is no zone `{zone}` in {region.name}"
+            hint = f"it has these: {', '.join(known)[:200]}"
+            raise PermanentError(PermanentKind.INVALID, summary, about="availability_zone", hint=hint)
+        return None
+
+    def _available(self, region: Region, made: str) -> Volume:
+        """The volume once it is made. One that failed instead is a fault; nothing is left of it."""
+        for _ in pauses(f"{made} is still being made", made):
+            volume = look_up(partial(region.volume, made))
+            if volume is None or volume.status in ("creating", "downloading"):
+                continue
+            if volume.status == "error" and not volume.held:
+                self._end(region, made)
+                summary = f"cinder could not make {made}: it does not say why"
+                hint = "it may have no room, or none of this `volume_type`"
+                raise PermanentError(PermanentKind.NO_CAPACITY, summary, about=volume.zone, hint=hint)
+            return volume
+        raise AssertionError("pauses end with a fault")
+
+    # ----------------------------------------------------------------------------- update, delete
+
+    def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See the port. It grows in place, on a server too where the cloud can."""
+        region, volume = self.of(have, untagged=True)
+        if volume is None:
+            summary = f"{have.address} is not there any more"
+            raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(have.address))
+        if self._account.lost(volume.tags):
+            made = self._account.mark(have.address, token, have.inputs)
+        else:
+            made = marks.read(volume.tags, volume.id)
+        for key in FIXED:
+            if made.inputs.get(key) != inputs.get(key):
+                summary = f"{have.address}: `{key}` cannot be changed in place"
+                raise PermanentError(PermanentKind.INVALID, summary, about=key)
+        size = gibibytes(have.address, inputs.get("size"))
+        if size < gibibytes(have.address, made.inputs.get("size")):
+            summary = (
+                f"{have.address}: its size cannot go down from {made.inputs['size']} to {inputs['size']}"
+            )
+            raise PermanentError(PermanentKind.INVALID, summary, about="size")
+        if size > volume.size:
+            self._grow(region, volume, size)
+        mark = self._account.mark(made.address, made.token, inputs)
+        self._account.retag(region, "volume", f"/volumes/{volume.id}", volume.tags, mark)
+        return outputs(volume)
+
+    def _grow(self, region: Region, volume: Volume, size: int) -> None:
+        """Ask for it once it can be, and wait until it is so."""
+        asked = False
+        for _ in pauses(f"{volume.id} does not have {size} GiB yet", volume.id):
+            now = region.volume(volume.id)
+            if now is None or now.status in BAD:
+                state = "gone" if now is None else f"`{now.status}`"
+                summary = f"{volume.id} could not grow: cinder says that it is {state}"
+                hint = "its driver may not grow a volume that a server has; an administrator can reset it"
+                raise PermanentError(PermanentKind.CONFLICT, summary, about="size", hint=hint)
+            if now.size >= size and now.status in ("available", "in-use"):
+                return
+            if not asked and now.status in ("available", "in-use"):
+                version = IN_USE if now.status == "in-use" else None
+                body = {"os-extend": {"new_size": size}}
+                path = f"/volumes/{volume.id}/action"
+                region.ask("growing a volume", "volume", "POST", path, body, about="size", version=version)
+                asked = True
+
+    def delete(self, have: Record) -> None:
+        """See the port. One that a server has is refused. It ends when the volume is gone."""
+        if have.outputs.get("id"):
+            region, volume = self.of(have)
+            there = [(region, volume)] if volume else []
+        else:
+            found = self.of_address(have.address)
+            there = [(self._account.region(v.region), v) for v in found]
+        for region, volume in there:
+            self._check_free(region, volume, have.address)
+            self._removed(region, volume.id)
+
+    def _removed(self, region: Region, made: str) -> None:
+        self._end(region, made)
+        for _ in pauses(f"{made} is not gone yet", made):
+            volume = region.volume(made)
+            if volume is None or volume.status == "deleted":
+                return
+            if volume.status == "error_deleting":
+                summary = f"cinder could not delete {made}"
+                hint = "an administrator can reset it: `openstack volume set --state available`"
+                raise PermanentError(PermanentKind.CONFLICT, summary, about=made, hint=hint)
+
+    def _end(self, region: Region, made: str) -> None:
+        try:
+            region.ask(f"deleting volume {made}", "volume", "DELETE", f"/volumes/{made}")
+        except PermanentError as error:
+            if error.kind is not PermanentKind.NOT_FOUND:
+                raise
+
+    def _check_free(self, region: Region, volume: Volume, address: Address) -> None:
+        for held in volume.held:
+            server = region.server(held.server)
+            if server and not server.gone:
+                summary = f"{address} is on {server.tags.get(marks.ADDRESS, server.name)} ({server.id})"
+                raise PermanentError(
+                    PermanentKind.CONFLICT, summary, about=str(address), hint="detach it first"
+                )
+        if volume.held or volume.status in ("detaching", "attaching", "reserved", "in-use"):
+            summary = f"{volume.id} is not free yet: it is {volume.status}"
+            raise TransientError(TransientKind.BUSY, summary, about=str(address))
+
+    def of(self, have: Record, *, untagged: bool = False) -> tuple[Region, Volume | None]:
+        """The volume of a record, if it is there; one that is not ours is an error, and so is one that does
+        not say whose it is, unless that is to be mended.
+        """
+        region = self._account.region(have.inputs.get("region"))
+        made = made_id(have)
+        volume = region.volume(made) if made else None
+        if volume is None or volume.gone:
+            return region, None
+        if not (untagged and self._account.lost(volume.tags)):
+            self._account.check_owner(volume.tags, have, volume.id)
+        return region, volume
+
+
+def outputs(volume: Volume) -> dict[str, Any]:
+    """What is recorded of a volume."""
+    return {"id": volume.id, "zone": volume.zone}
+
+
+def _age(volume: Volume) -> tuple[str, str]:
+    return volume.created, volume.id
