@@ -81,6 +81,11 @@ def read(have: Iterable[str]) -> Labels:
     return Labels(token=token, texts=texts, versions=versions, tags={k: tuple(v) for k, v in by_key.items()})
 
 
+def own(token: str, have: Iterable[str]) -> list[str]:
+    """Those of the tags that are on one thing alone: each has its token in it."""
+    return [tag for tag in have if tag.lower().startswith(f"{OURS}:{token}:")]
+
+
 def pack(token: str, key: str, text: str, version: int) -> list[str]:
     """One text as tags."""
     start = f"{OURS}:{token}:{key}:{version}:"
