@@ -1,4 +1,4 @@
-"""A DigitalOcean for tests: what its API does with droplets, volumes, tags and keys, and a line that may be bad.
+"""A DigitalOcean for tests: what its API does with droplets, volumes, tags, keys; and a bad line.
 
 It has what makes that cloud what it is: no token of a create, names of volumes that are taken once in a
 region, pages, tags that are things of their own, and actions that end later.
@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-LUCK = {"lost-before": 0.06, "lost": 0.11, "reset": 0.05, "cut": 0.05, "page": 0.03, "too-many": 0.03}
+LUCK = {"lost-before": 0.06, "lost": 0.11, "reset": 0.05, "cut": 0.05, "page": 0.03, "too-many": 0.01}
 """Shares of what goes wrong, a third in all: see `tests/cloud_ec2/proxy.py`."""
 SIZES = ("s-1vcpu-1gb", "gpu-h100x8-640gb")
 TAG = re.compile(r"[A-Za-z0-9_:-]{1,255}")
@@ -46,15 +46,19 @@ class DigitalOcean(ThreadingHTTPServer):
         self.droplets: dict[str, dict[str, Any]] = {}
         self.volumes: dict[str, dict[str, Any]] = {}
         self.keys: dict[str, dict[str, Any]] = {}
+        self.made = 0
         self.tags: set[str] = set()
         self.later: list[tuple[int, Callable[[], None]]] = []
+        self.late = 0
+        """How many looks it takes until a droplet, whose maker was not told of it, is listed."""
+        self.hidden: dict[str, int] = {}
         self.rules: list[Callable[[str, str], str | None]] = []
         """Given method and path, what goes wrong with a request, or None."""
         self.asked: list[tuple[str, str, Any]] = []
         self.seen: Counter[str | None] = Counter()
         self.turn = threading.RLock()
         self._chance: random.Random | None = None
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()
@@ -84,14 +88,17 @@ class DigitalOcean(ThreadingHTTPServer):
         query = {key: values[0] for key, values in parse_qs(url.query).items()}
         with self.turn:
             self.asked.append((method, url.path, body))
-            due, self.later = [a for n, a in self.later if n <= 0], [(n - 1, a) for n, a in self.later if n > 0]
+            due, self.later = (
+                [a for n, a in self.later if n <= 0],
+                [(n - 1, a) for n, a in self.later if n > 0],
+            )
             for act in due:
                 act()
-            for route, act in ROUTES.items():
+            for route, method_of in ROUTES.items():
                 found = re.fullmatch(route, f"{method} {url.path}")
                 if found:
                     try:
-                        return act(self, body, query, *map(unquote, found.groups()))
+                        return method_of(self, body, query, *map(unquote, found.groups()))
                     except Refused as refused:
                         return refused.answer
             return 404, {"id": "not_found", "message": f"no such thing: {method} {url.path}"}
@@ -113,7 +120,9 @@ class DigitalOcean(ThreadingHTTPServer):
 
     def list_droplets(self, body: Any, query: Mapping[str, str]) -> Answer:
         wanted = query.get("tag_name")
-        found = [d for d in self.droplets.values() if wanted is None or wanted in d["tags"]]
+        self.hidden = {made: left - 1 for made, left in self.hidden.items() if left > 0}
+        there = [d for made, d in self.droplets.items() if made not in self.hidden]
+        found = [d for d in there if wanted is None or wanted in d["tags"]]
         return self.listing("droplets", found, query)
 
     def make_droplet(self, body: Any, query: Mapping[str, str]) -> Answer:
@@ -121,7 +130,8 @@ class DigitalOcean(ThreadingHTTPServer):
             raise Refused(422, "Size is not available in this region.")
         if any(str(key) not in self.keys for key in body["ssh_keys"]):
             raise Refused(422, f"{body['ssh_keys']} are invalid key identifiers for Droplet creation.")
-        made = str(len(self.asked) + 1000000)
+        self.made += 1
+        made = str(self.made + 1000000)
         droplet = {
             "id": int(made),
             "name": body["name"],
@@ -137,7 +147,9 @@ class DigitalOcean(ThreadingHTTPServer):
         def start() -> None:
             nets = [("public", "203.0.113"), ("private", "10.0.0")]
             droplet["status"] = "active"
-            droplet["networks"]["v4"] = [{"ip_address": f"{net}.{int(made) % 250}", "type": t} for t, net in nets]
+            droplet["networks"]["v4"] = [
+                {"ip_address": f"{net}.{int(made) % 250}", "type": t} for t, net in nets
+            ]
 
         self.droplets[made] = droplet
         self.soon(start)
@@ -260,7 +272,14 @@ class DigitalOcean(ThreadingHTTPServer):
         plain = {"vcpus": 1, "memory": 1024, "disk": 25, "regions": ["nyc3"], "available": True}
         sizes = [
             {**plain, "slug": SIZES[0], "price_hourly": 0.00744},
-            {**plain, "slug": SIZES[1], "vcpus": 160, "memory": 1966080, "price_hourly": 23.92, "gpu_info": gpu},
+            {
+                **plain,
+                "slug": SIZES[1],
+                "vcpus": 160,
+                "memory": 1966080,
+                "price_hourly": 23.92,
+                "gpu_info": gpu,
+            },
             {**plain, "slug": "free-for-now", "price_hourly": 0.0},
             {**plain, "slug": "sold-out", "available": False, "price_hourly": 1.0},
         ]
@@ -306,6 +325,8 @@ class _OneRequest(BaseHTTPRequestHandler):
         else:
             status, found = self.server.answer(self.command, self.path, json.loads(given) if given else None)
             data = json.dumps(found).encode() if found is not None else b""
+            if fault == "lost" and status == 202 and found and "droplet" in found:
+                self.server.hidden[str(found["droplet"]["id"])] = self.server.late
             if fault == "reset":
                 # A close with this option set sends RST and not FIN.
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -320,7 +341,7 @@ class _OneRequest(BaseHTTPRequestHandler):
 
     do_GET = do_POST = do_DELETE = do_PATCH = do  # noqa: N815
 
-    def say(self, status: int, data: bytes, headers: Mapping[str, str] = {}, *, cut: bool = False) -> None:  # noqa: B006
+    def say(self, status: int, data: bytes, headers: Mapping[str, str] = {}, *, cut: bool = False) -> None:
         self.send_response(status)
         for name, value in {"Content-Type": "application/json", **headers}.items():
             self.send_header(name, value)

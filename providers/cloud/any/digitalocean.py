@@ -134,7 +134,12 @@ class DigitalOcean(Site):
     def end(self, machine: Machine) -> None:
         """See `Site`. Its volumes are let go; its tags are of no use any more."""
         self._rest.ask("DELETE", f"/v2/droplets/{machine.id}", about=machine.id)
-        self._forget(labels.own(machine.written.token, machine.raw))
+        mine = labels.own(machine.written.token, machine.raw)
+        with suppress(ProviderError):
+            # A droplet that was made twice has the tags of its twin.
+            others = self._all("/v2/droplets", "droplets", tag_name=mine[0]) if mine else []
+            if all(str(item.get("id")) == machine.id for item in others):
+                self._forget(mine)
 
     # -------------------------------------------------------------------------------------- disks
 
@@ -220,7 +225,7 @@ class DigitalOcean(Site):
             new = labels.pack(token, key, text, have.versions.get(key, 0) + 1) if text is not None else []
             for tag in new:
                 self._tag(thing, tag)
-            self._forget(have.tags.get(key, ()))
+            self._forget(tag for tag in have.tags.get(key, ()) if tag not in new)
 
     def retag(self, thing: Machine | Disk, before: dict[str, str], after: dict[str, str]) -> None:
         """See `Site`. Tags of users may be on other things, too: they are taken off, and not deleted."""

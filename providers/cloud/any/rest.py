@@ -98,23 +98,24 @@ class Rest:
         """What is on all pages; `following` gives the parameters of the page after an answer.
 
         Something that goes while pages are read moves what is after it to a page that was read already. So
-        as many as there are have to be there in the end, or it is begun anew.
+        all pages have to say that there are as many as were found, or it is begun anew.
         """
         for _ in range(LOOKS):
             out: dict[str, Mapping[str, Any]] = {}
             more: dict[str, Any] | None = {}
-            total = 0
+            totals: set[int] = set()
             while more is not None:
                 found = self.ask("GET", path, **{**params, **more})
                 items, total = self.many(found, name, path)
+                totals.add(total)
                 out |= {str(_key(item)): item for item in items}
                 after = following(found)
                 if after is not None and after == more:
                     raise self.strange(path, "leads back to a page that was read")
                 more = after
-            if len(out) == total:
+            if totals == {len(out)}:
                 return list(out.values())
-        raise self.strange(path, f"has {len(out)} of {total} `{name}`")
+        raise self.strange(path, f"has `{name}` that change while they are read")
 
     def strange(self, path: str, what: str) -> TransientError:
         """The fault of an answer that does not answer."""
