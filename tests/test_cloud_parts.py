@@ -18,7 +18,15 @@ from hypothesis import strategies as st
 
 from declarative.apply.backends import Backends, regions_of
 from declarative.apply.inventory import look
-from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind, load
+from declarative.provider import (
+    Config,
+    PermanentError,
+    PermanentKind,
+    TransientError,
+    TransientKind,
+    UnknownProviderError,
+    load,
+)
 from declarative.schema import BadValueError
 from declarative.spec import Backend, Name
 from declarative.spec.clouds import Endpoint, Images
@@ -408,7 +416,7 @@ def test_notations_that_are_wrong(kind, value, code):
 def test_the_entry_point_leads_to_the_factory(tmp_path):
     found = load("ec2", config(9, tmp_path))
     assert type(found).__module__ == "providers.cloud.ec2.provider"
-    with pytest.raises(PermanentError, match="no cloud provider for the driver `moon`"):
+    with pytest.raises(UnknownProviderError, match="no provider `moon`"):
         cloud(Config(backend="b", project_dir=tmp_path, lineage="l", driver="moon"))
 
 
