@@ -17,6 +17,8 @@ __all__ = ["cloud"]
 WIRED: Mapping[str, str] = {
     "ec2": "providers.cloud.ec2:Ec2",
     "openstack": "providers.cloud.openstack:OpenStack",
+    "digitalocean": "providers.cloud.any.digitalocean:digital_ocean",
+    "vultr": "providers.cloud.any.vultr:vultr",
 }
 """Driver → what makes its provider. Every other driver of libcloud's is `any.named`'s."""
 

@@ -99,6 +99,9 @@ class Connection:
                 found = self._make()
             except ProviderError:
                 raise
+            except _UNASKED as error:
+                summary = self._scrub(f"{what}: libcloud's driver cannot be made: {error}")
+                raise PermanentError(PermanentKind.INVALID, summary) from None
             except Exception as error:  # noqa: BLE001  # as above
                 raise classify(error, None, what=what, scrub=self._scrub) from None
             self._mine.driver = found

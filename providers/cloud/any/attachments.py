@@ -121,7 +121,12 @@ class Attachments:
                 if not disk.busy:
                     return _outputs(claim, disk, machine)
             elif not disk.on and not disk.busy:
-                _put(at, disk, machine, claim)
+                try:
+                    _put(at, disk, machine, claim)
+                except PermanentError:
+                    # It may be refused for what an earlier try asked for, and what came since the look.
+                    if not _holds(*look_up(look), claim):
+                        raise
                 asked = True
         raise AssertionError("pauses end with a fault")
 

@@ -18,11 +18,13 @@ USER_DATA = ("ex_userdata", "ex_user_data", "cloud_init")
 KEYS = "ex_authorized_keys"
 """The keyword that takes public keys as they are."""
 
-HOLDERS: Mapping[str, str] = {
-    **dict.fromkeys(("cloudstack", "exoscale", "ikoula", "aurora_compute"), "instance_id"),
-    "linode": "linode_id",
-}
+HOLDERS: Mapping[str, str] = dict.fromkeys(
+    ("cloudstack", "exoscale", "ikoula", "aurora_compute"), "instance_id"
+)
 """Driver → what of a volume's `extra` has the id of its node, None without one. Of others it is not known."""
+
+SHORT: Mapping[str, str] = {"linode": "a volume's name has 32 characters, too few to say whose it is"}
+"""Drivers whose volumes cannot be told from others."""
 
 USELESS: Mapping[str, str] = {
     "dummy": "it makes nothing: its nodes are those of this process alone",
@@ -104,6 +106,8 @@ def kind(driver: str) -> Kind:
         for method in ("create_volume", "list_volumes", "destroy_volume", "attach_volume", "detach_volume")
         if not _own(found, method)
     ]
+    if driver in SHORT:
+        rest = [SHORT[driver]]
     if not rest and driver not in HOLDERS:
         rest.append("it is not known how it says which node has a volume")
     return Kind(

@@ -73,12 +73,17 @@ def read(have: Iterable[str]) -> Labels:
     texts: dict[str, str] = {}
     versions: dict[str, int] = {}
     for key, found in parts.items():
+        versions[key] = max(version for version, _ in found)
         whole = [v for v, chunks in found.items() if len(chunks) == v[1]]
         if whole:
             last = max(whole)
-            versions[key] = max(version for version, _ in found)
             texts[key] = _unpacked("".join(found[last][i] for i in sorted(found[last])))
     return Labels(token=token, texts=texts, versions=versions, tags={k: tuple(v) for k, v in by_key.items()})
+
+
+def own(token: str, have: Iterable[str]) -> list[str]:
+    """Those of the tags that are on one thing alone: each has its token in it."""
+    return [tag for tag in have if tag.lower().startswith(f"{OURS}:{token}:")]
 
 
 def pack(token: str, key: str, text: str, version: int) -> list[str]:

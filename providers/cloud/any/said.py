@@ -10,6 +10,7 @@ from providers.cloud.classes import Kind
 from providers.cloud.faults import Answer, Said, by_status
 
 _WORDS: tuple[tuple[re.Pattern[str], Kind], ...] = (
+    (re.compile(r"rate.?limit|too many requests", re.IGNORECASE), TransientKind.THROTTLED),
     (
         re.compile(r"pending event|is (already )?(being|locked)|in progress|try again", re.IGNORECASE),
         TransientKind.BUSY,
@@ -28,7 +29,7 @@ _WORDS: tuple[tuple[re.Pattern[str], Kind], ...] = (
     ),
 )
 """Words that say more than the status of a refusal: no capacity is a 422 here, and a quota too."""
-_REFUSALS = (400, 403, 409, 412, 422, 503)
+_REFUSALS = (400, 403, 409, 412, 422)
 _TEXTS = ("message", "error", "errors", "detail", "reason", "errortext", "description", "error_message")
 _HINTS = {PermanentKind.AUTH: "check the variables that `credentials` names, and what they may do"}
 

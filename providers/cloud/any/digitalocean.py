@@ -1,0 +1,296 @@
+"""DigitalOcean: droplets and volumes, both with tags; a volume's name is taken once in a region.
+
+What we write is in tags (`labels`), which are things of their own there: each is one droplet's or volume's
+alone, and goes with it. Attaching, detaching and resizing are actions that take some time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+from urllib.parse import parse_qs, quote, urlsplit
+
+from declarative.blocks import Shape
+from declarative.provider import Config, PermanentError, PermanentKind, ProviderError
+from declarative.state import NodeState
+from providers.cloud.any import gpus, labels, names
+from providers.cloud.any.account import Account
+from providers.cloud.any.plain import Disk, Machine, Size, Wanted
+from providers.cloud.any.provider import AnyCloud
+from providers.cloud.any.rest import Rest, Ring
+from providers.cloud.any.site import Site
+
+STATES: Mapping[str, tuple[NodeState, str | None]] = {
+    "new": (NodeState.PROVISIONING, "it is starting"),
+    "active": (NodeState.READY, None),
+    "off": (NodeState.NOT_READY, "it is off"),
+    "archive": (NodeState.TERMINATING, "it is archived"),
+}
+PAGE = 200
+"""The most of one answer."""
+
+
+def digital_ocean(config: Config) -> AnyCloud:
+    """The provider for `driver: digitalocean`."""
+    return AnyCloud(Account(config, {}, lambda a, _: DigitalOcean(a), cloud="DigitalOcean"))
+
+
+class DigitalOcean(Site):
+    """One account of DigitalOcean's."""
+
+    unique = frozenset(("disk",))
+    keeps = frozenset(("machine", "disk"))
+    grows = True
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+
+        def make(key: str) -> Any:
+            from libcloud.compute.providers import get_driver
+
+            choose: Any = get_driver("digitalocean")
+            found: Any = choose(key)
+            found.ex_per_page = PAGE  # the constructor refuses all keywords
+            return found
+
+        self._rest = Rest(account.config, "DigitalOcean", make, account.timeout)
+        self._ring = Ring(
+            self._rest, "/v2/account/keys", "public_key", lambda: self._all("/v2/account/keys", "ssh_keys")
+        )
+
+    def _all(self, path: str, name: str, **params: Any) -> list[Mapping[str, Any]]:
+        return self._rest.all(path, name, _following, **params)
+
+    # ----------------------------------------------------------------------------------- machines
+
+    def sizes(self) -> Sequence[Size]:
+        """See `Site`."""
+        path = "/v2/sizes"
+        found = self._all(path, "sizes")
+        try:
+            return [_size(item) for item in found if item.get("available", True)]
+        except (KeyError, TypeError, ValueError):
+            raise self._rest.strange(path, "has a size that cannot be read") from None
+
+    def machines(self) -> Sequence[Machine]:
+        """See `Site`."""
+        path = "/v2/droplets"
+        found = self._all(path, "droplets", tag_name=labels.owner_tag(self._account.owner))
+        return [m for item in found if (m := self._machine(item, path))]
+
+    def _machine(self, item: Mapping[str, Any], path: str) -> Machine | None:
+        try:
+            made, tags = str(item["id"]), item.get("tags") or []
+            state, reason = STATES.get(item["status"], (NodeState.NOT_READY, f"it is {item['status']}"))
+            nets = (item.get("networks") or {}).get("v4") or []
+            private, public = (
+                next((n["ip_address"] for n in nets if n["type"] == kind), "")
+                for kind in ("private", "public")
+            )
+            region, made_at = item["region"]["slug"], item["created_at"]
+        except (KeyError, TypeError, AttributeError):
+            raise self._rest.strange(path, "has a droplet that cannot be read") from None
+        written = labels.written(self._account.owner, tags, made)
+        if written is None:
+            return None
+        return Machine(
+            id=made,
+            region=region,
+            state=state,
+            reason=reason,
+            address=private or public,
+            public_address=public,
+            written=written,
+            made_at=made_at,
+            raw=tuple(tags),
+        )
+
+    def launch(self, wanted: Wanted) -> Machine:
+        """See `Site`."""
+        path = "/v2/droplets"
+        image = wanted.image
+        network = self._account.config.network
+        if network.security_groups or network.subnets:
+            raise self._rest.refused("it has no security groups and subnets", "network")
+        asked = {
+            "name": wanted.written.address.name,
+            "region": wanted.region,
+            "size": wanted.size,
+            "image": int(image) if image.isdecimal() else image,
+            "ssh_keys": [int(wanted.key)] if wanted.key else [],
+            "user_data": wanted.user_data,
+            "tags": [*labels.tags(wanted.written), *labels.of_users(wanted.tags)],
+        }
+        try:
+            found = self._rest.ask("POST", path, asked, about=wanted.region)
+        except PermanentError as error:
+            raise self._ring.stale(error) from None
+        machine = self._machine(self._rest.one(found, "droplet", path), path)
+        if machine is None:
+            raise self._rest.strange(path, "has a droplet without its tags")
+        return machine
+
+    def end(self, machine: Machine) -> None:
+        """See `Site`. Its volumes are let go; its tags are of no use any more."""
+        self._rest.ask("DELETE", f"/v2/droplets/{machine.id}", about=machine.id)
+        mine = labels.own(machine.written.token, machine.raw)
+        with suppress(ProviderError):
+            # A droplet that was made twice has the tags of its twin.
+            others = self._all("/v2/droplets", "droplets", tag_name=mine[0]) if mine else []
+            if all(str(item.get("id")) == machine.id for item in others):
+                self._forget(mine)
+
+    # -------------------------------------------------------------------------------------- disks
+
+    def disks(self) -> Sequence[Disk]:
+        """See `Site`."""
+        path = "/v2/volumes"
+        return [d for item in self._all(path, "volumes") if (d := self._disk(item, path))]
+
+    def _disk(self, item: Mapping[str, Any], path: str) -> Disk | None:
+        try:
+            made, tags = str(item["id"]), item.get("tags") or []
+            size, region, name = int(item["size_gigabytes"]), item["region"]["slug"], item["name"]
+            on, made_at = tuple(str(d) for d in item["droplet_ids"] or ()), item["created_at"]
+        except (KeyError, TypeError, ValueError):
+            raise self._rest.strange(path, "has a volume that cannot be read") from None
+        written = labels.written(self._account.owner, tags, made)
+        if written is None:
+            return None
+        return Disk(
+            id=made,
+            region=region,
+            size=size,
+            on=on,
+            device=f"/dev/disk/by-id/scsi-0DO_Volume_{name}",
+            written=written,
+            made_at=made_at,
+            raw=tuple(tags),
+        )
+
+    def make(self, wanted: Wanted) -> Disk:
+        """See `Site`. Its name is that of this create alone."""
+        path = "/v2/volumes"
+        if wanted.volume_type:
+            raise self._rest.refused("it has one type of volumes: leave `volume_type` out", "volume_type")
+        found = self._rest.ask(
+            "POST",
+            path,
+            {
+                "name": names.unique(wanted.written),
+                "region": wanted.region,
+                "size_gigabytes": wanted.gib,
+                "description": str(wanted.written.address),
+                "tags": [*labels.tags(wanted.written), *labels.of_users(wanted.tags)],
+            },
+            about=wanted.region,
+        )
+        disk = self._disk(self._rest.one(found, "volume", path), path)
+        if disk is None:
+            raise self._rest.strange(path, "has a volume without its tags")
+        return disk
+
+    def remove(self, disk: Disk) -> None:
+        """See `Site`."""
+        self._rest.ask("DELETE", f"/v2/volumes/{disk.id}", about=disk.id)
+        self._forget(labels.own(disk.written.token, disk.raw))
+
+    def attach(self, disk: Disk, machine: Machine) -> None:
+        """See `Site`."""
+        self._act(disk, {"type": "attach", "droplet_id": int(machine.id), "region": disk.region})
+
+    def detach(self, disk: Disk, machine: Machine) -> None:
+        """See `Site`."""
+        try:
+            self._act(disk, {"type": "detach", "droplet_id": int(machine.id), "region": disk.region})
+        except PermanentError as error:
+            if "attachment not found" not in error.summary.lower():
+                raise
+
+    def grow(self, disk: Disk, gib: int) -> None:
+        """See `Site`."""
+        self._act(disk, {"type": "resize", "size_gigabytes": gib, "region": disk.region})
+
+    def _act(self, disk: Disk, action: Mapping[str, Any]) -> None:
+        path = f"/v2/volumes/{disk.id}/actions"
+        self._rest.one(self._rest.ask("POST", path, action, about=disk.id), "action", path)
+
+    # -------------------------------------------------------------------------------------- marks
+
+    def write(self, thing: Machine | Disk, texts: dict[str, str | None]) -> None:
+        """See `Site`. New tags are on it before the old ones go."""
+        token, have = thing.written.token, labels.read(thing.raw)
+        for key, text in texts.items():
+            new = labels.pack(token, key, text, have.versions.get(key, 0) + 1) if text is not None else []
+            for tag in new:
+                self._tag(thing, tag)
+            self._forget(tag for tag in have.tags.get(key, ()) if tag not in new)
+
+    def retag(self, thing: Machine | Disk, before: dict[str, str], after: dict[str, str]) -> None:
+        """See `Site`. Tags of users may be on other things, too: they are taken off, and not deleted."""
+        old, new = labels.of_users(before), labels.of_users(after)
+        for tag in (t for t in new if t not in thing.raw):
+            self._tag(thing, tag)
+        for tag in (t for t in old if t not in new):
+            self._on("DELETE", thing, tag)
+
+    def _tag(self, thing: Machine | Disk, tag: str) -> None:
+        with suppress(PermanentError):  # it is there already; if not, the next request says so
+            self._rest.ask("POST", "/v2/tags", {"name": tag}, about=thing.id)
+        self._on("POST", thing, tag)
+
+    def _on(self, method: str, thing: Machine | Disk, tag: str) -> None:
+        kind = "droplet" if isinstance(thing, Machine) else "volume"
+        body = {"resources": [{"resource_id": thing.id, "resource_type": kind}]}
+        try:
+            self._rest.ask(method, f"/v2/tags/{quote(tag, safe='')}/resources", body, about=thing.id)
+        except PermanentError as error:
+            if method == "POST" or error.kind is not PermanentKind.NOT_FOUND:
+                raise
+
+    def _forget(self, tags: Iterable[str]) -> None:
+        """Delete tags that are on one thing alone, and so take them off it. What stays is read by nobody."""
+        for tag in tags:
+            with suppress(ProviderError):
+                self._rest.ask("DELETE", f"/v2/tags/{quote(tag, safe='')}")
+
+    # --------------------------------------------------------------------------------------- keys
+
+    def bring_key(self, name: str, public: str) -> str | None:
+        """See `Site`. Without a key a droplet mails a password for root to whoever pays for it."""
+        return self._ring.bring(name, public)
+
+    def drop_key(self, name: str, public: str) -> None:
+        """See `Site`."""
+        self._ring.drop(name)
+
+
+def _following(found: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The page after this one."""
+    pages = (found.get("links") or {}).get("pages") or {}
+    given = parse_qs(urlsplit(pages.get("next") or "").query).get("page")
+    return {"page": given[0]} if given else None
+
+
+def _size(item: Mapping[str, Any]) -> Size:
+    told = item.get("gpu_info") or {}
+    count = int(told.get("count") or 0)
+    name, vendor = gpus.model(str(told.get("model") or "")) if count else (None, None)
+    vram = (told.get("vram") or {}).get("amount") if count else None
+    price = item.get("price_hourly")
+    shape = Shape(
+        cpu=int(item["vcpus"]),
+        memory_mib=int(item["memory"]),
+        gpus=count,
+        gpu_name=name,
+        gpu_memory_mib=int(vram) * 1024 // count if vram else None,  # that of all of them is told
+        gpu_vendor=vendor,
+        disk_mib=int(item["disk"]) * 1024,
+    )
+    return Size(
+        name=str(item["slug"]),
+        shape=shape,
+        price=float(price) if price and price > 0 else None,
+        regions=tuple(item["regions"]),
+    )

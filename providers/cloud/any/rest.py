@@ -1,0 +1,184 @@
+"""APIs of JSON behind a driver of libcloud's: it signs and carries requests, what is in them is ours.
+
+Its own methods leave out what is needed here (tags of disks, how many there are in all), and read an answer
+without the list that was asked for as an empty list.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from declarative.provider import (
+    Config,
+    PermanentError,
+    PermanentKind,
+    ProviderError,
+    TransientError,
+    TransientKind,
+)
+from providers.cloud import settings
+from providers.cloud.any.said import said
+from providers.cloud.connection import Connection
+from providers.cloud.faults import Scrub
+from providers.cloud.limiter import limiter
+
+LOOKS = 5
+"""How often a listing is begun anew that changed while its pages were read."""
+
+
+class Rest:
+    """Requests to one API. Safe to use from many threads."""
+
+    def __init__(self, config: Config, name: str, make: Callable[[str], Any], timeout: int) -> None:
+        """`make` gives a driver for a token. `endpoint` and the timeout are set afterwards: not all
+        constructors take them.
+        """
+        values = settings.secrets(config, ("key",))
+        at = settings.host(config.endpoint) if config.endpoint else None
+        self._name = name
+
+        def driver() -> Any:
+            found = make(values["key"])
+            link = found.connection
+            link.timeout = timeout
+            if at:
+                link.host, link.port, link.secure = at.name, at.port, at.secure
+            link.connect()
+            return found
+
+        key = (config.driver, config.backend, config.endpoint)
+        self._connection = Connection(driver, limiter(*key), Scrub(values.values()), said)
+
+    def ask(
+        self, method: str, path: str, body: object = None, *, about: str | None = None, **params: Any
+    ) -> Mapping[str, Any]:
+        """The object that is answered; an empty one where nothing is (204)."""
+        response = self._connection.request(
+            f"{method} {path}",
+            path,
+            about=about,
+            method=method,
+            params=params,
+            data=json.dumps(body) if body is not None else None,
+        )
+        found = response.object
+        if response.status == 204 or not found:
+            return {}
+        if not isinstance(found, dict):
+            raise self.strange(path, "is no object")
+        return found
+
+    def one(self, found: Mapping[str, Any], name: str, path: str) -> Mapping[str, Any]:
+        """An element of an answer. One that is missing is a fault: nobody knows what was done."""
+        inner = found.get(name)
+        if not isinstance(inner, dict):
+            raise self.strange(path, f"has no `{name}`")
+        return inner
+
+    def many(self, found: Mapping[str, Any], name: str, path: str) -> tuple[list[Mapping[str, Any]], int]:
+        """A list of an answer, and how many there are on all pages."""
+        items, meta = found.get(name), found.get("meta")
+        total = meta.get("total") if isinstance(meta, dict) else None
+        if not isinstance(items, list) or not isinstance(total, int):
+            raise self.strange(path, f"has no list of `{name}`, or does not say how many there are")
+        return items, total
+
+    def all(
+        self,
+        path: str,
+        name: str,
+        following: Callable[[Mapping[str, Any]], dict[str, Any] | None],
+        **params: Any,
+    ) -> list[Mapping[str, Any]]:
+        """What is on all pages; `following` gives the parameters of the page after an answer.
+
+        Something that goes while pages are read moves what is after it to a page that was read already. So
+        all pages have to say that there are as many as were found, or it is begun anew.
+        """
+        for _ in range(LOOKS):
+            out: dict[str, Mapping[str, Any]] = {}
+            more: dict[str, Any] | None = {}
+            totals: set[int] = set()
+            while more is not None:
+                found = self.ask("GET", path, **{**params, **more})
+                items, total = self.many(found, name, path)
+                totals.add(total)
+                out |= {str(_key(item)): item for item in items}
+                after = following(found)
+                if after is not None and after == more:
+                    raise self.strange(path, "leads back to a page that was read")
+                more = after
+            if totals == {len(out)}:
+                return list(out.values())
+        raise self.strange(path, f"has `{name}` that change while they are read")
+
+    def strange(self, path: str, what: str) -> TransientError:
+        """The fault of an answer that does not answer."""
+        return TransientError(TransientKind.AMBIGUOUS, f"{self._name}, {path}: the answer {what}")
+
+    def refused(self, summary: str, about: str) -> PermanentError:
+        """What cannot be asked of this cloud."""
+        return PermanentError(PermanentKind.INVALID, f"{self._name}: {summary}", about=about)
+
+
+def _key(item: Mapping[str, Any]) -> object:
+    return item.get("id", item.get("slug"))
+
+
+class Ring:
+    """The public key of a state's nodes in an account, imported once. Safe to use from many threads."""
+
+    def __init__(self, rest: Rest, path: str, word: str, have: Callable[[], list[Mapping[str, Any]]]) -> None:
+        """`have` lists the account's keys, whose public half is under `word`."""
+        self._rest, self._path, self._word, self._have = rest, path, word, have
+        self._turn = threading.Lock()
+        self._ids: dict[str, str] = {}
+
+    def bring(self, name: str, public: str) -> str:
+        """Its id in the account."""
+        with self._turn:
+            if public not in self._ids:
+                self._ids[public] = self._find(public) or self._import(name, public)
+            return self._ids[public]
+
+    def _find(self, public: str) -> str | None:
+        mine = public.split()[:2]
+        found = (key for key in self._have() if str(key.get(self._word) or "").split()[:2] == mine)
+        return next((str(key["id"]) for key in found), None)
+
+    def _import(self, name: str, public: str) -> str:
+        try:
+            self._rest.ask("POST", self._path, {"name": name, self._word: f"{public} {name}"})
+        except PermanentError as error:
+            made = None if error.kind is PermanentKind.AUTH else self._find(public)
+            if made is None:
+                raise
+            return made  # somebody else was first
+        made = self._find(public)
+        if made is None:
+            raise TransientError(TransientKind.BUSY, "the nodes' key is not listed yet", about=self._path)
+        return made
+
+    def drop(self, name: str) -> None:
+        """Take the keys of this name away."""
+        with self._turn:
+            self._ids.clear()
+            for key in self._have():
+                if key.get("name") == name:
+                    with suppress(PermanentError):
+                        self._rest.ask("DELETE", f"{self._path}/{key['id']}")
+
+    def stale(self, error: PermanentError) -> ProviderError:
+        """The fault of a create, which passes if the key went with the last node meanwhile."""
+        if error.kind is not PermanentKind.INVALID or not re.search(
+            r"\bkeys?\b", error.summary, re.IGNORECASE
+        ):
+            return error
+        with self._turn:
+            self._ids.clear()
+        return TransientError(TransientKind.BUSY, error.summary, about=error.about)

@@ -1,0 +1,282 @@
+"""Vultr: instances with tags, and blocks (volumes) with a label alone.
+
+So a block's label says whose it is (`names`), and what is said of an attachment stands on the instance. Tags
+of an instance are written all at once: one writer at a time for each.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from declarative.blocks import Shape
+from declarative.provider import Config, PermanentError
+from declarative.state import NodeState
+from providers.cloud.any import gpus, labels, names
+from providers.cloud.any.account import Account
+from providers.cloud.any.plain import Disk, Machine, Size, Wanted
+from providers.cloud.any.provider import AnyCloud
+from providers.cloud.any.rest import Rest, Ring
+from providers.cloud.any.site import Site
+
+HOURS = 672
+"""Hours of a month, as Vultr charges them, for plans whose price by the hour is not told."""
+NOWHERE = ("", "0.0.0.0")  # noqa: S104  # what stands there before there is an address
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_TURNS = tuple(threading.Lock() for _ in range(64))
+
+
+def vultr(config: Config) -> AnyCloud:
+    """The provider for `driver: vultr`."""
+    return AnyCloud(Account(config, {}, lambda a, _: Vultr(a), cloud="Vultr"))
+
+
+class Vultr(Site):
+    """One account of Vultr's."""
+
+    settle = 10.0
+    keeps = frozenset(("machine",))
+    grows = True
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+
+        def make(key: str) -> Any:
+            from libcloud.compute.providers import get_driver
+
+            found: Any = get_driver("vultr")
+            return found(key, api_version="2")
+
+        self._rest = Rest(account.config, "Vultr", make, account.timeout)
+        self._ring = Ring(
+            self._rest, "/v2/ssh-keys", "ssh_key", lambda: self._all("/v2/ssh-keys", "ssh_keys")
+        )
+
+    def _all(self, path: str, name: str, **params: Any) -> list[Mapping[str, Any]]:
+        return self._rest.all(path, name, _following, **params)
+
+    # ----------------------------------------------------------------------------------- machines
+
+    def sizes(self) -> Sequence[Size]:
+        """See `Site`. Bare metal is not among them: it takes no volumes."""
+        path = "/v2/plans"
+        found = self._all(path, "plans")
+        try:
+            return [_size(item) for item in found]
+        except (KeyError, TypeError, ValueError):
+            raise self._rest.strange(path, "has a plan that cannot be read") from None
+
+    def machines(self) -> Sequence[Machine]:
+        """See `Site`."""
+        path = "/v2/instances"
+        return [m for item in self._all(path, "instances") if (m := self._machine(item, path))]
+
+    def _machine(self, item: Mapping[str, Any], path: str) -> Machine | None:
+        try:
+            made, tags = str(item["id"]), item.get("tags") or []
+            public = "" if item["main_ip"] in NOWHERE else str(item["main_ip"])
+            private = str(item.get("internal_ip") or "")
+            state, reason = _state(item)
+            region, made_at = item["region"], item["date_created"]
+        except (KeyError, TypeError, AttributeError):
+            raise self._rest.strange(path, "has an instance that cannot be read") from None
+        written = labels.written(self._account.owner, tags, made)
+        if written is None:
+            return None
+        if state is NodeState.READY and not public:
+            state, reason = NodeState.PROVISIONING, "it has no address yet"
+        return Machine(
+            id=made,
+            region=region,
+            state=state,
+            reason=reason,
+            address=private or public,
+            public_address=public,
+            written=written,
+            made_at=made_at,
+            raw=tuple(tags),
+        )
+
+    def launch(self, wanted: Wanted) -> Machine:
+        """See `Site`."""
+        path = "/v2/instances"
+        network = self._account.config.network
+        if len(network.security_groups) > 1 or network.subnets:
+            summary = "a node has one firewall group (`security_groups`), and no subnets"
+            raise self._rest.refused(summary, "network")
+        asked = {
+            "label": wanted.written.address.name,
+            "hostname": wanted.written.address.name,
+            "region": wanted.region,
+            "plan": wanted.size,
+            **_image(wanted.image),
+            "sshkey_id": [wanted.key] if wanted.key else [],
+            "user_data": base64.b64encode(wanted.user_data.encode()).decode(),
+            "tags": [*labels.tags(wanted.written), *labels.of_users(wanted.tags)],
+            "activation_email": False,
+            "enable_ipv6": False,
+            **({"firewall_group_id": network.security_groups[0]} if network.security_groups else {}),
+        }
+        try:
+            found = self._rest.ask("POST", path, asked, about=wanted.region)
+        except PermanentError as error:
+            raise self._ring.stale(error) from None
+        machine = self._machine(self._rest.one(found, "instance", path), path)
+        if machine is None:
+            raise self._rest.strange(path, "has an instance without its tags")
+        return machine
+
+    def end(self, machine: Machine) -> None:
+        """See `Site`. Its blocks are let go."""
+        self._rest.ask("DELETE", f"/v2/instances/{machine.id}", about=machine.id)
+
+    # -------------------------------------------------------------------------------------- disks
+
+    def disks(self) -> Sequence[Disk]:
+        """See `Site`."""
+        path = "/v2/blocks"
+        return [d for item in self._all(path, "blocks") if (d := self._disk(item, path))]
+
+    def _disk(self, item: Mapping[str, Any], path: str) -> Disk | None:
+        written = names.read("volume", item.get("label"), self._account.owner)
+        if written is None:
+            return None
+        try:
+            mount = item.get("mount_id")
+            return Disk(
+                id=str(item["id"]),
+                region=item["region"],
+                size=int(item["size_gb"]),
+                on=(str(item["attached_to_instance"]),) if item["attached_to_instance"] else (),
+                busy=item["status"] != "active",
+                device=f"/dev/disk/by-id/virtio-{mount}" if mount else None,
+                written=written,
+                made_at=item["date_created"],
+            )
+        except (KeyError, TypeError, ValueError):
+            raise self._rest.strange(path, "has a block that cannot be read") from None
+
+    def make(self, wanted: Wanted) -> Disk:
+        """See `Site`."""
+        path = "/v2/blocks"
+        if wanted.tags:
+            raise self._rest.refused("a volume has no tags there: leave `tags` out", "tags")
+        body = {"region": wanted.region, "size_gb": wanted.gib, "label": names.name(wanted.written)}
+        if wanted.volume_type:
+            body["block_type"] = wanted.volume_type
+        found = self._rest.ask("POST", path, body, about=wanted.region)
+        disk = self._disk(self._rest.one(found, "block", path), path)
+        if disk is None:
+            raise self._rest.strange(path, "has a block without its label")
+        return disk
+
+    def remove(self, disk: Disk) -> None:
+        """See `Site`."""
+        self._rest.ask("DELETE", f"/v2/blocks/{disk.id}", about=disk.id)
+
+    def attach(self, disk: Disk, machine: Machine) -> None:
+        """See `Site`. Live: the instance goes on running."""
+        body = {"instance_id": machine.id, "live": True}
+        self._rest.ask("POST", f"/v2/blocks/{disk.id}/attach", body, about=disk.id)
+
+    def detach(self, disk: Disk, machine: Machine) -> None:
+        """See `Site`."""
+        try:
+            self._rest.ask("POST", f"/v2/blocks/{disk.id}/detach", {"live": True}, about=disk.id)
+        except PermanentError as error:
+            if not re.search(r"not (currently )?attached", error.summary):
+                raise
+
+    def grow(self, disk: Disk, gib: int) -> None:
+        """See `Site`."""
+        self._rest.ask("PATCH", f"/v2/blocks/{disk.id}", {"size_gb": gib}, about=disk.id)
+
+    # -------------------------------------------------------------------------------------- marks
+
+    def write(self, thing: Machine | Disk, texts: dict[str, str | None]) -> None:
+        """See `Site`."""
+
+        def change(tags: list[str]) -> list[str]:
+            have = labels.read(tags)
+            for key, text in texts.items():
+                tags = [tag for tag in tags if tag not in have.tags.get(key, ())]
+                if text is not None:
+                    tags += labels.pack(thing.written.token, key, text, 1)
+            return tags
+
+        self._change(thing, change)
+
+    def retag(self, thing: Machine | Disk, before: dict[str, str], after: dict[str, str]) -> None:
+        """See `Site`."""
+        old, new = labels.of_users(before), labels.of_users(after)
+        self._change(thing, lambda tags: [*(t for t in tags if t not in old or t in new), *new])
+
+    def _change(self, thing: Machine | Disk, change: Callable[[list[str]], list[str]]) -> None:
+        path = f"/v2/instances/{thing.id}"
+        with _TURNS[hash(thing.id) % len(_TURNS)]:
+            item = self._rest.one(self._rest.ask("GET", path, about=thing.id), "instance", path)
+            have = [str(tag) for tag in item.get("tags") or ()]
+            if self._machine(item, path) is None:
+                raise self._rest.strange(path, "has an instance without its tags")
+            tags = list(dict.fromkeys(change(have)))
+            if tags != have:
+                self._rest.ask("PATCH", path, {"tags": tags}, about=thing.id)
+
+    # --------------------------------------------------------------------------------------- keys
+
+    def bring_key(self, name: str, public: str) -> str | None:
+        """See `Site`."""
+        return self._ring.bring(name, public)
+
+    def drop_key(self, name: str, public: str) -> None:
+        """See `Site`."""
+        self._ring.drop(name)
+
+
+def _following(found: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The page after this one."""
+    links = (found.get("meta") or {}).get("links") or {}
+    return {"cursor": links["next"]} if links.get("next") else None
+
+
+def _image(image: str) -> dict[str, Any]:
+    """`2136` is an operating system, a UUID a snapshot, and everything else an application's image."""
+    if image.isdecimal():
+        return {"os_id": int(image)}
+    return {"snapshot_id": image} if _UUID.fullmatch(image) else {"image_id": image}
+
+
+def _state(item: Mapping[str, Any]) -> tuple[NodeState, str | None]:
+    status, power = item["status"], item["power_status"]
+    if status == "active" and power == "running":
+        return NodeState.READY, None
+    if status in ("pending", "resizing"):
+        return NodeState.PROVISIONING, "it is starting"
+    return NodeState.NOT_READY, f"it is {power if status == 'active' else status}"
+
+
+def _size(item: Mapping[str, Any]) -> Size:
+    name, vendor = gpus.model(str(item.get("gpu_type") or ""))
+    vram = int(item.get("gpu_vram_gb") or 0) if name else 0
+    whole = gpus.MEMORY_GB.get(name or "", vram) or 1
+    count = max(1, vram // whole) if vram else 0
+    hourly, monthly = item.get("hourly_cost"), item.get("monthly_cost")
+    price = float(hourly) if hourly else round(float(monthly) / HOURS, 5) if monthly else 0.0
+    shape = Shape(
+        cpu=int(item["vcpu_count"]),
+        memory_mib=int(item["ram"]),
+        gpus=count,
+        gpu_name=name if count else None,
+        gpu_memory_mib=vram * 1024 // count if count else None,
+        gpu_vendor=vendor if count else None,
+        disk_mib=int(item["disk"]) * 1024 or None,
+    )
+    return Size(
+        name=str(item["id"]),
+        shape=shape,
+        price=price if price > 0 else None,
+        regions=tuple(item["locations"]),
+    )
