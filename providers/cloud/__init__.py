@@ -1,7 +1,7 @@
 """Clouds through libcloud: nodes, volumes and attachments of any driver that there is a provider for.
 
-What all drivers share stands here, what one of them needs in a folder of its own (`ec2`); `any` has those
-without client tokens. libcloud carries requests and signs them; what is asked for and how answers are read is
+What all drivers share stands here, what one of them needs in a folder of its own (`ec2`, `gce`, `azure`; what the
+last two share in `named`); `any` has those without client tokens. libcloud carries requests and signs them; what is asked for and how answers are read is
 ours: see `connection` for why.
 """
 
@@ -16,6 +16,9 @@ __all__ = ["cloud"]
 
 WIRED: Mapping[str, str] = {
     "ec2": "providers.cloud.ec2:Ec2",
+    "gce": "providers.cloud.gce:Gce",
+    "azure": "providers.cloud.azure:Azure",
+    "azure_arm": "providers.cloud.azure:Azure",  # libcloud's name for it
 }
 """Driver → what makes its provider. Every other driver of libcloud's is `any.named`'s."""
 
