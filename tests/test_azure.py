@@ -4,12 +4,19 @@ from types import MappingProxyType
 
 import pytest
 
+from providers.cloud import account
 from providers.cloud.azure import Azure
 from providers.testing import NODE, VOLUME, Conformance
 from tests.cloud_named import azure as fake
 from tests.cloud_named.web import Web
 
 PLACE = {"region": fake.REGION, "zone": fake.ZONE}
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch):
+    """What takes a moment there takes none here."""
+    monkeypatch.setattr(account, "FIRST_PAUSE", 0.01)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from types import MappingProxyType
 
 import pytest
 
+from providers.cloud import account
 from providers.cloud.gce import Gce
 from providers.testing import NODE, VOLUME, Conformance
 from tests.cloud_named import gce as fake
@@ -15,6 +16,12 @@ PLACE = {"region": fake.REGION, "zone": fake.ZONE}
 @pytest.fixture(scope="module")
 def pem():
     return fake.private_key()
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch):
+    """What takes a moment there takes none here."""
+    monkeypatch.setattr(account, "FIRST_PAUSE", 0.01)
 
 
 @pytest.fixture

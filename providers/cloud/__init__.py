@@ -1,8 +1,8 @@
 """Clouds through libcloud: nodes, volumes and attachments of any driver that there is a provider for.
 
-What all drivers share stands here, what one of them needs in a folder of its own (`ec2`, `gce`, `azure`; what the
-last two share in `named`); `any` has those without client tokens. libcloud carries requests and signs them; what is asked for and how answers are read is
-ours: see `connection` for why.
+What all drivers share stands here, what one of them needs in a folder of its own (`ec2`, `gce`, `azure`, of
+which the last two share `named`); `any` has those without client tokens. libcloud carries requests and signs
+them; what is asked for and how answers are read is ours: see `connection` for why.
 """
 
 from __future__ import annotations

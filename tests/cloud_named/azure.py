@@ -1,4 +1,4 @@
-"""A small Azure: machines, disks, interfaces, addresses and tags of a resource group, as far as the driver asks.
+"""A small Azure: machines, disks, interfaces, addresses and tags of a group, as far as the driver asks.
 
 Written from Microsoft's reference of the API, not measured on it. What it is strict about: a resource is
 there as soon as it was put and done a look later, what is used by another cannot go, `If-None-Match` is
@@ -93,7 +93,7 @@ class Azure:
         """By path in lower case."""
         self.count = 0
         self.sold_out = ""
-        """How a create of a machine fails: at once, with this code; or once it was taken up, with `later:`."""
+        """The code with which a create of a machine fails: at once, or later if it begins with `later:`."""
         self.skus: list[dict[str, Any]] = [
             sku("Standard_D2s_v3", 2, 8, ("1", "2")),
             sku("Standard_NC24ads_A100_v4", 24, 220, ("2",), GPUs="1"),
@@ -106,36 +106,40 @@ class Azure:
             return 200, {"access_token": "eyJ0.t", "expires_in": "3599", "token_type": "Bearer"}
         if asked.headers.get("Authorization") != "Bearer eyJ0.t":
             return error(401, "AuthenticationFailed")
+        return self._asked(asked)
+
+    def _asked(self, asked: Asked) -> Answer:
         if asked.path == f"{BELOW}/providers/Microsoft.Compute/skus":
             return 200, {"value": self.skus}
-        path = asked.path.lower()
+        path, below = asked.path.lower(), ROOT.lower()
         if path == f"{BELOW}/providers/Microsoft.Compute/virtualMachines".lower():
             assert asked.params["statusOnly"] == "true"
             return self._listed("virtualmachines", asked)
-        if not path.startswith(ROOT.lower()):
+        if not path.startswith(below):
             return error(404, "ResourceGroupNotFound", "Resource group could not be found.")
-        words = path.removeprefix(ROOT.lower()).split("/")
-        key, rest = "/".join(words[:3]), words[3:]
+        words = path.removeprefix(below).split("/")
         if len(words) == 2:
             return self._listed(words[1], asked)
-        if rest and rest[-1] == "default":
-            return self._tags(self.things.get(key), asked)
-        if rest == ["attachdetachdatadisks"]:
-            return self._change(self.things[key], asked.body)
-        if asked.method == "PUT":
-            return self._put(key, words[1], asked)
+        return self._one("/".join(words[:3]), words[1], words[-1], asked)
+
+    def _one(self, key: str, kind: str, last: str, asked: Asked) -> Answer:
         thing = self.things.get(key)
+        if last == "default":
+            return self._tags(thing, asked)
+        if asked.method == "PUT":
+            return self._put(key, kind, asked)
         if thing is None:
             return (204, None) if asked.method == "DELETE" else error(404, "ResourceNotFound")
+        if last == "attachdetachdatadisks":
+            return self._change(thing, asked.body)
         if asked.method == "DELETE":
-            return self._delete(key, words[1], thing)
+            return self._delete(key, kind, thing)
         if asked.method == "PATCH":
             thing["properties"] |= asked.body["properties"]
             return 202, thing
-        answer = json.loads(json.dumps(thing))
-        if thing["properties"]["provisioningState"] in ("Creating", "Updating"):
+        if thing["properties"]["provisioningState"] == "Creating":
             thing["properties"]["provisioningState"] = "Failed" if thing.pop("fails", None) else "Succeeded"
-        return 200, answer
+        return 200, thing
 
     def _listed(self, kind: str, asked: Asked) -> Answer:
         found = [t for key, t in sorted(self.things.items()) if key.split("/")[1] == kind]
@@ -161,7 +165,8 @@ class Azure:
             "properties": {**(have or {}).get("properties", {}), **asked.body["properties"]},
             **({"zones": asked.body["zones"]} if asked.body.get("zones") else {}),
         }
-        thing["properties"]["provisioningState"] = "Creating" if have is None else "Succeeded"
+        later = have is None and kind in ("virtualmachines", "disks")
+        thing["properties"]["provisioningState"] = "Creating" if later else "Succeeded"
         self.things[key] = thing
         getattr(self, f"_made_{kind}", lambda *_: None)(thing, name)
         return 201 if have is None else 200, thing

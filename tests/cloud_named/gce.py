@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from declarative.provider import Config
-from tests.cloud_named.web import Answer, Asked, Web
+from tests.cloud_named.web import Answer, Asked
 
 PROJECT = "project_name".replace("_", "-")
 REGION = "us-central1"
@@ -32,7 +32,7 @@ _LABEL = re.compile(r"[a-z0-9_-]{0,63}")
 
 def private_key() -> str:
     """An RSA key as PEM."""
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    key = rsa.generate_private_key(public_exponent=65537, key_size=1024)
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
 
@@ -92,8 +92,9 @@ class Gce:
             )
         if asked.headers.get("Authorization") != "Bearer ya29.t":
             return error(401, "authError")
-        if not asked.path.startswith(ROOT):
-            return error(404, "notFound")
+        return self._asked(asked) if asked.path.startswith(ROOT) else error(404, "notFound")
+
+    def _asked(self, asked: Asked) -> Answer:
         words = asked.path.removeprefix(ROOT).split("/")
         if words[0] == "aggregated":
             return self._listed(words[1], asked)
@@ -110,7 +111,8 @@ class Gce:
             return 200, thing
         if asked.method == "DELETE":
             return self._delete(kind, key, thing)
-        return getattr(self, f"_{rest[1]}")(zone, thing, asked)
+        found: Answer = getattr(self, f"_{rest[1]}")(zone, thing, asked)
+        return found
 
     def _url(self, zone: str, kind: str, name: str) -> str:
         return f"https://www.googleapis.com/compute/v1/projects/{PROJECT}/zones/{zone}/{kind}/{name}"
@@ -243,6 +245,3 @@ def _good(labels: dict[str, str]) -> bool:
     return len(labels) <= 64 and all(
         re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", k) and _LABEL.fullmatch(v) for k, v in labels.items()
     )
-
-
-__all__ = ["CREDENTIALS", "Gce", "Web", "config", "private_key", "service_account"]

@@ -45,7 +45,7 @@ class Web(ThreadingHTTPServer):
         self.answer = answer
         self.turn = threading.Lock()
         self.asked: list[Asked] = []
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()

@@ -7,7 +7,7 @@ from typing import Any
 
 from providers.cloud.azure.account import zone_of
 from providers.cloud.azure.codes import told
-from providers.cloud.named import Disk, Machine, Phase
+from providers.cloud.named import Device, Disk, Machine, Phase
 from providers.cloud.rest import strange
 
 _MACHINES: Mapping[str, Phase] = {
@@ -72,16 +72,22 @@ def machine(what: str, found: Mapping[str, Any], power_state: str | None = None)
             state=does or doing,
             tags={str(k): str(v) for k, v in (found.get("tags") or {}).items()},
             devices={
-                place(d["managedDisk"]["id"]): f"/dev/disk/azure/scsi1/lun{int(d['lun'])}"
+                place(d["managedDisk"]["id"]): _device(int(d["lun"]))
                 for d in disks
                 if (d.get("managedDisk") or {}).get("id") and not d.get("toBeDetached")
             },
+            type=str((inner.get("hardwareProfile") or {}).get("vmSize") or ""),
             code=code,
             reason=reason,
             raw=found,
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise strange(what, "has a machine that cannot be read") from None
+
+
+def _device(lun: int) -> Device:
+    """Azure's udev makes a link for each LUN of the machine's: of a disk of SCSI, or of one of NVMe."""
+    return Device(links=(f"/dev/disk/azure/scsi1/lun{lun}", f"/dev/disk/azure/data/by-lun/{lun}"))
 
 
 def _why(found: Mapping[str, Any]) -> tuple[str, str]:
@@ -108,6 +114,7 @@ def disk(what: str, found: Mapping[str, Any]) -> Disk:
             phase=_DISKS.get(doing, Phase.RUNS),
             state=str(inner.get("diskState") or doing),
             tags={str(k): str(v) for k, v in (found.get("tags") or {}).items()},
+            type=str((found.get("sku") or {}).get("name") or ""),
             holders=tuple(dict.fromkeys(place(holder) for holder in holders if holder)),
             raw=found,
         )

@@ -13,7 +13,7 @@ from providers.cloud import marks
 from providers.cloud.account import look_up, pauses
 from providers.cloud.azure import answers
 from providers.cloud.azure.account import Account
-from providers.cloud.azure.bodies import address_body, disk_body, interface_body, machine_body, public
+from providers.cloud.azure.bodies import TYPE, address_body, disk_body, interface_body, machine_body, public
 from providers.cloud.named import Disk, Machine, Told, Wanted
 from providers.cloud.rest import missing
 
@@ -37,6 +37,8 @@ MOST = 50
 
 class Api:
     """One resource group, and others that things of ours were made in. Ids are `group/name`."""
+
+    disk_type = TYPE
 
     def __init__(self, account: Account) -> None:
         self._account = account

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from declarative.provider import Config, Thing
+from declarative.provider import Config
 from declarative.resource import Offer
 from providers.cloud.azure.account import Account
 from providers.cloud.azure.api import Api
 from providers.cloud.azure.codes import CODES
 from providers.cloud.azure.offers import offers
 from providers.cloud.keys import Keys
-from providers.cloud.named import Attachments, Nodes, Volumes
-from providers.cloud.provider import Cloud
+from providers.cloud.named import Named
 
 
-class Azure(Cloud):
+class Azure(Named):
     """One resource group of Azure. No secret is read before something has to be asked.
 
     Credentials: `tenant_id`, `subscription_id`, `key` (the application's id) and `secret`. Options:
@@ -26,22 +25,8 @@ class Azure(Cloud):
     def __init__(self, config: Config) -> None:
         self._account = Account(config)
         keys = Keys(self._account)
-        api = Api(self._account)
-        self._machines = Nodes(self._account, keys, api, CODES)
-        self._disks = Volumes(self._account, api)
-        self._held = Attachments(self._account, self._disks, api)
-        super().__init__(config, keys, self._machines, self._disks, self._held)
+        super().__init__(self._account, keys, Api(self._account), CODES)
 
     def offers(self) -> tuple[Offer, ...]:
         """From the API."""
         return offers(self._account)
-
-    def inventory(self) -> tuple[Thing, ...]:
-        """See the port."""
-        machines = self._machines.listed()
-        disks = self._disks.listed()
-        return (
-            *map(self._machines.thing, machines),
-            *map(self._disks.thing, disks),
-            *self._held.things(disks, machines),
-        )

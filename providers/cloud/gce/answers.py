@@ -8,7 +8,7 @@ from typing import Any
 from providers.cloud.faults import by_status, fault
 from providers.cloud.gce import labels
 from providers.cloud.gce.codes import CODES, first, hint
-from providers.cloud.named import Disk, Machine, Phase
+from providers.cloud.named import Device, Disk, Machine, Phase
 from providers.cloud.rest import strange
 
 INSTANCES: Mapping[str, Phase] = {
@@ -85,6 +85,7 @@ def instance(what: str, found: Mapping[str, Any]) -> Machine:
             public_address=access[0] if access else "",
             tags=labels.read_instance(found.get("labels") or {}, items.get(labels.ITEM)),
             devices={place(d.get("source")): _device(d) for d in found.get("disks") or () if d.get("source")},
+            type=tail(found.get("machineType")),
             reason=str(found.get("statusMessage") or ""),
             raw=found,
         )
@@ -92,9 +93,10 @@ def instance(what: str, found: Mapping[str, Any]) -> Machine:
         raise strange(what, "has an instance that cannot be read") from None
 
 
-def _device(disk: Mapping[str, Any]) -> str:
-    """Where the node finds a disk: its udev names it."""
-    return f"/dev/disk/by-id/google-{disk.get('deviceName')}"
+def _device(disk: Mapping[str, Any]) -> Device:
+    """Google's udev names its link, and the disk says the same name of itself."""
+    name = str(disk.get("deviceName") or "")
+    return Device(links=(f"/dev/disk/by-id/google-{name}",), serials=(name,))
 
 
 def disk(what: str, found: Mapping[str, Any]) -> Disk:
@@ -109,6 +111,7 @@ def disk(what: str, found: Mapping[str, Any]) -> Disk:
             phase=DISKS.get(state, Phase.STOPPED),
             state=state,
             tags=labels.read_disk(found.get("labels") or {}),
+            type=tail(found.get("type")),
             holders=tuple(place(user) for user in found.get("users") or ()),
             raw=found,
         )

@@ -12,7 +12,7 @@ from providers.cloud import marks
 from providers.cloud.account import look_up, pauses
 from providers.cloud.gce import answers, labels
 from providers.cloud.gce.account import Account
-from providers.cloud.gce.bodies import disk_body, instance_body
+from providers.cloud.gce.bodies import TYPE, disk_body, instance_body
 from providers.cloud.named import Disk, Machine, Phase, Told, Wanted
 from providers.cloud.rest import missing, pages
 
@@ -23,6 +23,8 @@ _ID = re.compile(r"([a-z0-9.:-]{1,100})/([a-z0-9-]{1,63})/([a-z]([a-z0-9-]{0,61}
 
 class Api:
     """One project. Ids are `project/zone/name`."""
+
+    disk_type = TYPE
 
     def __init__(self, account: Account) -> None:
         self._account = account
@@ -188,7 +190,8 @@ class Api:
 
     def unhang(self, machine: Machine, disk: Disk) -> None:
         """See `named.Api`."""
-        device = machine.devices.get(disk.id, "").rpartition("google-")[2] or disk.name
+        found = machine.devices.get(disk.id)
+        device = found.serials[0] if found else disk.name
         path = f"{_path('instances', machine.id)}/detachDisk"
         self._do(f"detach of {disk.name}", "POST", path, disk.name, params={"deviceName": device})
 

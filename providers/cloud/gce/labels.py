@@ -84,8 +84,11 @@ def _read(labels: Mapping[str, str], ours: object) -> dict[str, str]:
     given = ours if isinstance(ours, dict) else {}
     found = {k: v for k, v in given.items() if isinstance(k, str) and isinstance(v, str)}
     for key, label in ((marks.OWNER, OWNER), (marks.TOKEN, TOKEN)):
-        if key in found and labels.get(label) != plain(found[key]):
-            del found[key]  # somebody took the label away: it is not found by it any more
+        said = labels.get(label)
+        if said is None:
+            found.pop(key, None)  # somebody took it away: nothing is found by it any more
+        elif key not in found or plain(found[key]) != said:
+            found[key] = said
     theirs = {k: v for k, v in labels.items() if not k.startswith("fleetform_")}
     return {**theirs, **found}
 

@@ -11,9 +11,15 @@ import json
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from declarative.provider import Config, PermanentError, PermanentKind
 from providers.cloud import settings
@@ -33,7 +39,8 @@ class Account:
     """A service account. `project` is the one that its file names."""
 
     email: str
-    key: str
+    key: str = field(repr=False)
+    signer: RSAPrivateKey = field(repr=False, compare=False)
     key_id: str | None
     project: str | None
     token_uri: str
@@ -65,13 +72,11 @@ def account(config: Config) -> Account:
 
 
 def _checked(variable: str, email: str, key: str, found: Mapping[str, Any]) -> Account:
-    from asyncssh import KeyImportError, import_private_key
-
     try:
-        algorithm = import_private_key(key).algorithm
-    except (KeyImportError, ValueError, TypeError):
-        algorithm = b""
-    if algorithm != b"ssh-rsa":
+        loaded = load_pem_private_key(key.encode(), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        loaded = None
+    if not isinstance(loaded, RSAPrivateKey):
         raise _refused(f"the private key that {variable} leads to is damaged, or no RSA key")
     if not re.fullmatch(r"[!-~]+@[!-~]+", email):
         raise _refused(f"the key that {variable} leads to names no account")
@@ -82,6 +87,7 @@ def _checked(variable: str, email: str, key: str, found: Mapping[str, Any]) -> A
     return Account(
         email=email,
         key=key,
+        signer=loaded,
         key_id=key_id if isinstance(key_id, str) else None,
         project=project if isinstance(project, str) else None,
         token_uri=uri,
@@ -94,10 +100,6 @@ def _refused(summary: str) -> PermanentError:
 
 def assertion(account: Account, now: float | None = None) -> str:
     """A signed request for a token (RFC 7523)."""
-    from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
     begun = int(time.time() if now is None else now)
     head = {"alg": "RS256", "typ": "JWT", **({"kid": account.key_id} if account.key_id else {})}
     claims = {
@@ -108,8 +110,7 @@ def assertion(account: Account, now: float | None = None) -> str:
         "exp": begun + LIFE,
     }
     text = b".".join(_encoded(json.dumps(part, sort_keys=True).encode()) for part in (head, claims))
-    key: Any = load_pem_private_key(account.key.encode(), password=None)
-    return (text + b"." + _encoded(key.sign(text, PKCS1v15(), SHA256()))).decode()
+    return (text + b"." + _encoded(account.signer.sign(text, PKCS1v15(), SHA256()))).decode()
 
 
 def _encoded(data: bytes) -> bytes:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from declarative.provider import Config, Thing
+from declarative.provider import Config
 from declarative.resource import Offer
 from providers.cloud.gce.account import Account
 from providers.cloud.gce.api import Api
 from providers.cloud.gce.codes import CODES
 from providers.cloud.gce.offers import offers
 from providers.cloud.keys import Keys
-from providers.cloud.named import Attachments, Nodes, Volumes
-from providers.cloud.provider import Cloud
+from providers.cloud.named import Named
 
 
-class Gce(Cloud):
+class Gce(Named):
     """One project of GCE. No secret is read before something has to be asked.
 
     Credentials: see `login`. Options: `project` (else that of the key), `network` (its name, where no subnets
@@ -24,22 +23,8 @@ class Gce(Cloud):
     def __init__(self, config: Config) -> None:
         self._account = Account(config)
         keys = Keys(self._account)
-        api = Api(self._account)
-        self._machines = Nodes(self._account, keys, api, CODES)
-        self._disks = Volumes(self._account, api)
-        self._held = Attachments(self._account, self._disks, api)
-        super().__init__(config, keys, self._machines, self._disks, self._held)
+        super().__init__(self._account, keys, Api(self._account), CODES)
 
     def offers(self) -> tuple[Offer, ...]:
         """From the API."""
         return offers(self._account)
-
-    def inventory(self) -> tuple[Thing, ...]:
-        """See the port."""
-        machines = self._machines.listed()
-        disks = self._disks.listed()
-        return (
-            *map(self._machines.thing, machines),
-            *map(self._disks.thing, disks),
-            *self._held.things(disks, machines),
-        )

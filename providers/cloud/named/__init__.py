@@ -3,9 +3,7 @@ meets what the first try made. What such clouds have in common stands here; each
 asked.
 """
 
-from providers.cloud.named.api import Api, Disk, Machine, Phase, Told, Wanted, name_of
-from providers.cloud.named.attachments import Attachments
-from providers.cloud.named.nodes import Nodes
-from providers.cloud.named.volumes import Volumes
+from providers.cloud.named.api import Api, Device, Disk, Machine, Phase, Told, Wanted
+from providers.cloud.named.provider import Named
 
-__all__ = ["Api", "Attachments", "Disk", "Machine", "Nodes", "Phase", "Told", "Volumes", "Wanted", "name_of"]
+__all__ = ["Api", "Device", "Disk", "Machine", "Named", "Phase", "Told", "Wanted"]

@@ -23,6 +23,14 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """Where a machine finds one of its disks: see `disks.OnNode`."""
+
+    links: tuple[str, ...]
+    serials: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """One machine. Its `id` leads to it and is never given again."""
 
@@ -35,7 +43,8 @@ class Machine:
     address: str = ""
     public_address: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
-    devices: Mapping[str, str] = field(default_factory=dict)
+    type: str = ""
+    devices: Mapping[str, Device] = field(default_factory=dict)
     """The disks that it has, by their ids, and where it finds them."""
     code: str = ""
     reason: str = ""
@@ -56,6 +65,7 @@ class Disk:
     """`RUNS` is one that can be used."""
     state: str
     tags: Mapping[str, str] = field(default_factory=dict)
+    type: str = ""
     holders: tuple[str, ...] = ()
     """The ids of the machines that have it, or are about to."""
     raw: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
@@ -87,9 +97,13 @@ class Told:
 class Api(Protocol):
     """One account of a cloud. Faults are the port's.
 
+    `disk_type` is that of disks of which nobody says it.
+
     What carries a wrong name or none is None; whose it is, the caller looks at. `listed` and `find` give what
     carries the owner's mark, all pages of it.
     """
+
+    disk_type: str
 
     def machine_id(self, name: str, inputs: Mapping[str, Any]) -> str:
         """The id that a machine of that name has, where `inputs` put it; `PermanentError` if they do not."""

@@ -7,7 +7,7 @@ overwrite what the winner wrote. The claim is written first, and holds only with
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,9 @@ from declarative.provider import PermanentError, PermanentKind, Thing, Transient
 from declarative.state import Address, Record
 from providers.cloud import marks
 from providers.cloud.account import Account, look_up, pauses
-from providers.cloud.named.api import Api, Disk, Machine, Phase
+from providers.cloud.disks import OnNode
+from providers.cloud.named import nodes
+from providers.cloud.named.api import Api, Device, Disk, Machine, Phase
 from providers.cloud.named.volumes import Volumes
 
 ON = f"{marks.OURS}on:"
@@ -48,6 +50,53 @@ class Attachments:
         machines = [m for m in map(self._api.machine, sorted(ids)) if m and m.phase is not Phase.ENDING]
         things = self.things(disks, machines)
         return next((t for t in things if (t.address, t.token) == (address, token)), None)
+
+    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | None]:
+        """See `provider.Recalls`: None is for a disk that is there, and not on its machine."""
+        out: dict[Address, Thing | None] = {}
+        for record in records:
+            for made, on in self._places(record):
+                if self._api.disk(made) is None:
+                    continue
+                machine = self._api.machine(on)
+                same = Thing(address=record.address, token="", inputs=record.inputs, outputs=record.outputs)
+                out[record.address] = same if machine and made in machine.devices else None
+        return out
+
+    def on_node(self, have: Record) -> OnNode | None:
+        """See `provider.Attachments`."""
+        if have.address.kind == "volume":
+            disk = self._volumes.of(have)
+            places = [(disk.id, made) for made in disk.holders] if disk else []
+        else:
+            places = self._places(have)
+        for made, on in places:
+            disk, machine = self._api.disk(made), self._api.machine(on)
+            if disk is None or machine is None or made not in machine.devices:
+                continue
+            claim = _claim(disk, machine)
+            mine = claim is not None and have.outputs.get("id") in (None, _id(claim, disk, machine))
+            ours = machine.tags.get(marks.OWNER) == self._account.owner
+            if machine.phase is Phase.RUNS and ours and (mine or have.address.kind == "volume"):
+                return self._on_node(disk, self._api.with_addresses(machine))
+        return None
+
+    def _on_node(self, disk: Disk, machine: Machine) -> OnNode:
+        mark, device = marks.read(machine.tags, machine.id), machine.devices[disk.id]
+        return OnNode(
+            id=disk.name,
+            node=Record(
+                address=mark.address,
+                backend=self._account.config.backend,
+                inputs=mark.inputs,
+                outputs=nodes.outputs(machine),
+            ),
+            size=disk.size,
+            ours="volume_id" not in marks.read(disk.tags, disk.id).inputs,
+            taken=bool(machine.tags.get(nodes.TAKEN)),
+            serials=device.serials,
+            links=device.links,
+        )
 
     # ------------------------------------------------------------------------------------- create
 
@@ -118,12 +167,12 @@ class Attachments:
 
     # ------------------------------------------------------------------------------------- delete
 
-    def delete(self, have: Record) -> None:
+    def delete(self, have: Record, *, wait: bool = True) -> None:
         """See the port. It ends when the disk is free. Nothing is done for one that another holds now."""
         for made, on in self._places(have):
-            self._delete(have, made, on)
+            self._delete(have, made, on, wait=wait)
 
-    def _delete(self, have: Record, made: str, on: str) -> None:
+    def _delete(self, have: Record, made: str, on: str, *, wait: bool) -> None:
         for _ in pauses(f"{have.address}: the disk is not off its machine yet", str(have.address)):
             disk = self._api.disk(made)
             if disk is None or disk.tags.get(marks.OWNER) != self._account.owner:
@@ -138,14 +187,17 @@ class Attachments:
                 rest = {k: v for k, v in disk.tags.items() if not k.startswith(ON + machine.name)}
                 self._api.tag_disk(disk, rest)
                 return
-            try:
-                self._api.unhang(machine, disk)
-            except TransientError as error:
-                if error.kind is not TransientKind.BUSY:
-                    raise
-            except PermanentError as error:
-                if error.kind is not PermanentKind.NOT_FOUND:
-                    raise
+            self._unhang(machine, disk)
+            if not wait:
+                return
+
+    def _unhang(self, machine: Machine, disk: Disk) -> None:
+        """Ask for it once, as above."""
+        try:
+            self._api.unhang(machine, disk)
+        except (TransientError, PermanentError) as error:
+            if error.kind not in (TransientKind.BUSY, PermanentKind.NOT_FOUND):
+                raise
 
     def _places(self, have: Record) -> list[tuple[str, str]]:
         """The ids of the disk and the machine of a recorded attachment."""
@@ -169,16 +221,16 @@ def _id(claim: Mapping[str, Any], disk: Disk, machine: Machine) -> str:
     return f"{disk.name}:{machine.name}:{str(claim['token'])[:12]}"
 
 
-def _outputs(claim: Mapping[str, Any], disk: Disk, machine: Machine, device: str) -> dict[str, Any]:
+def _outputs(claim: Mapping[str, Any], disk: Disk, machine: Machine, device: Device) -> dict[str, Any]:
     return {
         "id": _id(claim, disk, machine),
         "volume": disk.id,
         "instance": machine.id,
-        "device": device,
+        "device": device.links[0],
     }
 
 
-def _thing(claim: Mapping[str, Any], disk: Disk, machine: Machine, device: str) -> Thing:
+def _thing(claim: Mapping[str, Any], disk: Disk, machine: Machine, device: Device) -> Thing:
     return Thing(
         address=Address.parse(claim["address"]),
         token=claim["token"],

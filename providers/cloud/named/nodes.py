@@ -59,7 +59,42 @@ class Nodes:
     def thing(self, machine: Machine) -> Thing:
         """A machine of ours as a thing."""
         mark = marks.read(machine.tags, machine.id)
-        return Thing(address=mark.address, token=mark.token, inputs=mark.inputs, outputs=outputs(machine))
+        return Thing(
+            address=mark.address,
+            token=mark.token,
+            inputs=mark.inputs,
+            outputs=outputs(machine),
+            actual=self._actual(machine, mark.inputs),
+        )
+
+    def _actual(self, machine: Machine, made: Mapping[str, Any]) -> dict[str, Any]:
+        """What others changed: the tags, and the type, which can be another one once it was stopped."""
+        found = self._account.strange(machine.tags, made)
+        wanted, plus, rest = str(made.get("instance_type") or machine.type).partition("+")
+        if machine.type.lower() != wanted.lower():
+            found["instance_type"] = f"{machine.type}{plus}{rest}"
+        return found
+
+    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | None]:
+        """See `provider.Recalls`. What is not there has ended, if others of ours are: this is the account."""
+        out: dict[Address, Thing | None] = {}
+        gone: list[Address] = []
+        for record in records:
+            made = str(record.outputs.get("id") or "")
+            machine = self._api.machine(made) if made else None
+            if machine is not None and machine.phase is not Phase.ENDING:
+                out[record.address] = Thing(
+                    address=record.address,
+                    token=machine.tags.get(marks.TOKEN, ""),
+                    inputs=record.inputs,
+                    outputs=record.outputs,
+                    actual=self._actual(machine, record.inputs),
+                )
+            else:
+                gone.append(record.address)
+        if gone and (out or self.listed()):
+            out |= dict.fromkeys(gone)
+        return out
 
     def find(self, address: Address, token: str) -> Thing | None:
         """See the port. One that never ran is none: the create that made it sees to it."""
@@ -143,14 +178,20 @@ class Nodes:
             if have.inputs.get(key) != inputs.get(key):
                 summary = f"{have.address}: `{key}` cannot be changed in place"
                 raise PermanentError(PermanentKind.INVALID, summary, about=key)
-        machine = self._of(have)
+        machine = self._of(have, untagged=True)
         if machine is None:
             summary = f"{have.address} is not there any more"
             raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(have.address))
-        made = marks.read(machine.tags, machine.id)
-        after = tags_of(self._account, made.address, made.token, inputs)
-        self._api.tag_machine(machine, retagged(machine.tags, machine.id, after))
-        return outputs(self._api.with_addresses(machine))
+        if self._account.lost(machine.tags):
+            # Somebody took everything away: it is written anew.
+            known = {HOST_KEY: have.outputs.get("host_key"), USER: have.outputs.get("user"), TAKEN: "yes"}
+            after = tags_of(self._account, have.address, token, inputs)
+            after |= {key: str(value) for key, value in known.items() if value}
+        else:
+            made = marks.read(machine.tags, machine.id)
+            after = tags_of(self._account, made.address, made.token, inputs)
+        self._api.tag_machine(machine, retagged(machine.tags, machine.id, after, have))
+        return have.outputs
 
     def delete(self, have: Record) -> None:
         """See the port. It ends when nothing of the machine is left."""
@@ -165,13 +206,16 @@ class Nodes:
         for machine in there:
             self._api.end(machine)
 
-    def _of(self, have: Record) -> Machine | None:
-        """The machine of a record, if it is there; one that is not ours is an error."""
+    def _of(self, have: Record, *, untagged: bool = False) -> Machine | None:
+        """The machine of a record, if it is there; one that is not ours is an error, and so is one that does
+        not say whose it is, unless that is to be mended.
+        """
         made = str(have.outputs.get("id") or "")
         machine = self._api.machine(made) if made else None
         if machine is None:
             return None
-        self._account.check_owner(machine.tags, have, machine.id)
+        if not (untagged and self._account.lost(machine.tags)):
+            self._account.check_owner(machine.tags, have, machine.id)
         return machine
 
     # ---------------------------------------------------------------------------------- readiness
@@ -219,10 +263,13 @@ def tags_of(account: Account, address: Address, token: str, inputs: Mapping[str,
     return {**users, **marks.written(account.mark(address, token, inputs))}
 
 
-def retagged(have: Mapping[str, str], thing: str, after: Mapping[str, str]) -> dict[str, str]:
-    """All tags of a thing once its mark is another one: what others wrote on it stays."""
-    old = set(marks.read(have, thing).inputs.get("tags") or {})
-    old |= {key for key in have if key.startswith(marks.INPUTS)}
+def retagged(have: Mapping[str, str], thing: str, after: Mapping[str, str], record: Record) -> dict[str, str]:
+    """All tags of a thing once its mark is another one: what others wrote on it stays.
+
+    `record` says what it was made with where somebody removed its mark.
+    """
+    before = marks.read(have, thing).inputs if marks.OWNER in have else record.inputs
+    old = set(before.get("tags") or {}) | {key for key in have if key.startswith(marks.INPUTS)}
     return {**{key: value for key, value in have.items() if key not in old}, **after}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -35,7 +35,41 @@ class Volumes:
     def thing(self, disk: Disk) -> Thing:
         """A disk of ours as a thing."""
         mark = marks.read(disk.tags, disk.id)
-        return Thing(address=mark.address, token=mark.token, inputs=mark.inputs, outputs=outputs(disk))
+        return Thing(
+            address=mark.address,
+            token=mark.token,
+            inputs=mark.inputs,
+            outputs=outputs(disk),
+            actual=self._actual(disk, mark.inputs),
+        )
+
+    def _actual(self, disk: Disk, made: Mapping[str, Any]) -> dict[str, Any]:
+        """What others changed: the tags, the size, the type."""
+        found = self._account.strange(disk.tags, made)
+        size = made.get("size")
+        if isinstance(size, str) and disk.size != gibibytes(Address("volume", disk.name), size):
+            found["size"] = f"{disk.size}GB"
+        if disk.type and disk.type != (made.get("volume_type") or self._api.disk_type):
+            found["volume_type"] = disk.type
+        return found
+
+    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | None]:
+        """See `provider.Recalls`. Of what is not there the cloud says nothing: it may be another account."""
+        out: dict[Address, Thing | None] = {}
+        for record in records:
+            made = str(record.outputs.get("id") or "")
+            disk = self._api.disk(made) if made else None
+            if disk is not None and disk.phase is not Phase.ENDING:
+                out[record.address] = Thing(
+                    address=record.address,
+                    token=disk.tags.get(marks.TOKEN, ""),
+                    inputs=record.inputs,
+                    outputs=record.outputs,
+                    actual=self._actual(disk, record.inputs),
+                )
+            elif disk is not None:
+                out[record.address] = None
+        return out
 
     def find(self, address: Address, token: str) -> Thing | None:
         """See the port."""
@@ -67,11 +101,14 @@ class Volumes:
 
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. It grows in place."""
-        disk = self.of(have)
+        disk = self.of(have, untagged=True)
         if disk is None:
             summary = f"{have.address} is not there any more"
             raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(have.address))
-        made = marks.read(disk.tags, disk.id)
+        if self._account.lost(disk.tags):
+            made = self._account.mark(have.address, token, have.inputs)
+        else:
+            made = marks.read(disk.tags, disk.id)
         for key in FIXED:
             if made.inputs.get(key) != inputs.get(key):
                 summary = f"{have.address}: `{key}` cannot be changed in place"
@@ -85,7 +122,7 @@ class Volumes:
         if size > disk.size:
             self._api.grow(disk, size)
         after = tags_of(self._account, made.address, made.token, inputs)
-        self._api.tag_disk(disk, retagged(disk.tags, disk.id, after))
+        self._api.tag_disk(disk, retagged(disk.tags, disk.id, after, have))
         return outputs(disk)
 
     def delete(self, have: Record) -> None:
@@ -111,13 +148,16 @@ class Volumes:
             summary = f"{disk.name} is not free yet: a machine is letting go of it"
             raise TransientError(TransientKind.BUSY, summary, about=str(address))
 
-    def of(self, have: Record) -> Disk | None:
-        """The disk of a record, if it is there; one that is not ours is an error."""
+    def of(self, have: Record, *, untagged: bool = False) -> Disk | None:
+        """The disk of a record, if it is there; one that is not ours is an error, and so is one that does not
+        say whose it is, unless that is to be mended.
+        """
         made = str(have.outputs.get("id") or "")
         disk = self._api.disk(made) if made else None
         if disk is None or disk.phase is Phase.ENDING:
             return None
-        self._account.check_owner(disk.tags, have, disk.id)
+        if not (untagged and self._account.lost(disk.tags)):
+            self._account.check_owner(disk.tags, have, disk.id)
         return disk
 
 
