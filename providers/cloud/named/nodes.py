@@ -35,6 +35,9 @@ TAKEN = f"{marks.OURS}taken"
 FINGERPRINT = f"{marks.OURS}fingerprint"
 """Marks of a machine: its public host key, who logs in, that it was ready once, which key is let in."""
 
+FEW = 2
+"""Nodes that are looked at one by one, rather than in a listing."""
+
 
 class Nodes:
     """The machines of one account."""
@@ -222,15 +225,20 @@ class Nodes:
 
     def readiness(self, nodes: Sequence[Record]) -> dict[str, Seen]:
         """What the cloud says of nodes: one listing, and a look at each that is not in it."""
-        there = {machine.id: machine for machine in self._api.machines(states=True)}
+        listed = self._api.machines(states=True) if len(nodes) > FEW else []
+        there = {machine.id: machine for machine in listed}
         out: dict[str, Seen] = {}
         for record in nodes:
             made = str(record.outputs.get("id") or "")
             machine = there.get(made) or (self._api.machine(made) if made else None)
+            if machine is not None and not machine.address:
+                machine = self._api.with_addresses(machine)
             state, reason = _state(machine)
-            ready = Readiness(state=state, reason=reason, observed_at=time.time())
-            taken = bool(machine and machine.tags.get(TAKEN))
-            out[record.address.name] = Seen(readiness=ready, taken=taken)
+            out[record.address.name] = Seen(
+                readiness=Readiness(state=state, reason=reason, observed_at=time.time()),
+                taken=bool(machine and machine.tags.get(TAKEN)),
+                public=machine.public_address if machine else None,
+            )
         return out
 
     def taken(self, node: Record) -> None:
