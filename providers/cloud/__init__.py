@@ -1,8 +1,8 @@
 """Clouds through libcloud: nodes, volumes and attachments of any driver that there is a provider for.
 
-What all drivers share stands here, what one of them needs in a folder of its own (`ec2`, `openstack`); `any`
-has those without client tokens. libcloud carries requests and signs them; what is asked for and how answers
-are read is ours: see `connection` for why.
+What all drivers share stands here, what one of them needs in a folder of its own (`ec2`, `openstack`, `gce`,
+`azure`; the last two share `named`); `any` has those without client tokens. libcloud carries requests and
+signs them; what is asked for and how answers are read is ours: see `connection` for why.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ WIRED: Mapping[str, str] = {
     "openstack": "providers.cloud.openstack:OpenStack",
     "digitalocean": "providers.cloud.any.digitalocean:digital_ocean",
     "vultr": "providers.cloud.any.vultr:vultr",
+    "gce": "providers.cloud.gce:Gce",
+    "azure": "providers.cloud.azure:Azure",
+    "azure_arm": "providers.cloud.azure:Azure",  # libcloud's name for it
 }
 """Driver → what makes its provider. Every other driver of libcloud's is `any.named`'s."""
 

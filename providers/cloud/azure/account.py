@@ -1,0 +1,121 @@
+"""One use of Azure: its resource group, its options, who asks, and where."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from declarative.provider import Config, PermanentError, PermanentKind
+from providers.cloud import account, settings
+from providers.cloud.azure.codes import said
+from providers.cloud.connection import Connection
+from providers.cloud.faults import Scrub
+from providers.cloud.limiter import limiter
+from providers.cloud.rest import Form, Rest, Tokens, link, listed, pages
+
+ENDPOINT = "https://management.azure.com"
+LOGIN = "https://login.microsoftonline.com"
+NEEDED = ("tenant_id", "subscription_id", "key", "secret")
+OPTIONS: Mapping[str, type | tuple[type, ...]] = dict.fromkeys(
+    ("resource_group", "login_endpoint", "login_resource", "disk_type", "architecture", "admin_user"), str
+) | {"disk_size": int}
+ARCHITECTURES = {"x86_64": "x64", "arm64": "Arm64"}
+"""And what Azure calls them."""
+_GROUP = re.compile(r"[\w().-]{1,90}")
+_ID = re.compile(r"[0-9A-Za-z.-]{1,100}")
+
+
+class Account(account.Account):
+    """The resource group of a backend. No secret is read before something has to be asked."""
+
+    CLOUD = "Azure"
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config, OPTIONS)
+        if self.architecture not in ARCHITECTURES:
+            summary = f"the option `architecture` is one of {', '.join(ARCHITECTURES)}"
+            raise PermanentError(PermanentKind.INVALID, summary, about="options.architecture")
+        group = str(self.options.get("resource_group") or "")
+        if not _GROUP.fullmatch(group):
+            summary = f"backend {config.backend}: it is not said in which resource group"
+            hint = "write `options: {resource_group: my-group}`"
+            raise PermanentError(PermanentKind.INVALID, summary, about="options.resource_group", hint=hint)
+        self.group = group.lower()
+        """In lower case: Azure answers in any."""
+        self._turn = threading.Lock()
+        self._made: tuple[Rest, str] | None = None
+
+    @property
+    def architecture(self) -> str:
+        """What the backend's images run on."""
+        return str(self.options.get("architecture", "x86_64"))
+
+    def root(self, group: str | None = None) -> str:
+        """The path of a resource group, or of the subscription."""
+        below = f"/subscriptions/{self._there()[1]}"
+        return f"{below}/resourceGroups/{group}" if group else below
+
+    def ask(self, what: str, method: str, path: str, version: str, **more: Any) -> dict[str, Any]:
+        """One request in a version of the API."""
+        params = {"api-version": version, **more.pop("params", {})}
+        return self._there()[0].ask(what, method, path, params=params, **more)
+
+    def all(self, what: str, path: str, version: str, params: Mapping[str, str]) -> list[dict[str, Any]]:
+        """A listing, all pages of it."""
+
+        def ask(more: str | None) -> Mapping[str, Any]:
+            if more is None:
+                return self.ask(what, "GET", path, version, params=dict(params))
+            # Of where the next page is, the question alone is taken: the token goes to nobody else.
+            query = dict(parse_qsl(urlsplit(more).query, keep_blank_values=True))
+            return self.ask(what, "GET", path, query.pop("api-version", version), params=query)
+
+        return [item for page in pages(what, ask, "nextLink") for item in listed(what, page, "value")]
+
+    def _there(self) -> tuple[Rest, str]:
+        with self._turn:
+            if self._made is None:
+                self._made = self._make()
+            return self._made
+
+    def _make(self) -> tuple[Rest, str]:
+        values = settings.secrets(self.config, NEEDED)
+        for key in ("tenant_id", "subscription_id"):
+            if not _ID.fullmatch(values[key]):
+                summary = f"the variable {self.config.credentials[key]} holds no id"
+                raise PermanentError(PermanentKind.AUTH, summary, about=f"credentials.{key}")
+        scrub = Scrub((values["secret"], values["key"]))
+        endpoint = (self.config.endpoint or ENDPOINT).rstrip("/")
+
+        def connection(url: str, *key: str) -> Connection:
+            host = settings.host(url)
+            own = limiter("azure", self.config.backend, host.name, host.port, *key)
+            return Connection(lambda: link(host, self.timeout), own, scrub, said)
+
+        door = Rest(connection(str(self.options.get("login_endpoint") or LOGIN), "login"), None)
+        form = Form(
+            grant_type="client_credentials",
+            client_id=values["key"],
+            client_secret=values["secret"],
+            resource=str(self.options.get("login_resource") or f"{endpoint}/"),
+        )
+
+        def enter() -> dict[str, Any]:
+            path = f"/{values['tenant_id']}/oauth2/token"
+            return door.ask("login at Azure", "POST", path, body=form, about="credentials")
+
+        return Rest(connection(endpoint), Tokens(enter, "Azure")), values["subscription_id"]
+
+
+def zone_of(region: str, numbers: object) -> str | None:
+    """`eastus-1`: zones of Azure have numbers, which every region begins anew."""
+    first = numbers[0] if isinstance(numbers, list) and len(numbers) == 1 else None
+    return f"{region}-{first}" if first else None
+
+
+def number_of(zone: object) -> list[str]:
+    """The number of a zone, as requests have it; empty where there is none."""
+    return [str(zone).rpartition("-")[2]] if zone else []

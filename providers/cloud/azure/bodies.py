@@ -1,0 +1,156 @@
+"""The bodies of the requests that make something: the same bytes for the same create."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+from declarative.provider import PermanentError, PermanentKind
+from declarative.spec.clouds import ANYWHERE, Reach
+from providers.cloud.azure.account import Account, number_of
+from providers.cloud.named import Told, Wanted
+
+ADMIN = "azureuser"
+"""Azure wants a user of its own, who is let in by the same key. `begin.USER` is made beside it."""
+TYPE = "Premium_LRS"
+OS_TYPE = "StandardSSD_LRS"
+
+
+def public(account: Account) -> bool:
+    """Whether nodes get a public address; they do where nothing says that they do not."""
+    network = account.config.network
+    return network.public_ip if network.public_ip is not None else network.reach is not Reach.PRIVATE
+
+
+def address_body(wanted: Wanted, tags: Mapping[str, str]) -> dict[str, Any]:
+    """What makes a public address."""
+    return {
+        "location": wanted.inputs.get("region"),
+        "tags": dict(tags),
+        "sku": {"name": "Standard"},
+        **_zones(wanted),
+        "properties": {"publicIPAllocationMethod": "Static", "publicIPAddressVersion": "IPv4"},
+    }
+
+
+def interface_body(
+    account: Account, wanted: Wanted, tags: Mapping[str, str], address: str | None
+) -> dict[str, Any]:
+    """What makes a network interface; `address` is the id of its public one."""
+    groups = account.config.network.security_groups
+    if len(groups) > 1:
+        summary = "a network interface of Azure has one security group at most"
+        raise PermanentError(PermanentKind.INVALID, summary, about="network.security_groups")
+    inner: dict[str, Any] = {
+        "subnet": {"id": _subnet(account, wanted)},
+        "privateIPAllocationMethod": "Dynamic",
+    }
+    if address:
+        inner["publicIPAddress"] = {"id": address, "properties": {"deleteOption": "Delete"}}
+    found: dict[str, Any] = {"ipConfigurations": [{"name": "primary", "properties": inner}]}
+    if groups:
+        found["networkSecurityGroup"] = {"id": _full(account, groups[0], "networkSecurityGroups")}
+    return {"location": wanted.inputs.get("region"), "tags": dict(tags), "properties": found}
+
+
+def _subnet(account: Account, wanted: Wanted) -> str:
+    subnets = account.config.network.subnets
+    keys = (wanted.inputs.get("zone"), wanted.inputs.get("region"), ANYWHERE)
+    found = next((subnets[str(key)] for key in keys if key and str(key) in subnets), None)
+    if not found:
+        summary = f"`network.subnets` has none for {wanted.inputs.get('zone') or wanted.inputs.get('region')}"
+        hint = "write `network: {subnets: {eastus: my-network/my-subnet}}`, or the subnet's whole id"
+        raise PermanentError(PermanentKind.INVALID, summary, about="network.subnets", hint=hint)
+    if found.startswith("/"):
+        return found
+    network, slash, subnet = found.partition("/")
+    if not slash or not subnet or "/" in subnet:
+        summary = f"`{found}` is no subnet of Azure"
+        hint = "write `my-network/my-subnet`, or its whole id: `/subscriptions/…`"
+        raise PermanentError(PermanentKind.INVALID, summary, about="network.subnets", hint=hint)
+    return f"{_full(account, network, 'virtualNetworks')}/subnets/{subnet}"
+
+
+def _full(account: Account, name: str, kind: str) -> str:
+    """The id of something of the network, by its name in the resource group."""
+    return (
+        name
+        if name.startswith("/")
+        else f"{account.root(account.group)}/providers/Microsoft.Network/{kind}/{name}"
+    )
+
+
+def machine_body(account: Account, wanted: Wanted, told: Told, interface: str) -> dict[str, Any]:
+    """What makes a machine with its tags; `interface` is the id of its network interface.
+
+    Its own disk, interface and address go with it, and no other disk.
+    """
+    user = str(account.options.get("admin_user") or ADMIN)
+    keys = [{"path": f"/home/{user}/.ssh/authorized_keys", "keyData": told.login}]
+    disk: dict[str, Any] = {
+        "name": wanted.name,
+        "createOption": "FromImage",
+        "deleteOption": "Delete",
+        "caching": "ReadWrite",
+        "managedDisk": {"storageAccountType": account.options.get("disk_type") or OS_TYPE},
+    }
+    if "disk_size" in account.options:
+        disk["diskSizeGB"] = account.options["disk_size"]
+    inner: dict[str, Any] = {
+        "hardwareProfile": {"vmSize": wanted.inputs.get("instance_type")},
+        "storageProfile": {
+            "imageReference": _image(account.image(str(wanted.inputs.get("region")))),
+            "osDisk": disk,
+        },
+        "osProfile": {
+            "computerName": wanted.name,
+            "adminUsername": user,
+            "customData": base64.b64encode(told.user_data.encode()).decode(),
+            "linuxConfiguration": {"disablePasswordAuthentication": True, "ssh": {"publicKeys": keys}},
+        },
+        "networkProfile": {
+            "networkInterfaces": [
+                {"id": interface, "properties": {"primary": True, "deleteOption": "Delete"}}
+            ]
+        },
+    }
+    if wanted.inputs.get("spot"):
+        # At most the price on demand: it ends when there is no room, not when it costs more.
+        inner |= {"priority": "Spot", "evictionPolicy": "Delete", "billingProfile": {"maxPrice": -1}}
+    return {
+        "location": wanted.inputs.get("region"),
+        "tags": dict(wanted.tags),
+        **_zones(wanted),
+        "properties": inner,
+    }
+
+
+def _image(given: str) -> dict[str, str]:
+    """`Publisher:Offer:Sku:Version`, or the id of an image or of one in a gallery."""
+    if given.lower().startswith("/communitygalleries/"):
+        return {"communityGalleryImageId": given}
+    if given.startswith("/"):
+        return {"id": given}
+    parts = given.split(":")
+    if len(parts) != 4 or not all(parts):
+        summary = f"`{given}` is no image of Azure"
+        hint = "write `Publisher:Offer:Sku:Version`, or its whole id: `/subscriptions/…`"
+        raise PermanentError(PermanentKind.INVALID, summary, about="image", hint=hint)
+    return dict(zip(("publisher", "offer", "sku", "version"), parts, strict=True))
+
+
+def disk_body(wanted: Wanted, size: int) -> dict[str, Any]:
+    """What makes a disk with its tags, in one request."""
+    return {
+        "location": wanted.inputs.get("region"),
+        "tags": dict(wanted.tags),
+        "sku": {"name": wanted.inputs.get("volume_type") or TYPE},
+        **_zones(wanted),
+        "properties": {"creationData": {"createOption": "Empty"}, "diskSizeGB": size},
+    }
+
+
+def _zones(wanted: Wanted) -> dict[str, Any]:
+    numbers = number_of(wanted.inputs.get("zone"))
+    return {"zones": numbers} if numbers else {}

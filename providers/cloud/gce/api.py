@@ -1,0 +1,205 @@
+"""What is asked of GCE: instances and disks, and the operations on them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
+from providers.cloud import marks
+from providers.cloud.account import look_up, pauses
+from providers.cloud.gce import answers, labels
+from providers.cloud.gce.account import Account
+from providers.cloud.gce.bodies import TYPE, disk_body, instance_body
+from providers.cloud.named import Disk, Machine, Phase, Told, Wanted
+from providers.cloud.rest import missing, pages
+
+PAGE = 500
+"""The most things of one answer."""
+_ID = re.compile(r"([a-z0-9.:-]{1,100})/([a-z0-9-]{1,63})/([a-z]([a-z0-9-]{0,61}[a-z0-9])?)")
+
+
+class Api:
+    """One project. Ids are `project/zone/name`."""
+
+    disk_type = TYPE
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+
+    def machine_id(self, name: str, inputs: Mapping[str, Any]) -> str:
+        """See `named.Api`."""
+        return f"{self._account.project}/{self._account.zone(inputs)}/{name}"
+
+    disk_id = machine_id
+
+    def _listed(self, kind: str, name: str | None) -> list[Mapping[str, Any]]:
+        wanted = f'labels.{labels.OWNER}="{labels.plain(self._account.owner)}"'
+        if name is not None:
+            wanted = f'({wanted}) (name="{name}")'
+        what = f"list of {kind}"
+
+        def ask(more: str | None) -> Mapping[str, Any]:
+            params = {"filter": wanted, "maxResults": str(PAGE), "returnPartialSuccess": "false"}
+            if more:
+                params["pageToken"] = more
+            return self._account.ask(what, "GET", f"{self._account.project}/aggregated/{kind}", params=params)
+
+        found = [
+            item for page in pages(what, ask, "nextPageToken") for item in answers.scoped(what, page, kind)
+        ]
+        return [item for item in found if name is None or item.get("name") == name]
+
+    def _thing(self, kind: str, made: str) -> dict[str, Any] | None:
+        if not _ID.fullmatch(made):
+            return None
+        return missing(partial(self._account.ask, f"look at {_name(made)}", "GET", _path(kind, made)))
+
+    def _do(self, what: str, method: str, path: str, about: str | None = None, **more: Any) -> None:
+        """Ask for a change below a zone, and see it through to its end."""
+        found = self._account.ask(what, method, path, about=about, **more)
+        if answers.done(what, found, about):
+            return
+        zone = "/".join(path.split("/")[:3])
+        look = partial(self._account.ask, what, "GET", f"{zone}/operations/{found.get('name')}")
+        for _ in pauses(f"{what} takes its time", about or path):
+            if answers.done(what, look_up(look), about):
+                return
+        raise AssertionError("pauses end with a fault")
+
+    # ----------------------------------------------------------------------------------- machines
+
+    def machines(self, *, name: str | None = None, states: bool = False) -> list[Machine]:
+        """See `named.Api`."""
+        del states  # they are told with each listing
+        return [answers.instance("list of instances", found) for found in self._listed("instances", name)]
+
+    def machine(self, made: str) -> Machine | None:
+        """See `named.Api`."""
+        found = self._thing("instances", made)
+        return None if found is None else answers.instance("instance", found)
+
+    def with_addresses(self, machine: Machine) -> Machine:
+        """See `named.Api`."""
+        return machine
+
+    def run(self, wanted: Wanted, told: Told) -> Machine:
+        """See `named.Api`. Its operation is followed, since what went wrong stands there alone.
+
+        No `requestId`: the answer to one that was used before is the operation of then, a failed one
+        included, and the name keeps a second instance away as well.
+        """
+        project, zone, name = wanted.id.split("/")
+        body = instance_body(self._account, wanted, told)
+        what = f"create of {name} in {zone}"
+        try:
+            self._do(what, "POST", f"{project}/zones/{zone}/instances", zone, body=body)
+        except TransientError as error:
+            if error.kind is not TransientKind.BUSY:
+                raise
+        found = look_up(partial(self.machine, wanted.id))
+        if found is None:
+            raise TransientError(TransientKind.BUSY, f"{what}: it is not there yet", about=zone)
+        return found
+
+    def end(self, machine: Machine) -> None:
+        """See `named.Api`. Its boot disk goes with it, and no other."""
+        self._remove("instances", machine.id)
+
+    def clean(self, made: str) -> None:
+        """See `named.Api`: an instance leaves nothing."""
+
+    def tag_machine(self, machine: Machine, tags: Mapping[str, str]) -> None:
+        """See `named.Api`. What somebody else wrote meanwhile is BUSY, and not overwritten."""
+        path = _path("instances", machine.id)
+        mine, text = labels.of_instance(tags, machine.name)
+        metadata = machine.raw.get("metadata") or {}
+        items = [i for i in metadata.get("items") or () if i.get("key") != labels.ITEM]
+        items.append({"key": labels.ITEM, "value": text})
+        body = {"fingerprint": metadata.get("fingerprint"), "items": items}
+        what = f"marks of {machine.name}"
+        self._do(what, "POST", f"{path}/setMetadata", body=body)
+        if mine != machine.raw.get("labels"):
+            body = {"labelFingerprint": machine.raw.get("labelFingerprint"), "labels": mine}
+            self._do(what, "POST", f"{path}/setLabels", body=body)
+
+    # -------------------------------------------------------------------------------------- disks
+
+    def disks(self, *, name: str | None = None) -> list[Disk]:
+        """See `named.Api`."""
+        return [answers.disk("list of disks", found) for found in self._listed("disks", name)]
+
+    def disk(self, made: str) -> Disk | None:
+        """See `named.Api`."""
+        found = self._thing("disks", made)
+        return None if found is None else answers.disk("disk", found)
+
+    def make_disk(self, wanted: Wanted, size: int) -> Disk:
+        """See `named.Api`."""
+        project, zone, name = wanted.id.split("/")
+        what = f"create of {name} in {zone}"
+        body = disk_body(wanted, size)
+        self._do(what, "POST", f"{project}/zones/{zone}/disks", zone, body=body)
+        for _ in pauses(f"{what}: it is not ready yet", str(wanted.address)):
+            found = look_up(partial(self.disk, wanted.id))
+            if found is not None and found.phase is Phase.FAILED:
+                raise PermanentError(PermanentKind.INVALID, f"{what}: GCE says that it failed", about=zone)
+            if found is not None and found.phase is Phase.RUNS:
+                return found
+        raise AssertionError("pauses end with a fault")
+
+    def grow(self, disk: Disk, size: int) -> None:
+        """See `named.Api`."""
+        path = f"{_path('disks', disk.id)}/resize"
+        self._do(f"growth of {disk.name}", "POST", path, "size", body={"sizeGb": str(size)})
+
+    def remove(self, disk: Disk) -> None:
+        """See `named.Api`."""
+        self._remove("disks", disk.id)
+
+    def _remove(self, kind: str, made: str) -> None:
+        try:
+            self._do(f"end of {_name(made)}", "DELETE", _path(kind, made))
+        except PermanentError as error:
+            if error.kind is not PermanentKind.NOT_FOUND:
+                raise
+
+    def tag_disk(self, disk: Disk, tags: Mapping[str, str]) -> None:
+        """See `named.Api`. What somebody else wrote meanwhile is BUSY, and not overwritten."""
+        about = tags.get(marks.ADDRESS, disk.name)
+        body = {
+            "labelFingerprint": disk.raw.get("labelFingerprint"),
+            "labels": labels.of_disk(tags, about),
+        }
+        self._do(f"marks of {disk.name}", "POST", f"{_path('disks', disk.id)}/setLabels", body=body)
+
+    # -------------------------------------------------------------------------------- attachments
+
+    def hang(self, machine: Machine, disk: Disk) -> None:
+        """See `named.Api`."""
+        body = {
+            "source": f"projects/{_path('disks', disk.id)}",
+            "deviceName": disk.name,
+            "autoDelete": False,
+            "mode": "READ_WRITE",
+        }
+        path = f"{_path('instances', machine.id)}/attachDisk"
+        self._do(f"attach of {disk.name}", "POST", path, disk.name, body=body)
+
+    def unhang(self, machine: Machine, disk: Disk) -> None:
+        """See `named.Api`."""
+        found = machine.devices.get(disk.id)
+        device = found.serials[0] if found else disk.name
+        path = f"{_path('instances', machine.id)}/detachDisk"
+        self._do(f"detach of {disk.name}", "POST", path, disk.name, params={"deviceName": device})
+
+
+def _path(kind: str, made: str) -> str:
+    project, zone, name = made.split("/")
+    return f"{project}/zones/{zone}/{kind}/{name}"
+
+
+def _name(made: str) -> str:
+    return made.rpartition("/")[2]

@@ -1,0 +1,30 @@
+"""`Gce`: what it can launch, and what is there."""
+
+from __future__ import annotations
+
+from declarative.provider import Config
+from declarative.resource import Offer
+from providers.cloud.gce.account import Account
+from providers.cloud.gce.api import Api
+from providers.cloud.gce.codes import CODES
+from providers.cloud.gce.offers import offers
+from providers.cloud.keys import Keys
+from providers.cloud.named import Named
+
+
+class Gce(Named):
+    """One project of GCE. No secret is read before something has to be asked.
+
+    Credentials: see `login`. Options: `project` (else that of the key), `network` (its name, where no subnets
+    are named), `disk_type` and `disk_size` (GB) of the boot disk, `architecture` of the image, and those of
+    all clouds. `network.security_groups` are network tags here, which firewall rules go by.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._account = Account(config)
+        keys = Keys(self._account)
+        super().__init__(self._account, keys, Api(self._account), CODES)
+
+    def offers(self) -> tuple[Offer, ...]:
+        """From the API."""
+        return offers(self._account)

@@ -1,0 +1,167 @@
+"""What the drivers of such clouds are asked, and what they answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from declarative.state import Address
+
+
+class Phase(StrEnum):
+    """How a machine is, whatever its cloud calls it."""
+
+    STARTING = "starting"
+    RUNS = "runs"
+    STOPPED = "stopped"
+    ENDING = "ending"
+    FAILED = "failed"
+    """It never ran and never will."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """Where a machine finds one of its disks: see `disks.OnNode`."""
+
+    links: tuple[str, ...]
+    serials: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One machine. Its `id` leads to it and is never given again."""
+
+    id: str
+    name: str
+    zone: str | None
+    phase: Phase
+    state: str
+    """In the cloud's own words."""
+    address: str = ""
+    public_address: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    type: str = ""
+    devices: Mapping[str, Device] = field(default_factory=dict)
+    """The disks that it has, by their ids, and where it finds them."""
+    code: str = ""
+    reason: str = ""
+    """Why it is as it is: the cloud's code, and its text."""
+    raw: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """As the cloud has it, for the `Api` alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disk:
+    """One disk; its size is in GiB."""
+
+    id: str
+    name: str
+    zone: str | None
+    size: int
+    phase: Phase
+    """`RUNS` is one that can be used."""
+    state: str
+    tags: Mapping[str, str] = field(default_factory=dict)
+    type: str = ""
+    holders: tuple[str, ...] = ()
+    """The ids of the machines that have it, or are about to."""
+    raw: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is to be made: under which id, for which address, from what, and with which tags."""
+
+    id: str
+    address: Address
+    inputs: Mapping[str, Any]
+    tags: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """The last part of the id."""
+        return self.id.rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a machine is told for its first start: cloud-init's text, and the public key that is let in."""
+
+    user_data: str
+    login: str
+
+
+class Api(Protocol):
+    """One account of a cloud. Faults are the port's.
+
+    `disk_type` is that of disks of which nobody says it.
+
+    What carries a wrong name or none is None; whose it is, the caller looks at. `listed` and `find` give what
+    carries the owner's mark, all pages of it.
+    """
+
+    disk_type: str
+
+    def machine_id(self, name: str, inputs: Mapping[str, Any]) -> str:
+        """The id that a machine of that name has, where `inputs` put it; `PermanentError` if they do not."""
+
+    def disk_id(self, name: str, inputs: Mapping[str, Any]) -> str:
+        """The same of a disk."""
+
+    def machines(self, *, name: str | None = None, states: bool = False) -> list[Machine]:
+        """All of the owner's, or those of a name. `states`: with what the cloud sees them do just now."""
+
+    def machine(self, made: str) -> Machine | None:
+        """One; without its addresses, if these are told elsewhere."""
+
+    def with_addresses(self, machine: Machine) -> Machine:
+        """The same with its addresses."""
+
+    def run(self, wanted: Wanted, told: Told) -> Machine:
+        """Make a machine and do not wait for it; `CONFLICT` if there is one of that name."""
+
+    def end(self, machine: Machine) -> None:
+        """Remove it and all that was made with it. Returns when it is gone."""
+
+    def clean(self, made: str) -> None:
+        """Remove what may be left of a machine that is gone."""
+
+    def tag_machine(self, machine: Machine, tags: Mapping[str, str]) -> None:
+        """Let these be its tags, and no others."""
+
+    def disks(self, *, name: str | None = None) -> list[Disk]:
+        """All of the owner's, or those of a name."""
+
+    def disk(self, made: str) -> Disk | None:
+        """One."""
+
+    def make_disk(self, wanted: Wanted, size: int) -> Disk:
+        """Make a disk of so many GiB. Returns when it can be used; `CONFLICT` if its name is taken."""
+
+    def grow(self, disk: Disk, size: int) -> None:
+        """Let it have more GiB."""
+
+    def remove(self, disk: Disk) -> None:
+        """Remove it. Returns when it is gone."""
+
+    def tag_disk(self, disk: Disk, tags: Mapping[str, str]) -> None:
+        """Let these be its tags, and no others."""
+
+    def hang(self, machine: Machine, disk: Disk) -> None:
+        """Give the disk to the machine. BUSY where one has to look again."""
+
+    def unhang(self, machine: Machine, disk: Disk) -> None:
+        """Take it away again. BUSY as above."""
+
+
+def name_of(address: Address, token: str) -> str:
+    """The name of what a create with this token makes: `gpu-0-1c6f…`, at most 61 lower case letters, digits
+    and dashes, a letter first.
+    """
+    stem = re.sub(r"[^a-z0-9]+", "-", address.name.lower()).strip("-")[:36].rstrip("-")
+    head = stem if re.match(r"[a-z]", stem) else f"x{stem}"
+    tail = re.sub(r"[^a-z0-9]+", "", token.lower())[:24]
+    return f"{head}-{tail}" if tail else head

@@ -1,0 +1,271 @@
+"""Attachments: a disk on a machine, for one rank.
+
+The disk says which one it is, under a key of the machine's own: who loses the race for a disk does not
+overwrite what the winner wrote. The claim is written first, and holds only with the disk.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from declarative.provider import PermanentError, PermanentKind, Thing, TransientError, TransientKind
+from declarative.state import Address, Record
+from providers.cloud import marks
+from providers.cloud.account import Account, look_up, pauses
+from providers.cloud.disks import OnNode
+from providers.cloud.named import nodes
+from providers.cloud.named.api import Api, Device, Disk, Machine, Phase
+from providers.cloud.named.volumes import Volumes
+
+ON = f"{marks.OURS}on:"
+
+
+class Attachments:
+    """The attachments of one account."""
+
+    def __init__(self, account: Account, volumes: Volumes, api: Api) -> None:
+        self._account = account
+        self._volumes = volumes
+        self._api = api
+
+    def things(self, disks: Iterable[Disk], machines: Iterable[Machine]) -> list[Thing]:
+        """All that hold, given disks and machines of ours."""
+        known = {disk.id: disk for disk in disks}
+        out: list[Thing] = []
+        for machine in machines:
+            for made, device in machine.devices.items():
+                claim = _claim(known[made], machine) if made in known else None
+                if claim:
+                    out.append(_thing(claim, known[made], machine, device))
+        return out
+
+    def find(self, address: Address, token: str) -> Thing | None:
+        """See the port."""
+        about = str(Address("volume", _volume_of(address)))
+        disks = [d for d in self._volumes.listed() if d.tags.get(marks.ADDRESS) == about and d.holders]
+        ids = {made for disk in disks for made in disk.holders}
+        machines = [m for m in map(self._api.machine, sorted(ids)) if m and m.phase is not Phase.ENDING]
+        things = self.things(disks, machines)
+        return next((t for t in things if (t.address, t.token) == (address, token)), None)
+
+    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | None]:
+        """See `provider.Recalls`: None is for a disk that is there, and not on its machine."""
+        out: dict[Address, Thing | None] = {}
+        for record in records:
+            for made, on in self._places(record):
+                if self._api.disk(made) is None:
+                    continue
+                machine = self._api.machine(on)
+                same = Thing(address=record.address, token="", inputs=record.inputs, outputs=record.outputs)
+                out[record.address] = same if machine and made in machine.devices else None
+        return out
+
+    def on_node(self, have: Record) -> OnNode | None:
+        """See `provider.Attachments`."""
+        if have.address.kind == "volume":
+            disk = self._volumes.of(have)
+            places = [(disk.id, made) for made in disk.holders] if disk else []
+        else:
+            places = self._places(have)
+        for made, on in places:
+            disk, machine = self._api.disk(made), self._api.machine(on)
+            if disk is None or machine is None or made not in machine.devices:
+                continue
+            claim = _claim(disk, machine)
+            mine = claim is not None and have.outputs.get("id") in (None, _id(claim, disk, machine))
+            ours = machine.tags.get(marks.OWNER) == self._account.owner
+            if machine.phase is Phase.RUNS and ours and (mine or have.address.kind == "volume"):
+                return self._on_node(disk, self._api.with_addresses(machine))
+        return None
+
+    def _on_node(self, disk: Disk, machine: Machine) -> OnNode:
+        mark, device = marks.read(machine.tags, machine.id), machine.devices[disk.id]
+        return OnNode(
+            id=disk.name,
+            node=Record(
+                address=mark.address,
+                backend=self._account.config.backend,
+                inputs=mark.inputs,
+                outputs=nodes.outputs(machine),
+            ),
+            size=disk.size,
+            ours="volume_id" not in marks.read(disk.tags, disk.id).inputs,
+            taken=bool(machine.tags.get(nodes.TAKEN)),
+            serials=device.serials,
+            links=device.links,
+        )
+
+    # ------------------------------------------------------------------------------------- create
+
+    def create(
+        self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
+    ) -> Mapping[str, Any]:
+        """See the port. It ends when the machine has the disk."""
+        name = _volume_of(address)
+        if inputs.get("volume") != name:
+            summary = f"{address} cannot be about volume/{inputs.get('volume')}"
+            raise PermanentError(PermanentKind.INVALID, summary, about="volume")
+        volume, node = _needed(needs, "volume", name), _needed(needs, "node", str(inputs.get("node")))
+        claim = {"address": str(address), "token": token, "inputs": dict(inputs)}
+        asked = False
+        for _ in pauses(f"{address}: volume/{name} is not on {node.address} yet", f"volume/{name}"):
+            look = partial(self._look, volume, node)
+            disk, machine = look_up(look) if asked else look()
+            theirs = _claim(disk, machine)
+            mine = theirs is not None and theirs["token"] == token
+            if disk.id in machine.devices and mine:
+                return _outputs(claim, disk, machine, machine.devices[disk.id])
+            if not self._waits(disk, machine, theirs, mine=mine) and disk.phase is Phase.RUNS:
+                self._hang(disk, machine, claim)
+                asked = True
+        raise AssertionError("pauses end with a fault")
+
+    def _look(self, volume: Record, node: Record) -> tuple[Disk, Machine]:
+        disk = self._volumes.of(volume)
+        machine = self._api.machine(str(node.outputs["id"]))
+        for found, record in ((disk, volume), (machine, node)):
+            if found is None or found.phase is Phase.ENDING:
+                summary = f"{record.address} is not there any more"
+                raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(record.address))
+        assert disk is not None
+        assert machine is not None
+        self._account.check_owner(machine.tags, node, machine.id)
+        return disk, machine
+
+    def _waits(self, disk: Disk, machine: Machine, theirs: Mapping[str, Any] | None, *, mine: bool) -> bool:
+        """Whether one has to wait for whoever has the disk: it comes, or its holder ends. Else a fault."""
+        for made in disk.holders:
+            if made == machine.id and mine:
+                continue
+            holder = machine if made == machine.id else self._api.machine(made)
+            if holder is None or holder.phase is Phase.ENDING:
+                continue
+            claim = theirs if made == machine.id else _claim(disk, holder)
+            about = disk.tags.get(marks.ADDRESS)
+            who = f"held by {claim['address']}" if claim else "attached by somebody else"
+            hint = "a volume has one holder at a time: wait for it to end, or stop it"
+            raise PermanentError(
+                PermanentKind.CONFLICT, f"{about} is {who}, on {holder.name}", about=about, hint=hint
+            )
+        return bool(disk.holders)
+
+    def _hang(self, disk: Disk, machine: Machine, claim: Mapping[str, Any]) -> None:
+        """Ask for it once. What became of it, the next look says."""
+        text = json.dumps(claim, sort_keys=True, separators=(",", ":"))
+        mine = marks.pack(ON + machine.name, text, Address.parse(claim["address"]))
+        tags = {**{k: v for k, v in disk.tags.items() if not k.startswith(ON)}, **mine}
+        try:
+            if tags != dict(disk.tags):
+                self._api.tag_disk(disk, tags)
+            self._api.hang(machine, disk)
+        except TransientError as error:
+            if error.kind is not TransientKind.BUSY:
+                raise
+
+    # ------------------------------------------------------------------------------------- delete
+
+    def delete(self, have: Record, *, wait: bool = True) -> None:
+        """See the port. It ends when the disk is free. Nothing is done for one that another holds now."""
+        for made, on in self._places(have):
+            self._delete(have, made, on, wait=wait)
+
+    def _delete(self, have: Record, made: str, on: str, *, wait: bool) -> None:
+        for _ in pauses(f"{have.address}: the disk is not off its machine yet", str(have.address)):
+            disk = self._api.disk(made)
+            if disk is None or disk.tags.get(marks.OWNER) != self._account.owner:
+                return
+            machine = self._api.machine(on)
+            if machine is None or machine.phase is Phase.ENDING:
+                return  # its end is that of its attachments
+            claim = _claim(disk, machine)
+            if claim is None or have.outputs.get("id") not in (None, _id(claim, disk, machine)):
+                return
+            if made not in machine.devices and on not in disk.holders:
+                rest = {k: v for k, v in disk.tags.items() if not k.startswith(ON + machine.name)}
+                self._api.tag_disk(disk, rest)
+                return
+            self._unhang(machine, disk)
+            if not wait:
+                return
+
+    def _unhang(self, machine: Machine, disk: Disk) -> None:
+        """Ask for it once, as above."""
+        try:
+            self._api.unhang(machine, disk)
+        except (TransientError, PermanentError) as error:
+            if error.kind not in (TransientKind.BUSY, PermanentKind.NOT_FOUND):
+                raise
+
+    def _places(self, have: Record) -> list[tuple[str, str]]:
+        """The ids of the disk and the machine of a recorded attachment."""
+        keys = [have.outputs.get(key) for key in ("volume", "instance")]
+        if all(isinstance(key, str) and key for key in keys):
+            return [(str(keys[0]), str(keys[1]))]
+        if have.outputs.get("id"):
+            return []
+        about = str(Address("volume", _volume_of(have.address)))
+        out: list[tuple[str, str]] = []
+        for disk in self._volumes.listed():
+            for made in disk.holders if disk.tags.get(marks.ADDRESS) == about else ():
+                machine = self._api.machine(made)
+                claim = _claim(disk, machine) if machine else None
+                if claim and claim["address"] == str(have.address):
+                    out.append((disk.id, made))
+        return out
+
+
+def _id(claim: Mapping[str, Any], disk: Disk, machine: Machine) -> str:
+    return f"{disk.name}:{machine.name}:{str(claim['token'])[:12]}"
+
+
+def _outputs(claim: Mapping[str, Any], disk: Disk, machine: Machine, device: Device) -> dict[str, Any]:
+    return {
+        "id": _id(claim, disk, machine),
+        "volume": disk.id,
+        "instance": machine.id,
+        "device": device.links[0],
+    }
+
+
+def _thing(claim: Mapping[str, Any], disk: Disk, machine: Machine, device: Device) -> Thing:
+    return Thing(
+        address=Address.parse(claim["address"]),
+        token=claim["token"],
+        inputs=claim["inputs"],
+        outputs=_outputs(claim, disk, machine, device),
+    )
+
+
+def _claim(disk: Disk, machine: Machine) -> Mapping[str, Any] | None:
+    """What a disk says of its attachment to a machine; None if it says nothing."""
+    key = ON + machine.name
+    if key not in disk.tags:
+        return None
+    try:
+        found = json.loads(marks.unpack(key, disk.tags))
+        Address.parse(found["address"])
+        whole = isinstance(found["token"], str) and isinstance(found["inputs"], dict)
+    except (KeyError, TypeError, ValueError):
+        whole = False
+    if not whole:
+        raise marks.damaged(disk.id)
+    claim: Mapping[str, Any] = found
+    return claim
+
+
+def _needed(needs: Mapping[Address, Record], kind: str, name: str) -> Record:
+    found = needs.get(Address(kind, name))
+    if found is None or not found.outputs.get("id"):
+        raise PermanentError(PermanentKind.INVALID, f"{kind}/{name} is not there", about=kind)
+    return found
+
+
+def _volume_of(address: Address) -> str:
+    """`train-2.data-2` is about `data-2`."""
+    rank, dot, volume = address.name.partition(".")
+    if not rank or not dot:
+        raise PermanentError(PermanentKind.INVALID, f"`{address}` is no attachment", about=str(address))
+    return volume

@@ -1,0 +1,166 @@
+"""Volumes: disks that are named after their token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from declarative.provider import PermanentError, PermanentKind, Thing, TransientError, TransientKind
+from declarative.state import Address, Record
+from providers.cloud import marks
+from providers.cloud.account import Account, gibibytes, look_up
+from providers.cloud.named.api import Api, Disk, Phase, Wanted, name_of
+from providers.cloud.named.nodes import retagged, tags_of
+
+FIXED = ("backend", "region", "zone", "volume_type")
+"""Inputs that are those of the disk: it is made anew to change them."""
+
+
+class Volumes:
+    """The disks of one account."""
+
+    def __init__(self, account: Account, api: Api) -> None:
+        self._account = account
+        self._api = api
+
+    def listed(self, *, name: str | None = None) -> list[Disk]:
+        """All that are ours. A machine's own disk may carry the machine's marks."""
+        found = [d for d in self._api.disks(name=name) if self._ours(d) and d.phase is not Phase.ENDING]
+        return [d for d in found if d.tags.get(marks.ADDRESS, "").startswith("volume/")]
+
+    def _ours(self, disk: Disk) -> bool:
+        return disk.tags.get(marks.OWNER) == self._account.owner
+
+    def thing(self, disk: Disk) -> Thing:
+        """A disk of ours as a thing."""
+        mark = marks.read(disk.tags, disk.id)
+        return Thing(
+            address=mark.address,
+            token=mark.token,
+            inputs=mark.inputs,
+            outputs=outputs(disk),
+            actual=self._actual(disk, mark.inputs),
+        )
+
+    def _actual(self, disk: Disk, made: Mapping[str, Any]) -> dict[str, Any]:
+        """What others changed: the tags, the size, the type."""
+        found = self._account.strange(disk.tags, made)
+        size = made.get("size")
+        if isinstance(size, str) and disk.size != gibibytes(Address("volume", disk.name), size):
+            found["size"] = f"{disk.size}GB"
+        if disk.type and disk.type != (made.get("volume_type") or self._api.disk_type):
+            found["volume_type"] = disk.type
+        return found
+
+    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | None]:
+        """See `provider.Recalls`. Of what is not there the cloud says nothing: it may be another account."""
+        out: dict[Address, Thing | None] = {}
+        for record in records:
+            made = str(record.outputs.get("id") or "")
+            disk = self._api.disk(made) if made else None
+            if disk is not None and disk.phase is not Phase.ENDING:
+                out[record.address] = Thing(
+                    address=record.address,
+                    token=disk.tags.get(marks.TOKEN, ""),
+                    inputs=record.inputs,
+                    outputs=record.outputs,
+                    actual=self._actual(disk, record.inputs),
+                )
+            elif disk is not None:
+                out[record.address] = None
+        return out
+
+    def find(self, address: Address, token: str) -> Thing | None:
+        """See the port."""
+        things = map(self.thing, self.listed(name=name_of(address, token)))
+        return next((t for t in things if (t.address, t.token) == (address, token)), None)
+
+    def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See the port."""
+        made = self._api.disk_id(name_of(address, token), inputs)
+        size = gibibytes(address, inputs.get("size"))
+        look = partial(self._api.disk, made)
+        disk = look()
+        if disk is None:
+            try:
+                tags = tags_of(self._account, address, token, inputs)
+                wanted = Wanted(id=made, address=address, inputs=inputs, tags=tags)
+                disk = self._api.make_disk(wanted, size)
+            except PermanentError as error:
+                if error.kind is not PermanentKind.CONFLICT:
+                    raise
+                disk = look_up(look)
+                if disk is None:
+                    raise TransientError(TransientKind.BUSY, error.summary, about=error.about) from None
+        if not self._ours(disk) or disk.tags.get(marks.TOKEN) != token:
+            summary = f"{disk.id} is there, and does not carry this state's marks"
+            hint = f"somebody removed them: look at it in {self._account.CLOUD}, and delete it"
+            raise PermanentError(PermanentKind.CONFLICT, summary, about=str(address), hint=hint)
+        return outputs(disk)
+
+    def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See the port. It grows in place."""
+        disk = self.of(have, untagged=True)
+        if disk is None:
+            summary = f"{have.address} is not there any more"
+            raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(have.address))
+        if self._account.lost(disk.tags):
+            made = self._account.mark(have.address, token, have.inputs)
+        else:
+            made = marks.read(disk.tags, disk.id)
+        for key in FIXED:
+            if made.inputs.get(key) != inputs.get(key):
+                summary = f"{have.address}: `{key}` cannot be changed in place"
+                raise PermanentError(PermanentKind.INVALID, summary, about=key)
+        size = gibibytes(have.address, inputs.get("size"))
+        if size < gibibytes(have.address, made.inputs.get("size")):
+            summary = (
+                f"{have.address}: its size cannot go down from {made.inputs['size']} to {inputs['size']}"
+            )
+            raise PermanentError(PermanentKind.INVALID, summary, about="size")
+        if size > disk.size:
+            self._api.grow(disk, size)
+        after = tags_of(self._account, made.address, made.token, inputs)
+        self._api.tag_disk(disk, retagged(disk.tags, disk.id, after, have))
+        return outputs(disk)
+
+    def delete(self, have: Record) -> None:
+        """See the port. One that a machine has is refused."""
+        if have.outputs.get("id"):
+            disk = self.of(have)
+            there = [disk] if disk else []
+        else:
+            there = [d for d in self.listed() if d.tags.get(marks.ADDRESS) == str(have.address)]
+        for disk in there:
+            self._check_free(disk, have.address)
+            self._api.remove(disk)
+
+    def _check_free(self, disk: Disk, address: Address) -> None:
+        for made in disk.holders:
+            machine = self._api.machine(made)
+            if machine is not None and machine.phase is not Phase.ENDING:
+                who = machine.tags.get(marks.ADDRESS, machine.name)
+                hint = "detach it first"
+                summary = f"{address} is on {who} ({machine.name})"
+                raise PermanentError(PermanentKind.CONFLICT, summary, about=str(address), hint=hint)
+        if disk.holders:
+            summary = f"{disk.name} is not free yet: a machine is letting go of it"
+            raise TransientError(TransientKind.BUSY, summary, about=str(address))
+
+    def of(self, have: Record, *, untagged: bool = False) -> Disk | None:
+        """The disk of a record, if it is there; one that is not ours is an error, and so is one that does not
+        say whose it is, unless that is to be mended.
+        """
+        made = str(have.outputs.get("id") or "")
+        disk = self._api.disk(made) if made else None
+        if disk is None or disk.phase is Phase.ENDING:
+            return None
+        if not (untagged and self._account.lost(disk.tags)):
+            self._account.check_owner(disk.tags, have, disk.id)
+        return disk
+
+
+def outputs(disk: Disk) -> dict[str, Any]:
+    """What is recorded of a disk."""
+    return {"id": disk.id, **({"zone": disk.zone} if disk.zone else {})}

@@ -1,0 +1,160 @@
+"""JSON over HTTP with a bearer token: how the clouds are asked whose drivers in libcloud keep a state.
+
+libcloud's drivers for GCE and Azure log in anew for each thread, keep the token in a file of the home folder,
+open a dialogue in the browser where a key cannot be read, and remember the page of a listing on the
+connection. Its transport does none of that, so requests go through it and the token comes from here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import urlencode
+
+from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
+from providers.cloud.connection import Connection
+from providers.cloud.settings import Host
+
+SPARE = 300.0
+"""Seconds before its end in which a token is not used any more: a request may take a while."""
+_TOKEN = re.compile(r"[!-~]{1,16384}")
+
+
+class Tokens:
+    """The bearer token of one account, for all threads."""
+
+    def __init__(
+        self, ask: Callable[[], Mapping[str, Any]], cloud: str, now: Callable[[], float] = time.time
+    ) -> None:
+        """`ask` logs in: its answer has `access_token` and, in seconds, `expires_in`."""
+        self._ask = ask
+        self._cloud = cloud
+        self._now = now
+        self._turn = threading.Lock()
+        self._value = ""
+        self._until = 0.0
+
+    def __call__(self) -> str:
+        """One that is good for a while."""
+        with self._turn:
+            if self._now() >= self._until - SPARE:
+                self._value, self._until = self._new()
+            return self._value
+
+    def _new(self) -> tuple[str, float]:
+        found = self._ask()
+        try:
+            value, life = found["access_token"], float(found["expires_in"])
+        except (KeyError, TypeError, ValueError):
+            value, life = None, 0.0
+        if not isinstance(value, str) or not _TOKEN.fullmatch(value):
+            raise TransientError(TransientKind.AMBIGUOUS, f"{self._cloud}: the login's answer has no token")
+        # A life that is shorter than what is kept in reserve is used all the same.
+        return value, self._now() + max(life, SPARE + 1)
+
+
+class Form(dict[str, str]):
+    """What is sent as a form of the web sends it."""
+
+
+class Rest:
+    """Requests to one API. Safe to use from many threads."""
+
+    def __init__(self, connection: Connection, token: Callable[[], str] | None) -> None:
+        """`token` is None where one logs in."""
+        self._connection = connection
+        self._token = token
+
+    def ask(
+        self,
+        what: str,
+        method: str,
+        path: str,
+        *,
+        about: str | None = None,
+        params: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | Form | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """The answer to one request, an object; empty if there is no more to it than its status."""
+        sent = {"Accept": "application/json", **(headers or {})}
+        data = None
+        if isinstance(body, Form):
+            data, sent["Content-Type"] = urlencode(body), "application/x-www-form-urlencoded"
+        elif body is not None:
+            data, sent["Content-Type"] = json.dumps(body, sort_keys=True), "application/json"
+        if self._token is not None:
+            sent["Authorization"] = f"Bearer {self._token()}"
+        response = self._connection.request(
+            what, path, about=about, method=method, params=dict(params or {}), data=data, headers=sent
+        )
+        found = response.object
+        if found in (None, ""):
+            return {}
+        if not isinstance(found, dict):
+            raise strange(what, "is no object")
+        return found
+
+
+def link(host: Host, timeout: int) -> Any:
+    """What `Connection` makes for a thread: libcloud's transport to a host."""
+    from libcloud.common.base import Connection as Transport
+    from libcloud.common.base import JsonResponse
+
+    class Answer(JsonResponse):
+        def success(self) -> bool:
+            return 200 <= int(self.status) < 300
+
+    class Link(Transport):
+        responseCls = Answer  # noqa: N815  # libcloud's name
+
+        def morph_action_hook(self, action: str) -> str:
+            return action
+
+    make: Any = Link
+    found = make(secure=host.secure, host=host.name, port=host.port, timeout=timeout)
+    found.connect()
+    return SimpleNamespace(connection=found)
+
+
+def strange(what: str, how: str) -> TransientError:
+    """The fault of an answer that does not answer."""
+    return TransientError(TransientKind.AMBIGUOUS, f"{what}: the answer {how}")
+
+
+def listed(what: str, found: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """A list in an answer. One that is missing is a fault: it does not say that there is nothing."""
+    items = found.get(key)
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise strange(what, f"has no list `{key}`")
+    return items
+
+
+def pages(what: str, ask: Callable[[str | None], Mapping[str, Any]], key: str) -> Iterator[Mapping[str, Any]]:
+    """All pages of a listing; `ask` is given what an answer has as `key`, and None at first."""
+    seen: set[str] = set()
+    more: str | None = None
+    while True:
+        found = ask(more)
+        yield found
+        more = found.get(key)
+        if not more:
+            return
+        if not isinstance(more, str) or more in seen:
+            raise strange(what, "leads back to a page that was read")
+        seen.add(more)
+
+
+def missing(ask: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+    """An answer; None if what it is about is not there."""
+    try:
+        return ask()
+    except PermanentError as error:
+        if error.kind is not PermanentKind.NOT_FOUND:
+            raise
+        return None

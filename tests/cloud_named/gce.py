@@ -1,0 +1,247 @@
+"""A small GCE: instances, disks, labels, metadata and the operations on them, as far as the driver asks.
+
+Written from Google's reference of the API, not measured on it. What it is strict about: names are taken once
+in a zone, labels and fingerprints are checked, a page has few things, what changes something is an operation
+that is not done at first, and a request without the login's token is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import libcloud
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from declarative.provider import Config
+from tests.cloud_named.web import Answer, Asked
+
+PROJECT = "project_name".replace("_", "-")
+REGION = "us-central1"
+ZONE = "us-central1-a"
+VARIABLE = "FLEETFORM_TEST_GOOGLE"
+CREDENTIALS = {"key": VARIABLE}
+EMAIL = "robot@project-name.iam.gserviceaccount.com"
+ROOT = f"/compute/v1/projects/{PROJECT}/"
+PAGE = 3
+_LABEL = re.compile(r"[a-z0-9_-]{0,63}")
+
+
+def private_key() -> str:
+    """An RSA key as PEM."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=1024)
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+
+
+def service_account(pem: str, url: str, **more: Any) -> str:
+    """The file of a service account that logs in at `url`."""
+    found = {
+        "type": "service_account",
+        "project_id": PROJECT,
+        "private_key_id": "k1",
+        "private_key": pem,
+        "client_email": EMAIL,
+        "token_uri": f"{url}/token",
+    }
+    return json.dumps({**found, **more})
+
+
+def config(url: str, folder: Any, lineage: str = "lineage-1", **more: Any) -> Config:
+    """A backend that asks at `url`."""
+    given: dict[str, Any] = {
+        "driver": "gce",
+        "regions": (REGION,),
+        "credentials": CREDENTIALS,
+        "endpoint": url,
+        "image": {"*": "ubuntu-os-cloud/ubuntu-2404-lts-amd64"},
+        "options": {"timeout": 30, "ssh_config": "/dev/null"},
+    }
+    return Config(backend="gcp", project_dir=folder, lineage=lineage, **{**given, **more})
+
+
+def recorded(name: str) -> Any:
+    """One of the answers that libcloud's own tests come with."""
+    folder = Path(libcloud.__file__).parent / "test" / "compute" / "fixtures" / "gce"
+    return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def error(status: int, reason: str, message: str = "no") -> Answer:
+    """A refusal, as GCE says it."""
+    one = {"message": message, "domain": "global", "reason": reason}
+    return status, {"error": {"code": status, "message": message, "errors": [one]}}
+
+
+class Gce:
+    """`answer` for a `Web`."""
+
+    def __init__(self) -> None:
+        self.things: dict[str, dict[str, dict[str, Any]]] = {"instances": {}, "disks": {}}
+        self.operations: dict[str, dict[str, Any]] = {}
+        self.count = 0
+        self.exhausted: set[str] = set()
+        """Zones without capacity."""
+
+    def __call__(self, asked: Asked) -> Answer:
+        if asked.path == "/token":
+            good = asked.body["grant_type"].endswith("jwt-bearer") and asked.body["assertion"].count(".") == 2
+            return (
+                (200, {"access_token": "ya29.t", "expires_in": 3599}) if good else (400, {"error": "invalid"})
+            )
+        if asked.headers.get("Authorization") != "Bearer ya29.t":
+            return error(401, "authError")
+        return self._asked(asked) if asked.path.startswith(ROOT) else error(404, "notFound")
+
+    def _asked(self, asked: Asked) -> Answer:
+        words = asked.path.removeprefix(ROOT).split("/")
+        if words[0] == "aggregated":
+            return self._listed(words[1], asked)
+        _, zone, kind, *rest = words
+        if kind == "operations":
+            return self._operation(rest[0])
+        if not rest:
+            return self._insert(zone, kind, asked.body)
+        key = f"{zone}/{rest[0]}"
+        thing = self.things[kind].get(key)
+        if thing is None:
+            return error(404, "notFound", f"The resource 'projects/{PROJECT}/{key}' was not found")
+        if asked.method == "GET":
+            return 200, thing
+        if asked.method == "DELETE":
+            return self._delete(kind, key, thing)
+        found: Answer = getattr(self, f"_{rest[1]}")(zone, thing, asked)
+        return found
+
+    def _url(self, zone: str, kind: str, name: str) -> str:
+        return f"https://www.googleapis.com/compute/v1/projects/{PROJECT}/zones/{zone}/{kind}/{name}"
+
+    def _listed(self, kind: str, asked: Asked) -> Answer:
+        if kind == "machineTypes":
+            last = {"kind": "compute#machineTypeAggregatedList", "items": {}}
+            return 200, last if "pageToken" in asked.params else recorded("aggregated_machineTypes")
+        owner = re.search(r'labels\.fleetform_owner="([^"]*)"', asked.params["filter"])
+        name = re.search(r'name="([^"]*)"', asked.params["filter"])
+        found = [
+            thing
+            for _, thing in sorted(self.things[kind].items())
+            if (owner is None or thing["labels"].get("fleetform_owner") == owner[1])
+            and (name is None or thing["name"] == name[1])
+        ]
+        start = int(asked.params.get("pageToken") or 0)
+        part = found[start : start + min(PAGE, int(asked.params["maxResults"]))]
+        nothing = {"warning": {"code": "NO_RESULTS_ON_PAGE", "message": "none"}}
+        items = {"zones/us-central1-a": {kind: part} if part else nothing, "zones/europe-west1-b": nothing}
+        more = {"nextPageToken": str(start + PAGE)} if start + PAGE < len(found) else {}
+        return 200, {"kind": f"compute#{kind}AggregatedList", "items": items, **more}
+
+    def _done(self, zone: str, failed: tuple[str, str] | None = None, status: int = 200) -> Answer:
+        self.count += 1
+        found: dict[str, Any] = {
+            "kind": "compute#operation",
+            "name": f"operation-{self.count}",
+            "zone": zone,
+            "status": "PENDING",
+        }
+        ended = {**found, "status": "DONE"}
+        if failed:
+            ended["error"] = {"errors": [{"code": failed[0], "message": failed[1]}]}
+        self.operations[found["name"]] = ended
+        return status, found
+
+    def _operation(self, name: str) -> Answer:
+        return 200, self.operations[name]
+
+    def _insert(self, zone: str, kind: str, body: dict[str, Any]) -> Answer:
+        key = f"{zone}/{body['name']}"
+        if not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", body["name"]):
+            return error(400, "invalid", "Invalid value for field 'resource.name'")
+        if not _good(body["labels"]):
+            return error(400, "invalid", "Invalid value for field 'resource.labels'")
+        if key in self.things[kind]:
+            return error(409, "alreadyExists", f"The resource '{key}' already exists")
+        if kind == "instances" and zone in self.exhausted:
+            return self._done(zone, ("ZONE_RESOURCE_POOL_EXHAUSTED", f"The zone '{zone}' has none"))
+        self.count += 1
+        thing = {
+            "kind": f"compute#{kind[:-1]}",
+            "id": str(self.count),
+            "selfLink": self._url(zone, kind, body["name"]),
+            "name": body["name"],
+            "zone": f"https://www.googleapis.com/compute/v1/projects/{PROJECT}/zones/{zone}",
+            "labels": body["labels"],
+            "labelFingerprint": str(self.count),
+        }
+        if kind == "disks":
+            thing |= {"status": "READY", "sizeGb": body["sizeGb"], "type": body["type"]}
+        else:
+            network = {"networkIP": f"10.0.0.{self.count}"}
+            if body["networkInterfaces"][0].get("accessConfigs"):
+                network["accessConfigs"] = [{"natIP": f"192.0.2.{self.count}"}]  # type: ignore[assignment]
+            thing |= {
+                "status": "RUNNING",
+                "machineType": body["machineType"],
+                "networkInterfaces": [network],
+                "metadata": {**body["metadata"], "fingerprint": str(self.count)},
+                "disks": [{"boot": True, "deviceName": "persistent-disk-0", "source": "x"}],
+                "scheduling": body["scheduling"],
+            }
+        self.things[kind][key] = thing
+        return self._done(zone)
+
+    def _delete(self, kind: str, key: str, thing: dict[str, Any]) -> Answer:
+        if thing.get("users"):
+            return error(400, "resourceInUseByAnotherResource", "The disk is being used")
+        for disk in thing.get("disks") or ():
+            for other in self.things["disks"].values():
+                if other["selfLink"].endswith(disk["source"]):
+                    other["users"] = []
+        del self.things[kind][key]
+        return self._done(key.partition("/")[0])
+
+    def _setLabels(self, zone: str, thing: dict[str, Any], asked: Asked) -> Answer:  # noqa: N802  # GCE's name
+        if asked.body["labelFingerprint"] != thing["labelFingerprint"]:
+            return error(
+                412, "conditionNotMet", "Labels fingerprint either invalid or resource labels have changed"
+            )
+        if not _good(asked.body["labels"]):
+            return error(400, "invalid", "Invalid value for field 'labels'")
+        thing["labels"], thing["labelFingerprint"] = asked.body["labels"], thing["labelFingerprint"] + "x"
+        return self._done(zone)
+
+    def _setMetadata(self, zone: str, thing: dict[str, Any], asked: Asked) -> Answer:  # noqa: N802  # as above
+        if asked.body["fingerprint"] != thing["metadata"]["fingerprint"]:
+            return error(412, "conditionNotMet", "Supplied fingerprint does not match current metadata")
+        thing["metadata"] = {**asked.body, "fingerprint": asked.body["fingerprint"] + "x"}
+        return self._done(zone)
+
+    def _resize(self, zone: str, thing: dict[str, Any], asked: Asked) -> Answer:
+        if int(asked.body["sizeGb"]) < int(thing["sizeGb"]):
+            return error(400, "invalid", "Requested disk size cannot be smaller")
+        thing["sizeGb"] = asked.body["sizeGb"]
+        return self._done(zone)
+
+    def _attachDisk(self, zone: str, thing: dict[str, Any], asked: Asked) -> Answer:  # noqa: N802  # as above
+        name = asked.body["source"].rpartition("/")[2]
+        disk = self.things["disks"][f"{zone}/{name}"]
+        if disk.get("users"):
+            return self._done(zone, ("RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", "The disk is already being used"))
+        disk["users"] = [thing["selfLink"]]
+        thing["disks"].append({"deviceName": asked.body["deviceName"], "source": asked.body["source"]})
+        return self._done(zone)
+
+    def _detachDisk(self, zone: str, thing: dict[str, Any], asked: Asked) -> Answer:  # noqa: N802  # as above
+        name = asked.params["deviceName"]
+        gone = [d for d in thing["disks"] if d["deviceName"] == name]
+        if not gone:
+            return error(400, "invalid", f"No attached disk found with device name '{name}'")
+        thing["disks"] = [d for d in thing["disks"] if d["deviceName"] != name]
+        self.things["disks"][f"{zone}/{gone[0]['source'].rpartition('/')[2]}"]["users"] = []
+        return self._done(zone)
+
+
+def _good(labels: dict[str, str]) -> bool:
+    return len(labels) <= 64 and all(
+        re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", k) and _LABEL.fullmatch(v) for k, v in labels.items()
+    )

@@ -1,0 +1,95 @@
+"""A server of JSON whose answers a test writes down, or a whole cloud makes up."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One request."""
+
+    method: str
+    path: str
+    params: Mapping[str, str]
+    body: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def line(self) -> str:
+        """`POST /a/b`."""
+        return f"{self.method} {self.path}"
+
+
+Answer = tuple[int, Any]
+LOST = (0, None)
+"""No answer: the line is cut once the request was carried out."""
+
+
+class Web(ThreadingHTTPServer):
+    """`with Web(answer) as web:`; `answer` is given each request, one at a time."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, answer: Callable[[Asked], Answer]) -> None:
+        super().__init__(("127.0.0.1", 0), _OneRequest)
+        self.port = self.server_address[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.answer = answer
+        self.turn = threading.Lock()
+        self.asked: list[Asked] = []
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Who asked has gone."""
+
+
+class _OneRequest(BaseHTTPRequestHandler):
+    server: Web
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing is logged."""
+
+    def _any(self) -> None:
+        data = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
+        parts = urlsplit(self.path)
+        kind = self.headers.get("Content-Type") or ""
+        body = (json.loads(data) if "json" in kind else dict(parse_qsl(data))) if data else None
+        asked = Asked(
+            method=self.command,
+            path=unquote(parts.path),
+            params=dict(parse_qsl(parts.query, keep_blank_values=True)),
+            body=body,
+            headers=dict(self.headers),
+        )
+        with self.server.turn:
+            self.server.asked.append(asked)
+            try:
+                status, found = self.server.answer(asked)
+            except Exception as error:  # noqa: BLE001  # whoever asks has to see it
+                status, found = 599, f"the test's own server: {asked.line}: {error!r}"
+        if not status:
+            self.close_connection = True
+            return
+        out = (found if isinstance(found, str) else json.dumps(found)).encode() if found is not None else b""
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(out)))
+        self.end_headers()
+        self.wfile.write(out)
+
+    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _any  # noqa: N815  # the base class wants these names
