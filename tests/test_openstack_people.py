@@ -8,10 +8,11 @@ import pytest
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.spec.clouds import Network
 from declarative.state import Address, NodeState, Record
-from providers.cloud.faults import Answer, Scrub, classify
+from providers.cloud.faults import Answer, classify
 from providers.cloud.openstack import OpenStack
 from providers.cloud.openstack.codes import said
 from providers.cloud.openstack.offers import shape
+from providers.cloud.scrub import Scrub
 from providers.ssh.pair import make
 from tests.cloud_openstack.run import CREDENTIALS, OPTIONS, SECRETS, config
 from tests.cloud_openstack.server import IMAGE, NETWORK, PROJECT, REGION, SmallCloud, flavor

@@ -24,8 +24,8 @@ from declarative.provider import (
 from providers.cloud import settings
 from providers.cloud.any.said import said
 from providers.cloud.connection import Connection
-from providers.cloud.faults import Scrub
 from providers.cloud.limiter import limiter
+from providers.cloud.scrub import Scrub
 
 LOOKS = 5
 """How often a listing is begun anew that changed while its pages were read."""

@@ -12,9 +12,9 @@ from declarative.provider import Config, PermanentError, PermanentKind
 from providers.cloud import account, settings
 from providers.cloud.azure.codes import said
 from providers.cloud.connection import Connection
-from providers.cloud.faults import Scrub
 from providers.cloud.limiter import limiter
 from providers.cloud.rest import Form, Rest, Tokens, link, listed, pages
+from providers.cloud.scrub import Scrub
 
 ENDPOINT = "https://management.azure.com"
 LOGIN = "https://login.microsoftonline.com"

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from declarative.provider import PermanentKind, TransientKind
-from providers.cloud.faults import Answer, Kind, Said
+from providers.cloud.classes import Kind
+from providers.cloud.faults import Answer, Said
 
 _CODES: Mapping[Kind, str] = {
     TransientKind.THROTTLED: """

@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 from declarative.provider import Config, PermanentError, PermanentKind
 from providers.cloud import account, settings
 from providers.cloud.connection import Connection
-from providers.cloud.faults import Scrub
 from providers.cloud.gce import login
 from providers.cloud.gce.codes import said
 from providers.cloud.limiter import limiter
 from providers.cloud.rest import Form, Rest, Tokens, link
+from providers.cloud.scrub import Scrub
 
 ENDPOINT = "https://compute.googleapis.com"
 OPTIONS: Mapping[str, type | tuple[type, ...]] = dict.fromkeys(

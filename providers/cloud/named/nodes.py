@@ -20,7 +20,8 @@ from declarative.provider import (
 from declarative.state import Address, NodeState, Readiness, Record
 from providers.cloud import begin, marks
 from providers.cloud.account import Account, look_up, pauses
-from providers.cloud.faults import Kind, fault
+from providers.cloud.classes import Kind
+from providers.cloud.faults import fault
 from providers.cloud.hosts import Seen
 from providers.cloud.keys import Keys
 from providers.cloud.named.api import Api, Machine, Phase, Told, Wanted, name_of

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from declarative.provider import Thing
 from declarative.state import KINDS, Address, Record
 from providers.cloud.account import Account
-from providers.cloud.faults import Kind
+from providers.cloud.classes import Kind
 from providers.cloud.keys import Keys
 from providers.cloud.named.api import Api
 from providers.cloud.named.attachments import Attachments

@@ -13,10 +13,10 @@ from typing import Any
 from declarative.diagnostic import suggest
 from declarative.provider import PermanentError, PermanentKind
 from providers.cloud.connection import Connection
-from providers.cloud.faults import Scrub
 from providers.cloud.limiter import limiter
 from providers.cloud.openstack.answers import inside, listed, strange
 from providers.cloud.openstack.codes import said
+from providers.cloud.scrub import Scrub
 
 MARGIN = 120.0
 """Seconds before its end from which on a token is not used any more."""

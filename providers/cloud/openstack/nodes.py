@@ -15,7 +15,7 @@ from declarative.provider import TransientKind as Kind
 from declarative.state import Address, NodeState, Readiness, Record
 from providers.cloud import begin, marks
 from providers.cloud.account import look_up, pauses
-from providers.cloud.faults import MOST_SHOWN, fault
+from providers.cloud.faults import fault
 from providers.cloud.hosts import Seen
 from providers.cloud.marks import Mark
 from providers.cloud.openstack import answers, names
@@ -26,6 +26,7 @@ from providers.cloud.openstack.floating import Floating
 from providers.cloud.openstack.keys import NovaKeys
 from providers.cloud.openstack.once import extras
 from providers.cloud.openstack.region import Region
+from providers.cloud.scrub import MOST_SHOWN
 
 FIXED = ("backend", "region", "zone", "instance_type", "spot", "resources")
 """Inputs of a node that are those of its server: it is made anew to change them."""

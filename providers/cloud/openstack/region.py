@@ -9,12 +9,12 @@ from urllib.parse import quote
 
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud.connection import Connection
-from providers.cloud.faults import Scrub
 from providers.cloud.limiter import limiter
 from providers.cloud.openstack import answers
 from providers.cloud.openstack.answers import Server, Volume
 from providers.cloud.openstack.codes import said
 from providers.cloud.openstack.login import Login, Token
+from providers.cloud.scrub import Scrub
 
 PAGE = 1000
 """The most things of one answer; the cloud may give fewer."""
