@@ -3,20 +3,24 @@ request or its answer.
 """
 
 import os
+import signal
+import subprocess
+import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
 import pytest
 
-from declarative.provider import PermanentError, PermanentKind, token
-from declarative.retry import Policy, call
+from declarative.provider import PermanentError, PermanentKind
+from declarative.retry import call
 from declarative.spec.clouds import Network
 from declarative.state import Address, Record
 from providers.cloud.ec2 import Ec2
 from providers.cloud.marks import OWNER
 from providers.testing import NODE, VOLUME, Conformance
+from tests.cloud_ec2.fleet import FULL, QUICK, Fleet
 from tests.cloud_ec2.proxy import LUCK, Line
 from tests.cloud_ec2.run import REGION, SECRETS, ZONE, RunningEc2, config, provider
 
@@ -64,47 +68,37 @@ del Conformance  # it is no test itself
 
 # ------------------------------------------------------------------------------------------- chaos
 
+
 JOBS = 200 if os.environ.get("FLEETFORM_EXAMPLES") == "many" else 30
 SEEDS = (1, 2, 3, 4) if JOBS == 200 else (1,)
 WORKERS = 16 if JOBS == 200 else 8
-ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
-FULL = ZONES[1]
-QUICK = Policy(deadline=300.0, first=0.02, longest=0.3)
-ONCE = Policy(deadline=0.0)
-"""Where no request is lost, a fault that would pass is one of the code's: nobody waits to see it."""
+KILLED = JOBS if JOBS == 200 else 8
+NEVER = 10**6
 
 
-class Fleet:
-    """One lineage that makes nodes with a volume each, as the tool would: every call is tried again."""
+def no_room(asked):
+    """One zone has none."""
+    return "500=InsufficientInstanceCapacity" if asked.get("Placement.AvailabilityZone") == FULL else None
 
-    def __init__(self, port, folder, lineage, policy=ONCE):
-        self.policy = policy
-        self.provider = provider(port, folder, lineage, regions=(REGION,))
-        self.lineage = lineage
 
-    def create(self, kind, name, zone, *needs, **inputs):
-        """One thing: its record."""
-        place = {"region": REGION, "zone": zone} if kind != "attachment" else {}
-        record = Record(address=Address(kind, name), backend="aws", inputs={**place, **inputs})
-        made_of = token(self.lineage, record.address, 1, zone)
-        held = {need.address: need for need in needs}
-        outputs = call(
-            lambda: self.provider.create(record.address, made_of, record.inputs, held), policy=self.policy
-        )
-        return replace(record, outputs=outputs)
-
-    def pair(self, i):
-        """A node in the first zone that has room, and a volume on it."""
-        for zone in (*ZONES[i % 3 :], *ZONES[: i % 3]):
-            try:
-                node = self.create("node", f"gpu-{i}", zone, instance_type="t3.micro", fleet="gpu")
-                break
-            except PermanentError as error:
-                assert (error.kind, error.about, zone) == (PermanentKind.NO_CAPACITY, FULL, FULL)  # noqa: PT017
-        volume = self.create("volume", f"data-{i}", node.inputs["zone"], size="1GB")
-        inputs = {"rank": f"t-{i}", "node": f"gpu-{i}", "volume": f"data-{i}", "path": "/data"}
-        held = self.create("attachment", f"t-{i}.data-{i}", None, volume, node, **inputs)
-        return node, volume, held
+def check_pairs(port, folder, lineage, pairs):
+    """By EC2's own listing: `pairs` nodes, each with its volume; nothing twice, nothing that is nobody's."""
+    clean = provider(port, folder, lineage)
+    region = clean._account.region(REGION)
+    instances = [i for i in region.instances({}) if not i.gone]
+    assert {i.tags.get(OWNER) for i in instances} == {lineage}
+    assert sorted(i.tags["Name"] for i in instances) == sorted(f"gpu-{i}" for i in pairs)
+    assert not [i for i in instances if i.zone == FULL]
+    every = region.volumes({})
+    disks = [v for v in every if v.tags.get(OWNER) == lineage]
+    assert {v.tags.get("fleetform:disk-of") for v in every if v not in disks} <= {lineage}
+    assert sorted(v.tags["Name"] for v in disks) == sorted(f"data-{i}" for i in pairs)
+    names = {i.id: i.tags["Name"] for i in instances}
+    on = {v.tags["Name"]: [(names[held.instance], held.state) for held in v.held] for v in disks}
+    assert on == {f"data-{i}": [(f"gpu-{i}", "attached")] for i in pairs}
+    things = clean.inventory()
+    assert len(things) == len({t.address for t in things}) == 3 * len(pairs)
+    return things
 
 
 @pytest.mark.slow
@@ -116,30 +110,60 @@ def test_each_is_made_once_whatever_is_lost(tmp_path, seed):
     lineage = f"chaos-{seed}"
     # A server of its own: moto takes longer for each instance that it ever had.
     with RunningEc2() as ec2, Line(ec2.port, seed=seed) as line:
-        full = "500=InsufficientInstanceCapacity"
-        line.rules.append(lambda asked: full if asked.get("Placement.AvailabilityZone") == FULL else None)
+        line.rules.append(no_room)
         fleet = Fleet(line.port, tmp_path, lineage, QUICK)
-        with ThreadPoolExecutor(WORKERS) as pool:
-            made = list(pool.map(fleet.pair, range(JOBS)))
-        things = call(fleet.provider.inventory, policy=QUICK)
-        for node, volume, held in made[:5]:
-            for record in (held, node, volume):
-                call(partial(fleet.provider.delete, record), policy=QUICK)
-        spoilt = sum(n for (_, fault), n in line.seen.items() if fault)
+        made = fleet.pairs(JOBS, WORKERS)
+        spoilt = line.spoilt
         assert spoilt > JOBS
         assert {fault for _, fault in line.seen if fault} >= set(LUCK)
+        things = call(fleet.provider.inventory, policy=QUICK)
         assert {t.address: dict(t.outputs) for t in things} == {
             r.address: dict(r.outputs) for records in made for r in records
         }
-        assert len(things) == 3 * JOBS
-        clean = provider(ec2.port, tmp_path, lineage)
-        there = clean._instances._account.region(REGION)
-        alive = [i for i in there.instances({}) if not i.gone]
-        assert all(i.tags.get(OWNER) for i in alive)
-        mine = [i for i in alive if i.tags[OWNER] == lineage]
-        assert len(mine) == JOBS - 5
-        assert not [i for i in mine if i.zone == FULL]
-        assert len(clean.inventory()) == 3 * (JOBS - 5)
+        check_pairs(ec2.port, tmp_path, lineage, range(JOBS))
+        for node, volume, held in made[:5]:
+            for record in (held, node, volume):
+                call(partial(fleet.provider.delete, record), policy=QUICK)
+        check_pairs(ec2.port, tmp_path, lineage, range(5, JOBS))
+        print(f"seed {seed}: {sum(line.seen.values())} requests, {spoilt} spoilt")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_is_made_once_whoever_is_killed(tmp_path, seed):
+    """The same by a process that is killed five times: each time while a create of its is carried out."""
+    lineage = f"killed-{seed}"
+    with RunningEc2() as ec2, Line(ec2.port, seed=seed) as line:
+        doomed: list[subprocess.Popen] = []
+        begun = threading.Event()
+        made: set[tuple[str, str]] = set()
+        wanted = [0]
+
+        def kill(asked):
+            if asked["Action"] not in ("RunInstances", "CreateVolume", "AttachVolume"):
+                return None
+            made.add((asked["Action"], asked.get("ClientToken") or asked["VolumeId"]))
+            if len(made) < wanted[0]:
+                return None
+            wanted[0] = NEVER
+            assert begun.wait(60)
+            doomed[-1].kill()
+            return "lost"
+
+        line.rules += [no_room, kill]
+        argv = [sys.executable, "-m", "tests.cloud_ec2.fleet", line.port, tmp_path, lineage, KILLED, WORKERS]
+        for nth in range(6):
+            begun.clear()
+            wanted[0] = (nth + 1) * 3 * KILLED // 6 if nth < 5 else NEVER
+            with subprocess.Popen(list(map(str, argv))) as process:
+                doomed.append(process)
+                begun.set()
+                try:
+                    assert process.wait(600) == (-signal.SIGKILL if nth < 5 else 0)
+                finally:
+                    process.kill()
+        check_pairs(ec2.port, tmp_path, lineage, range(KILLED))
+        print(f"seed {seed}: {sum(line.seen.values())} requests, {line.spoilt} spoilt, 5 kills")
 
 
 # ------------------------------------------------------------------------------------------ tokens

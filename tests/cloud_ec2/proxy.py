@@ -59,6 +59,11 @@ class Line(ThreadingHTTPServer):
         """How often an action was asked for."""
         return sum(n for (asked, _), n in self.seen.items() if asked == action)
 
+    @property
+    def spoilt(self) -> int:
+        """How many requests went wrong."""
+        return sum(n for (_, fault), n in self.seen.items() if fault)
+
     def fate(self, asked: Asked) -> str | None:
         """What goes wrong with this one."""
         with self._turn:
