@@ -59,6 +59,12 @@ class Line(ThreadingHTTPServer):
         """How often an action was asked for."""
         return sum(n for (asked, _), n in self.seen.items() if asked == action)
 
+    def still(self) -> None:
+        """Nothing goes wrong from now on."""
+        with self._turn:
+            self.rules.clear()
+            self._chance = None
+
     @property
     def spoilt(self) -> int:
         """How many requests went wrong."""
