@@ -20,8 +20,9 @@ from declarative.spec.clouds import Network
 from declarative.state import Address, Record
 from providers.cloud.ec2 import Ec2
 from providers.cloud.marks import OWNER
-from providers.testing import NODE, VOLUME, Conformance
+from providers.testing import NODE, VOLUME, Conformance, Crowd, Spoilt
 from tests.cloud_ec2.fleet import FULL, QUICK, Fleet
+from tests.cloud_ec2.light import light
 from tests.cloud_ec2.proxy import LUCK, Line
 from tests.cloud_ec2.run import REGION, SECRETS, ZONE, RunningEc2, config, provider
 
@@ -52,6 +53,7 @@ class TestEc2(Conformance):
     backend = "aws"
     ranks = False  # nothing is behind moto's instances here: see tests/hosts/test_instances.py
     many = 7
+    crowd = 0  # moto takes seconds to list so many: see TestEc2Crowd
     node_inputs = MappingProxyType({**NODE, **PLACE, "backend": "aws", "instance_type": "t3.micro"})
     volume_inputs = MappingProxyType({**VOLUME, **PLACE, "backend": "aws"})
     larger = MappingProxyType({**volume_inputs, "size": "2GB", "tags": {"team": "a"}})
@@ -63,8 +65,55 @@ class TestEc2(Conformance):
     def make(self, folder, lineage):
         return Bare(config(self.port, folder, lineage))
 
+    @pytest.fixture(autouse=True)
+    def line(self, server):
+        with Line(self.port) as line:
+            self.bad = line
+            yield
 
-del Conformance  # it is no test itself
+    def spoiled(self, folder, lineage, how):
+        rules = {
+            Spoilt.LOST: lambda a: "lost" if a["Action"] in ("RunInstances", "CreateVolume") else None,
+            Spoilt.SENSELESS: lambda _: "<html><body>Welcome!</body></html>",
+            Spoilt.DENIED: lambda _: "401=AuthFailure",
+        }
+        if how is Spoilt.NOBODY:
+            return Bare(config(1, folder, lineage))
+        self.bad.rules[:] = [rules[how]]
+        return Bare(config(self.bad.port, folder, lineage))
+
+
+class TestEc2Crowd(Crowd):
+    """1,100 nodes, against a server that is light."""
+
+    backend = "aws"
+    node_inputs = TestEc2.node_inputs
+
+    @pytest.fixture(autouse=True)
+    def server(self):
+        with light() as server:
+            self.port = server.port
+            self.light = server.answer
+            yield
+
+    def make(self, folder, lineage):
+        return Bare(config(self.port, folder, lineage))
+
+    def gather(self, place, wanted):
+        """As `create` would have written it."""
+        account = place.provider._instances._account
+        return [
+            replace(r, outputs={"id": self.light.add(token, account.tags(mark))})
+            for r, token in ((r, place.token(r)) for r in wanted)
+            for mark in [account.mark(r.address, token, r.inputs)]
+        ]
+
+    def disperse(self, place, made):
+        """The server goes with the test."""
+        assert self.light.pages
+
+
+del Conformance, Crowd  # they are no tests themselves
 
 
 # ------------------------------------------------------------------------------------------- chaos

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -190,6 +191,19 @@ def launch(attempt: str, *commands: str, **options: Any) -> Launch:
     return Launch(attempt=attempt, commands=commands, **{**plain, **options})
 
 
+class Spoilt(StrEnum):
+    """How the way to a place is bad."""
+
+    LOST = "lost"
+    """Creates are carried out, and their answers never arrive."""
+    NOBODY = "nobody"
+    """Nobody listens."""
+    SENSELESS = "senseless"
+    """Every answer is a success, and no answer to what was asked: the page of a gateway."""
+    DENIED = "denied"
+    """The credentials are refused."""
+
+
 class Base:
     """What a subclass of the suite says of its provider, and what the tests are given."""
 
@@ -203,12 +217,21 @@ class Base:
     ranks = True
     many = 12
     """How many things a listing has to be complete for: more than a page holds."""
+    crowd = 1100
+    """The same for nodes. 0 where so many cannot be had; a class of its own may make them of something light:
+    see `Crowd`.
+    """
     ready_seconds = 120.0
     rank_seconds = 30.0
 
     def make(self, folder: Path, lineage: str) -> Provider:
         """A provider of a project in `folder`, whose things belong to `lineage`."""
         raise NotImplementedError
+
+    def spoiled(self, folder: Path, lineage: str, how: Spoilt) -> Provider | None:
+        """The same provider with a bad way to its place; None where there is none to be spoiled."""
+        del folder, lineage, how
+        return None
 
     @pytest.fixture
     def place(self, tmp_path: Path) -> Iterator[Place]:

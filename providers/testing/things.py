@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from declarative.provider import PermanentError, ProviderError, TransientError
+from declarative.provider import Checks, PermanentError, ProviderError, Recalls, TransientError
 from declarative.state import Address, NodeState, Record
 from providers.testing.place import Base, Place, launch
 
@@ -192,6 +192,32 @@ class Things(Base):
                 assert isinstance(error, TransientError | PermanentError)  # noqa: PT017  # never the base
                 assert error.summary  # noqa: PT017
         assert p.inventory() == ()
+
+    def test_a_recalled_thing_is_there(self, place: Place) -> None:
+        """By its id alone, and unchanged; what was deleted is never recalled as a thing."""
+        provider = place.provider
+        if not isinstance(provider, Recalls):
+            pytest.skip("this provider knows things by what is written on them alone")
+        made = [place.node("gpu-0"), place.node("gpu-1"), *([place.volume()] if self.volumes else [])]
+        found = provider.recall(made)
+        for record in made:
+            thing = found[record.address]
+            assert thing is not None
+            assert (thing.address, dict(thing.actual)) == (record.address, {})
+        place.provider.delete(made[1])
+        found = provider.recall(made)
+        assert [a for a, thing in found.items() if thing] == [r.address for r in made if r is not made[1]]
+
+    def test_a_check_finds_nothing_and_makes_nothing(self, place: Place) -> None:
+        """Of what can be made there is nothing to say."""
+        provider = place.provider
+        if not isinstance(provider, Checks):
+            pytest.skip("this provider does not look ahead")
+        wanted = {Address("node", "gpu-0"): self.node_inputs}
+        if self.volumes:
+            wanted[Address("volume", "data-0")] = self.volume_inputs
+        assert list(provider.check(wanted)) == []
+        assert provider.inventory() == ()
 
     # ---------------------------------------------------------------------------------- readiness
 

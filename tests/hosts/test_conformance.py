@@ -42,6 +42,7 @@ class Hosts(Place):
 @pytest.mark.slow
 class TestSsh(Conformance):
     backend = "ssh"
+    crowd = 0  # each node is a host
 
     @pytest.fixture(autouse=True)
     def hosts(self, machines: Machines) -> None:
