@@ -89,6 +89,10 @@ def test_from_plan_to_destroy(project, ec2):
 
     project.run("destroy", "--auto-approve", env=ENV)
     assert there(project, ec2.port, **regions) == {}
+    lineage = project.run("state", "pull", env=ENV).json["lineage"]
+    account = run.provider(ec2.port, project.path, lineage, **regions)._instances._account
+    for region in account.regions():
+        assert lineage not in str(region.ask("DescribeKeyPairs"))
 
 
 def test_an_image_that_is_looked_for_a_cluster_and_what_is_reserved(project, ec2):

@@ -168,9 +168,31 @@ def test_another_machines_key_is_not_replaced(tmp_path):
     pair = answer(
         "DescribeKeyPairs", f"<keySet><item><keyName>fleetform-ours</keyName>{tags}</item></keySet>"
     )
+    there = {"DescribeKeyPairs": pair, "ImportKeyPair": refusal("InvalidKeyPair.Duplicate")}
+    file = tmp_path / ".fleetform" / "keys" / "ours"
+    for _ in range(2):
+        with pytest.raises(PermanentError, match=r"is not here.*us-east-1 is SHA256:other") as caught:
+            create(tmp_path, there)
+        assert caught.value.kind is PermanentKind.AUTH
+        assert not file.exists()  # one that nodes do not let in would be taken for theirs
+    make(file)
     with pytest.raises(PermanentError, match="have another key than") as caught:
-        create(tmp_path, {"DescribeKeyPairs": pair, "ImportKeyPair": refusal("InvalidKeyPair.Duplicate")})
+        create(tmp_path, there)
     assert caught.value.kind is PermanentKind.CONFLICT
+    assert file.exists()
+
+
+def test_a_key_is_not_made_where_another_region_has_nodes_with_one(tmp_path):
+    """They were made on another machine. One that cannot be asked has none."""
+    ours = tag_set({"fleetform:owner": "ours"})
+    pair = answer(
+        "DescribeKeyPairs", f"<keySet><item><keyName>fleetform-ours</keyName>{ours}</item></keySet>"
+    )
+    two = (REGION, "us-west-2")
+    with pytest.raises(PermanentError, match=r"is not here.*nodes in us-west-2 were made with one"):
+        create(tmp_path, {"DescribeKeyPairs": pair}, regions=two)
+    assert not (tmp_path / ".fleetform" / "keys" / "ours").exists()
+    assert create(tmp_path, {"DescribeKeyPairs": refusal("OptInRequired")}, regions=two)
 
 
 def test_a_pair_that_is_not_listed_yet_is_waited_for(tmp_path):

@@ -124,6 +124,21 @@ def test_spot_keeps_a_price_cap_though_its_price_is_unknown():
     assert "max_price" not in dear
 
 
+def test_the_cap_of_a_task_is_kept_by_that_of_its_fleet():
+    """Before the node is made, and once it is there."""
+    fleet, world = {**SPOT, "nodes": "0..1", "max_price": 30}, World()
+    task = {"name": "train", "resources": {"gpu": "H100:8"}, "spot_policy": "auto"}
+    for cap, fits in ((30, True), (20, False)):
+        plan = planned(world, fleet, tasks=[{**task, "max_price": cap}])
+        assert (len(made(plan)), len(plan.unplaced)) == ((1, 0) if fits else (0, 1))
+    (rank,) = plan.unplaced[0].ranks
+    assert {r.code for r in rank.rejections} == {"price"}
+    world.apply(planned(world, fleet, tasks=[{**task, "max_price": 30}]))
+    assert planned(world, fleet, tasks=[{**task, "max_price": 30}]).actions == ()
+    assert planned(world, fleet, tasks=[{**task, "max_price": 40, "name": "other"}]).unplaced == ()
+    assert planned(world, fleet, tasks=[{**task, "max_price": 20, "name": "other"}]).unplaced
+
+
 def test_a_cap_that_goes_below_what_a_node_was_asked_for_with_means_another_node():
     world = World()
     world.apply(planned(world, {**SPOT, "max_price": 30}))

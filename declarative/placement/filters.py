@@ -49,7 +49,7 @@ def place_reason(task: Task, kind: Kind) -> Reason | None:
         return Reason("spot", "spot; the task asks for on-demand")
     if task.spot_policy is SpotPolicy.SPOT and not kind.spot:
         return Reason("spot", "on-demand; the task asks for spot")
-    return price_reason(task.max_price, kind.price, "the task") or able_reason(task, kind)
+    return price_reason(task.max_price, kind.bound, "the task") or able_reason(task, kind)
 
 
 def able_reason(task: Task, kind: Kind) -> Reason | None:

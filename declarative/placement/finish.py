@@ -142,6 +142,7 @@ def _new_node(board: Board, launch: Launch, name: str) -> Node:
         shape=kind.shape,
         total=kind.total,
         price=kind.price,
+        most=kind.most,
         spot=kind.spot,
         readiness=Readiness(state=NodeState.READY, reason="to be launched", can=kind.can),
         new=True,

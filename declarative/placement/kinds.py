@@ -29,6 +29,13 @@ class Kind:
     price: float | None
     spot: bool
     can: frozenset[str] | None = None
+    most: float | None = None
+    """USD an hour that it never costs more than, where its price is unknown."""
+
+    @property
+    def bound(self) -> float | None:
+        """What a price cap is held against; None if nobody knows."""
+        return self.most if self.price is None else self.price
 
     @property
     def cost(self) -> float:
@@ -58,6 +65,7 @@ def of_node(node: Node) -> tuple[Any, ...]:
         node.price,
         node.spot,
         node.readiness.can,
+        node.most,
     )
 
 
@@ -74,6 +82,7 @@ def of_offer(offer: Offer, fleet: Fleet) -> tuple[Any, ...]:
         offer.price,
         offer.spot,
         offer.can,
+        fleet.max_price if offer.bids and offer.price is None else None,
     )
 
 
@@ -98,4 +107,5 @@ def by_name(kind: Kind) -> tuple[object, ...]:
         (shape.cpu, shape.memory_mib, shape.gpus, shape.gpu_name or "", shape.gpu_memory_mib or 0),
         (shape.disk_mib or 0, shape.disk_mib is None, shape.gpu_memory_mib is None, shape.gpu_vendor or ""),
         (kind.can is None, sorted(kind.can or ())),
+        -1.0 if kind.most is None else kind.most,
     )

@@ -32,6 +32,8 @@ class Node:
     """Why it takes no new work although it is ready: it is about to be replaced or deleted."""
     new: bool = False
     offer: Offer | None = None
+    most: float | None = None
+    """See `Kind.most`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

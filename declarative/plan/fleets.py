@@ -136,6 +136,7 @@ def node_of(record: Record, readiness: Readiness, held: Mapping[int, str]) -> No
         spot=offer.spot,
         readiness=readiness,
         held=held,
+        most=record.inputs.get("max_price") if offer.price is None else None,
     )
 
 

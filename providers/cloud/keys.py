@@ -42,14 +42,22 @@ class Keys:
     def _read(self) -> Login:
         if self._login is None:
             if not self.file.exists():
-                summary = f"the private key of this state's nodes is not here: there is no {self.file}"
-                hint = (
-                    "bring it from the machine that made the first node; or name a file that all of a team "
-                    "have under `options.identity_file`"
-                )
-                raise PermanentError(PermanentKind.AUTH, summary, about="identity_file", hint=hint)
+                raise self._missing()
             self._login = Login(self.file)
         return self._login
+
+    def _missing(self, why: str = "") -> PermanentError:
+        summary = f"the private key of this state's nodes is not here: there is no {self.file}{why}"
+        hint = (
+            "bring it from the machine that made the first node; or name a file that all of a team "
+            "have under `options.identity_file`"
+        )
+        return PermanentError(PermanentKind.AUTH, summary, about="identity_file", hint=hint)
+
+    def _unmade(self) -> None:
+        """Take back a key that was made just now: nodes have another one, and it would be taken for that."""
+        self.file.unlink(missing_ok=True)
+        self._login, self._fresh = None, False
 
     def made(self) -> Login:
         """The key; one for this state is made where the user names none and there is none yet."""

@@ -26,6 +26,7 @@ class Ec2Keys(Keys):
 
     def __init__(self, account: Account) -> None:
         super().__init__(account)
+        self._regions = account.regions
         self._there: set[str] = set()
 
     @property
@@ -36,11 +37,27 @@ class Ec2Keys(Keys):
     def bring(self, region: Region) -> Login:
         """Have the key, and its pair in a region; `PermanentError` if there is another's pair."""
         with self._turn:
+            if self._login is None and not self._account.options.get("identity_file"):
+                self._look_elsewhere(region)
             login = self._made()
             if region.name not in self._there:
                 self._import(region, login)
                 self._there.add(region.name)
             return login
+
+    def _look_elsewhere(self, region: Region) -> None:
+        """Before a key is made: nodes in another region may have one already, which is on another machine."""
+        if self.file.exists():
+            return
+        for other in self._regions():
+            if other.name != region.name and self._asked(other):
+                raise self._missing(f", and nodes in {other.name} were made with one")
+
+    def _asked(self, region: Region) -> bool:
+        try:
+            return self.there(region)
+        except PermanentError:
+            return False  # who may not look there has made nothing there
 
     def forgotten(self, region: Region) -> None:
         """Somebody says that the pair is not there any more."""
@@ -70,6 +87,9 @@ class Ec2Keys(Keys):
                 return
         if tags.get(FINGERPRINT) != login.fingerprint or tags.get(marks.OWNER) != self._account.owner:
             have = tags.get(FINGERPRINT) or "unknown"
+            if self._fresh:
+                self._unmade()
+                raise self._missing(f", and EC2's key pair {self.name} in {region.name} is {have}")
             summary = (
                 f"the nodes of this state in {region.name} have another key than {self.file}: EC2's key pair "
                 f"{self.name} is {have}, the file's is {login.fingerprint}"
