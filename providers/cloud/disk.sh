@@ -177,7 +177,7 @@ target() { # TARGET: for users who may mount nothing themselves
   done
   # As the runner does it. Where that works, nobody else has to see it.
   if setpriv --reuid="${owner%:*}" --regid="${owner#*:}" --clear-groups \
-    unshare --user --map-current-user --keep-caps --mount mount --bind "$folder" "$1" 2>/dev/null; then return; fi
+    unshare --user --map-current-user --keep-caps --mount mount --bind "$folder" "$1" 2>/dev/null 9>&-; then return; fi
   at "$1"
   [ -z "$there" ] && [ -z "$(ls -A -- "$1")" ] || return 0
   mount --bind "$folder" "$1" 2>/dev/null
