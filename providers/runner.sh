@@ -379,8 +379,9 @@ task() { # OPTION...: becomes the task's first process, and keeps its pid from h
   # Root can mount in a namespace of its own; so can a user where the machine lets him be root in one.
   [ -z "$mounts" ] || for how in '' '--user --map-current-user --keep-caps'; do
     # shellcheck disable=SC2086  # words
-    if unshare $how --mount --propagation private mount --bind "$d" "$d" 2>/dev/null; then
-      exec unshare $how --mount --propagation private sh "$self" _mount "$id" "$@"
+    if unshare $how --mount --propagation slave mount --bind "$d" "$d" 2>/dev/null; then
+      # What its host unmounts goes from there as well: else the disk of another's volume would be held by it.
+      exec unshare $how --mount --propagation slave sh "$self" _mount "$id" "$@"
     fi
   done
   begin "$@"

@@ -17,6 +17,7 @@ from declarative.provider import (
     Thing,
     TransientError,
 )
+from declarative.resource import VOLUME_ID
 from declarative.state import Address, NodeState, RankStatus, Readiness, Record
 from providers.cloud.disks import Disks, OnNode
 from providers.cloud.hosts import Hosts, Seen
@@ -84,6 +85,9 @@ class Attachments(Protocol):
 class Cloud:
     """What all drivers have in common; each adds `offers` and `inventory`."""
 
+    ADOPTS = False
+    """Whether volumes that somebody else made can be taken on."""
+
     RESERVES = False
     """Whether the cloud has capacity reservations, and the driver knows them."""
 
@@ -122,6 +126,10 @@ class Cloud:
                     raise self._unreserved(address)
                 return self._nodes.create(address, token, inputs)
             case "volume":
+                if VOLUME_ID in inputs and not self.ADOPTS:
+                    summary = f"{address}: volumes of this cloud cannot be adopted yet"
+                    hint = "remove `volume_id`, and write `size`: then one is made"
+                    raise PermanentError(PermanentKind.INVALID, summary, about=VOLUME_ID, hint=hint)
                 return self._volumes.create(address, token, inputs)
             case "attachment":
                 return self._attachments.create(address, token, inputs, needs)

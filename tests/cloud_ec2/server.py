@@ -76,6 +76,7 @@ class Ec2:
         self.backend = backend
         self.turn = threading.Lock()
         self.tokens = {}
+        self.asked = set()
 
     def __call__(self, environ, start):
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
@@ -102,6 +103,7 @@ class Ec2:
             return self.once(environ, asked)
         if action == "AttachVolume":
             self.check_attach(environ, asked)
+            self.asked.add(asked["VolumeId"])
         if action == "DeleteVolume":
             volume = self.of(environ).volumes.get(asked["VolumeId"])
             if volume is not None and volume.attachment:
@@ -116,11 +118,12 @@ class Ec2:
 
     def disks(self, environ):
         """Whoever has machines hears which disks are on them."""
+        # Not those that an instance begins with.
         held = ((v, v.attachment) for v in self.of(environ).volumes.values() if v.attachment)
         found = {
             v.id: {"instance": a.instance.id, "device": a.device, "size": int(v.size)}
             for v, a in held
-            if a.instance.state != "terminated"
+            if a.instance.state != "terminated" and v.id in self.asked
         }
         (self.folder / "new").write_text(json.dumps(found))
         (self.folder / "new").rename(self.folder / "disks")

@@ -47,6 +47,8 @@ class Disks:
         """`network` is the name of the machines'. With `xen` a disk says nothing of itself."""
         self.folder, self.network, self.xen = folder, network, xen
         self.plugged: dict[str, Plugged] = {}
+        self.busy = False
+        """Whether a disk that is mounted stays until its machine ends, as on EC2; else that is a fault."""
         self._sizes: dict[str, float] = {}
         self._count = 0
 
@@ -92,7 +94,10 @@ class Disks:
 
     def unplug(self, volume: str) -> None:
         """Take it away; one that is mounted there is a fault, as it is a loss of data."""
-        disk = self.plugged.pop(volume)
+        disk = self.plugged[volume]
+        if self.busy and disk.machine.runs and disk.mounted:
+            return
+        del self.plugged[volume]
         devices = disk.machine.folder / "devices"
         if disk.machine.runs:
             assert not disk.mounted, f"{volume} is taken away, and still mounted"

@@ -193,6 +193,11 @@ def test_what_is_in_use_is_not_taken_away(ground):
     ground.machine.sh(f"cd {folder} && setsid -f sleep 600 </dev/null >/dev/null 2>&1")
     assert ground.ask("unmount", volume)[1].startswith("FLEETFORM-ERR busy")
     ground.machine.sh("pkill -f '^sleep 600$'")
+    until(lambda: ground.ask("unmount", volume)[0] == 0, 60)
+    ground.mounted(volume)
+    # One that only runs beside it does not hold it; one that has taken it for itself does.
+    ground.machine.sh("setsid -f unshare --mount --propagation slave sleep 602 </dev/null >/dev/null 2>&1")
+    until(lambda: ground.inside("pgrep", "-f", "^sleep 602$")[0] == 0, 60)
     ground.unmounted(volume)
     ground.mounted(volume)
     ground.machine.sh("setsid -f unshare --mount --propagation private sleep 601 </dev/null >/dev/null 2>&1")
@@ -203,8 +208,11 @@ def test_what_is_in_use_is_not_taken_away(ground):
 
 
 def test_it_is_shown_where_nothing_is(ground):
-    """To the whole node, for ranks that may mount nothing."""
+    """To the whole node, for ranks that may mount nothing; else the folder is made, and no more."""
     volume, other = ground.disk(), ground.disk()
+    ground.mounted(volume, target="/mine")
+    assert ground.machine.sh("ls -A /mine; stat -c %U /mine") == "root\n"
+    ground.machine.sh("mv /usr/bin/unshare /usr/bin/unshare.real && ln -s /bin/false /usr/bin/unshare")
     ground.machine.sh("mkdir -p /full && touch /full/file && ln -s /etc /link && mkdir -m 777 /open")
     folder = ground.mounted(volume, target="/data/here")
     assert ground.machine.sh(f"test /data/here -ef {folder} && echo same") == "same\n"
@@ -217,6 +225,7 @@ def test_it_is_shown_where_nothing_is(ground):
     ground.unmounted(volume)
     ground.unmounted(other)
     assert ground.machine.sh("ls /data/here") == ""
+    ground.machine.sh("mv /usr/bin/unshare.real /usr/bin/unshare")
 
 
 @pytest.mark.parametrize(

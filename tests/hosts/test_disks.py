@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli import fleet, task, volume
+from tests.cli import fleet, release, task, until, volume
 from tests.cloud_ec2.run import REGION, SECRETS, ZONE, provider
 from tests.hosts import disks
 from tests.hosts.test_gangs import RENDEZVOUS
@@ -115,3 +115,56 @@ def test_the_whole_story(cloud: Cloud, project: Account, tmp_path: Path) -> None
     assert project.logs("again") == "by 3\n"
     project.run("destroy", "--auto-approve")
     assert volumes(cloud, tmp_path, project) == {}
+
+
+@pytest.fixture
+def xen(able: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    """One machine, whose disks do not say which they are."""
+    yield from made(tmp_path / "cloud", monkeypatch, count=1, xen=True)
+
+
+RESIZE = """\
+#!/bin/sh
+echo grown "$@" >>/var/tmp/resized
+"""
+
+
+def test_what_becomes_of_a_node_becomes_of_its_volumes(xen: Cloud, project: Account, tmp_path: Path) -> None:
+    """Mounted again after a reboot, grown while a rank runs, given up with a node that is silent."""
+    machine = xen.machines[0]
+    root = backend(xen.port, ssh_user="root")
+    nodes = fleet("gpu", "0..1", backends=["aws"], resources={"cpu": 2})
+    disk = data(prevent_destroy=False)
+
+    def count(name: str, *more: str) -> dict[str, Any]:
+        return task(name, "echo x >>/data/n && wc -l </data/n", *more, volumes=["data:/data"])
+
+    project.declare(root, nodes, disk, count("one"))
+    project.apply("--wait")
+    assert project.logs("one") == "1\n"
+
+    machine.reboot()
+    project.declare(root, nodes, disk, count("two", release(Path("/var/tmp/go"))))
+    project.apply()
+    until(lambda: project.logs("two") == "2\n", "the second rank to read")
+
+    # The kernel grows an ext4 for CAP_SYS_RESOURCE alone, which tests may be without: so they see who asks.
+    machine.sh(f"cat >/usr/sbin/resize2fs <<'END'\n{RESIZE}END\n")
+    larger = {**disk, "size": "2GB"}
+    project.declare(root, nodes, larger, count("two", release(Path("/var/tmp/go"))))
+    assert project.ids() == ["update:volume/data"]
+    project.apply()
+    (asked,) = machine.sh("cat /var/tmp/resized").splitlines()
+    (plugged,) = xen.disks.plugged.values()
+    assert asked == f"grown {plugged.paths[0]}"
+    assert xen.disks.image(next(iter(xen.disks.plugged))).stat().st_size == 2 << 30
+    machine.sh("touch /var/tmp/go")
+    project.apply("--wait")
+    assert project.ranks("two")[0]["state"] == "succeeded"
+
+    machine.cut()
+    xen.disks.busy = True
+    project.run("destroy", "--auto-approve")
+    assert volumes(xen, tmp_path, project) == {}
+    assert project.status()["nodes"] == []
+    until(lambda: not machine.runs, "its machine to be off")

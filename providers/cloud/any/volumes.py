@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from declarative.provider import PermanentError, PermanentKind, Thing, TransientError, TransientKind
-from declarative.resource import VOLUME_ID
 from declarative.state import Address, Record
 from providers.cloud.account import gibibytes, look_up, pauses
 from providers.cloud.any.account import Account, At, first_of_each
@@ -43,10 +42,6 @@ class Volumes:
 
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. It ends when the disk is there."""
-        if VOLUME_ID in inputs:
-            summary = f"{address}: a volume of {self._account.CLOUD} cannot be adopted"
-            hint = "remove `volume_id`, and write `size`: then one is made"
-            raise PermanentError(PermanentKind.INVALID, summary, about=VOLUME_ID, hint=hint)
         at = self._account.at(inputs.get("region"))
         written = Written(owner=self._account.owner, token=token, address=address, inputs=dict(inputs))
         wanted = Wanted(

@@ -31,6 +31,8 @@ class Ec2(Cloud):
 
     RESERVES = True
 
+    ADOPTS = True
+
     def __init__(self, config: Config) -> None:
         self._account = Account(config)
         keys = Ec2Keys(self._account)

@@ -1,0 +1,106 @@
+"""What all clouds do with volumes and attachments: `providers.cloud.provider`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
+from declarative.state import Address, Record
+from providers.cloud.disks import OnNode
+from providers.cloud.provider import Cloud
+
+NODE = Record(address=Address("node", "gpu-0"), backend="lab", inputs={}, outputs={"id": "i-1"})
+VOLUME = Record(
+    address=Address("volume", "data"), backend="lab", inputs={"size": "1GB"}, outputs={"id": "vol-1"}
+)
+HELD = Record(address=Address("attachment", "a-0.data"), backend="lab", inputs={}, outputs={"id": "held"})
+
+
+class Parts:
+    """A driver, and the node's disks, that say what they were asked for."""
+
+    def __init__(self, unmount: Callable[[], None] = lambda: None, **on_node: Any) -> None:
+        self.asked: list[str] = []
+        self._unmount = unmount
+        self.found: OnNode | None = OnNode(id="vol-1", node=NODE, size=2, ours=True, **on_node)
+
+    def on_node(self, have: Record) -> OnNode | None:
+        return self.found
+
+    def delete(self, have: Record, *, wait: bool = True) -> None:
+        self.asked.append("detach" if wait else "detach, and do not wait")
+
+    def update(self, have: Record, token: str, inputs: Any) -> dict[str, Any]:
+        self.asked.append("update")
+        return dict(have.outputs)
+
+    def unmount(self, disk: OnNode, about: str) -> None:
+        self.asked.append("unmount")
+        self._unmount()
+
+    def grow(self, volume: Record, disk: OnNode) -> None:
+        self.asked.append("grow")
+
+
+def cloud(parts: Any) -> Cloud:
+    found = Cloud(Config(backend="lab", project_dir=Path(), lineage="us"), parts, parts, parts, parts)
+    found._mounts = parts
+    return found
+
+
+def away() -> None:
+    raise TransientError(TransientKind.NOT_SENT, "it is silent", away=True)
+
+
+def busy() -> None:
+    raise TransientError(TransientKind.BUSY, "somebody is in it")
+
+
+def test_it_is_unmounted_before_it_is_detached():
+    parts = Parts()
+    cloud(parts).delete(HELD)
+    assert parts.asked == ["unmount", "detach"]
+
+
+def test_where_nobody_has_mounted_anything_nobody_is_asked():
+    """The node was never ready; or there is none that runs."""
+    parts = Parts(taken=False)
+    cloud(parts).delete(HELD)
+    parts.found = None
+    cloud(parts).delete(HELD)
+    assert parts.asked == ["detach", "detach"]
+
+
+def test_what_is_in_use_is_not_detached():
+    parts = Parts(busy)
+    for _ in range(3):
+        with pytest.raises(TransientError):
+            cloud(parts).delete(HELD)
+    assert parts.asked == ["unmount"] * 3
+
+
+def test_a_node_that_is_silent_again_is_not_waited_for():
+    """Its end is that of its attachments: nothing would ever be deleted if that had to wait for it."""
+    parts = Parts(away)
+    found = cloud(parts)
+    with pytest.raises(TransientError):
+        found.delete(HELD)
+    found.delete(HELD)
+    assert parts.asked == ["unmount", "unmount", "detach, and do not wait"]
+
+
+@pytest.mark.parametrize(("size", "asked"), [("2GB", ["update", "grow"]), ("1GB", ["update"])])
+def test_a_filesystem_grows_with_its_volume(size, asked):
+    parts = Parts()
+    cloud(parts).update(VOLUME, "t", {"size": size})
+    assert parts.asked == asked
+
+
+def test_a_cloud_that_cannot_adopt_says_so():
+    with pytest.raises(PermanentError, match="cannot be adopted") as caught:
+        cloud(Parts()).create(VOLUME.address, "t", {"volume_id": "vol-2"}, {})
+    assert (caught.value.kind, caught.value.about) == (PermanentKind.INVALID, "volume_id")
