@@ -59,6 +59,8 @@ def test_an_endpoint_is_what_os_auth_url_has(cloud, stack):
     assert cloud.count("POST", "/identity/v3/auth/tokens") == 4
     with pytest.raises(PermanentError, match="as of version 3"):
         stack(endpoint=cloud.endpoint + "/v2.0").inventory()
+    with pytest.raises(PermanentError, match="is not keystone"):
+        stack(endpoint=cloud.endpoint.replace("identity", "image")).inventory()
     with pytest.raises(PermanentError, match="names no `endpoint`") as caught:
         stack(endpoint=None).inventory()
     assert "OS_AUTH_URL" in str(caught.value.hint)

@@ -487,6 +487,8 @@ class _OneRequest(BaseHTTPRequestHandler):
             self._answer(status, data, headers)
 
     def _let_in(self) -> None:
+        if self.path.endswith("/v3/auth/tokens"):
+            raise Refusal(404, "no login here", "itemNotFound")
         if self.headers.get("X-Auth-Token") not in self.server.tokens:
             raise Refusal(401, "The request you have made requires authentication.", "error")
         version = self.headers.get("OpenStack-API-Version", "")

@@ -18,6 +18,8 @@ from providers.cloud.openstack.answers import inside, listed, strange
 from providers.cloud.openstack.codes import said
 from providers.cloud.scrub import Scrub
 
+_ANOTHERS = (300, 301, 302, 404, 405)
+"""Statuses of servers that know of no logins."""
 MARGIN = 120.0
 """Seconds before its end from which on a token is not used any more."""
 
@@ -103,6 +105,10 @@ class Login:
             found = driver.connection.request(
                 "/v3/auth/tokens", method="POST", data=self._body, retry_failed=False
             )
+            if found.status in _ANOTHERS:
+                summary = f"what answers at {self.endpoint} is not keystone: status {found.status}"
+                hint = "`endpoint` is keystone's URL, as `OS_AUTH_URL` has it"
+                raise PermanentError(PermanentKind.INVALID, summary, about="endpoint", hint=hint)
             if found.status >= 300:
                 raise OSError(found.status)  # to libcloud, a refusal is an answer as others
             return found

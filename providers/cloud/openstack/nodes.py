@@ -292,7 +292,8 @@ class Nodes:
         self._end(region, made)
         for _ in pauses(f"{made} is not gone yet", made):
             server = region.server(made)
-            if server is None or server.status in answers.GONE:
+            # One that says DELETED still counts; one that can be restored does so until somebody else ends it.
+            if server is None or server.status == "SOFT_DELETED":
                 return
             if not server.task:
                 self._end(region, made)
