@@ -1,6 +1,7 @@
 """A small OpenStack: the requests of keystone, nova, cinder, glance and neutron that the driver sends.
 
 What takes a while there takes a look here: a thing goes on to its next state whenever somebody has seen it.
+Servers have addresses of this machine: nobody answers there, and nobody else is asked.
 A share of the answers can be spoilt, as by `tests/cloud_ec2/proxy.py`. That it says what a real one says is
 seen in tests/openstack, where the same suite runs against that one.
 """
@@ -226,7 +227,7 @@ class SmallCloud(ThreadingHTTPServer):
             "OS-EXT-AZ:availability_zone": "" if (zone, kind["name"]) in self.full else zone,
             "OS-EXT-STS:task_state": "scheduling",
             "OS-SRV-USG:launched_at": None,
-            "_next": f"10.20.{number // 250}.{number % 250 + 1}",
+            "_next": f"127.20.{number // 250}.{number % 250 + 1}",
             "_full": (zone, kind["name"]) in self.full,
         }
         return 202, {"server": {"id": made, "links": []}}
