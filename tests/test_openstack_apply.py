@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import threading
 
 import pytest
@@ -106,7 +107,8 @@ def test_a_quota_and_a_wrong_password_are_said(project, cloud):
 
 def test_killed_again_and_again(project, cloud):
     """Each time while a create is under way, which is carried out and nobody hears of: each is there once."""
-    doomed, left, started = [], [0], threading.Event()
+    doomed: list[subprocess.Popen] = []
+    left, started = [0], threading.Event()
 
     def kill(method, path):
         if method != "POST" or not path.endswith(("/servers", "/volumes")):

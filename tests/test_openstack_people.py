@@ -368,6 +368,7 @@ RECORDED = (
 def test_what_an_error_means(status, body, kind):
     text = body if isinstance(body, str) else json.dumps(body)
     fault = classify(OSError(), Answer(status=status, text=text), what="x", scrub=Scrub(), read=said)
+    assert isinstance(fault, PermanentError | TransientError)
     assert fault.kind == kind
     assert not re.search(r"[<>{}]", fault.summary)
 

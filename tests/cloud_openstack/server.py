@@ -306,6 +306,8 @@ class SmallCloud(ThreadingHTTPServer):
                 volume["size"] = volume.pop("_size")
             case "deleting":
                 del self.volumes[made]
+            case _:
+                pass
         return 200, seen
 
     def delete_volume(self, made: str, _query: Any, _body: Any) -> tuple[int, None]:
@@ -461,8 +463,10 @@ class _OneRequest(BaseHTTPRequestHandler):
 
     def _carry_out(self, path: str, query: dict[str, str], given: bytes, fault: str | None) -> None:
         headers = {}
+        status: int
+        found: Json | None
         try:
-            body = json.loads(given) if given else None
+            body: Any = json.loads(given) if given else None
             if path == "/identity/v3/auth/tokens":
                 status, found = 201, self.server.login(body)
                 token = uuid.uuid4().hex
@@ -471,7 +475,7 @@ class _OneRequest(BaseHTTPRequestHandler):
                 headers["X-Subject-Token"] = token
             else:
                 self._let_in()
-                status, found = self.server.answer(self.command, path, query, body)  # type: ignore[assignment]
+                status, found = self.server.answer(self.command, path, query, body)
         except Refusal as refusal:
             status, found = refusal.status, refusal.body
         data = b"" if found is None else json.dumps(found).encode()

@@ -1,6 +1,7 @@
 """What people get wrong, told by a real OpenStack: each is said in words, and nothing is left behind."""
 
 import zlib
+from functools import partial
 
 import pytest
 
@@ -100,13 +101,14 @@ def test_a_quota_of_ten(tmp_path, monkeypatch):
     """The eleventh is refused, at once or after it was accepted; what there is stays, and can go away."""
     monkeypatch.setenv(cloud.CREDENTIALS["username"], "small")
     provider = OpenStack(cloud.config(tmp_path, "small", **options(project="small")))
-    made = {f"gpu-{i}": call(lambda i=i: make(provider, f"gpu-{i}"), policy=QUICK) for i in range(10)}
+    names = [f"gpu-{i}" for i in range(10)]
+    made = {name: call(partial(make, provider, name), policy=QUICK) for name in names}
     with pytest.raises(PermanentError) as caught:
         call(lambda: make(provider, "gpu-10"), policy=QUICK)
     assert caught.value.kind is PermanentKind.QUOTA
     inputs = {"region": cloud.REGION, "size": "1GB"}
-    disks = [Address("volume", f"data-{i}") for i in range(10)]
-    disks = {address: provider.create(address, f"{address.name:0>32}", inputs, {}) for address in disks}
+    addresses = [Address("volume", f"data-{i}") for i in range(10)]
+    disks = {a: provider.create(a, f"{a.name:0>32}", inputs, {}) for a in addresses}
     with pytest.raises(PermanentError) as caught:
         provider.create(Address("volume", "data-10"), "9" * 32, inputs, {})
     assert caught.value.kind is PermanentKind.QUOTA

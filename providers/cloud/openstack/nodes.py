@@ -292,7 +292,7 @@ class Nodes:
         self._end(region, made)
         for _ in pauses(f"{made} is not gone yet", made):
             server = region.server(made)
-            # One that says DELETED still counts; one that can be restored does so until somebody else ends it.
+            # One that says DELETED still counts; one that can be restored does for days.
             if server is None or server.status == "SOFT_DELETED":
                 return
             if not server.task:
