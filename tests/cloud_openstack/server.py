@@ -174,7 +174,8 @@ class SmallCloud(ThreadingHTTPServer):
         }
 
     def list_images(self, query: dict[str, str], _: Any) -> tuple[int, Json]:
-        return 200, {"images": [i for i in self.images if i["name"] == query["name"]]}
+        asked = {k: v for k, v in query.items() if k != "limit"}
+        return 200, {"images": [i for i in self.images if all(i.get(k) == v for k, v in asked.items())]}
 
     def get_image(self, made: str, _query: Any, _body: Any) -> tuple[int, Json]:
         found = next((i for i in self.images if i["id"] == made), None)
