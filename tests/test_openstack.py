@@ -254,7 +254,7 @@ def test_a_server_that_fails_after_it_was_accepted_leaves_nothing(cloud, fleet, 
     cloud.fault = says
     with pytest.raises(PermanentError, match=says[:16]) as caught:
         fleet.node()
-    assert caught.value.kind is PermanentKind(kind)
+    assert (caught.value.kind, caught.value.about) == (PermanentKind(kind), "az-1")
     assert cloud.servers == {}
     assert cloud.pairs == {}
     assert fleet.provider.inventory() == ()

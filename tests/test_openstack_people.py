@@ -59,6 +59,8 @@ def test_an_endpoint_is_what_os_auth_url_has(cloud, stack):
     assert cloud.count("POST", "/identity/v3/auth/tokens") == 4
     with pytest.raises(PermanentError, match="as of version 3"):
         stack(endpoint=cloud.endpoint + "/v2.0").inventory()
+    with pytest.raises(PermanentError, match="is not keystone"):
+        stack(endpoint=cloud.endpoint.replace("identity", "image")).inventory()
     with pytest.raises(PermanentError, match="names no `endpoint`") as caught:
         stack(endpoint=None).inventory()
     assert "OS_AUTH_URL" in str(caught.value.hint)
@@ -239,7 +241,8 @@ def test_a_public_address_is_a_floating_one(cloud, stack):
     assert outputs["public_address"] == "203.0.113.1"
     assert there.create(ADDRESS, TOKEN, NODE, {}) == outputs
     assert len(cloud.floating) == 1
-    there.delete(Record(address=ADDRESS, backend="stack", inputs=NODE, outputs=outputs))
+    # Also where none is wanted any more.
+    stack().delete(Record(address=ADDRESS, backend="stack", inputs=NODE, outputs=outputs))
     assert cloud.floating == {}
 
 
@@ -290,6 +293,9 @@ def test_flavors_are_offers_in_each_zone(cloud, stack):
     gpu = next(o.shape for o in found if o.instance_type == "gpu.h100x2")
     assert (gpu.cpu, gpu.memory_mib, gpu.gpus, gpu.gpu_name) == (8, 65536, 2, "H100")
     assert (gpu.disk_mib, gpu.gpu_memory_mib) == (20 * 1024, None)
+    with pytest.raises(PermanentError, match="none of the zones") as caught:
+        stack(zones=("az-9",)).offers()
+    assert caught.value.hint == "it has these: az-1, az-2, az-3"
 
 
 @pytest.mark.parametrize(
@@ -366,6 +372,7 @@ RECORDED = (
 def test_what_an_error_means(status, body, kind):
     text = body if isinstance(body, str) else json.dumps(body)
     fault = classify(OSError(), Answer(status=status, text=text), what="x", scrub=Scrub(), read=said)
+    assert isinstance(fault, PermanentError | TransientError)
     assert fault.kind == kind
     assert not re.search(r"[<>{}]", fault.summary)
 

@@ -1,6 +1,7 @@
 """A small OpenStack: the requests of keystone, nova, cinder, glance and neutron that the driver sends.
 
 What takes a while there takes a look here: a thing goes on to its next state whenever somebody has seen it.
+Servers have addresses of this machine: nobody answers there, and nobody else is asked.
 A share of the answers can be spoilt, as by `tests/cloud_ec2/proxy.py`. That it says what a real one says is
 seen in tests/openstack, where the same suite runs against that one.
 """
@@ -173,7 +174,8 @@ class SmallCloud(ThreadingHTTPServer):
         }
 
     def list_images(self, query: dict[str, str], _: Any) -> tuple[int, Json]:
-        return 200, {"images": [i for i in self.images if i["name"] == query["name"]]}
+        asked = {k: v for k, v in query.items() if k != "limit"}
+        return 200, {"images": [i for i in self.images if all(i.get(k) == v for k, v in asked.items())]}
 
     def get_image(self, made: str, _query: Any, _body: Any) -> tuple[int, Json]:
         found = next((i for i in self.images if i["id"] == made), None)
@@ -226,7 +228,7 @@ class SmallCloud(ThreadingHTTPServer):
             "OS-EXT-AZ:availability_zone": "" if (zone, kind["name"]) in self.full else zone,
             "OS-EXT-STS:task_state": "scheduling",
             "OS-SRV-USG:launched_at": None,
-            "_next": f"10.20.{number // 250}.{number % 250 + 1}",
+            "_next": f"127.20.{number // 250}.{number % 250 + 1}",
             "_full": (zone, kind["name"]) in self.full,
         }
         return 202, {"server": {"id": made, "links": []}}
@@ -305,6 +307,8 @@ class SmallCloud(ThreadingHTTPServer):
                 volume["size"] = volume.pop("_size")
             case "deleting":
                 del self.volumes[made]
+            case _:
+                pass
         return 200, seen
 
     def delete_volume(self, made: str, _query: Any, _body: Any) -> tuple[int, None]:
@@ -460,8 +464,10 @@ class _OneRequest(BaseHTTPRequestHandler):
 
     def _carry_out(self, path: str, query: dict[str, str], given: bytes, fault: str | None) -> None:
         headers = {}
+        status: int
+        found: Json | None
         try:
-            body = json.loads(given) if given else None
+            body: Any = json.loads(given) if given else None
             if path == "/identity/v3/auth/tokens":
                 status, found = 201, self.server.login(body)
                 token = uuid.uuid4().hex
@@ -470,7 +476,7 @@ class _OneRequest(BaseHTTPRequestHandler):
                 headers["X-Subject-Token"] = token
             else:
                 self._let_in()
-                status, found = self.server.answer(self.command, path, query, body)  # type: ignore[assignment]
+                status, found = self.server.answer(self.command, path, query, body)
         except Refusal as refusal:
             status, found = refusal.status, refusal.body
         data = b"" if found is None else json.dumps(found).encode()
@@ -487,6 +493,8 @@ class _OneRequest(BaseHTTPRequestHandler):
             self._answer(status, data, headers)
 
     def _let_in(self) -> None:
+        if self.path.endswith("/v3/auth/tokens"):
+            raise Refusal(404, "no login here", "itemNotFound")
         if self.headers.get("X-Auth-Token") not in self.server.tokens:
             raise Refusal(401, "The request you have made requires authentication.", "error")
         version = self.headers.get("OpenStack-API-Version", "")

@@ -75,14 +75,18 @@ class Disks:
         run("truncate", "-s", f"{int(size * 1024)}M", str(self.image(volume)))
         run("losetup", "-c", self.plugged[volume].loop)
 
+    def link(self, volume: str) -> str:
+        """By what it says of itself: as EC2's do."""
+        serial = volume.replace("-", "")
+        return f"nvme-Amazon_Elastic_Block_Store_{serial}"
+
     def _plug(self, volume: str, machine: Machine, told: Mapping[str, Any]) -> None:
         self._sizes[volume] = told["size"]
         run("truncate", "-s", f"{int(told['size'] * 1024)}M", str(self.image(volume)))
         loop = run("losetup", "-f", "--show", str(self.image(volume))).strip()
         minor = loop.removeprefix("/dev/loop")
         self._count += 1
-        serial = volume.replace("-", "")
-        link = f"/dev/disk/by-id/nvme-Amazon_Elastic_Block_Store_{serial}"
+        link = f"/dev/disk/by-id/{self.link(volume)}"
         device = told["device"].replace("/dev/sd", "/dev/xvd") if self.xen else f"/dev/nvme{self._count}n1"
         script = f"mknod -m 660 .{device} b 7 {minor}\n"
         if not self.xen:

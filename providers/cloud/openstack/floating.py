@@ -52,10 +52,12 @@ class Floating:
         summary = f"{server.name} has no port at {server.address} yet"
         raise TransientError(TransientKind.BUSY, summary, about=server.name)
 
+    def wanted(self, server: Server) -> bool:
+        """Whether something may have been taken for a server."""
+        return bool(self._account.config.network.public_ip or server.public_address)
+
     def release(self, region: Region, server: Server) -> None:
         """Give back what was taken for a server."""
-        if not (self._account.config.network.public_ip or server.public_address):
-            return
         for item in self._listed(region, description=self._says(server)):
             try:
                 region.ask("a floating address", "network", "DELETE", f"{PATH}/{item['id']}")

@@ -18,6 +18,8 @@ from providers.cloud.openstack.answers import inside, listed, strange
 from providers.cloud.openstack.codes import said
 from providers.cloud.scrub import Scrub
 
+_ANOTHERS = (300, 301, 302, 404, 405)
+"""Statuses of servers that know of no logins."""
 MARGIN = 120.0
 """Seconds before its end from which on a token is not used any more."""
 
@@ -100,9 +102,11 @@ class Login:
         what = f"login at {self.endpoint}"
 
         def ask(driver: Any) -> Any:
-            found = driver.connection.request(
-                "/v3/auth/tokens", method="POST", data=self._body, retry_failed=False
-            )
+            link = driver.connection
+            try:
+                found = link.request("/v3/auth/tokens", method="POST", data=self._body, retry_failed=False)
+            finally:
+                self._check(link.connection.response)
             if found.status >= 300:
                 raise OSError(found.status)  # to libcloud, a refusal is an answer as others
             return found
@@ -117,6 +121,12 @@ class Login:
             raise strange(what, "has no token")
         catalog = listed(what, found, "catalog") if "catalog" in found else []
         return Token(value=value, expires=time.monotonic() + _seconds(found), catalog=tuple(catalog))
+
+    def _check(self, response: Any) -> None:
+        if response is not None and response.status_code in _ANOTHERS:
+            summary = f"what answers at {self.endpoint} is not keystone: status {response.status_code}"
+            hint = "`endpoint` is keystone's URL, as `OS_AUTH_URL` has it"
+            raise PermanentError(PermanentKind.INVALID, summary, about="endpoint", hint=hint)
 
 
 class _Keystone:

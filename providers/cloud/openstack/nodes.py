@@ -149,7 +149,7 @@ class Nodes:
         server = self._running(region, made)
         if not server.stillborn:
             return server
-        self._failed[token] = _why(region, server)
+        self._failed[token] = _why(server, str(inputs.get("zone") or region.name))
         self._removed(region, made)
         raise self._failed.pop(token)
 
@@ -281,7 +281,8 @@ class Nodes:
                 stack.enter_context(self._changing(region, ending=True))
                 self._keys.left(region)
             for region, server in there:
-                self._floating.release(region, server)
+                if have.outputs.get("public_address") or self._floating.wanted(server):
+                    self._floating.release(region, server)
                 self._removed(region, server.id)
 
     def _changing(self, region: Region, *, ending: bool) -> AbstractContextManager[None]:
@@ -292,7 +293,8 @@ class Nodes:
         self._end(region, made)
         for _ in pauses(f"{made} is not gone yet", made):
             server = region.server(made)
-            if server is None or server.status in answers.GONE:
+            # One that says DELETED still counts; one that can be restored does for days.
+            if server is None or server.status == "SOFT_DELETED":
                 return
             if not server.task:
                 self._end(region, made)
@@ -370,14 +372,14 @@ def outputs(server: Server) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value or key == "address"}
 
 
-def _why(region: Region, server: Server) -> ProviderError:
+def _why(server: Server, place: str) -> ProviderError:
     """The fault of a server that never came to run."""
     text = server.fault or "OpenStack does not say why"
     kind = of_fault(text) or PermanentKind.INVALID
     if isinstance(kind, Kind):
         kind = PermanentKind.NO_CAPACITY  # it came to nothing: another one may do better
     summary = f"{server.name} failed while it started: {text[:MOST_SHOWN]}"
-    return fault(kind, summary, about=server.zone or region.name)
+    return fault(kind, summary, about=place)
 
 
 def _path(server: Server) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from declarative.blocks import Shape
+from declarative.provider import PermanentError, PermanentKind
 from declarative.resource import Offer
 from providers.cloud.openstack import names
 from providers.cloud.openstack.account import Account
@@ -40,7 +41,12 @@ def _in(account: Account, region: Region) -> Iterator[Offer]:
     config = account.config
     if region.name not in config.regions:
         return
-    zones = [zone for zone in names.zones(region) if not config.zones or zone in config.zones]
+    known = names.zones(region)
+    zones = [zone for zone in known if not config.zones or zone in config.zones]
+    if not zones:
+        summary = f"{region.name} has none of the zones of backend {config.backend}"
+        hint = f"it has these: {', '.join(known)[:200]}"
+        raise PermanentError(PermanentKind.INVALID, summary, about="availability_zones", hint=hint)
     for flavor in names.flavors(region):
         if flavor.get("OS-FLV-DISABLED:disabled"):
             continue

@@ -1,0 +1,143 @@
+"""The installed command on an OpenStack (a small one): from plan to destroy, and after being killed."""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+
+import pytest
+
+from tests.cli import ended, fleet, volume
+from tests.cloud_openstack import run
+from tests.cloud_openstack.server import REGION, SmallCloud
+
+pytestmark = pytest.mark.slow
+
+ENV = run.SECRETS
+CATALOG = [{"instance_type": "declared", "cpu": 4, "memory": "8GB", "gpu": "A100:1"}]
+
+
+@pytest.fixture
+def cloud():
+    with SmallCloud() as running:
+        yield running
+
+
+def backend(cloud, **more):
+    return {
+        "type": "backend",
+        "name": "stack",
+        "driver": "openstack",
+        "regions": [REGION],
+        "endpoint": f"{cloud.endpoint}/v3",
+        "credentials": run.CREDENTIALS,
+        "image": "debian-12",
+        "options": {"project": "demo", "settle": 1},
+        **more,
+    }
+
+
+def count(things):
+    """What the cloud has, by what it says of itself."""
+    return sorted(thing["metadata"]["fleetform:address"] for thing in things.values())
+
+
+def test_from_plan_to_destroy(project, cloud):
+    """Offers from flavors, their price unknown; a change in place; protected volumes stay."""
+    gpu = fleet("gpu", backends=["stack"], nodes=2, resources={"gpu": "H100:2"}, tags={"team": "a"})
+    data = volume("data", count=2, backend="stack", region=REGION, size="10GB", prevent_destroy=True)
+    project.declare(backend(cloud), gpu, data)
+    plan = project.run("plan", "--json", "--detailed-exitcode", code=2, env=ENV).json
+    after = {a["address"]: a["after"] for a in plan["actions"]}
+    assert (after["node/gpu-0"]["instance_type"], after["node/gpu-0"]["zone"]) == ("gpu.h100x2", "az-1")
+    assert after["node/gpu-0"].get("price") is None
+    project.apply(env=ENV)
+    nodes = [f"node/gpu-{i}" for i in range(2)]
+    disks = [f"volume/data-{i}" for i in range(2)]
+    assert (count(cloud.servers), count(cloud.volumes)) == (nodes, disks)
+    assert project.run("plan", "--json", env=ENV).json["result"] == "none"
+    made = {s["id"] for s in cloud.servers.values()}
+
+    project.declare(backend(cloud), {**gpu, "tags": {"team": "b"}}, {**data, "size": "20GB"})
+    project.apply(env=ENV)
+    assert {s["id"] for s in cloud.servers.values()} == made
+    assert {s["metadata"]["team"] for s in cloud.servers.values()} == {"b"}
+    assert {v["size"] for v in cloud.volumes.values()} == {20}
+    state = (project.path / ".fleetform" / "state.db").read_bytes()
+    assert b"secret" not in state
+    assert not [token for token in cloud.tokens if token.encode() in state]
+
+    project.run("destroy", "--auto-approve", env=ENV)
+    assert (count(cloud.servers), count(cloud.volumes), cloud.pairs) == ([], disks, {})
+    project.declare(backend(cloud), {**data, "prevent_destroy": False})
+    project.apply(env=ENV)
+    project.run("destroy", "--auto-approve", env=ENV)
+    assert cloud.volumes == {}
+
+
+def test_offline_nobody_is_asked(project, cloud):
+    """Only what the catalog declares is known then."""
+    project.declare(
+        backend(cloud, catalog=CATALOG), fleet("gpu", backends=["stack"], nodes=1, resources={"gpu": 1})
+    )
+    plan = project.plan("--offline", env={})
+    (node,) = [a["after"] for a in plan["actions"] if a["address"] == "node/gpu-0"]
+    assert node["instance_type"] == "declared"
+    assert not cloud.seen
+
+
+def test_a_quota_and_a_wrong_password_are_said(project, cloud):
+    """What could be made is there and recorded, and nothing else is."""
+    cloud.quota = 2
+    project.declare(backend(cloud), fleet("gpu", backends=["stack"], nodes=3, resources={"cpu": 1}))
+    done = project.apply(code=None, env=ENV)
+    assert done.code not in (0, -signal.SIGKILL)
+    assert "Quota exceeded for instances" in done.out + done.err
+    recorded = project.run("status", "--json", env=ENV).json["nodes"]
+    assert len(count(cloud.servers)) == len([n for n in recorded if n["state"] != "pending"])
+    wrong = {**ENV, run.CREDENTIALS["password"]: "wr0ng-secret"}
+    done = project.apply(code=None, env=wrong)
+    assert done.code != 0
+    assert "requires authentication" in done.out + done.err
+    assert "wr0ng" not in done.out + done.err
+    project.run("destroy", "--auto-approve", env=ENV)
+    assert cloud.servers == {}
+
+
+def test_killed_again_and_again(project, cloud):
+    """Each time while a create is under way, which is carried out and nobody hears of: each is there once."""
+    doomed: list[subprocess.Popen] = []
+    left, started = [0], threading.Event()
+
+    def kill(method, path):
+        if method != "POST" or not path.endswith(("/servers", "/volumes")):
+            return None
+        left[0] -= 1
+        if left[0] == 0:
+            started.wait(60)
+            os.kill(doomed[-1].pid, signal.SIGKILL)
+            return "lost"
+        return None
+
+    cloud.rules.append(kill)
+    nodes = fleet("gpu", backends=["stack"], nodes=6, resources={"cpu": 1})
+    data = volume("data", count=6, backend="stack", region=REGION, size="1GB")
+    project.declare(backend(cloud), nodes, data)
+    codes = []
+    for _ in range(3):
+        left[0] = 2
+        started.clear()
+        doomed.append(project.start("apply", "--auto-approve", "--parallelism", "2", env=ENV))
+        started.set()
+        codes.append(ended(doomed[-1], None).code)
+    assert codes == [-signal.SIGKILL] * 3
+    left[0] = -1
+    project.apply(env=ENV)
+    assert count(cloud.servers) == [f"node/gpu-{i}" for i in range(6)]
+    assert count(cloud.volumes) == [f"volume/data-{i}" for i in range(6)]
+    assert project.run("plan", "--json", env=ENV).json["result"] == "none"
+    project.run("state", "check", env=ENV)
+    project.run("destroy", "--auto-approve", env=ENV)
+    left_over = json.dumps([cloud.servers, cloud.volumes, cloud.pairs])
+    assert left_over == "[{}, {}, {}]"
