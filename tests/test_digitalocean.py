@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,7 @@ def provider(port, folder, lineage="lineage-1", **more):
         image={"*": "ubuntu-24-04-x64"},
         options={"timeout": 30},
     )
-    found = cloud(replace(config, **more))
+    found: Any = cloud(replace(config, **more))
     found.readiness = lambda nodes: {n: s.readiness for n, s in found._nodes.readiness(nodes).items()}
     return found
 

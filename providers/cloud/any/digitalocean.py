@@ -111,8 +111,9 @@ class DigitalOcean(Site):
         path = "/v2/droplets"
         image = wanted.image
         network = self._account.config.network
-        if network.security_groups or network.subnets:
-            raise self._rest.refused("it has no security groups and subnets", "network")
+        if network.security_groups or network.subnets or network.public_ip is False:
+            summary = "a droplet has a public address, no subnet, and its firewalls go by its tags"
+            raise self._rest.refused(summary, "network")
         asked = {
             "name": wanted.written.address.name,
             "region": wanted.region,

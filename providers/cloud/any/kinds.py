@@ -18,6 +18,9 @@ USER_DATA = ("ex_userdata", "ex_user_data", "cloud_init")
 KEYS = "ex_authorized_keys"
 """The keyword that takes public keys as they are."""
 
+MORE = "**"
+"""Among keywords: it takes others, too."""
+
 HOLDERS: Mapping[str, str] = dict.fromkeys(
     ("cloudstack", "exoscale", "ikoula", "aurora_compute"), "instance_id"
 )
@@ -162,9 +165,10 @@ def _own(found: Any, method: str) -> bool:
 def _keywords(found: Any, method: str) -> frozenset[str]:
     if not _own(found, method):
         return frozenset()
-    parameters = inspect.signature(getattr(found, method)).parameters.values()
+    parameters = list(inspect.signature(getattr(found, method)).parameters.values())
     names = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    return frozenset(names - {"self"})
+    more = {MORE} if any(p.kind is p.VAR_KEYWORD for p in parameters) else set()
+    return frozenset(names - {"self"} | more)
 
 
 def _constructor(found: Any) -> frozenset[str]:

@@ -104,8 +104,8 @@ class Vultr(Site):
         """See `Site`."""
         path = "/v2/instances"
         network = self._account.config.network
-        if len(network.security_groups) > 1 or network.subnets:
-            summary = "a node has one firewall group (`security_groups`), and no subnets"
+        if len(network.security_groups) > 1 or network.subnets or network.public_ip is False:
+            summary = "a node has a public address, one firewall group (`security_groups`), and no subnet"
             raise self._rest.refused(summary, "network")
         asked = {
             "label": wanted.written.address.name,
