@@ -32,10 +32,6 @@ SHORT: Mapping[str, str] = {"linode": "a volume's name has 32 characters, too fe
 USELESS: Mapping[str, str] = {
     "dummy": "it makes nothing: its nodes are those of this process alone",
     "outscale": "its methods give errors back as if they were answers",
-    "openstack": "it is not wired yet",
-    "gce": "its constructor waits for somebody to log in",
-    "azure": "it is for what Azure was before 2014; `azure_arm` is for what it is now",
-    "azure_arm": "it takes no user data",
 }
 """Drivers that have the methods, and are of no use."""
 
