@@ -20,10 +20,10 @@ from providers.cloud import settings
 from providers.cloud.any import kinds, names
 from providers.cloud.any.account import Account
 from providers.cloud.any.kinds import Kind
-from providers.cloud.any.plain import Disk, Machine, Size, Wanted
+from providers.cloud.any.plain import Disk, Machine, Size, Wanted, Written
 from providers.cloud.any.provider import AnyCloud
 from providers.cloud.any.said import said
-from providers.cloud.any.site import Site
+from providers.cloud.any.site import Site, What
 from providers.cloud.connection import Connection
 from providers.cloud.limiter import limiter
 from providers.cloud.scrub import Scrub
@@ -244,6 +244,21 @@ class Named(Site):
         if answer is False:
             summary = f"{method} of {self._kind.driver}: it did not say that it was done"
             raise TransientError(TransientKind.AMBIGUOUS, summary, about=about)
+
+    # -------------------------------------------------------------------------------------- marks
+
+    def owners(self, kind: What) -> Mapping[str, str | None]:
+        """See `Site`."""
+        if kind == "disk" and not self.volumes:
+            return {}
+        found = self._listed("list_nodes" if kind == "machine" else "list_volumes")
+        return {str(thing.id): names.owner_of(thing.name, self._account.owner) for thing in found}
+
+    def mend(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:
+        """See `Site`."""
+        summary = f"somebody gave {made} another name, by which nobody can tell that it is {mark.address}"
+        hint = f"call it `{names.name(mark)}` again"
+        raise PermanentError(PermanentKind.CONFLICT, summary, about=str(mark.address), hint=hint)
 
     # -------------------------------------------------------------------------------------- disks
 
