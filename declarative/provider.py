@@ -395,6 +395,21 @@ def token(lineage: str, address: Address, generation: int, zone: str | None) -> 
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
+def unknown(name: str) -> str | None:
+    """How to mend a name that no provider has; None for one that `load` finds something for.
+
+    An entry point of the name `*` says by its own function `names()` which ones it knows.
+    """
+    here = installed()
+    if name in here:
+        return None
+    points = importlib.metadata.entry_points(group=GROUP, name=ANY)
+    more = {other for point in points for other in getattr(point.load(), "names", tuple)()}
+    if name in more:
+        return None
+    return suggest(name, sorted({*here, *more})) or f"there are {', '.join(here)}"
+
+
 class UnknownProviderError(Exception):
     """No installed package offers a provider of that name. `known` are names that may be meant instead."""
 

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from providers.cloud.any import labels
 from providers.cloud.any.digitalocean import DigitalOcean as Site
 from providers.cloud.any.plain import Written
 from providers.testing import NODE, VOLUME, Conformance
+from tests.cli import Project
 from tests.cloud_any.digitalocean import LUCK, DigitalOcean
 
 PLACE = {"region": "nyc3", "backend": "do"}
@@ -54,7 +56,7 @@ def provider(port, folder, lineage="lineage-1", **more):
         image={"*": "ubuntu-24-04-x64"},
         options={"timeout": 30},
     )
-    found = cloud(replace(config, **more))
+    found: Any = cloud(replace(config, **more))
     found.readiness = lambda nodes: {n: s.readiness for n, s in found._nodes.readiness(nodes).items()}
     return found
 
@@ -297,6 +299,72 @@ def test_the_secret_is_in_no_message(server, fleet, monkeypatch):
         fleet.provider.inventory()
     assert "very-secret" not in str(raised.value)
     assert "unavailable" in str(raised.value)
+
+
+@pytest.mark.parametrize("kind", ["node", "volume"])
+def test_what_lost_its_tags_is_there_and_gets_them_back(server, fleet, kind):
+    """Nobody may take it for gone, and make another one."""
+    record = fleet.node(tags={"team": "a"}) if kind == "node" else fleet.volume(tags={"team": "a"})
+    (thing,) = (server.droplets if kind == "node" else server.volumes).values()
+    before, thing["tags"] = thing["tags"], []
+    made_of = token(fleet.lineage, record.address, 1, None)
+    assert fleet.provider.inventory() == ()
+    found = fleet.provider.recall([record])[record.address]
+    assert found is not None
+    assert (dict(found.actual), dict(found.outputs)) == ({"tags": {}}, dict(record.outputs))
+    assert fleet.provider.update(record, made_of, record.inputs) == record.outputs
+    assert sorted(thing["tags"]) == sorted(before)
+    (listed,) = fleet.provider.inventory()
+    assert (listed.token, dict(listed.inputs)) == (made_of, dict(record.inputs))
+    thing["tags"] = [labels.owner_tag("somebody-else")]
+    assert fleet.provider.recall([record])[record.address].actual == {"owner": "somebody-else"}
+    with pytest.raises(PermanentError, match="not there any more"):
+        fleet.provider.update(record, made_of, record.inputs)
+    (server.droplets if kind == "node" else server.volumes).clear()
+    assert fleet.provider.recall([record]) == {}
+
+
+def test_a_volume_that_was_detached_is_seen(server, fleet):
+    node, volume = fleet.node(), fleet.volume()
+    held = fleet.attach(node, volume)
+    assert fleet.provider.recall([held])[held.address] is not None
+    (disk,) = server.volumes.values()
+    disk["droplet_ids"] = []
+    assert fleet.provider.recall([held]) == {held.address: None}
+
+
+def test_the_command_makes_mends_and_deletes(server, tmp_path):
+    """Volumes: made by the first run, though both answers are lost; one whose tags went gets them back."""
+    project, env = Project(tmp_path), {"TOKEN": "dop_v1_very-secret"}
+    volume = {"type": "volume", "name": "data", "count": 2, "backend": "do", "region": "nyc3", "size": "3GB"}
+    project.declare(
+        {
+            "type": "backend",
+            "name": "do",
+            "driver": "digitalocean",
+            "regions": ["nyc3"],
+            "credentials": {"key": "TOKEN"},
+            "endpoint": f"http://127.0.0.1:{server.port}",
+        },
+        {**volume, "prevent_destroy": False},
+    )
+    server.rules += [lose_once("POST", "/v2/volumes"), lose_once("POST", "/v2/volumes")]
+    project.apply(env=env)
+    server.rules.clear()
+    assert [v["size_gigabytes"] for v in server.volumes.values()] == [3, 3]
+    assert project.plan(env=env)["actions"] == []
+    first = next(iter(server.volumes.values()))
+    first["tags"] = []
+    plan = project.plan(env=env)
+    assert [item["change"] for item in plan["drift"]] == ["changed"]
+    assert [(a["op"], a["address"].partition("/")[0]) for a in plan["actions"]] == [("update", "volume")]
+    project.apply(env=env)
+    assert len(server.volumes) == 2
+    assert labels.owner_of(first["tags"])
+    assert project.plan(env=env)["actions"] == []
+    project.run("destroy", "--auto-approve", env=env)
+    assert not server.volumes
+    assert "very-secret" not in (tmp_path / ".fleetform" / "state.db").read_bytes().decode("latin-1")
 
 
 # -------------------------------------------------------------------------------------------- tags

@@ -358,17 +358,24 @@ CASES = {
         "backend/lab",
         (4, 11),
     ),
-    "not-supported-yet: a driver": (
-        "type: backend\nname: lab\ndriver: openstack\n",
-        "the driver `openstack` is not supported yet",
-        "write `driver: local`; others come later",
+    "bad-value: a driver": (
+        "type: backend\nname: lab\ndriver: opnstack\n",
+        "there is no driver `opnstack`",
+        "did you mean `openstack`?",
         "backend/lab",
         (3, 9),
     ),
-    "not-supported-yet: a name": (
+    "bad-value: a driver of libcloud's": (
+        "type: backend\nname: lab\ndriver: linod\n",
+        "there is no driver `linod`",
+        "did you mean `linode`?",
+        "backend/lab",
+        (3, 9),
+    ),
+    "bad-value: a name": (
         "type: backend\nname: aws\n",
-        "the driver `aws` is not supported yet",
-        "write `driver: local`; others come later",
+        "there is no driver `aws`",
+        "write `driver: ec2`",
         "backend/aws",
         (2, 7),
     ),

@@ -2,6 +2,7 @@
 
 import base64
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -27,24 +28,33 @@ class Api:
     """Vultr's instances, blocks and keys; every new thing looks as libcloud recorded one."""
 
     def __init__(self):
-        self.instances, self.blocks, self.keys = [], [], []
+        self.instances: list[Any] = []
+        self.blocks: list[Any] = []
+        self.keys: list[Any] = []
         self.answers = {
             "GET /v2/plans": recorded("vultr_v2", "list_sizes"),
             "GET /v2/instances": lambda *_: listing("instances", *self.instances),
             "POST /v2/instances": self.launch,
             "GET /v2/instances/123": lambda *_: {"instance": self.instances[0]},
             "PATCH /v2/instances/123": self.change,
-            "DELETE /v2/instances/123": lambda *_: (204, self.instances.clear()),
+            "DELETE /v2/instances/123": self.gone(self.instances),
             "GET /v2/blocks": lambda *_: listing("blocks", *self.blocks),
             "POST /v2/blocks": self.make,
-            "DELETE /v2/blocks/ec6d": lambda *_: (204, self.blocks.clear()),
+            "DELETE /v2/blocks/ec6d": self.gone(self.blocks),
             "PATCH /v2/blocks/ec6d": self.grow,
             "POST /v2/blocks/ec6d/attach": self.attach,
             "POST /v2/blocks/ec6d/detach": self.detach,
             "GET /v2/ssh-keys": lambda *_: listing("ssh_keys", *self.keys),
             "POST /v2/ssh-keys": self.bring,
-            "DELETE /v2/ssh-keys/k-1": lambda *_: (204, self.keys.clear()),
+            "DELETE /v2/ssh-keys/k-1": self.gone(self.keys),
         }
+
+    def gone(self, things):
+        def end(*_):
+            things.clear()
+            return 204, None
+
+        return end
 
     def launch(self, method, path, query, body):
         made = {
@@ -274,6 +284,7 @@ def test_a_lost_instance_is_found_by_its_tags(vultr, server, api):
 )
 def test_refusals_are_of_their_kinds(vultr, server, status, text, kind):
     server.answers["POST /v2/instances"] = (status, {"error": text, "status": status})
+    raised: Any
     with pytest.raises((PermanentError, TransientError)) as raised:
         node(vultr)
     assert raised.value.kind is kind

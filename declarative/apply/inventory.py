@@ -142,6 +142,12 @@ def _offers(backends: Backends, found: _Look, *, offline: bool) -> dict[str, tup
         if not offline or (backend.provider if backend else LOCAL) in CATALOGUED:
             try:
                 provider = backends.get(name)
+            except ProviderError as error:
+                # What is declared cannot be launched either.
+                found.diagnostics.append(_unreadable(name, error))
+                out[name] = ()
+                continue
+            try:
                 reported = call(provider.offers, policy=PATIENCE)
             except ProviderError as error:
                 found.diagnostics.append(_unreadable(name, error))

@@ -28,11 +28,18 @@ MAX_HOSTS = 10_000
 """Each is asked by itself."""
 
 
-def _plugged_in(driver: str) -> bool:
-    """Whether another package that is installed brings the driver (DESIGN §8)."""
-    from declarative.provider import installed
+DSTACKS = {"aws": "ec2", "gcp": "gce"}
+"""dstack's names of clouds, by which its users may have named their backends."""
 
-    return driver not in BUILT_IN and driver in installed()
+
+def _unknown(driver: str) -> str | None:
+    """How to mend the name of a driver that no installed package brings (DESIGN §8); None if one does."""
+    if driver in WORKING:
+        return None
+    from declarative.provider import unknown
+
+    hint = unknown(driver)
+    return f"write `driver: {DSTACKS[driver]}`" if hint and driver in DSTACKS else hint
 
 
 def assemble(entries: Sequence[Entry], project: ProjectFile, scope: Scope, findings: Findings) -> Desired:
@@ -96,12 +103,10 @@ class _Assembly:
 
     def _backends(self) -> None:
         for entry in self._good("backend"):
-            if entry.spec.provider not in WORKING and not _plugged_in(entry.spec.provider):
+            hint = _unknown(entry.spec.provider)
+            if hint:
                 path = ("driver",) if entry.spec.driver else ("name",)
-                summary = f"the driver `{entry.spec.provider}` is not supported yet"
-                self._say(
-                    entry, path, "not-supported-yet", summary, f"write `driver: {LOCAL}`; others come later"
-                )
+                self._say(entry, path, "bad-value", f"there is no driver `{entry.spec.provider}`", hint)
             if entry.spec.provider in BUILT_IN:
                 for field in (f for f in Backend.CLOUD if getattr(entry.spec, f) is not None):
                     summary = (

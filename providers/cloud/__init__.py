@@ -35,3 +35,13 @@ def cloud(config: Config) -> Provider:
     module, _, name = WIRED.get(config.driver, "providers.cloud.any.named:named").partition(":")
     make: Callable[[Config], Provider] = getattr(import_module(module), name)
     return make(config)
+
+
+def _names() -> tuple[str, ...]:
+    """All names that `cloud` knows: see `declarative.provider.unknown`."""
+    from providers.cloud.any import kinds
+
+    return tuple(sorted({*WIRED, *kinds.names()}))
+
+
+cloud.names = _names  # type: ignore[attr-defined]

@@ -102,6 +102,7 @@ class Account(account.Account):
                 self._settle(at.site, key)
             found = look_up(look) if key in _MAYBE else look()
             if found:
+                _MAYBE.pop(key, None)
                 return found[0]
             try:
                 made = make()
@@ -119,6 +120,7 @@ class Account(account.Account):
                 _MAYBE[key] = time.monotonic()
                 summary = f"{self.CLOUD} answered with {made.id}, which is not what was asked for"
                 raise TransientError(TransientKind.AMBIGUOUS, summary, about=made.id)
+            _MAYBE.pop(key, None)
             return made
 
     def _settle(self, site: Site, key: tuple[str, str]) -> None:

@@ -8,7 +8,7 @@ machine of ours is the attachment that is recorded: the state lets a volume have
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -65,6 +65,17 @@ class Attachments:
                 if (thing.address, thing.token) == (address, token):
                     return thing
         return None
+
+    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | None]:
+        """See `provider.Recalls`: None is for a disk that is there, and not on its machine."""
+        out: dict[Address, Thing | None] = {}
+        for record in records:
+            place = self._place(record)
+            disk = next((d for d in place[0].disks() if d.id == place[1]), None) if place else None
+            if place and disk:
+                same = Thing(address=record.address, token="", inputs=record.inputs, outputs=record.outputs)
+                out[record.address] = same if place[2] in disk.on else None
+        return out
 
     def on_node(self, have: Record) -> OnNode | None:
         """See `provider.Attachments`. Where no link names the disk, it is known by its id or its name."""

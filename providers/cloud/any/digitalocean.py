@@ -16,10 +16,10 @@ from declarative.provider import Config, PermanentError, PermanentKind, Provider
 from declarative.state import NodeState
 from providers.cloud.any import gpus, labels, names
 from providers.cloud.any.account import Account
-from providers.cloud.any.plain import Disk, Machine, Size, Wanted
+from providers.cloud.any.plain import Disk, Machine, Size, Wanted, Written
 from providers.cloud.any.provider import AnyCloud
 from providers.cloud.any.rest import Rest, Ring
-from providers.cloud.any.site import Site
+from providers.cloud.any.site import Site, What
 
 STATES: Mapping[str, tuple[NodeState, str | None]] = {
     "new": (NodeState.PROVISIONING, "it is starting"),
@@ -27,6 +27,7 @@ STATES: Mapping[str, tuple[NodeState, str | None]] = {
     "off": (NodeState.NOT_READY, "it is off"),
     "archive": (NodeState.TERMINATING, "it is archived"),
 }
+RESOURCES: Mapping[What, str] = {"machine": "droplet", "disk": "volume"}
 PAGE = 200
 """The most of one answer."""
 
@@ -111,8 +112,9 @@ class DigitalOcean(Site):
         path = "/v2/droplets"
         image = wanted.image
         network = self._account.config.network
-        if network.security_groups or network.subnets:
-            raise self._rest.refused("it has no security groups and subnets", "network")
+        if network.security_groups or network.subnets or network.public_ip is False:
+            summary = "a droplet has a public address, no subnet, and its firewalls go by its tags"
+            raise self._rest.refused(summary, "network")
         asked = {
             "name": wanted.written.address.name,
             "region": wanted.region,
@@ -222,29 +224,42 @@ class DigitalOcean(Site):
         """See `Site`. New tags are on it before the old ones go."""
         token, have = thing.written.token, labels.read(thing.raw)
         for key, text in texts.items():
+            if text is not None and text == have.texts.get(key):
+                continue
             new = labels.pack(token, key, text, have.versions.get(key, 0) + 1) if text is not None else []
             for tag in new:
-                self._tag(thing, tag)
+                self._tag(_kind(thing), thing.id, tag)
             self._forget(tag for tag in have.tags.get(key, ()) if tag not in new)
 
     def retag(self, thing: Machine | Disk, before: dict[str, str], after: dict[str, str]) -> None:
         """See `Site`. Tags of users may be on other things, too: they are taken off, and not deleted."""
         old, new = labels.of_users(before), labels.of_users(after)
         for tag in (t for t in new if t not in thing.raw):
-            self._tag(thing, tag)
+            self._tag(_kind(thing), thing.id, tag)
         for tag in (t for t in old if t not in new):
-            self._on("DELETE", thing, tag)
+            self._on("DELETE", _kind(thing), thing.id, tag)
 
-    def _tag(self, thing: Machine | Disk, tag: str) -> None:
+    def owners(self, kind: What) -> Mapping[str, str | None]:
+        """See `Site`."""
+        name = "droplets" if kind == "machine" else "volumes"
+        return {
+            str(i.get("id")): labels.owner_of(i.get("tags") or ()) for i in self._all(f"/v2/{name}", name)
+        }
+
+    def mend(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:
+        """See `Site`. The owner's tag comes last: what has that is taken to have the others."""
+        for tag in (*labels.of_users(tags), *reversed(labels.tags(mark))):
+            self._tag(kind, made, tag)
+
+    def _tag(self, kind: What, made: str, tag: str) -> None:
         with suppress(PermanentError):  # it is there already; if not, the next request says so
-            self._rest.ask("POST", "/v2/tags", {"name": tag}, about=thing.id)
-        self._on("POST", thing, tag)
+            self._rest.ask("POST", "/v2/tags", {"name": tag}, about=made)
+        self._on("POST", kind, made, tag)
 
-    def _on(self, method: str, thing: Machine | Disk, tag: str) -> None:
-        kind = "droplet" if isinstance(thing, Machine) else "volume"
-        body = {"resources": [{"resource_id": thing.id, "resource_type": kind}]}
+    def _on(self, method: str, kind: What, made: str, tag: str) -> None:
+        body = {"resources": [{"resource_id": made, "resource_type": RESOURCES[kind]}]}
         try:
-            self._rest.ask(method, f"/v2/tags/{quote(tag, safe='')}/resources", body, about=thing.id)
+            self._rest.ask(method, f"/v2/tags/{quote(tag, safe='')}/resources", body, about=made)
         except PermanentError as error:
             if method == "POST" or error.kind is not PermanentKind.NOT_FOUND:
                 raise
@@ -264,6 +279,10 @@ class DigitalOcean(Site):
     def drop_key(self, name: str, public: str) -> None:
         """See `Site`."""
         self._ring.drop(name)
+
+
+def _kind(thing: Machine | Disk) -> What:
+    return "machine" if isinstance(thing, Machine) else "disk"
 
 
 def _following(found: Mapping[str, Any]) -> dict[str, Any] | None:

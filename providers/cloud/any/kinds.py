@@ -18,6 +18,9 @@ USER_DATA = ("ex_userdata", "ex_user_data", "cloud_init")
 KEYS = "ex_authorized_keys"
 """The keyword that takes public keys as they are."""
 
+MORE = "**"
+"""Among keywords: it takes others, too."""
+
 HOLDERS: Mapping[str, str] = dict.fromkeys(
     ("cloudstack", "exoscale", "ikoula", "aurora_compute"), "instance_id"
 )
@@ -29,10 +32,6 @@ SHORT: Mapping[str, str] = {"linode": "a volume's name has 32 characters, too fe
 USELESS: Mapping[str, str] = {
     "dummy": "it makes nothing: its nodes are those of this process alone",
     "outscale": "its methods give errors back as if they were answers",
-    "openstack": "it is not wired yet",
-    "gce": "its constructor waits for somebody to log in",
-    "azure": "it is for what Azure was before 2014; `azure_arm` is for what it is now",
-    "azure_arm": "it takes no user data",
 }
 """Drivers that have the methods, and are of no use."""
 
@@ -162,9 +161,10 @@ def _own(found: Any, method: str) -> bool:
 def _keywords(found: Any, method: str) -> frozenset[str]:
     if not _own(found, method):
         return frozenset()
-    parameters = inspect.signature(getattr(found, method)).parameters.values()
+    parameters = list(inspect.signature(getattr(found, method)).parameters.values())
     names = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    return frozenset(names - {"self"})
+    more = {MORE} if any(p.kind is p.VAR_KEYWORD for p in parameters) else set()
+    return frozenset(names - {"self"} | more)
 
 
 def _constructor(found: Any) -> frozenset[str]:

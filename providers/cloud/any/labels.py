@@ -81,6 +81,12 @@ def read(have: Iterable[str]) -> Labels:
     return Labels(token=token, texts=texts, versions=versions, tags={k: tuple(v) for k, v in by_key.items()})
 
 
+def owner_of(have: Iterable[str]) -> str | None:
+    """Whose a thing says that it is."""
+    start = owner_tag("")
+    return next((tag[len(start) :] for tag in have if tag.lower().startswith(start)), None)
+
+
 def own(token: str, have: Iterable[str]) -> list[str]:
     """Those of the tags that are on one thing alone: each has its token in it."""
     return [tag for tag in have if tag.lower().startswith(f"{OURS}:{token}:")]

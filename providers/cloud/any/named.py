@@ -20,10 +20,10 @@ from providers.cloud import settings
 from providers.cloud.any import kinds, names
 from providers.cloud.any.account import Account
 from providers.cloud.any.kinds import Kind
-from providers.cloud.any.plain import Disk, Machine, Size, Wanted
+from providers.cloud.any.plain import Disk, Machine, Size, Wanted, Written
 from providers.cloud.any.provider import AnyCloud
 from providers.cloud.any.said import said
-from providers.cloud.any.site import Site
+from providers.cloud.any.site import Site, What
 from providers.cloud.connection import Connection
 from providers.cloud.limiter import limiter
 from providers.cloud.scrub import Scrub
@@ -170,6 +170,11 @@ class Named(Site):
     def launch(self, wanted: Wanted) -> Machine:
         """See `Site`."""
         self._untagged(wanted)
+        network = self._account.config.network
+        if network.security_groups or network.subnets or network.public_ip is not None:
+            summary = f"it is not known how the driver `{self._kind.driver}` is told this"
+            way = "give its own arguments to `create_node` under `options.node`"
+            raise PermanentError(PermanentKind.INVALID, summary, about="network", hint=way)
         from libcloud.compute.base import NodeImage
 
         sizes = self._known_sizes()
@@ -177,7 +182,7 @@ class Named(Site):
             hint = suggest(wanted.size, sorted(sizes))
             summary = f"`{self._kind.driver}` has no size `{wanted.size}`"
             raise PermanentError(PermanentKind.INVALID, summary, about="instance_types", hint=hint)
-        more = {**self._account.options.get("node", {}), self._kind.user_data: wanted.user_data}
+        more = {**self._given("node", self._kind.node), self._kind.user_data: wanted.user_data}
         if "root_pass" in self._kind.node:
             more.setdefault("root_pass", secrets.token_urlsafe(32))  # nobody needs to know it
         if kinds.KEYS in self._kind.node and wanted.key:
@@ -199,6 +204,18 @@ class Named(Site):
             summary = f"create_node of {self._kind.driver} answered with something else"
             raise TransientError(TransientKind.AMBIGUOUS, summary, about=wanted.region)
         return made
+
+    def _given(self, option: str, known: frozenset[str]) -> dict[str, Any]:
+        """The driver's own arguments that the backend's options name."""
+        found: dict[str, Any] = dict(self._account.options.get(option, {}))
+        for key in found:
+            if key not in known and kinds.MORE not in known:
+                summary = f"`create_{option}` of the driver `{self._kind.driver}` takes no `{key}`"
+                hint = suggest(key, sorted(known)) or f"it takes {', '.join(sorted(known))}"
+                raise PermanentError(
+                    PermanentKind.INVALID, summary, about=f"options.{option}.{key}", hint=hint
+                )
+        return found
 
     def _untagged(self, wanted: Wanted) -> None:
         if wanted.tags:
@@ -227,6 +244,21 @@ class Named(Site):
         if answer is False:
             summary = f"{method} of {self._kind.driver}: it did not say that it was done"
             raise TransientError(TransientKind.AMBIGUOUS, summary, about=about)
+
+    # -------------------------------------------------------------------------------------- marks
+
+    def owners(self, kind: What) -> Mapping[str, str | None]:
+        """See `Site`."""
+        if kind == "disk" and not self.volumes:
+            return {}
+        found = self._listed("list_nodes" if kind == "machine" else "list_volumes")
+        return {str(thing.id): names.owner_of(thing.name, self._account.owner) for thing in found}
+
+    def mend(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:
+        """See `Site`."""
+        summary = f"somebody gave {made} another name, by which nobody can tell that it is {mark.address}"
+        hint = f"call it `{names.name(mark)}` again"
+        raise PermanentError(PermanentKind.CONFLICT, summary, about=str(mark.address), hint=hint)
 
     # -------------------------------------------------------------------------------------- disks
 
@@ -261,7 +293,7 @@ class Named(Site):
             summary = f"the driver `{self._kind.driver}` cannot be used for volumes: {why}"
             raise PermanentError(PermanentKind.INVALID, summary, about="driver")
         self._untagged(wanted)
-        more = dict(self._account.options.get("volume", {}))
+        more = self._given("volume", self._kind.volume)
         if "location" in self._kind.volume:
             more["location"] = self._location(wanted.region)
         if wanted.volume_type:
@@ -294,14 +326,17 @@ class Named(Site):
         self._done("detach_volume", answer, disk.id)
 
 
-def _last(driver: Any) -> str:
-    """The text of a driver's last answer."""
-    response = getattr(getattr(driver.connection, "connection", None), "response", None)
-    return str(getattr(response, "text", None) or "")
+def _last(driver: Any) -> str | None:
+    """The text of a driver's last answer; None where it is asked in some other way."""
+    link = getattr(getattr(driver, "connection", None), "connection", None)
+    response = getattr(link, "response", None)
+    return None if response is None else str(response.text or "")
 
 
-def _says_nothing(text: str) -> bool:
+def _says_nothing(text: str | None) -> bool:
     """Whether an answer is `{}` or the like: drivers take that for an empty list."""
+    if text is None:
+        return False
     try:
         return not json.loads(text) and text.strip() != "[]"
     except ValueError:

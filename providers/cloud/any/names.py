@@ -39,6 +39,12 @@ def read(kind: str, text: object, owner: str) -> Written | None:
     return Written(owner=owner, token=_token(found[2]), address=Address(kind, found[3]))
 
 
+def owner_of(text: object, owner: str) -> str | None:
+    """Whose a name says that a thing is: `owner`, or what is left of another's."""
+    found = _PATTERN.fullmatch(text) if isinstance(text, str) else None
+    return None if found is None else owner if found[1] == _short(owner) else found[1]
+
+
 def unique(mark: Written, length: int = LENGTH) -> str:
     """A name for people, which is that of one create alone: `gpu-0-0123456789abcdef`."""
     end = hashlib.sha256(f"{mark.owner}\0{mark.token}".encode()).hexdigest()[:16]

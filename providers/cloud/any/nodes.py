@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from declarative.provider import PermanentError, PermanentKind, ProviderError, Thing
-from declarative.state import Address, NodeState, Readiness, Record
+from declarative.state import ANOTHERS, TAGS, Address, NodeState, Readiness, Record
 from providers.cloud import begin
 from providers.cloud.account import look_up, pauses
 from providers.cloud.any.account import Account, At, first_of_each
 from providers.cloud.any.plain import IS, Machine, Wanted, Written
+from providers.cloud.any.site import What
 from providers.cloud.hosts import Seen
 from providers.cloud.keys import Keys
 from providers.written import key_of
@@ -142,6 +143,8 @@ class Nodes:
                 summary = f"{have.address}: `{key}` cannot be changed in place"
                 raise PermanentError(PermanentKind.INVALID, summary, about=key)
         at, found = self._there(have)
+        if not found and mended(at, self._account.owner, "machine", have, token):
+            at, found = self._there(have)
         if not found:
             summary = f"{have.address} is not there any more"
             raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(have.address))
@@ -223,6 +226,40 @@ def _of(at: At, mark: Written) -> list[Machine]:
 def tags(inputs: Mapping[str, Any]) -> dict[str, str]:
     """The user's."""
     return {str(k): str(v) for k, v in (inputs.get("tags") or {}).items()}
+
+
+def mended(at: At, owner: str, kind: What, have: Record, token: str) -> bool:
+    """Write the mark on a recorded thing that is there and says of nobody that it is theirs."""
+    made = str(have.outputs.get("id") or "")
+    owners = at.site.owners(kind)
+    if made not in owners or owners[made] is not None:
+        return False
+    own = {key: have.outputs[key] for key in ("user", "host_key") if have.outputs.get(key)}
+    mark = Written(owner=owner, token=token, address=have.address, inputs=dict(have.inputs), own=own)
+    at.site.mend(kind, made, mark, tags(have.inputs))
+    return True
+
+
+def recalled(account: Account, kind: What, records: Sequence[Record]) -> dict[Address, Thing | None]:
+    """See `provider.Recalls`: those that are there by their ids, and do not say that they are ours."""
+    out: dict[Address, Thing | None] = {}
+    by_site: dict[At, list[Record]] = {}
+    for record in records:
+        by_site.setdefault(account.at(record.inputs.get("region")), []).append(record)
+    for at, found in by_site.items():
+        owners = at.site.owners(kind)
+        for record in found:
+            made = str(record.outputs.get("id") or "")
+            if made not in owners:
+                continue
+            owner = owners[made]
+            actual: dict[str, Any] = {TAGS: {}} if owner is None else {}
+            if owner not in (None, account.owner):
+                actual = {ANOTHERS: owner}
+            out[record.address] = Thing(
+                address=record.address, token="", inputs=record.inputs, outputs=record.outputs, actual=actual
+            )
+    return out
 
 
 def rewrite(at: At, thing: Any, inputs: Mapping[str, Any]) -> None:

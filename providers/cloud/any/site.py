@@ -8,11 +8,13 @@ need not know whether something was made before: `nodes`, `volumes` and `attachm
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from declarative.provider import PermanentError, PermanentKind
-from providers.cloud.any.plain import Disk, Machine, Size, Wanted
+from providers.cloud.any.plain import Disk, Machine, Size, Wanted, Written
+
+What = Literal["machine", "disk"]
 
 
 class Site(ABC):
@@ -27,11 +29,11 @@ class Site(ABC):
     """Seconds after which something that was made without an answer is surely listed, where no name is
     unique: as long is waited before it is made again.
     """
-    unique: frozenset[Literal["machine", "disk"]] = frozenset()
+    unique: frozenset[What] = frozenset()
     """What the cloud makes once for a name, by itself. A second one is `CONFLICT`, and the first is adopted
     if it carries the token. `Site` gives such things a name that is a function of the token.
     """
-    keeps: frozenset[Literal["machine", "disk"]] = frozenset()
+    keeps: frozenset[What] = frozenset()
     """What texts can be written on (`write`). Without either there is a name and nothing else: then inputs
     are those that are recorded (`Written.inputs` is None).
     """
@@ -99,6 +101,19 @@ class Site(ABC):
     def retag(self, thing: Machine | Disk, before: dict[str, str], after: dict[str, str]) -> None:
         """Put the user's own tags on a thing, and take those away that were there."""
         raise NotImplementedError(thing)
+
+    @abstractmethod
+    def owners(self, kind: What) -> Mapping[str, str | None]:
+        """All machines or disks of the account by their ids, and whose they say that they are, if anybody's.
+
+        People remove what is written on things, and a thing that says nothing is still there.
+        """
+
+    @abstractmethod
+    def mend(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:
+        """Write the mark, and the user's tags, on a thing that has lost them; `PermanentError` if only people
+        can put them back.
+        """
 
     # --------------------------------------------------------------------------------------- keys
 

@@ -10,7 +10,7 @@ from declarative.provider import PermanentError, PermanentKind, Thing, Transient
 from declarative.state import Address, Record
 from providers.cloud.account import gibibytes, look_up, pauses
 from providers.cloud.any.account import Account, At, first_of_each
-from providers.cloud.any.nodes import rewrite, tags
+from providers.cloud.any.nodes import mended, rewrite, tags
 from providers.cloud.any.plain import Disk, Wanted, Written
 
 FIXED = ("backend", "region", "zone", "volume_type")
@@ -73,6 +73,8 @@ class Volumes:
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port."""
         at, disk = self.of(have)
+        if disk is None and mended(at, self._account.owner, "disk", have, token):
+            at, disk = self.of(have)
         if disk is None:
             summary = f"{have.address} is not there any more"
             raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(have.address))

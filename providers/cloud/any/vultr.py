@@ -17,10 +17,10 @@ from declarative.provider import Config, PermanentError
 from declarative.state import NodeState
 from providers.cloud.any import gpus, labels, names
 from providers.cloud.any.account import Account
-from providers.cloud.any.plain import Disk, Machine, Size, Wanted
+from providers.cloud.any.plain import Disk, Machine, Size, Wanted, Written
 from providers.cloud.any.provider import AnyCloud
 from providers.cloud.any.rest import Rest, Ring
-from providers.cloud.any.site import Site
+from providers.cloud.any.site import Site, What
 
 HOURS = 672
 """Hours of a month, as Vultr charges them, for plans whose price by the hour is not told."""
@@ -104,8 +104,8 @@ class Vultr(Site):
         """See `Site`."""
         path = "/v2/instances"
         network = self._account.config.network
-        if len(network.security_groups) > 1 or network.subnets:
-            summary = "a node has one firewall group (`security_groups`), and no subnets"
+        if len(network.security_groups) > 1 or network.subnets or network.public_ip is False:
+            summary = "a node has a public address, one firewall group (`security_groups`), and no subnet"
             raise self._rest.refused(summary, "network")
         asked = {
             "label": wanted.written.address.name,
@@ -207,23 +207,37 @@ class Vultr(Site):
                     tags += labels.pack(thing.written.token, key, text, 1)
             return tags
 
-        self._change(thing, change)
+        self._change(thing.id, change)
 
     def retag(self, thing: Machine | Disk, before: dict[str, str], after: dict[str, str]) -> None:
         """See `Site`."""
         old, new = labels.of_users(before), labels.of_users(after)
-        self._change(thing, lambda tags: [*(t for t in tags if t not in old or t in new), *new])
+        self._change(thing.id, lambda tags: [*(t for t in tags if t not in old or t in new), *new])
 
-    def _change(self, thing: Machine | Disk, change: Callable[[list[str]], list[str]]) -> None:
-        path = f"/v2/instances/{thing.id}"
-        with _TURNS[hash(thing.id) % len(_TURNS)]:
-            item = self._rest.one(self._rest.ask("GET", path, about=thing.id), "instance", path)
+    def _change(self, made: str, change: Callable[[list[str]], list[str]]) -> None:
+        path = f"/v2/instances/{made}"
+        with _TURNS[hash(made) % len(_TURNS)]:
+            item = self._rest.one(self._rest.ask("GET", path, about=made), "instance", path)
             have = [str(tag) for tag in item.get("tags") or ()]
-            if self._machine(item, path) is None:
-                raise self._rest.strange(path, "has an instance without its tags")
             tags = list(dict.fromkeys(change(have)))
             if tags != have:
-                self._rest.ask("PATCH", path, {"tags": tags}, about=thing.id)
+                self._rest.ask("PATCH", path, {"tags": tags}, about=made)
+
+    def owners(self, kind: What) -> Mapping[str, str | None]:
+        """See `Site`."""
+        if kind == "machine":
+            found = self._all("/v2/instances", "instances")
+            return {str(i.get("id")): labels.owner_of(i.get("tags") or ()) for i in found}
+        found = self._all("/v2/blocks", "blocks")
+        return {str(i.get("id")): names.owner_of(i.get("label"), self._account.owner) for i in found}
+
+    def mend(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:
+        """See `Site`."""
+        if kind == "disk":
+            self._rest.ask("PATCH", f"/v2/blocks/{made}", {"label": names.name(mark)}, about=made)
+            return
+        new = [*labels.tags(mark), *labels.of_users(tags)]
+        self._change(made, lambda have: [*(t for t in have if not t.startswith(f"{labels.OURS}:")), *new])
 
     # --------------------------------------------------------------------------------------- keys
 
