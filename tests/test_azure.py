@@ -112,7 +112,7 @@ def test_the_entry_points_lead_here(tmp_path, driver):
 
 
 def test_a_node_is_an_address_an_interface_and_a_machine_of_one_name(web, cloud, az, tmp_path):
-    inputs = {**NODES, "tags": {"team": "vision"}, "spot": True}
+    inputs = {**NODES, "tags": {"team": "vision"}, "spot": True, "max_price": 1.25}
     node = made(az, wanted("node", "gpu-0", inputs))
     name = f"gpu-0-{token_of(node)[:24]}"
     ip, card, machine = changes(web)
@@ -136,6 +136,7 @@ def test_a_node_is_an_address_an_interface_and_a_machine_of_one_name(web, cloud,
     assert inner["storageProfile"]["imageReference"] == image
     assert inner["storageProfile"]["osDisk"]["deleteOption"] == "Delete"
     assert (inner["priority"], inner["evictionPolicy"]) == ("Spot", "Delete")
+    assert inner["billingProfile"] == {"maxPrice": 1.25}
     (nic,) = inner["networkProfile"]["networkInterfaces"]
     assert nic == {"id": card.path, "properties": {"primary": True, "deleteOption": "Delete"}}
     system = inner["osProfile"]
@@ -200,6 +201,16 @@ def test_a_volume_comes_is_attached_grows_and_goes(web, az):
     assert bodies[2] == {"dataDisksToDetach": [{"diskId": path}]}
     assert bodies[3]["operation"] == "Delete"
     assert bodies[4] == {"properties": {"diskSizeGB": 3}}
+
+
+def test_what_azure_has_not_is_refused(az):
+    for inputs, about in (({"volume_id": "x"}, "volume_id"), ({"tags": {"a/b": "c"}}, "tags")):
+        with pytest.raises(PermanentError) as caught:
+            made(az, wanted("volume", "data-0", {**DISKS, **inputs}))
+        assert (caught.value.kind, caught.value.about) == (PermanentKind.INVALID, about)
+    with pytest.raises(PermanentError) as caught:
+        made(az, wanted("node", "gpu-0", {**NODES, "reservation": "r"}))
+    assert caught.value.about == "reservation"
 
 
 def test_the_next_page_is_asked_of_nobody_else(web, az):
@@ -406,7 +417,8 @@ def test_offers_have_their_zones_and_gpus(cloud, web, tmp_path):
     assert by["Standard_NV6ads_A10_v5"].shape.gpus == 0
     assert by["Standard_ND96isr_H100_v5"].price is None
     assert by["Standard_D2s_v3"].price == pytest.approx(0.096)
-    assert all(o.price is None for o in offers if o.spot)
+    assert by["Standard_D2s_v3"].priced_on == "2025-03-02"
+    assert all(o.price is None and o.bids and o.priced_on is None for o in offers if o.spot)
     (web.asked.clear(), Bare(fake.config(web.url, tmp_path, zones=("eastus-1",))).offers())
     (asked,) = [a for a in web.asked if a.path.endswith("/skus")]
     assert asked.params["$filter"] == "location eq 'eastus'"

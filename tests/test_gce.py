@@ -220,6 +220,31 @@ def test_a_volume_comes_grows_is_attached_and_goes(web, gce):
     assert changes(web)[4].params == {"deviceName": name}
 
 
+def test_offers_are_those_of_the_backends_places(web, tmp_path):
+    everywhere = Bare(fake.config(web.url, tmp_path)).offers()
+    assert {o.region for o in everywhere} == {fake.REGION}
+    assert len({o.zone for o in everywhere}) > 1
+    here = Bare(fake.config(web.url, tmp_path, zones=(fake.ZONE,))).offers()
+    assert here == tuple(o for o in everywhere if o.zone == fake.ZONE)
+    small = next(o for o in here if o.instance_type == "n1-standard-1" and not o.spot)
+    assert (small.shape.cpu, small.shape.memory_mib, small.priced_on) == (1, 3840, "2025-03-02")
+    assert all(o.price is None for o in here if o.spot)
+    with pytest.raises(PermanentError, match="no region `us-central9`") as caught:
+        Bare(fake.config(web.url, tmp_path, regions=("us-central9",))).offers()
+    assert caught.value.hint == "did you mean `us-central1`?"
+
+
+def test_what_gce_has_not_is_refused(gce):
+    for inputs, about in (
+        ({"volume_id": "x"}, "volume_id"),
+        ({"tags": {"Team": "A"}}, "tags"),
+        ({"zone": None}, "availability_zone"),
+    ):
+        with pytest.raises(PermanentError) as caught:
+            made(gce, wanted("volume", "data-0", {**DISKS, **inputs}))
+        assert (caught.value.kind, caught.value.about) == (PermanentKind.INVALID, about)
+
+
 # ------------------------------------------------------------------------------------------ faults
 
 

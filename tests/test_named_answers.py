@@ -10,7 +10,7 @@ from declarative.state import Address
 from providers.cloud import marks
 from providers.cloud.azure import answers as azure
 from providers.cloud.azure import codes as azure_codes
-from providers.cloud.faults import Answer, Scrub, classify
+from providers.cloud.faults import Answer, classify
 from providers.cloud.gce import answers as gce
 from providers.cloud.gce import codes as gce_codes
 from providers.cloud.gce import labels
@@ -18,6 +18,7 @@ from providers.cloud.gce import offers as gce_offers
 from providers.cloud.named import Phase
 from providers.cloud.named.api import name_of
 from providers.cloud.rest import Tokens
+from providers.cloud.scrub import Scrub
 from tests.cloud_named import azure as fake_azure
 from tests.cloud_named.gce import recorded
 
