@@ -229,8 +229,8 @@ def test_offers_are_those_of_the_backends_places(web, tmp_path):
     small = next(o for o in here if o.instance_type == "n1-standard-1" and not o.spot)
     assert (small.shape.cpu, small.shape.memory_mib, small.priced_on) == (1, 3840, "2025-03-02")
     assert all(o.price is None for o in here if o.spot)
-    with pytest.raises(PermanentError, match="no region `us-central9`") as caught:
-        Bare(fake.config(web.url, tmp_path, regions=("us-central9",))).offers()
+    with pytest.raises(PermanentError, match="no region `us-cental1`") as caught:
+        Bare(fake.config(web.url, tmp_path, regions=("us-cental1",))).offers()
     assert caught.value.hint == "did you mean `us-central1`?"
 
 
