@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -30,6 +31,18 @@ class Asked:
 Answer = tuple[int, Any]
 LOST = (0, None)
 """No answer: the line is cut once the request was carried out."""
+
+
+def losing(answer: Callable[[Asked], Answer], seed: int) -> Callable[[Asked], Answer]:
+    """As `answer`, but of each third change, logins aside, the line is cut once it was carried out."""
+    luck = random.Random(seed)  # no secret
+
+    def some(asked: Asked) -> Answer:
+        found = answer(asked)
+        counts = asked.method != "GET" and not asked.path.endswith("/token")
+        return LOST if counts and luck.random() < 1 / 3 else found
+
+    return some
 
 
 class Web(ThreadingHTTPServer):
@@ -77,7 +90,8 @@ class _OneRequest(BaseHTTPRequestHandler):
             headers=dict(self.headers),
         )
         with self.server.turn:
-            self.server.asked.append(asked)
+            # A copy: who answers may keep the body, and change it.
+            self.server.asked.append(replace(asked, body=json.loads(json.dumps(body))))
             try:
                 status, found = self.server.answer(asked)
             except Exception as error:  # noqa: BLE001  # whoever asks has to see it

@@ -173,9 +173,11 @@ class Api:
         return found
 
     def _put(self, kind: str, wanted: Wanted, body: Mapping[str, Any]) -> None:
-        """Make what a machine needs, or find that it is as it has to be."""
+        """Make what a machine needs, unless an earlier try has: so each try comes further than the last."""
         what = f"create of {kind} {wanted.name}"
-        found = self._ask(what, "PUT", kind, wanted.id, about=wanted.name, body=body)
+        found = self._look(kind, wanted.id)
+        if found is None or not self._left(kind, found):
+            found = self._ask(what, "PUT", kind, wanted.id, about=wanted.name, body=body)
         self._settled(what, lambda: self._look(kind, wanted.id), found)
 
     def _settled(

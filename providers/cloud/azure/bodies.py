@@ -116,8 +116,10 @@ def machine_body(account: Account, wanted: Wanted, told: Told, interface: str) -
         },
     }
     if wanted.inputs.get("spot"):
-        # At most the price on demand: it ends when there is no room, not when it costs more.
-        inner |= {"priority": "Spot", "evictionPolicy": "Delete", "billingProfile": {"maxPrice": -1}}
+        # Without a cap it costs as much as on demand at most: it ends when there is no room, and not before.
+        cap = wanted.inputs.get("max_price")
+        price = {"maxPrice": -1 if cap is None else round(float(cap), 5)}
+        inner |= {"priority": "Spot", "evictionPolicy": "Delete", "billingProfile": price}
     return {
         "location": wanted.inputs.get("region"),
         "tags": dict(wanted.tags),

@@ -13,6 +13,7 @@ from declarative.blocks import Shape
 from declarative.provider import PermanentError, PermanentKind
 from declarative.resource import Offer
 from providers.cloud.azure.account import ARCHITECTURES, Account
+from providers.cloud.bundle import day, prices
 from providers.cloud.rest import strange
 
 VERSION = "2021-07-01"
@@ -95,6 +96,8 @@ def _of(account: Account, region: str, found: Mapping[str, Any]) -> list[Offer]:
             shape=shape,
             price=None if spot else price,
             spot=spot,
+            bids=spot,
+            priced_on=None if spot or price is None else day(),
         )
         for zone in open_zones
         for spot in kinds
@@ -121,11 +124,8 @@ def _gpus(name: str, can: Mapping[str, str]) -> dict[str, Any]:
 
 def _price(name: str, region: str) -> float | None:
     """USD an hour on demand; None where it is unknown, as it is for what is newer than libcloud's table."""
-    from libcloud.pricing import get_pricing
-
-    table = get_pricing(driver_type="compute", driver_name="azure_linux") or {}
     try:
-        found = float(table[name.lower().replace("_", "")][region])
+        found = float(prices("azure_linux")[name.lower().replace("_", "")][region])
     except (KeyError, TypeError, ValueError):
         return None
     return found if found > 0 else None

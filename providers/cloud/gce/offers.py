@@ -13,6 +13,7 @@ from declarative.blocks import Shape
 from declarative.diagnostic import suggest
 from declarative.provider import PermanentError, PermanentKind
 from declarative.resource import Offer
+from providers.cloud.bundle import day, prices
 from providers.cloud.gce import answers
 from providers.cloud.gce.account import Account
 from providers.cloud.rest import pages, strange
@@ -71,6 +72,7 @@ def offers(account: Account) -> tuple[Offer, ...]:
                     shape=shape,
                     price=None if spot else price,
                     spot=spot,
+                    priced_on=None if spot or price is None else day(),
                 )
             )
     for region in config.regions:
@@ -116,9 +118,7 @@ def _price(name: str, region: str, shape: Shape) -> float | None:
     family, _, rest = name.partition("-")
     if family not in _PRICED or name in _ODD or shape.gpus or rest.startswith(("custom", "node")):
         return None
-    from libcloud.pricing import get_pricing
-
-    table = (get_pricing(driver_type="compute", driver_name="gce_instances") or {}).get(family) or {}
+    table = prices("gce_instances").get(family) or {}
     try:
         cpu, ram = (float(table[part]["on_demand"][region]["price"]) for part in ("cpu", "ram"))
     except (KeyError, TypeError, ValueError):

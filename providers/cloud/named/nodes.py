@@ -36,6 +36,8 @@ TAKEN = f"{marks.OURS}taken"
 FINGERPRINT = f"{marks.OURS}fingerprint"
 """Marks of a machine: its public host key, who logs in, that it was ready once, which key is let in."""
 
+SURE = 4
+"""Looks in a row that do not find a machine which was there: one alone may have asked too early."""
 FEW = 2
 """Nodes that are looked at one by one, rather than in a listing."""
 
@@ -157,8 +159,12 @@ class Nodes:
     def _running(self, machine: Machine) -> Machine:
         """The machine once it runs. One that fails instead is taken away, and a fault says why it failed."""
         about = machine.zone or machine.name
+        unseen = 0
         for _ in pauses(f"{machine.name} is still starting", about):
             seen = look_up(partial(self._api.machine, machine.id))
+            unseen = unseen + 1 if seen is None else 0
+            if 0 < unseen < SURE:
+                continue
             if seen is None or seen.phase in (Phase.ENDING, Phase.FAILED):
                 end = seen or machine
                 code, text = end.code, f"{end.code}: {end.reason}".strip(": ") or end.state

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from declarative.provider import PermanentError, PermanentKind, Thing, TransientError, TransientKind
+from declarative.resource import VOLUME_ID
 from declarative.state import Address, Record
 from providers.cloud import marks
 from providers.cloud.account import Account, gibibytes, look_up
@@ -78,6 +79,10 @@ class Volumes:
 
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port."""
+        if VOLUME_ID in inputs:
+            summary = f"{address}: a volume of {self._account.CLOUD} cannot be adopted"
+            hint = "remove `volume_id`, and write `size`: then one is made"
+            raise PermanentError(PermanentKind.INVALID, summary, about=VOLUME_ID, hint=hint)
         made = self._api.disk_id(name_of(address, token), inputs)
         size = gibibytes(address, inputs.get("size"))
         look = partial(self._api.disk, made)
