@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from declarative.apply.backends import Backends
@@ -86,6 +86,12 @@ def _thing(action: Action, tools: Tools) -> None:
     state = tools.writer.part((action.address, *action.holds))
     have = state.records.get(action.address)
     if action.op is Op.DELETE and have is None:
+        return
+    if action.op is Op.CREATE and action.address.kind == "node" and have is not None:
+        # It goes elsewhere with its cluster: first it leaves where it is.
+        leave = replace(action, op=Op.DELETE, before=have.inputs, after=None, backend=have.backend)
+        _thing(leave, tools)
+        _thing(action, tools)
         return
     provider = tools.backends.get(action.backend)
     inputs = _inputs(action)
