@@ -6,6 +6,8 @@ nothing is written and nobody is called, as if the process had ended there.
 
 from __future__ import annotations
 
+import os
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +18,12 @@ from typing import Any
 from declarative.apply import ActionResult, Backends, Move, Tools, apply, look, settle
 from declarative.apply.renamed import Renamed
 from declarative.plan import Plan, make
-from declarative.provider import PermanentError, PermanentKind, ProviderError, Thing
+from declarative.provider import (
+    PermanentError,
+    PermanentKind,
+    ProviderError,
+    Thing,
+)
 from declarative.resource import Desired
 from declarative.retry import Policy
 from declarative.state import Address, NodeState, RankState, RankStatus, Readiness, Record
@@ -43,6 +50,8 @@ class Market:
     ranks: dict[str, RankStatus] = field(default_factory=dict)
     made: int = 0
     alive: Callable[[], None] = lambda: None
+    looked: Callable[[], None] = lambda: None
+    """Called by whoever asks for readiness."""
     turn: Any = field(default_factory=threading.RLock)
 
     def nodes(self) -> dict[str, Words]:
@@ -100,6 +109,7 @@ class Market:
 
     def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
         self.alive()
+        self.looked()
         ready = Readiness(state=NodeState.READY, observed_at=1.0)
         return {n.address.name: self.states.get(n.address.name, ready) for n in nodes}
 
@@ -109,6 +119,8 @@ class Market:
 
     def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
         self.alive()
+        if all(t.outputs["id"] != node.outputs["id"] for t in self.inventory()):
+            raise PermanentError(PermanentKind.NOT_FOUND, f"{node.address} does not answer")
         return {a: self.ranks.get(a) for a in attempts}
 
     def stop(self, node: Record, attempt: str, grace_seconds: int) -> RankStatus | None:
@@ -164,20 +176,26 @@ class Heard:
         self.ends.append(result)
 
 
+MEMORY = "/dev/shm"
+"""Where a state is as good as on a disk, and quicker: nobody cuts the power here."""
+
+
 class Site:
     """One project on a market."""
 
-    def __init__(self, folder: Path, market: Market) -> None:
+    def __init__(self, market: Market) -> None:
         self.market = market
-        self.store: Store = open_store(f"sqlite:///{folder}/state.db")
+        self._folder = tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None)
+        self.store: Store = open_store(f"sqlite:///{self._folder.name}/state.db")
         self.time = 1_000_000.0
         self.heard = Heard()
         self.results: dict[str, ActionResult] = {}
         self.writes = 0
 
     def close(self) -> None:
-        """Its database."""
+        """Its database goes."""
         self.store.close()
+        self._folder.cleanup()
 
     def now(self) -> float:
         """Its clock, which moves a second at a time."""

@@ -15,7 +15,7 @@ from typing import Any
 from declarative.plan import Action, Fallback, Op, Plan, Reason, Spare
 from declarative.provider import PermanentError, PermanentKind
 from declarative.resource import OF_OFFER
-from declarative.state import Address, Record, State
+from declarative.state import Address, Intent, Record, State
 
 REFUSED = (PermanentKind.NO_CAPACITY, PermanentKind.QUOTA)
 """Faults of a planned offer for which another one is taken. Of a spare one it is any lasting fault."""
@@ -109,6 +109,9 @@ class Failover:
         creates = {a.address.name: a for a in plan.actions if _is_create(a)}
         self._keys |= {name: _key(a.after or {}) for name, a in creates.items()}
         idle = {r.address.name: r for r in state.of("node")}
+        # Of which it is not known what came of them: that is found out where they were asked for, by asking
+        # there again, before they go anywhere else.
+        self._asked = frozenset(i.address.name for i in state.intents if _is_node(i) and i.op == "create")
         for fallback in plan.fallbacks:
             self._add(fallback, creates, idle)
 
@@ -136,10 +139,12 @@ class Failover:
         group = self._groups.get(action.address.name) if _is_create(action) else None
         if group is None:
             return action
-        group.at[action.address.name] = group.way
-        if not group.way:
+        name = action.address.name
+        asked, self._asked = name in self._asked, self._asked - {name}
+        group.at[name] = 0 if asked else group.way
+        if not group.at[name]:
             return action
-        after = group.inputs(action.address.name)
+        after = group.inputs(name)
         return replace(action, after=after, backend=str(after["backend"]))
 
     def left(self, action: Action) -> None:
@@ -252,7 +257,11 @@ def offer_name(inputs: Mapping[str, Any]) -> str:
 
 
 def _is_create(action: Action) -> bool:
-    return action.op is Op.CREATE and action.address.kind == "node"
+    return action.op is Op.CREATE and _is_node(action)
+
+
+def _is_node(what: Action | Intent) -> bool:
+    return what.address.kind == "node"
 
 
 def _key(inputs: Mapping[str, Any]) -> Key:

@@ -40,6 +40,7 @@ class Reason(StrEnum):
     IDLE = "idle"
     MISMATCH = "mismatch"
     DRIFT = "drift"
+    UNFIT = "unfit"
     DESTROY = "destroy"
 
 
