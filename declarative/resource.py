@@ -252,11 +252,13 @@ def merge_offers(declared: tuple[Offer, ...], reported: tuple[Offer, ...]) -> tu
     )
 
 
-def node_inputs(fleet: Fleet, offer: Offer) -> dict[str, Any]:
-    """What is recorded of a node of `fleet` that takes `offer`. Memory is in MiB."""
-    shape = offer.shape
+OF_OFFER = ("backend", "region", "zone", "instance_type", "spot", "price", "max_price", "resources")
+"""The inputs of a node that follow from the offer that it takes."""
+
+
+def offer_inputs(fleet: Fleet, offer: Offer) -> dict[str, Any]:
+    """What is recorded of the offer that a node of `fleet` takes. Memory is in MiB."""
     inputs: dict[str, Any] = {
-        "fleet": str(fleet.name),
         "backend": offer.backend,
         "region": offer.region,
         "zone": offer.zone,
@@ -264,24 +266,35 @@ def node_inputs(fleet: Fleet, offer: Offer) -> dict[str, Any]:
         "spot": offer.spot or None,
         "price": offer.price,
         "max_price": fleet.max_price if offer.spot and offer.bids else None,
-        "resources": {
-            key: value
-            for key, value in (
-                ("cpu", shape.cpu),
-                ("memory_mib", shape.memory_mib),
-                ("gpus", shape.gpus),
-                ("gpu_name", shape.gpu_name),
-                ("gpu_memory_mib", shape.gpu_memory_mib),
-                ("disk_mib", shape.disk_mib),
-                ("gpu_vendor", shape.gpu_vendor),
-            )
-            if value is not None
-        },
-        "blocks": split(shape, offer.blocks(fleet)),
+        "resources": shape_inputs(offer.shape),
+    }
+    return {k: inputs[k] for k in OF_OFFER if inputs[k] is not None}
+
+
+def node_inputs(fleet: Fleet, offer: Offer) -> dict[str, Any]:
+    """What is recorded of a node of `fleet` that takes `offer`."""
+    inputs: dict[str, Any] = {
+        "fleet": str(fleet.name),
+        **offer_inputs(fleet, offer),
+        "blocks": split(offer.shape, offer.blocks(fleet)),
         "host": dict(offer.host.fields) if offer.host else None,
         **fleet_marks(fleet),
     }
     return {k: v for k, v in inputs.items() if v is not None}
+
+
+def shape_inputs(shape: Shape) -> dict[str, Any]:
+    """A shape among the inputs of a node; `shape_of` reads it."""
+    found = (
+        ("cpu", shape.cpu),
+        ("memory_mib", shape.memory_mib),
+        ("gpus", shape.gpus),
+        ("gpu_name", shape.gpu_name),
+        ("gpu_memory_mib", shape.gpu_memory_mib),
+        ("disk_mib", shape.disk_mib),
+        ("gpu_vendor", shape.gpu_vendor),
+    )
+    return {key: value for key, value in found if value is not None}
 
 
 def fleet_marks(fleet: Fleet) -> dict[str, Any]:

@@ -174,6 +174,9 @@ def first_failure(statuses: Mapping[str, RankStatus | None]) -> str | None:
     return min(bad)[1] if bad else None
 
 
+START_UP_LIMIT = 600.0
+"""Seconds that a node may take from its making to being ready."""
+
 LIMIT_REACHED = "max_duration reached"
 """The cause of a rank's failure that ran for as long as its task allows."""
 

@@ -36,6 +36,7 @@ from declarative.render import (
     VolumeView,
     diagnostics_json,
     diagnostics_text,
+    notes_json,
     plan_json,
     plan_text,
     report_text,
@@ -699,6 +700,17 @@ class Result:
     outcome: str
     error: str | None = None
     hint: str | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move:
+    """The same, of nodes that take another offer."""
+
+    nodes: tuple[str, ...]
+    refused: str
+    error: str
+    taken: str | None
 
 
 def result(id, outcome="done", **more):
@@ -708,6 +720,8 @@ def result(id, outcome="done", **more):
 
 RESULTS = (
     result("create:volume/data-0"),
+    result("create:node/cpu-0", note="as m in us-east-1b, for it was not to be had as m in us-east-1a (no)"),
+    result("create:node/cpu-1", note="as m in us-east-1b, for it was not to be had as m in us-east-1a (no)"),
     result("create:node/gpu-0", "failed", error="no capacity\nin us-east-1a", hint="allow another zone"),
     *(result(f"create:rank/train-{i}", "skipped", error="create:node/gpu-0 failed") for i in range(12)),
     result("delete:volume/old", "failed"),
@@ -720,7 +734,8 @@ def test_report_text():
     assert report_text(RESULTS[:1], color=False) == "Apply complete: 1 done.\n"
     assert report_text([], color=False, title="Destroy") == "Destroy complete: 0 done.\n"
     assert ESC in report_text(RESULTS, color=True)
-    assert list(result_json(RESULTS[0])) == ["id", "address", "op", "outcome", "error", "hint"]
+    assert list(result_json(RESULTS[0])) == ["id", "address", "op", "outcome", "error", "hint", "note"]
+    assert [n["addresses"] for n in notes_json(RESULTS)] == [["node/cpu-0", "node/cpu-1"]]
 
 
 def records():
@@ -783,12 +798,41 @@ def test_progress_as_json_lines():
     assert [e["event"] for e in events] == ["note", "begin", "retry", "end", "begin", "end", "end", "rank"]
     assert events[1] == {"event": "begin", "id": "create:volume/data-0"}
     assert events[2] == {"event": "retry", "id": "create:volume/data-0", "error": "throttled", "wait": 2.345}
-    assert list(events[3]) == ["event", "id", "address", "op", "outcome", "error", "hint"]
+    assert list(events[3]) == ["event", "id", "address", "op", "outcome", "error", "hint", "note"]
     assert events[7] == {
         "event": "rank",
         "address": "rank/train-1",
         "state": "failed",
         "cause": "exit code 1",
+    }
+
+
+MOVES = (
+    Move(nodes=("gpu-0",), refused="m in us-east-1a", error="no\ncapacity", taken="m in us-east-1b"),
+    Move(nodes=tuple(f"gpu-{i}" for i in range(9)), refused="m in us-east-1b", error="none", taken=None),
+)
+
+
+def test_nodes_that_take_another_offer_are_told():
+    plain, lines = io.StringIO(), io.StringIO()
+    for progress in (Progress(plain, "plain", 3), Progress(lines, "json", 3)):
+        with progress:
+            for move in MOVES:
+                progress.move(move, 2)
+            progress.end(result("create:node/gpu-0", note="as m in us-east-1b"))
+        assert progress.total == 7
+    several = "node/gpu-0, node/gpu-1, node/gpu-2, node/gpu-3 and 5 more"
+    assert plain.getvalue().splitlines() == [
+        "node/gpu-0: m in us-east-1a: no capacity: trying m in us-east-1b",
+        f"{several}: m in us-east-1b: none: nothing else is left to try",
+        "node/gpu-0: created as m in us-east-1b",
+    ]
+    assert json.loads(lines.getvalue().splitlines()[0]) == {
+        "event": "failover",
+        "addresses": ["node/gpu-0"],
+        "refused": "m in us-east-1a",
+        "error": "no\ncapacity",
+        "next": "m in us-east-1b",
     }
 
 

@@ -5,6 +5,7 @@ from declarative.apply.backends import Backends
 from declarative.apply.bundles import changed_files, named
 from declarative.apply.drift import Orphan
 from declarative.apply.execute import Tools
+from declarative.apply.failover import Move
 from declarative.apply.foresee import foresee
 from declarative.apply.hosts import survey
 from declarative.apply.inventory import Seen, look, node_of_rank
@@ -21,6 +22,7 @@ __all__ = [
     "Backends",
     "Due",
     "Listener",
+    "Move",
     "Orphan",
     "Outcome",
     "Retries",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from declarative.apply.backends import Backends
@@ -15,9 +15,11 @@ from declarative.apply.launch import launch_of, seconds
 from declarative.apply.reach import Known, check_peers
 from declarative.apply.walk import InterruptedApplyError, Listener
 from declarative.plan import Action, Op
+from declarative.plan.unfit import STARTING
 from declarative.provider import PermanentError, PermanentKind
 from declarative.retry import Policy, call
 from declarative.state import (
+    START_UP_LIMIT,
     STARTED,
     Address,
     NodeState,
@@ -31,12 +33,14 @@ from declarative.state import (
 from declarative.store import Writer
 from declarative.template import MissingEnvError
 
-READY_LIMIT = 600.0
-"""Seconds that a node may take from running to ready."""
-
 
 class NotReadyError(Exception):
     """A node did not become ready in time."""
+
+    def __init__(self, summary: str, hint: str | None = None) -> None:
+        super().__init__(summary)
+        self.summary = summary
+        self.hint = hint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +90,12 @@ def _thing(action: Action, tools: Tools) -> None:
     state = tools.writer.part((action.address, *action.holds))
     have = state.records.get(action.address)
     if action.op is Op.DELETE and have is None:
+        return
+    if action.op is Op.CREATE and action.address.kind == "node" and have is not None:
+        # It goes elsewhere with its cluster: first it leaves where it is.
+        leave = replace(action, op=Op.DELETE, before=have.inputs, after=None, backend=have.backend)
+        _thing(leave, tools)
+        _thing(action, tools)
         return
     provider = tools.backends.get(action.backend)
     inputs = _inputs(action)
@@ -139,9 +149,12 @@ def wait_ready(address: Address, tools: Tools) -> Readiness:
         tools.writer.observe_nodes({address.name: seen})
         if seen.state is NodeState.READY:
             return seen
-        if seen.state not in (NodeState.PENDING, NodeState.PROVISIONING) or tools.now() - start > READY_LIMIT:
-            why = f": {seen.reason}" if seen.reason else ""
+        why = f": {seen.reason}" if seen.reason else ""
+        if seen.state not in STARTING:
             raise NotReadyError(f"{address} is {seen.state.value}{why}")
+        if tools.now() - start > START_UP_LIMIT:
+            late = f"{address} was not ready within {START_UP_LIMIT / 60:.0f} minutes"
+            raise NotReadyError(f"{late}{why}", "the next `fleetform apply` makes it anew")
         if tools.stopping.wait(pause):
             raise InterruptedApplyError
         pause = min(5.0, pause * 2)

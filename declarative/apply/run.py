@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from declarative.apply.execute import Tools, execute
+from declarative.apply.failover import Failover
 from declarative.apply.settle import release_ended, stop_ranks
 from declarative.apply.tidy import tidy
 from declarative.apply.walk import ActionResult, Outcome, walk
@@ -22,6 +23,7 @@ def apply(plan: Plan, tools: Tools, *, parallelism: int = 8) -> tuple[ActionResu
         parallelism=parallelism,
         stopping=tools.stopping,
         listener=tools.listener,
+        failover=Failover(plan, tools.writer.state()),
     )
     if not tools.stopping.is_set():
         _take_back(plan.actions, results, tools)

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from declarative.apply.failover import Failover, Move, Verdict
 from declarative.plan import Action
 
 INTERRUPTED = "interrupted"
+UNDONE = "its cluster cannot be completed: nothing of it is kept"
 
 
 class InterruptedApplyError(Exception):
@@ -40,6 +42,8 @@ class ActionResult:
     outcome: Outcome
     error: str | None = None
     hint: str | None = None
+    note: str | None = None
+    """What is to be said of it although it is done."""
 
 
 class Listener(Protocol):
@@ -54,6 +58,9 @@ class Listener(Protocol):
     def end(self, result: ActionResult) -> None:
         """An action has ended."""
 
+    def move(self, move: Move, more: int) -> None:
+        """An offer could not be had; so many more actions are to be done than were."""
+
     def rank(self, address: str, state: str, cause: str | None) -> None:
         """A rank's state changed."""
 
@@ -65,12 +72,14 @@ def walk(
     parallelism: int,
     stopping: threading.Event,
     listener: Listener,
+    failover: Failover,
 ) -> tuple[ActionResult, ...]:
     """Perform all actions in the order of their needs; the results in the order of `actions`.
 
-    Once `stopping` is set no further action is started; those that run are waited for.
+    Once `stopping` is set no further action is started; those that run are waited for. `failover` may have
+    some done again, as other ones than they were, and add others; the results of those come last.
     """
-    run = _Walk(actions, listener)
+    run = _Walk(actions, listener, failover)
     with ThreadPoolExecutor(max_workers=parallelism, thread_name_prefix="apply") as pool:
         running: dict[Future[None], Action] = {}
         while run.ready or running:
@@ -87,7 +96,7 @@ def walk(
 
 
 class _Walk:
-    def __init__(self, actions: Sequence[Action], listener: Listener) -> None:
+    def __init__(self, actions: Sequence[Action], listener: Listener, failover: Failover) -> None:
         self.actions = {a.id: a for a in actions}
         self.order = {a.id: i for i, a in enumerate(actions)}
         self.waiting = {a.id: {n for n in a.needs if n in self.actions} for a in actions}
@@ -95,25 +104,64 @@ class _Walk:
         for key, needs in self.waiting.items():
             for need in needs:
                 self.follow[need].append(key)
-        self.ready = [a.id for a in actions if not self.waiting[a.id]]
+        self.ready: list[str] = []
+        self.held: list[str] = []
+        """Those that `failover` lets wait, although all that they need is done."""
         self.found: dict[str, ActionResult] = {}
         self.listener = listener
+        self.failover = failover
+        self._free(a.id for a in actions if not self.waiting[a.id])
 
     def next(self) -> Action:
         """The first action that is ready, told as begun."""
         action = self.actions[self.ready.pop(0)]
         self.listener.begin(action.id)
-        return action
+        return self.failover.now(action)
 
     def finish(self, action: Action, error: BaseException | None) -> None:
-        """Note the result, and free or skip what needs it."""
+        """Note the result, and free or skip what needs it; or do it again, and others with it."""
+        verdict = None if isinstance(error, InterruptedApplyError) else self.failover.ended(action, error)
+        if verdict:
+            self._change(verdict)
+            if action.id in (*verdict.again, *verdict.undone):
+                return
+            error = verdict.error or error
+        self._end(action, error, verdict.note if verdict else None)
+        held, self.held = self.held, []
+        self._free(held)
+
+    def _free(self, keys: Iterable[str]) -> None:
+        """Those may begin, unless they have been skipped meanwhile."""
+        for key in keys:
+            if key not in self.found:
+                (self.held if self.failover.waits(self.actions[key]) else self.ready).append(key)
+        self.ready.sort(key=lambda key: self.order[key])
+
+    def _change(self, verdict: Verdict) -> None:
+        for action in verdict.more:
+            self.actions[action.id] = action
+            self.order.setdefault(action.id, len(self.order))
+            self.waiting[action.id] = set()
+        if verdict.move:
+            self.listener.move(verdict.move, len(verdict.again) + len(verdict.more))
+        keys = [*verdict.again, *(a.id for a in verdict.more)]
+        for key in keys:
+            self.found.pop(key, None)
+        for key in verdict.undone:
+            self._note(self.actions[key], Outcome.SKIPPED, UNDONE)
+            self._skip(self.actions[key])
+        self.ready = [key for key in self.ready if key not in self.found]
+        self._free(keys)
+
+    def _end(self, action: Action, error: BaseException | None, note: str | None) -> None:
         if error is None:
-            self._note(action, Outcome.DONE)
+            self._note(action, Outcome.DONE, note=note)
+            freed = []
             for key in self.follow[action.id]:
                 self.waiting[key].discard(action.id)
-                if not self.waiting[key] and key not in self.found:
-                    self.ready.append(key)
-            self.ready.sort(key=lambda key: self.order[key])
+                if not self.waiting[key] and key not in self.held:
+                    freed.append(key)
+            self._free(freed)
             return
         if isinstance(error, InterruptedApplyError):
             self._note(action, Outcome.SKIPPED, INTERRUPTED)
@@ -133,8 +181,15 @@ class _Walk:
             stack += self.follow[key]
 
     def _note(
-        self, action: Action, outcome: Outcome, error: str | None = None, hint: str | None = None
+        self,
+        action: Action,
+        outcome: Outcome,
+        error: str | None = None,
+        hint: str | None = None,
+        note: str | None = None,
     ) -> None:
+        if outcome is not Outcome.DONE:
+            self.failover.left(action)
         result = ActionResult(
             id=action.id,
             address=str(action.address),
@@ -142,6 +197,7 @@ class _Walk:
             outcome=outcome,
             error=error,
             hint=hint,
+            note=note,
         )
         self.found[action.id] = result
         self.listener.end(result)

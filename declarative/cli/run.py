@@ -242,11 +242,12 @@ class Run:
         self.listener().rank(f"rank/{rank}", status.state.value, status.cause)
 
     def report(self, results: tuple[ActionResult, ...]) -> None:
-        from declarative.render import report_text
+        from declarative.render import notes_json, report_text
 
         if self.as_json:
             counts = {o: sum(r.outcome == o for r in results) for o in ("done", "failed", "skipped")}
-            self.event({"event": "summary", **counts})
+            notes = notes_json(results)
+            self.event({"event": "summary", **counts, **({"elsewhere": notes} if notes else {})})
         elif results:
             title = self.doing.capitalize()
             self.out.write(report_text(results, color=out_style()["color"], title=title))

@@ -134,7 +134,7 @@ class SavedRun(Run):
         settle(writer, backends, seen, now, self.note)
         return plan
 
-    def _ask(self) -> None:
+    def ask(self) -> None:
         """Who saved the plan has seen it."""
 
 

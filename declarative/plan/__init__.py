@@ -9,6 +9,7 @@ from declarative.plan.types import (
     Action,
     Cost,
     Drift,
+    Fallback,
     Inventory,
     NodePreview,
     Op,
@@ -16,6 +17,7 @@ from declarative.plan.types import (
     Reason,
     Reservation,
     ReservationStatus,
+    Spare,
 )
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "Action",
     "Cost",
     "Drift",
+    "Fallback",
     "Inventory",
     "NodePreview",
     "Op",
@@ -30,6 +33,7 @@ __all__ = [
     "Reason",
     "Reservation",
     "ReservationStatus",
+    "Spare",
     "again",
     "effective",
     "hosts_of",

@@ -13,6 +13,7 @@ from declarative.placement import FleetRule, Node
 from declarative.placement.filters import price_reason
 from declarative.plan.hosts import backend_of, declared_hosts, found_offer, offer_of_host
 from declarative.plan.types import Inventory, Reason
+from declarative.plan.unfit import unfit
 from declarative.resource import LOCAL, SSH, Desired, Host, Offer, fleet_marks, shape_of, shaped, zone_of
 from declarative.spec import Fleet, SpotPolicy
 from declarative.state import ANOTHERS, TAGS, Address, NodeState, Readiness, Record, State, natural
@@ -232,6 +233,11 @@ class Fleets:
     def _keep(self, fate: NodeFate, fleet: Fleet, host: Host | None) -> None:
         """Change it in place, or make it anew once it is idle if it does not keep the limits any more."""
         marks = fleet_marks(fleet)
+        since = self.state.idle_since.get(fate.node.name)
+        sick = unfit(fate.record, fate.node.readiness, since, self.now) if fate.idle else None
+        if sick and not fate.record.inputs.get("prevent_destroy"):
+            fate.goes, fate.again, fate.because = Reason.UNFIT, True, (sick,)
+            return
         off, other = self._off(fate, fleet, host), self._altered(fate)
         if (off or other) and fate.idle:
             fate.goes, fate.again = (Reason.MISMATCH, True) if off else (Reason.DRIFT, True)

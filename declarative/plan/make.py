@@ -5,6 +5,7 @@ from __future__ import annotations
 from declarative.diagnostic import Diagnostic, Severity, in_order
 from declarative.placement import Outcome
 from declarative.plan.actions import build
+from declarative.plan.fallbacks import fallbacks
 from declarative.plan.fates import Fates, Question, decide
 from declarative.plan.fleets import Fleets, allowed_backends, fleet_offers
 from declarative.plan.observe import effective, vanished
@@ -72,6 +73,7 @@ def make(
         suggestions=() if destroy else suggestions(state, fleets, found.tasks, outcome),
         waiting=_waiting(found),
         observed_at=_observed_at(state),
+        fallbacks=fallbacks(found, state),
     )
 
 

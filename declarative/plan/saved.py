@@ -19,9 +19,9 @@ from typing import Any
 from declarative.diagnostic import Diagnostic, InvalidError
 from declarative.manifest import Manifest
 from declarative.plan.facts import AGAIN, Facts, digest
-from declarative.plan.types import Action, Op, Plan
+from declarative.plan.types import Action, Fallback, Op, Plan
 from declarative.plan.values import BadDataError, outline, reader, to_data
-from declarative.resource import shape_of
+from declarative.resource import OF_OFFER, shape_of
 from declarative.schema import BadValueError, Problem, decode, encode
 from declarative.spec import Backend
 from declarative.spec.values import Duration, Size
@@ -224,6 +224,28 @@ def _sound(plan: Plan) -> None:
         except BadDataError as bad:
             raise bad.at(index).at("actions").at("plan") from None
         done.add(action.id)
+    for index, fallback in enumerate(plan.fallbacks):
+        try:
+            _check_ways(fallback, done)
+        except BadDataError as bad:
+            raise bad.at(index).at("fallbacks").at("plan") from None
+
+
+def _check_ways(fallback: Fallback, done: set[str]) -> None:
+    """Each way is one for all kinds of nodes, and the nodes are those that the plan makes."""
+    names = [name for kind in fallback.kinds for name in kind]
+    made = {name for name in names if f"create:node/{name}" in done}
+    if len(set(names)) != len(names) or set(names) - made != set(fallback.idle):
+        raise BadDataError("made of nodes that are created, or idle").at("kinds")
+    for number, way in enumerate(fallback.ways):
+        if len(way) != len(fallback.kinds):
+            raise BadDataError("one offer for each kind").at(number).at("ways")
+        for spare in way:
+            for name in ("backend", "region", "instance_type"):
+                _as(str, spare.inputs, name)
+            if not spare.inputs.keys() <= {*OF_OFFER}:
+                raise BadDataError("an offer").at(number).at("ways")
+            _shape(spare.inputs)
 
 
 def _sound_files(file: _File) -> None:

@@ -40,6 +40,7 @@ class Reason(StrEnum):
     IDLE = "idle"
     MISMATCH = "mismatch"
     DRIFT = "drift"
+    UNFIT = "unfit"
     DESTROY = "destroy"
 
 
@@ -128,6 +129,34 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spare:
+    """An offer that a node may take instead of the planned one."""
+
+    inputs: Mapping[str, Any]
+    """What the node's inputs are then, as far as they follow from the offer (`resource.OF_OFFER`)."""
+    limit: int | None = None
+    """How many nodes of this kind there may be, those that are there included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fallback:
+    """What becomes of nodes that the plan makes if their offers cannot be had after all.
+
+    `kinds` are the names of nodes, those together that are alike. A way has a spare for each kind, and ways
+    are tried in their order: each keeps what the plan promises of limits, prices, blocks and volumes.
+    """
+
+    kinds: tuple[tuple[str, ...], ...]
+    ways: tuple[tuple[Spare, ...], ...]
+    together: bool = False
+    """They are a cluster: all of them go the same way. Else each goes its own."""
+    idle: tuple[str, ...] = ()
+    """Those of them that are there already. Nothing runs on them, so they go with the others."""
+    wanted: bool = False
+    """Their fleet wants nodes for itself: what was made is kept where the others cannot be had."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The whole answer of `make`."""
 
@@ -150,6 +179,8 @@ class Plan:
     """When the node was looked at that was looked at longest ago, seconds since the epoch."""
     offline: bool = False
     """Nothing was looked at: what was last observed is taken for what is there."""
+    fallbacks: tuple[Fallback, ...] = ()
+    """Where nodes go that cannot be had where they are planned; a node is in one at most."""
 
     @property
     def result(self) -> str:

@@ -16,7 +16,7 @@ from declarative.render.diagnostics import count_text, diagnostics_text
 from declarative.render.plan import plan_text
 from declarative.render.progress import Mode, Progress
 from declarative.render.records import state_text
-from declarative.render.report import ActionResult, report_text
+from declarative.render.report import ActionResult, notes_json, report_text
 from declarative.render.status import status_text
 from declarative.render.terminal import is_terminal, use_color, width
 from declarative.render.text import clean
@@ -38,6 +38,7 @@ __all__ = [
     "diagnostics_json",
     "diagnostics_text",
     "is_terminal",
+    "notes_json",
     "plan_json",
     "plan_text",
     "report_text",

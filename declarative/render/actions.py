@@ -163,6 +163,7 @@ def _words(action: Action) -> str:
         Reason.DESTROY: "destroy",
         Reason.MISMATCH: f"outside the {because or 'limits'} of {fleet}",
         Reason.DRIFT: f"{because or 'it'} changed outside of fleetform",
+        Reason.UNFIT: clean(action.because[0]) if action.because else "unfit",
         Reason.CASCADE: f"{because} {'are' if len(action.because) > 1 else 'is'} replaced"
         if because
         else "something that it needs is replaced",

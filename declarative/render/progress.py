@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TextIO
 
 from declarative.render.data import to_line
 from declarative.render.report import ActionResult, result_json
@@ -17,6 +17,20 @@ from declarative.render.text import clean, sentence
 
 if TYPE_CHECKING:
     from declarative.render.live import Live
+
+
+class Move(Protocol):
+    """That nodes take another offer, as `apply` hands it up."""
+
+    @property
+    def nodes(self) -> tuple[str, ...]: ...
+    @property
+    def refused(self) -> str: ...
+    @property
+    def error(self) -> str: ...
+    @property
+    def taken(self) -> str | None: ...
+
 
 Mode = Literal["live", "plain", "json"]
 VERBS = {
@@ -32,6 +46,8 @@ PLAIN_VERBS = {
     "update": ("updating", "updated"),
     "delete": ("deleting", "deleted"),
 }
+MOST_NAMED = 4
+"""Nodes of a cluster that are named where it takes another offer."""
 SAY_SECONDS = 1.0
 """What took longer says how long."""
 
@@ -99,6 +115,8 @@ class Progress:
             took = f" ({duration(seconds)})" if seconds >= SAY_SECONDS else ""
             why = f": {sentence(result.error)}" if result.error else ""
             text, style = f"{address}: {did}{took}", "green"
+            if result.note:
+                text = f"{text} {sentence(result.note)}"
             if result.outcome != "done":
                 text = f"{address}: {result.outcome}{took}{why}"
                 style = "red" if result.outcome == "failed" else "yellow"
@@ -108,6 +126,21 @@ class Progress:
                 self._live.end(result.id)
                 if not self._begun and self._ended >= self.total:
                     self._live.stop()
+
+    def move(self, move: Move, more: int) -> None:
+        """An offer could not be had, and nodes take another one: `more` actions come of it."""
+        event = {
+            "event": "failover",
+            "addresses": [f"node/{name}" for name in move.nodes],
+            "refused": move.refused,
+            "error": move.error,
+            "next": move.taken,
+        }
+        then = f"trying {clean(move.taken)}" if move.taken else "nothing else is left to try"
+        text = f"{_nodes(move.nodes)}: {clean(move.refused)}: {sentence(move.error)}: {then}"
+        with self._lock:
+            self.total += more
+            self._write(event, text, "yellow")
 
     def note(self, text: str) -> None:
         """Something worth saying that is about no single action."""
@@ -140,6 +173,11 @@ class Progress:
             return
         self.stream.write((to_line(event) if self.mode == "json" else text) + "\n")
         self.stream.flush()
+
+
+def _nodes(names: tuple[str, ...]) -> str:
+    named = ", ".join(f"node/{clean(name)}" for name in names[:MOST_NAMED])
+    return named + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
 
 
 def duration(seconds: float) -> str:

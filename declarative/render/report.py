@@ -14,7 +14,8 @@ MOST_SKIPPED = 10
 class ActionResult(Protocol):
     """What became of one action, as `apply` hands it up: that lies below and imports nothing of this package.
 
-    `outcome` is `done`, `failed` or `skipped`; `error` is the failure, or why it was skipped.
+    `outcome` is `done`, `failed` or `skipped`; `error` is the failure, or why it was skipped; `note` is what
+    is to be said of it although it is done.
     """
 
     @property
@@ -29,13 +30,15 @@ class ActionResult(Protocol):
     def error(self) -> str | None: ...
     @property
     def hint(self) -> str | None: ...
+    @property
+    def note(self) -> str | None: ...
 
 
 def report_text(results: Iterable[ActionResult], *, color: bool, title: str = "Apply") -> str:
     """The failures with their hints, the skipped actions with their cause, and the summary line."""
     found = tuple(results)
     paint = Paint(color=color)
-    lines = [*_failures(found, paint), *_skipped(found, paint)]
+    lines = [*_noted(found, paint), *_failures(found, paint), *_skipped(found, paint)]
     return seal([*lines, _summary(found, paint, title)], color=color)
 
 
@@ -48,7 +51,37 @@ def result_json(item: ActionResult) -> dict[str, Any]:
         "outcome": str(item.outcome),
         "error": item.error,
         "hint": item.hint,
+        "note": item.note,
     }
+
+
+def notes_json(results: Iterable[ActionResult]) -> list[dict[str, Any]]:
+    """What is to be said of actions that are done."""
+    return [
+        {"addresses": [i.address for i in items], "note": note} for note, items in _notes(results).items()
+    ]
+
+
+def _notes(results: Iterable[ActionResult]) -> dict[str, list[ActionResult]]:
+    notes: dict[str, list[ActionResult]] = {}
+    for item in results:
+        if item.note and item.outcome == "done":
+            notes.setdefault(item.note, []).append(item)
+    return notes
+
+
+def _noted(results: Sequence[ActionResult], paint: Paint) -> Iterator[str]:
+    for note, items in _notes(results).items():
+        yield f"{paint('yellow', 'elsewhere')}: {sentence(note)}"
+        yield from _listed(items)
+        yield ""
+
+
+def _listed(items: Sequence[ActionResult]) -> Iterator[str]:
+    for item in items[:MOST_SKIPPED]:
+        yield f"  {clean(item.op)} {clean(item.address)}"
+    if len(items) > MOST_SKIPPED:
+        yield f"  … {len(items) - MOST_SKIPPED} more"
 
 
 def _failures(results: Sequence[ActionResult], paint: Paint) -> Iterator[str]:
@@ -69,10 +102,7 @@ def _skipped(results: Sequence[ActionResult], paint: Paint) -> Iterator[str]:
             causes.setdefault(sentence(item.error or "what it needs was not done"), []).append(item)
     for cause, items in causes.items():
         yield f"{paint('yellow', 'skipped')}: {cause}"
-        for item in items[:MOST_SKIPPED]:
-            yield f"  {clean(item.op)} {clean(item.address)}"
-        if len(items) > MOST_SKIPPED:
-            yield f"  … {len(items) - MOST_SKIPPED} more"
+        yield from _listed(items)
         yield ""
 
 

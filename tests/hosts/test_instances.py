@@ -62,8 +62,9 @@ class Cloud:
                         machine.told(told["user_data"])
                         machine.on()
                 for file in sorted(self.folder.glob("i-*.gone")):
-                    self.of[file.stem].off()
-                    file.unlink()
+                    if file.stem in self.of:  # else it has begun since the look above
+                        self.of[file.stem].off()
+                        file.unlink()
                 if (self.folder / "disks").exists():
                     self.disks.bring(json.loads((self.folder / "disks").read_text()), self.of)
         except BaseException as error:

@@ -1,0 +1,313 @@
+"""Nodes whose offers cannot be had take the next ones of the plan, the members of a cluster together.
+
+Decides what the walk does with a node's create once it has ended; it is asked by the walk's own thread alone.
+A member that was made where its cluster does not stay is deleted when its turn comes to be made where that
+goes. Until all members of a cluster have ended nothing is put on any of them, so that nothing has to be taken
+off again. What was there before goes last: not before it is certain that the others can be had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from declarative.plan import Action, Fallback, Op, Plan, Reason, Spare
+from declarative.provider import PermanentError, PermanentKind
+from declarative.resource import OF_OFFER
+from declarative.state import Address, Intent, Record, State
+
+REFUSED = (PermanentKind.NO_CAPACITY, PermanentKind.QUOTA)
+"""Faults of a planned offer for which another one is taken. Of a spare one it is any lasting fault."""
+
+MOST_NAMED = 4
+"""Offers that were tried and are named; more are counted."""
+ERROR_LENGTH = 160
+"""How much is repeated of what was said of each."""
+
+HINT = "apply again later, or let the fleet choose from more `regions`, zones or `instance_types`"
+
+Key = tuple[str, str, str, bool]
+"""What limits and quotas count: backend, region, instance type, spot."""
+
+
+class NoOfferError(Exception):
+    """Neither the planned offer nor any spare one could be had."""
+
+    def __init__(self, summary: str, hint: str | None) -> None:
+        super().__init__(summary)
+        self.summary = summary
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """That nodes go elsewhere. `refused` and `taken` are offers, `taken` None where none is left."""
+
+    nodes: tuple[str, ...]
+    refused: str
+    error: str
+    taken: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What becomes of an action that has ended."""
+
+    error: BaseException | None = None
+    """What it failed of, if it did."""
+    note: str | None = None
+    """What is to be said of it although it is done."""
+    again: tuple[str, ...] = ()
+    """Actions to do again, itself or others."""
+    more: tuple[Action, ...] = ()
+    """Actions that the plan has not."""
+    undone: tuple[str, ...] = ()
+    """Actions that count as skipped, although they may have been done: what they made is deleted."""
+    move: Move | None = None
+
+
+@dataclass(slots=True)
+class _Group:
+    """The nodes of one fallback, or one of them where each goes its own way."""
+
+    members: Mapping[str, int]
+    """Name → the number of its kind."""
+    fallback: Fallback
+    planned: dict[str, Mapping[str, Any]]
+    way: int = 0
+    """0 is as planned, then the fallback's own from 1."""
+    open: set[str] = field(default_factory=set)
+    """Those whose creates have not ended for good."""
+    made: set[str] = field(default_factory=set)
+    """Those that this apply has made where the group is now."""
+    behind: set[str] = field(default_factory=set)
+    """Those that it has made where the group was before."""
+    later: set[str] = field(default_factory=set)
+    """Those that were there before, and have not followed yet."""
+    at: dict[str, int] = field(default_factory=dict)
+    """The way for which creates that are under way were begun."""
+    full: set[Key] = field(default_factory=set)
+    tried: list[tuple[str, str]] = field(default_factory=list)
+    broken: bool = False
+    """One failed for other reasons: who is where it is stays there."""
+    over: bool = False
+
+    def inputs(self, name: str) -> Mapping[str, Any]:
+        """Of a member, where the group is now."""
+        if not self.way:
+            return self.planned[name]
+        return placed(self.planned[name], self.fallback.ways[self.way - 1][self.members[name]])
+
+
+class Failover:
+    """The fallbacks of one plan while it is carried out."""
+
+    def __init__(self, plan: Plan, state: State) -> None:
+        self._groups: dict[str, _Group] = {}
+        self._keys: dict[str, Key] = {r.address.name: _key(r.inputs) for r in state.of("node")}
+        creates = {a.address.name: a for a in plan.actions if _is_create(a)}
+        self._keys |= {name: _key(a.after or {}) for name, a in creates.items()}
+        idle = {r.address.name: r for r in state.of("node")}
+        # Of which it is not known what came of them: that is found out where they were asked for, by asking
+        # there again, before they go anywhere else.
+        self._asked = frozenset(i.address.name for i in state.intents if _is_node(i) and i.op == "create")
+        for fallback in plan.fallbacks:
+            self._add(fallback, creates, idle)
+
+    def _add(self, fallback: Fallback, creates: Mapping[str, Action], idle: Mapping[str, Record]) -> None:
+        kinds = {name: i for i, kind in enumerate(fallback.kinds) for name in kind}
+        new = [name for name in kinds if name in creates]
+        there = [name for name in fallback.idle if name in idle and name not in creates]
+        planned = {name: creates[name].after or {} for name in new} | {n: idle[n].inputs for n in there}
+        for part in ([*new, *there],) if fallback.together else [[name] for name in new]:
+            members = {name: kinds[name] for name in part}
+            group = _Group(members=members, fallback=fallback, planned={n: planned[n] for n in part})
+            group.open, group.later = set(part) & set(new), set(part) & set(there)
+            if group.open:
+                self._groups.update(dict.fromkeys(part, group))
+
+    def waits(self, action: Action) -> bool:
+        """Whether an action must not begin yet: the cluster that it would use may still go elsewhere."""
+        if action.op is not Op.CREATE or action.address.kind != "reservation" or action.after is None:
+            return False
+        group = self._groups.get(str(action.after["node"]))
+        return group is not None and group.fallback.together and bool(group.open)
+
+    def now(self, action: Action) -> Action:
+        """An action as it is to be begun now."""
+        group = self._groups.get(action.address.name) if _is_create(action) else None
+        if group is None:
+            return action
+        name = action.address.name
+        asked, self._asked = name in self._asked, self._asked - {name}
+        group.at[name] = 0 if asked else group.way
+        if not group.at[name]:
+            return action
+        after = group.inputs(name)
+        return replace(action, after=after, backend=str(after["backend"]))
+
+    def left(self, action: Action) -> None:
+        """An action is not going to be done: it failed or was skipped."""
+        group = self._groups.get(action.address.name) if _is_create(action) else None
+        if group is not None:
+            group.open.discard(action.address.name)
+
+    def ended(self, action: Action, error: BaseException | None) -> Verdict | None:
+        """What becomes of a create that has ended; None where that is nothing special."""
+        name = action.address.name
+        group = self._groups.get(name) if _is_create(action) else None
+        if group is None:
+            return None
+        begun = group.at.pop(name)
+        if group.over:
+            group.behind.add(name)
+            return None if error else self._undo(group, {name})
+        if begun != group.way:
+            if not group.broken and (error is None or isinstance(error, PermanentError)):
+                group.behind |= set() if error else {name}
+                return Verdict(again=(action.id,))
+            group.broken = True
+            group.open.discard(name)
+            return None
+        if error is None:
+            return self._made(group, name)
+        if not _may_go_on(error, group.way):
+            group.broken = True
+            return None
+        assert isinstance(error, PermanentError)
+        return self._refused(group, action, error)
+
+    def _made(self, group: _Group, name: str) -> Verdict:
+        group.made.add(name)
+        group.open.discard(name)
+        note = _instead(group, name) if group.way else None
+        if group.open or not group.way or group.broken:
+            return Verdict(note=note)
+        follow = sorted(n for n in group.later if not _is_at(group.planned[n], group.inputs(n)))
+        group.later.clear()
+        group.open.update(follow)
+        return Verdict(note=note, more=tuple(_follow(n, group.planned[n]) for n in follow))
+
+    def _refused(self, group: _Group, action: Action, error: PermanentError) -> Verdict:
+        name = action.address.name
+        refused = offer_name(action.after or {})
+        group.tried.append((refused, error.summary[:ERROR_LENGTH]))
+        if error.kind is PermanentKind.QUOTA:
+            group.full.add(_key(action.after or {}))
+        way = None if group.broken or group.over else self._next(group)
+        told = tuple(sorted(group.members)) if group.fallback.together else (name,)
+        if way is None:
+            left = NoOfferError(_in_vain(group), error.hint or HINT) if len(group.tried) > 1 else error
+            group.over = group.fallback.together and not group.fallback.wanted and not group.broken
+            waiting = group.open - group.at.keys() - {name}
+            undo = self._undo(group, group.made | waiting) if group.over else Verdict()
+            move = Move(nodes=told, refused=refused, error=error.summary, taken=None)
+            return replace(undo, error=left, move=move)
+        group.way = way
+        for member in group.members:
+            if member not in group.later:
+                self._keys[member] = _key(group.inputs(member))
+        taken = offer_name(group.inputs(name))
+        again = {name, *group.made}
+        group.open |= group.made
+        group.behind |= group.made
+        group.made = set()
+        move = Move(nodes=told, refused=refused, error=error.summary, taken=taken)
+        return Verdict(again=tuple(f"create:node/{n}" for n in sorted(again)), move=move)
+
+    def _next(self, group: _Group) -> int | None:
+        """The next way that has room, as far as that is known without asking."""
+        for number in range(group.way + 1, len(group.fallback.ways) + 1):
+            way = group.fallback.ways[number - 1]
+            if all(self._has_room(group, way, spare) for spare in way):
+                return number
+        return None
+
+    def _has_room(self, group: _Group, way: Sequence[Spare], spare: Spare) -> bool:
+        key = _key(spare.inputs)
+        if key in group.full:
+            return False
+        if spare.limit is None:
+            return True
+        others = sum(k == key for name, k in self._keys.items() if name not in group.members)
+        mine = sum(_key(way[kind].inputs) == key for kind in group.members.values())
+        return others + mine <= spare.limit
+
+    def _undo(self, group: _Group, names: set[str]) -> Verdict:
+        """Give up those of a cluster that cannot be completed: what was made is deleted."""
+        made = sorted(names & (group.made | group.behind))
+        group.open -= names
+        group.made -= names
+        return Verdict(
+            undone=tuple(f"create:node/{n}" for n in sorted(names)),
+            more=tuple(_gone(n, group.inputs(n)) for n in made),
+        )
+
+
+def placed(inputs: Mapping[str, Any], spare: Spare) -> dict[str, Any]:
+    """The inputs of a node that takes another offer."""
+    return {**{k: v for k, v in inputs.items() if k not in OF_OFFER}, **spare.inputs}
+
+
+def offer_name(inputs: Mapping[str, Any]) -> str:
+    """What an offer is called: `p5.48xlarge in us-east-1a as spot`."""
+    spot = " as spot" if inputs.get("spot") else ""
+    return f"{inputs.get('instance_type')} in {inputs.get('zone') or inputs.get('region')}{spot}"
+
+
+def _is_create(action: Action) -> bool:
+    return action.op is Op.CREATE and _is_node(action)
+
+
+def _is_node(what: Action | Intent) -> bool:
+    return what.address.kind == "node"
+
+
+def _key(inputs: Mapping[str, Any]) -> Key:
+    where = (str(inputs.get(k)) for k in ("backend", "region", "instance_type"))
+    backend, region, instance_type = where
+    return (backend, region, instance_type, bool(inputs.get("spot")))
+
+
+def _may_go_on(error: BaseException, way: int) -> bool:
+    return isinstance(error, PermanentError) and (way > 0 or error.kind in REFUSED)
+
+
+def _is_at(have: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    return _key(have) == _key(wanted) and have.get("zone") == wanted.get("zone")
+
+
+def _tried(group: _Group) -> str:
+    first = dict(group.tried)
+    named = "; ".join(f"{offer} ({error})" for offer, error in list(first.items())[:MOST_NAMED])
+    return named + (f"; and {len(first) - MOST_NAMED} more" if len(first) > MOST_NAMED else "")
+
+
+def _instead(group: _Group, name: str) -> str:
+    return f"as {offer_name(group.inputs(name))}, for it was not to be had as {_tried(group)}"
+
+
+def _in_vain(group: _Group) -> str:
+    return f"none of the plan's offers could be had: {_tried(group)}"
+
+
+def _follow(name: str, inputs: Mapping[str, Any]) -> Action:
+    """A node that was there goes with its cluster."""
+    return Action(
+        op=Op.CREATE,
+        address=Address("node", name),
+        reason=Reason.CASCADE,
+        after=inputs,
+        backend=str(inputs.get("backend")),
+    )
+
+
+def _gone(name: str, inputs: Mapping[str, Any]) -> Action:
+    return Action(
+        op=Op.DELETE,
+        address=Address("node", name),
+        reason=Reason.INCOMPLETE,
+        before=inputs,
+        backend=str(inputs.get("backend")),
+    )

@@ -1,0 +1,426 @@
+"""Offers that cannot be had: which others are taken, by whom together, and what is said of it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from declarative.apply import Retries, follow
+from declarative.diagnostic import InvalidError
+from declarative.plan import Spare
+from declarative.plan.facts import Facts
+from declarative.plan.fallbacks import MOST_WAYS
+from declarative.plan.saved import Saved, dump, load
+from declarative.provider import PermanentKind, TransientError, TransientKind
+from declarative.state import NodeState, Readiness
+from tests.market import KilledError, Market, Site, no_room, stock
+from tests.model import World
+from tests.planned import H100, declared
+
+ZONES: dict[str, Any] = {"availability_zones": ["za", "zb", "zc"]}
+GANG = {"name": "train", "nodes": 4, "placement": "cluster", "resources": {"gpu": "H100:8"}}
+FLEET = {"name": "gpu", "nodes": "0..4", "placement": "cluster", "blocks": 8}
+
+
+@pytest.fixture
+def market():
+    return Market()
+
+
+@pytest.fixture
+def site(market):
+    made = Site(market)
+    yield made
+    made.close()
+
+
+def gang(**more):
+    return declared(fleets=[FLEET], tasks=[GANG], **{**ZONES, **more})
+
+
+@pytest.mark.parametrize("parallelism", [1, 3, 8])
+def test_a_cluster_goes_to_the_next_zone_as_a_whole(site, market, parallelism):
+    """Capacity ends in the middle of it: what was made in the first zone is deleted, and all is said."""
+    market.room = stock(za=2)
+    desired = gang()
+    assert site.apply(desired, parallelism=parallelism)
+    assert set(market.where().values()) == {"zb"}
+    assert len(market.nodes()) == 4
+    assert {r.inputs["zone"] for r in site.store.read().of("node")} == {"zb"}
+    (move,) = site.heard.moves
+    assert move.nodes == ("gpu-0", "gpu-1", "gpu-2", "gpu-3")
+    assert (move.refused, move.taken) == ("h100x8 in za", "h100x8 in zb")
+    note = site.results["create:node/gpu-0"].note
+    assert note == (
+        "as h100x8 in zb, for it was not to be had as h100x8 in za (Insufficient: there is none of it)"
+    )
+    assert site.results["create:rank/train-3"].outcome == "done"
+    assert site.plan(desired).actions == ()
+    assert max(market.tokens.values()) == 1
+
+
+def test_nothing_is_put_on_a_cluster_that_may_still_go(site, market):
+    """Reservations wait for all of its nodes, and for no other fleet's."""
+    desired = gang()
+    plan = site.plan(desired)
+    assert site.apply(desired, parallelism=1)
+    order = [e.id for e in site.heard.ends]
+    last = max(order.index(f"create:node/gpu-{i}") for i in range(4))
+    assert all(order.index(f"create:reservation/train-{i}") > last for i in range(4))
+    # What joins them in the plan is as it was: only single things.
+    needs = {a.id: a.needs for a in plan.actions}
+    assert needs["create:reservation/train-0"] == ("create:node/gpu-0",)
+
+
+def test_everything_was_tried(site, market):
+    """It fails, says what was tried, and leaves nothing."""
+    market.room = stock(za=3, zb=1, zc=0)
+    desired = gang()
+    for parallelism in (1, 8):
+        market.room = stock(za=3, zb=1, zc=0)
+        assert not site.apply(desired, parallelism=parallelism)
+        assert market.nodes() == {}
+        assert site.store.read().of("node") == ()
+        failed = [r for r in site.results.values() if r.outcome == "failed"]
+        assert len(failed) >= 1
+        said = next(r.error for r in failed if r.error.startswith("none of the plan's offers"))
+        assert all(f"h100x8 in {zone} (Insufficient" in said for zone in ("za", "zb", "zc"))
+        assert site.heard.moves[-1].taken is None
+    market.room = stock()
+    assert site.apply(desired)
+    assert set(market.where().values()) == {"za"}
+
+
+def test_what_the_fleet_wants_for_itself_is_kept(site, market):
+    """A part of it is better than nothing, where no task waits for the whole."""
+    market.room = stock(za=3, zb=2, zc=2)
+    desired = declared(fleets=[{**FLEET, "nodes": 4}], **ZONES)
+    assert not site.apply(desired)
+    assert list(market.where().values()) == ["zc", "zc"]
+
+
+def test_nodes_without_a_cluster_go_each_their_own_way(site, market):
+    market.room = stock(za=2)
+    fleet = {**FLEET, "placement": "any"}
+    task = {**GANG, "placement": "any"}
+    desired = declared(fleets=[fleet], tasks=[task], **ZONES)
+    assert site.apply(desired)
+    assert sorted(market.where().values()) == ["za", "za", "zb", "zb"]
+    assert site.plan(desired).actions == ()
+
+
+def test_spot_falls_back_to_on_demand_within_the_cap(site, market):
+    """`auto` may; the price cap of the task holds; `spot` may not."""
+
+    def none_as_spot(inputs):
+        return no_room() if inputs.get("spot") else None
+
+    market.room = none_as_spot
+    catalog = [{**H100, "spot_price": 30.0}, {**H100, "instance_type": "dear", "price": 95.0}]
+    fleet = {**FLEET, "spot_policy": "auto"}
+    desired = declared(fleets=[fleet], tasks=[{**GANG, "max_price": 90}], catalog=catalog, **ZONES)
+    plan = site.plan(desired)
+    assert all(spare.inputs["price"] <= 90 for f in plan.fallbacks for way in f.ways for spare in way)
+    assert site.apply(desired)
+    assert {(n["zone"], n.get("spot"), n["price"]) for n in market.nodes().values()} == {("za", None, 80.0)}
+    assert "h100x8 in za as spot" in site.results["create:node/gpu-0"].note
+    assert site.plan(desired).actions == ()
+
+    other = {**fleet, "name": "other", "spot_policy": "spot"}
+    only = declared(fleets=[other], tasks=[GANG], catalog=catalog, **ZONES)
+    assert all(spare.inputs["spot"] for f in site.plan(only).fallbacks for way in f.ways for spare in way)
+
+
+def test_a_quota_is_one_of_all_zones(site, market):
+    """Where it is reached there is no use in asking for more of the same in the next zone."""
+    market.room = lambda i: no_room(PermanentKind.QUOTA) if i["instance_type"] == "h100x8" else None
+    catalog = [H100, {**H100, "instance_type": "other", "price": 90.0}]
+    desired = gang(catalog=catalog)
+    assert site.apply(desired)
+    assert {kind for _, kind, _ in market.asked} == {"h100x8", "other"}
+    assert sum(kind == "h100x8" for _, kind, _ in market.asked) == 1
+
+
+def test_limits_of_offers_hold(site, market):
+    """Those that are there count, and those of other fleets."""
+    market.room = lambda i: no_room() if i["instance_type"] == "h100x8" else None
+    few = {**H100, "instance_type": "few", "price": 85.0, "limit": 3}
+    many = {**H100, "instance_type": "many", "price": 90.0, "limit": 4}
+    desired = gang(catalog=[H100, few, many])
+    assert site.apply(desired)
+    assert {n["instance_type"] for n in market.nodes().values()} == {"many"}
+
+
+def test_volumes_hold_their_ranks(site, market):
+    """A volume that is there, or will be, stays where it is; its node takes another type there."""
+    market.room = lambda i: no_room() if i["instance_type"] == "h100x8" and i["zone"] == "za" else None
+    volumes = [{"name": "data", "count": 4, "backend": "sky", "region": "east", "availability_zone": "za"}]
+    tasks = [{**GANG, "mounts": {"/data": "data-#"}}]
+    other = {**H100, "instance_type": "other", "price": 95.0}
+    desired = declared(fleets=[FLEET], tasks=tasks, volumes=volumes, catalog=[H100, other], **ZONES)
+    assert site.apply(desired)
+    assert {(n["zone"], n["instance_type"]) for n in market.nodes().values()} == {("za", "other")}
+
+    alone = declared(fleets=[FLEET], tasks=tasks, volumes=volumes, **ZONES)
+    assert World().plan(alone).fallbacks == ()
+
+
+def test_blocks_and_shapes_are_as_promised():
+    """Another split is none, and neither is a node that a rank fits on otherwise."""
+    halves = {**H100, "instance_type": "halves", "cpu": 48, "gpu": "H100:4", "price": 85.0}
+    large = {**H100, "instance_type": "large", "cpu": 192, "gpu": "H100:16", "price": 90.0}
+    same = {**H100, "instance_type": "same", "cpu": 128, "price": 95.0}
+    tasks = [{"name": "small", "resources": {"gpu": 2}}]
+    fleet = {**FLEET, "placement": "any"}
+    desired = declared(fleets=[fleet], tasks=tasks, catalog=[H100, halves, large, same])
+    # Eight blocks each: of `halves` a rank would need four, of `large` one.
+    plan = World().plan(desired)
+    assert [way[0].inputs["instance_type"] for f in plan.fallbacks for way in f.ways] == ["same"]
+
+
+def test_who_stays_holds_the_others(site, market):
+    """Nodes with work on them are not moved, and no cluster is torn apart between zones."""
+    desired = declared(fleets=[FLEET], tasks=[{**GANG, "nodes": 2}], **ZONES)
+    assert site.apply(desired)
+    market.room = stock(za=0)
+    more = {"name": "more", "nodes": 2, "placement": "cluster", "resources": {"gpu": "H100:8"}}
+    both = declared(fleets=[FLEET], tasks=[{**GANG, "nodes": 2}, more], **ZONES)
+    assert not site.apply(both)
+    assert market.where() == {"gpu-0": "za", "gpu-1": "za"}
+
+
+def test_idle_ones_go_with_the_others_and_last(site, market):
+    """Once those that are made are there: before that they stay what they are."""
+    fleet = {**FLEET, "nodes": "0..4"}
+    idle = declared(fleets=[{**FLEET, "nodes": 2}], **ZONES)
+    assert site.apply(idle)
+    market.room = stock(za=0, zb=1)
+    desired = declared(fleets=[fleet], tasks=[GANG], **ZONES)
+    market.asked.clear()
+    assert site.apply(desired)
+    assert set(market.where().values()) == {"zc"}
+    assert [a for a in market.asked if a[2] == "zb"] == [("gpu-2", "h100x8", "zb"), ("gpu-3", "h100x8", "zb")]
+    assert [name for name, _, zone in market.asked if zone == "zc"][2:] == ["gpu-0", "gpu-1"]
+    assert site.plan(desired).actions == ()
+
+
+def test_protected_ones_stay(site, market):
+    idle = declared(fleets=[{**FLEET, "nodes": 2, "prevent_destroy": True}], **ZONES)
+    assert site.apply(idle)
+    market.room = stock(za=0)
+    desired = declared(fleets=[{**FLEET, "prevent_destroy": True}], tasks=[GANG], **ZONES)
+    assert not site.apply(desired)
+    assert market.where() == {"gpu-0": "za", "gpu-1": "za"}
+
+
+def killed(desired, step, parallelism):
+    """Whether an apply was killed at a write; the next one converges: all in one zone, nothing twice."""
+    market = Market(room=stock(za=1))
+    site = Site(market)
+    try:
+        site.apply(desired, parallelism=parallelism, die_at=step)
+        died = False
+    except KilledError:
+        died = True
+        market.room = stock(za=0)
+        assert site.apply(desired, parallelism=parallelism), site.results
+    assert len(market.nodes()) == 3
+    assert len(set(market.where().values())) == 1, (step, market.where())
+    assert site.plan(desired).actions == ()
+    recorded = {r.address.name: r.outputs["id"] for r in site.store.read().of("node")}
+    there = {t.address.name: t.outputs["id"] for t in market.things.values() if t.address.kind == "node"}
+    assert recorded == there
+    site.close()
+    return died
+
+
+@pytest.mark.slow
+def test_killed_at_any_write():
+    """With nodes in the first zone, on the way, and in the second."""
+    desired = declared(fleets=[FLEET], tasks=[{**GANG, "nodes": 3}], **ZONES)
+    step = 1
+    while killed(desired, step, 1):
+        step += 1
+    assert step > 20
+    for other in range(4, step, 6):
+        killed(desired, other, 4)
+
+
+# ----------------------------------------------------------------------------------- after it was made
+
+
+def test_a_node_that_does_not_come_up_fails_and_is_made_anew(site, market):
+    """With its reason; until then it takes no work, and what is only late is waited for."""
+    desired = declared(fleets=[FLEET], tasks=[{**GANG, "nodes": 2}], **ZONES)
+    late = Readiness(state=NodeState.PROVISIONING, reason="it is starting: no answer")
+    market.states = {"gpu-1": late}
+
+    def pass_time():
+        site.time += 250
+
+    market.looked = pass_time
+    assert not site.apply(desired)
+    failed = site.results["create:reservation/train-1"]
+    assert failed.error == "node/gpu-1 was not ready within 10 minutes: it is starting: no answer"
+    assert failed.hint == "the next `fleetform apply` makes it anew"
+    assert site.store.read().of("rank") == ()
+    market.looked = lambda: None
+    found = {a.id: a for a in site.plan(desired).actions}
+    assert found["delete:node/gpu-1"].because == ("not ready within 10 minutes: it is starting: no answer",)
+    before = {a.name: t.outputs["id"] for (a, _), t in market.things.items() if a.kind == "node"}
+    market.states = {}
+    assert site.apply(desired, plan=None)
+    # It has come up meanwhile, and is used.
+    after = {a.name: t.outputs["id"] for (a, _), t in market.things.items() if a.kind == "node"}
+    assert before == after
+
+
+@pytest.mark.parametrize("state", [NodeState.FAILED, NodeState.PROVISIONING])
+def test_what_is_unfit_is_replaced(site, market, state):
+    """One that was made an hour ago is not starting any more; a protected one is left alone."""
+    desired = declared(fleets=[{**FLEET, "nodes": 2}], **ZONES)
+    assert site.apply(desired)
+    market.states = {"gpu-1": Readiness(state=state, reason="no answer")}
+    if state is NodeState.PROVISIONING:
+        assert site.plan(desired).actions == ()
+        site.time += 3600
+    ids = [a.id for a in site.plan(desired).actions]
+    assert ids == ["delete:node/gpu-1", "create:node/gpu-1"]
+    market.states["gpu-1"] = Readiness(state=NodeState.UNREACHABLE)
+    assert site.plan(desired).actions == ()
+    market.states["gpu-1"] = Readiness(state=state)
+    protected = declared(fleets=[{**FLEET, "nodes": 2, "prevent_destroy": True}], **ZONES)
+    assert site.apply(protected)
+    assert site.plan(protected).actions == ()
+
+
+def test_an_interrupted_node_is_made_anew_and_its_task_runs_again(site, market):
+    """Its rank is lost, its sibling stops, and both run again as `retry` says: on what there is then."""
+    spot = [{**H100, "spot_price": 30.0}]
+    fleet = {**FLEET, "spot_policy": "auto"}
+    retry = {"on_events": ["interruption"]}
+    desired = declared(fleets=[fleet], tasks=[{**GANG, "nodes": 2, "retry": retry}], catalog=spot, **ZONES)
+    assert site.apply(desired)
+    kept = next(k for k in market.things if k[0].name == "gpu-0")
+    market.things = {k: t for k, t in market.things.items() if k[0].name != "gpu-1"}
+    market.room = lambda i: no_room() if i.get("spot") and i["zone"] == "za" else None
+    plan = site.plan(desired)
+    state = site.store.read()
+    assert state.ranks["train-1"].state.value == "lost"
+    assert state.ranks["train-1"].cause == "node/gpu-1 is gone"
+    assert state.ranks["train-0"].state.value == "stopped"
+    reasons = {a.id: a.reason.value for a in plan.actions}
+    assert reasons["create:rank/train-0"] == reasons["create:rank/train-1"] == "retry"
+    assert site.apply(desired)
+    # The one that was left had nothing to do by then: it goes with the new one.
+    assert kept not in market.things
+    assert set(market.where().values()) == {"zb"}
+    assert site.plan(desired).actions == ()
+    assert {r.generation for r in site.store.read().of("rank")} == {2}
+
+
+def test_who_follows_sees_an_interrupted_node(site, market):
+    """Its node does not answer any more, and then it is found to be gone: the task is due to run again."""
+    retry = {"on_events": ["interruption"]}
+    desired = declared(fleets=[FLEET], tasks=[{**GANG, "nodes": 2, "retry": retry}], **ZONES)
+    assert site.apply(desired)
+    market.things = {k: t for k, t in market.things.items() if k[0].name != "gpu-1"}
+    retries = Retries(desired.tasks, site.now, delays=(0.0,))
+    seen: dict[str, str] = {}
+    states = follow(
+        site.store,
+        site.backends(desired),
+        ("train",),
+        stopping=threading.Event(),
+        now=site.now,
+        note=lambda rank, status: seen.update({rank: status.state.value}),
+        retries=retries,
+    )
+    assert states["train"].value == "lost"
+    assert seen == {"train-0": "stopped", "train-1": "lost"}
+    assert retries.ready(site.store.read()) == ("train",)
+    assert site.apply(desired)
+    assert market.where() == {"gpu-0": "za", "gpu-1": "za"}
+
+
+def test_a_saved_plan_knows_where_else(site, market):
+    """It is carried out without the YAML; and a file is refused whose ways are none."""
+    market.room = stock(za=2)
+    desired = gang()
+    with site.store.lock("plan") as writer:
+        writer.ensure_lineage()
+    plan = site.plan(desired)
+    words: dict[str, Any] = {
+        "tasks": ("train",),
+        "state": "sqlite:///x",
+        "directory": "/p",
+        "made_by": "1",
+        "made_at": "t",
+    }
+    text = dump(Saved(plan=plan, facts=Facts(), backends=desired.backends, **words))
+    found = load(text, "p.plan", "1").plan
+    assert found.fallbacks == plan.fallbacks
+    assert site.apply(desired, plan=found)
+    assert set(market.where().values()) == {"zb"}
+
+    (fallback,) = plan.fallbacks
+    other = Spare(inputs={**fallback.ways[0][0].inputs, "blocks": 1})
+    for wrong in (
+        replace(fallback, ways=((),)),
+        replace(fallback, ways=((other,),)),
+        replace(fallback, ways=((Spare(inputs={"backend": "sky"}),),)),
+        replace(fallback, kinds=(("gpu-0", "gpu-7"),)),
+        replace(fallback, kinds=(("gpu-0", "gpu-0"),)),
+    ):
+        bad = replace(plan, fallbacks=(wrong,))
+        text = dump(Saved(plan=bad, facts=Facts(), backends=desired.backends, **words))
+        with pytest.raises(InvalidError) as refused:
+            load(text, "p.plan", "1")
+        assert refused.value.diagnostics[0].code == "not-a-plan"
+
+
+def test_an_answer_that_was_lost_is_looked_for_where_it_was_asked(site, market):
+    """A create whose answer is lost and that is refused then is not made in two zones."""
+    lost: set[str] = set()
+
+    def room(inputs):
+        """The first create of each node takes effect, and nobody hears of it."""
+        zone = inputs["zone"]
+        if zone == "za" and len(lost) < 2:
+            lost.add(str(len(lost)))
+            return TransientError(TransientKind.AMBIGUOUS, "no answer")
+        return no_room() if zone == "za" else None
+
+    market.room = room
+    desired = gang()
+    assert not site.apply(desired)
+    # What came of the first is not known: nothing is made elsewhere by that address before it is.
+    assert {i.address.name for i in site.store.read().intents} <= set(market.where()) | {"gpu-0", "gpu-1"}
+    market.room = stock(za=0)
+    assert site.apply(desired)
+    assert set(market.where().values()) == {"zb"}
+    assert site.store.read().intents == ()
+
+
+def test_the_ways_of_a_plan_are_few():
+    """Whatever a stranger's catalog has: and on demand and other zones are among them."""
+    types = [
+        {**H100, "instance_type": f"t{i:03}", "price": 50 + i / 100, "spot_price": 20 + i / 100}
+        for i in range(400)
+    ]
+    fleet = {**FLEET, "spot_policy": "auto", "nodes": "0..40"}
+    tasks = [{**GANG, "name": f"job{i}", "nodes": 2} for i in range(5)]
+    plan = World().plan(declared(fleets=[fleet], tasks=tasks, catalog=types, **ZONES))
+    (fallback,) = plan.fallbacks
+    assert len(fallback.ways) <= MOST_WAYS
+    spares = [spare.inputs for way in fallback.ways for spare in way]
+    assert {s["zone"] for s in spares} == {"za", "zb", "zc"}
+    each = {**fleet, "placement": "any"}
+    loose = [{**t, "placement": "any"} for t in tasks]
+    plan = World().plan(declared(fleets=[each], tasks=loose, catalog=types, **ZONES))
+    (fallback,) = plan.fallbacks
+    assert len(fallback.ways) <= 2 * MOST_WAYS
+    assert {bool(way[0].inputs.get("spot")) for way in fallback.ways} == {True, False}
