@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tests.cli import ended, fleet, volume
+from tests.cli import ended, fleet, task, volume
 from tests.cloud_ec2 import run
 from tests.cloud_ec2.proxy import Line
 from tests.cloud_ec2.server import AMI
@@ -196,3 +196,37 @@ def test_killed_again_and_again(project, seed):
         region = run.provider(ec2.port, project.path)._account.region("us-east-1")
         assert len([i for i in region.instances({}) if not i.gone]) == COUNT
         assert len([v for v in region.volumes({}) if v.tags.get("Name", "").startswith("data-")]) == COUNT
+
+
+def test_what_is_nowhere_to_be_had_is_said_and_leaves_nothing(project, ec2):
+    """The zones of a backend are tried one after the other; a price cap keeps the larger ones out."""
+
+    def none_left(asked):
+        """Of each zone, but that the first still has one."""
+        if asked["Action"] != "RunInstances":
+            return None
+        left[asked["Placement.AvailabilityZone"]] -= 1
+        return None if left[asked["Placement.AvailabilityZone"]] >= 0 else "500=InsufficientInstanceCapacity"
+
+    zones = [f"us-east-1{letter}" for letter in "abc"]
+    left = {**dict.fromkeys(zones, 0), zones[0]: 1}
+    gpu = fleet(
+        "gpu",
+        "0..2",
+        backends=["aws"],
+        availability_zones=zones,
+        instance_types=["p5.48xlarge"],
+        resources={"gpu": "H100:8"},
+    )
+    with Line(ec2.port) as line:
+        line.rules.append(none_left)
+        project.declare(backend(line.port), gpu, task("train", "true", nodes=2, resources={"gpu": "H100:8"}))
+        done = project.apply(code=4, env=ENV)
+        assert line.count("RunInstances") <= 2 * 3
+        assert there(project, line.port) == {}
+        project.run("state", "check", env=ENV)
+    text = done.out.replace("\n", " ")
+    assert "none of the plan's offers could be had" in text
+    assert all(f"p5.48xlarge in {zone} (" in text for zone in zones)
+    assert "InsufficientInstanceCapacity" in text
+    assert "nothing else is left to try" in done.err

@@ -71,7 +71,7 @@ def test_all_of_a_cluster_end_up_in_the_second_zone(cloud: Cloud, tmp_path: Path
     assert FIRST in said["note"]
 
     lineage = project.run("state", "pull").json["lineage"]
-    region = provider(cloud.port, tmp_path, lineage)._instances._account.region(REGION)
+    region = provider(cloud.port, tmp_path, lineage)._account.region(REGION)
     zones = [i.zone for i in region.instances({}) if not i.gone]
     assert zones == [SECOND] * RANKS
     project.declare(backend(cloud.port), nodes, gang)

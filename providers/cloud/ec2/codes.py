@@ -37,12 +37,12 @@ _CODES: Mapping[Kind, str] = {
         InsufficientVolumeCapacity InsufficientCapacityOnHost ReservationCapacityExceeded
         SpotMaxPriceTooLow Unsupported UnsupportedInstanceTypeOnHost
         MaxSpotFleetRequestCountExceeded CapacityReservationCapacityExceeded
+        InsufficientFreeAddressesInSubnet
     """,
     PermanentKind.QUOTA: """
         InstanceLimitExceeded VcpuLimitExceeded VolumeLimitExceeded ResourceLimitExceeded
         MaxSpotInstanceCountExceeded MaxIOPSLimitExceeded AddressLimitExceeded
-        AttachmentLimitExceeded InsufficientFreeAddressesInSubnet
-        InsufficientAddressCapacity VolumeModificationRateExceeded
+        AttachmentLimitExceeded InsufficientAddressCapacity VolumeModificationRateExceeded
         MaximumVolumeIopsLimitExceeded PrivateIpAddressLimitExceeded
         NetworkInterfaceLimitExceeded
     """,
