@@ -60,3 +60,14 @@ def test_unprotected_volumes_go(project):
     assert [p for p in project.local.rglob("*") if p.is_file()] == []
     assert project.run("state", "list").out == ""
     assert project.run("destroy", "--auto-approve").out == "Nothing to destroy.\n"
+
+
+def test_the_example_for_ec2_is_planned_without_an_account(project):
+    """What it shows is what a newcomer sees first of clouds: places, prices, blocks."""
+    for file in (QUICKSTART.parent / "ec2").iterdir():
+        shutil.copy(file, project.path)
+    planned = project.run("plan", "--offline").out
+    assert "instance_type: p5.48xlarge" in planned
+    assert "node/gpu-3  [0-7 train-3]  8/8 busy" in planned
+    assert "Prices of aws as of 2" in planned
+    assert "Plan: 20 to create, 0 to update, 0 to delete, 0 to replace." in planned
