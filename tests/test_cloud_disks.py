@@ -10,8 +10,9 @@ import pytest
 
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.state import Address, Record
-from providers.cloud.disks import OnNode
+from providers.cloud.disks import OnNode, _fault
 from providers.cloud.provider import Cloud
+from providers.runner import RunnerError
 
 NODE = Record(address=Address("node", "gpu-0"), backend="lab", inputs={}, outputs={"id": "i-1"})
 VOLUME = Record(
@@ -104,3 +105,34 @@ def test_a_cloud_that_cannot_adopt_says_so():
     with pytest.raises(PermanentError, match="cannot be adopted") as caught:
         cloud(Parts()).create(VOLUME.address, "t", {"volume_id": "vol-2"}, {})
     assert (caught.value.kind, caught.value.about) == (PermanentKind.INVALID, "volume_id")
+
+
+@pytest.mark.parametrize(
+    ("code", "sudo", "kind", "hint"),
+    [
+        ("absent", True, TransientKind.BUSY, None),
+        ("busy", True, TransientKind.BUSY, None),
+        ("failed", False, TransientKind.AMBIGUOUS, None),
+        ("failed", True, PermanentKind.INVALID, "`ssh_user: root`"),
+        ("data", True, PermanentKind.CONFLICT, "nothing is formatted"),
+        ("stranger", True, PermanentKind.CONFLICT, "lsblk"),
+        ("kind", True, PermanentKind.INVALID, "ext4 or xfs"),
+        ("tools", True, PermanentKind.INVALID, "image"),
+        ("fault", True, PermanentKind.INVALID, None),
+    ],
+)
+def test_what_the_node_refuses_is_said(code, sudo, kind, hint):
+    """Where, what, and what to do; a node without sudo is one that cannot mount."""
+    disk = OnNode(id="vol-1", node=NODE, size=1, ours=True)
+    found = _fault(RunnerError(code, "its words"), disk, "volume/data", sudo=sudo)
+    assert isinstance(found, TransientError | PermanentError)
+    assert (found.kind, found.about) == (kind, "volume/data")
+    assert "node/gpu-0" in found.summary
+    assert found.summary.endswith("its words")
+    assert (hint or "") in (found.hint or "")
+
+
+def test_a_disk_is_looked_for_by_words_alone():
+    """A short one would be the end of many links; an id of any form has a folder."""
+    disk = OnNode(id="zone/a b", node=NODE, size=1, ours=True, serials=("vol01234567", "a", "a*b", ""))
+    assert (disk.words, disk.folder) == (["serial:vol01234567"], "zone-a-b")
