@@ -454,6 +454,8 @@ class _OneRequest(BaseHTTPRequestHandler):
             self._answer(429, body, {"Retry-After": "0.02"})
         elif fault == "page":
             self._answer(502, b"<html><body>upstream<br>unavailable</body></html>")
+        elif fault and fault.startswith("<"):
+            self._answer(200, fault.encode())
         elif fault and "=" in fault:  # `403=Quota exceeded`
             status, _, text = fault.partition("=")
             self._answer(int(status), json.dumps({"forbidden": {"message": text}}).encode())

@@ -66,8 +66,6 @@ def said(answer: Answer) -> Said | None:
     text = message(answer.text)
     if text is None:
         return None
-    # What is refused is quoted, whole: user data above all.
-    text = re.sub(r"[A-Za-z0-9+/=_-]{64,}", "…", text)
     whole = f"{answer.status} {text}".lower()
     hint = next((hint for pattern, hint in HINTS if re.search(pattern, whole)), None)
     return Said(kind=kind_of(answer.status, text), text=text, hint=hint)

@@ -26,7 +26,7 @@ from providers.cloud.openstack.floating import Floating
 from providers.cloud.openstack.keys import NovaKeys
 from providers.cloud.openstack.once import extras
 from providers.cloud.openstack.region import Region
-from providers.cloud.scrub import MOST_SHOWN
+from providers.cloud.scrub import Scrub
 
 FIXED = ("backend", "region", "zone", "instance_type", "spot", "resources")
 """Inputs of a node that are those of its server: it is made anew to change them."""
@@ -378,7 +378,7 @@ def _why(server: Server, place: str) -> ProviderError:
     kind = of_fault(text) or PermanentKind.INVALID
     if isinstance(kind, Kind):
         kind = PermanentKind.NO_CAPACITY  # it came to nothing: another one may do better
-    summary = f"{server.name} failed while it started: {text[:MOST_SHOWN]}"
+    summary = f"{server.name} failed while it started: {Scrub()(text)}"
     return fault(kind, summary, about=place)
 
 
