@@ -16,7 +16,7 @@ from providers.cloud import account, marks
 from providers.cloud.azure import Azure
 from providers.testing import NODE, VOLUME, Conformance
 from tests.cloud_named import azure as fake
-from tests.cloud_named.web import LOST, Web, losing
+from tests.cloud_named.web import LOST, TooEarly, Web, losing
 
 PLACE = {"region": fake.REGION, "zone": fake.ZONE}
 
@@ -292,6 +292,15 @@ def test_what_was_begun_goes_on_or_is_cleared_away(web, cloud, az):
         thing["properties"].pop("virtualMachine", None)
     az.delete(node)
     assert cloud.things == {}
+
+
+def test_one_who_comes_second_finds_what_the_first_made(az, monkeypatch):
+    """Between the look and the create another try has made it."""
+    api = az._machines._api
+    first = [made(az, wanted("volume", "data-0", DISKS)), made(az, wanted("node", "gpu-0", NODES))]
+    for look in ("disk", "machine"):
+        monkeypatch.setattr(api, look, TooEarly(getattr(api, look)))
+    assert [made(az, record) for record in first] == first
 
 
 def test_a_machines_own_disk_is_no_volume(cloud, az):
