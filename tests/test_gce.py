@@ -27,9 +27,9 @@ from declarative.spec.clouds import Network, Reach
 from declarative.state import TAGS, Address, NodeState, Record
 from providers.cloud import account, marks
 from providers.cloud.gce import Gce, login
-from providers.testing import NODE, VOLUME, Conformance
+from providers.testing import NODE, VOLUME, Conformance, Spoilt
 from tests.cloud_named import gce as fake
-from tests.cloud_named.web import TooEarly, Web, losing
+from tests.cloud_named.web import LOST, TooEarly, Web, losing
 
 PLACE = {"region": fake.REGION, "zone": fake.ZONE}
 
@@ -68,16 +68,35 @@ class TestGce(Conformance):
     backend = "gcp"
     ranks = False  # nothing is behind the instances
     many = 2 * fake.PAGE + 1
+    crowd = 20 * fake.PAGE
     node_inputs = MappingProxyType({**NODE, **PLACE, "backend": "gcp", "instance_type": "n1-standard-1"})
     volume_inputs = MappingProxyType({**VOLUME, **PLACE, "backend": "gcp"})
     larger = MappingProxyType({**volume_inputs, "size": "2GB", "tags": {"team": "a"}})
 
     @pytest.fixture(autouse=True)
-    def server(self, web):
-        self.url = web.url
+    def server(self, web, cloud):
+        self.url, self.cloud = web.url, cloud
+        with Web(cloud) as self.bad:
+            yield
 
     def make(self, folder, lineage):
         return Bare(fake.config(self.url, folder, lineage))
+
+    def spoiled(self, folder, lineage, how):
+        def answer(asked):
+            if asked.path.endswith("/token"):
+                return self.cloud(asked)
+            if how is Spoilt.SENSELESS:
+                return 200, "<html><body>Welcome!</body></html>"
+            if how is Spoilt.DENIED:
+                return fake.error(401, "authError")
+            found = self.cloud(asked)
+            return LOST if asked.method == "POST" and asked.path.endswith(("/instances", "/disks")) else found
+
+        if how is Spoilt.NOBODY:
+            return Bare(fake.config("http://127.0.0.1:1", folder, lineage))
+        self.bad.answer = answer
+        return Bare(fake.config(self.bad.url, folder, lineage))
 
 
 del Conformance  # it is no test itself
