@@ -14,9 +14,9 @@ from declarative.spec.clouds import Network, Reach
 from declarative.state import TAGS, Address, NodeState, Record
 from providers.cloud import account, marks
 from providers.cloud.azure import Azure
-from providers.testing import NODE, VOLUME, Conformance
+from providers.testing import NODE, VOLUME, Conformance, Spoilt
 from tests.cloud_named import azure as fake
-from tests.cloud_named.web import LOST, Web, losing
+from tests.cloud_named.web import LOST, TooEarly, Web, losing
 
 PLACE = {"region": fake.REGION, "zone": fake.ZONE}
 
@@ -51,16 +51,36 @@ class TestAzure(Conformance):
     backend = "az"
     ranks = False  # nothing is behind the machines
     many = 2 * fake.PAGE + 1
+    crowd = 20 * fake.PAGE
     node_inputs = MappingProxyType({**NODE, **PLACE, "backend": "az", "instance_type": "Standard_D2s_v3"})
     volume_inputs = MappingProxyType({**VOLUME, **PLACE, "backend": "az"})
     larger = MappingProxyType({**volume_inputs, "size": "2GB", "tags": {"team": "a"}})
 
     @pytest.fixture(autouse=True)
-    def server(self, web):
-        self.url = web.url
+    def server(self, web, cloud):
+        self.url, self.cloud = web.url, cloud
+        with Web(cloud) as self.bad:
+            yield
 
     def make(self, folder, lineage):
         return Bare(fake.config(self.url, folder, lineage))
+
+    def spoiled(self, folder, lineage, how):
+        def answer(asked):
+            if asked.path.endswith("/token"):
+                return self.cloud(asked)
+            if how is Spoilt.SENSELESS:
+                return 200, "<html><body>Welcome!</body></html>"
+            if how is Spoilt.DENIED:
+                return fake.error(401, "InvalidAuthenticationToken")
+            found = self.cloud(asked)
+            # Of what a machine needs first nothing is found by its token: see below.
+            return LOST if asked.method == "PUT" and "Compute" in asked.path else found
+
+        if how is Spoilt.NOBODY:
+            return Bare(fake.config("http://127.0.0.1:1", folder, lineage))
+        self.bad.answer = answer
+        return Bare(fake.config(self.bad.url, folder, lineage))
 
 
 del Conformance  # it is no test itself
@@ -292,6 +312,15 @@ def test_what_was_begun_goes_on_or_is_cleared_away(web, cloud, az):
         thing["properties"].pop("virtualMachine", None)
     az.delete(node)
     assert cloud.things == {}
+
+
+def test_one_who_comes_second_finds_what_the_first_made(az, monkeypatch):
+    """Between the look and the create another try has made it."""
+    api = az._machines._api
+    first = [made(az, wanted("volume", "data-0", DISKS)), made(az, wanted("node", "gpu-0", NODES))]
+    for look in ("disk", "machine"):
+        monkeypatch.setattr(api, look, TooEarly(getattr(api, look)))
+    assert [made(az, record) for record in first] == first
 
 
 def test_a_machines_own_disk_is_no_volume(cloud, az):

@@ -27,9 +27,9 @@ from declarative.spec.clouds import Network, Reach
 from declarative.state import TAGS, Address, NodeState, Record
 from providers.cloud import account, marks
 from providers.cloud.gce import Gce, login
-from providers.testing import NODE, VOLUME, Conformance
+from providers.testing import NODE, VOLUME, Conformance, Spoilt
 from tests.cloud_named import gce as fake
-from tests.cloud_named.web import Web, losing
+from tests.cloud_named.web import LOST, TooEarly, Web, losing
 
 PLACE = {"region": fake.REGION, "zone": fake.ZONE}
 
@@ -68,16 +68,35 @@ class TestGce(Conformance):
     backend = "gcp"
     ranks = False  # nothing is behind the instances
     many = 2 * fake.PAGE + 1
+    crowd = 20 * fake.PAGE
     node_inputs = MappingProxyType({**NODE, **PLACE, "backend": "gcp", "instance_type": "n1-standard-1"})
     volume_inputs = MappingProxyType({**VOLUME, **PLACE, "backend": "gcp"})
     larger = MappingProxyType({**volume_inputs, "size": "2GB", "tags": {"team": "a"}})
 
     @pytest.fixture(autouse=True)
-    def server(self, web):
-        self.url = web.url
+    def server(self, web, cloud):
+        self.url, self.cloud = web.url, cloud
+        with Web(cloud) as self.bad:
+            yield
 
     def make(self, folder, lineage):
         return Bare(fake.config(self.url, folder, lineage))
+
+    def spoiled(self, folder, lineage, how):
+        def answer(asked):
+            if asked.path.endswith("/token"):
+                return self.cloud(asked)
+            if how is Spoilt.SENSELESS:
+                return 200, "<html><body>Welcome!</body></html>"
+            if how is Spoilt.DENIED:
+                return fake.error(401, "authError")
+            found = self.cloud(asked)
+            return LOST if asked.method == "POST" and asked.path.endswith(("/instances", "/disks")) else found
+
+        if how is Spoilt.NOBODY:
+            return Bare(fake.config("http://127.0.0.1:1", folder, lineage))
+        self.bad.answer = answer
+        return Bare(fake.config(self.bad.url, folder, lineage))
 
 
 del Conformance  # it is no test itself
@@ -221,14 +240,20 @@ def test_a_volume_comes_grows_is_attached_and_goes(web, gce):
 
 
 def test_offers_are_those_of_the_backends_places(web, tmp_path):
-    everywhere = Bare(fake.config(web.url, tmp_path)).offers()
-    assert {o.region for o in everywhere} == {fake.REGION}
-    assert len({o.zone for o in everywhere}) > 1
-    here = Bare(fake.config(web.url, tmp_path, zones=(fake.ZONE,))).offers()
-    assert here == tuple(o for o in everywhere if o.zone == fake.ZONE)
+    """Nothing is asked about other places: there are very many."""
+    here = Bare(fake.config(web.url, tmp_path)).offers()
+    assert {(o.region, o.zone) for o in here} == {(fake.REGION, fake.ZONE)}
+    assert [a.path.removeprefix(fake.ROOT) for a in web.asked if a.method == "GET"] == [
+        "zones",
+        "zones/us-central1-a/machineTypes",
+        "zones/us-central1-b/machineTypes",
+    ]
     small = next(o for o in here if o.instance_type == "n1-standard-1" and not o.spot)
     assert (small.shape.cpu, small.shape.memory_mib, small.priced_on) == (1, 3840, "2025-03-02")
+    large = next(o for o in here if o.instance_type == "a2-highgpu-1g" and o.spot)
+    assert (large.shape.gpus, large.shape.gpu_name, large.shape.gpu_memory_mib) == (1, "V100", 16384)
     assert all(o.price is None for o in here if o.spot)
+    assert Bare(fake.config(web.url, tmp_path, zones=("us-central1-b",))).offers() == ()
     with pytest.raises(PermanentError, match="no region `us-cental1`") as caught:
         Bare(fake.config(web.url, tmp_path, regions=("us-cental1",))).offers()
     assert caught.value.hint == "did you mean `us-central1`?"
@@ -275,6 +300,15 @@ def test_an_operation_that_fails_says_why(cloud, gce):
     assert (caught.value.kind, caught.value.about) == (PermanentKind.NO_CAPACITY, fake.ZONE)
     assert "ZONE_RESOURCE_POOL_EXHAUSTED" in caught.value.summary
     assert gce.inventory() == ()
+
+
+def test_one_who_comes_second_finds_what_the_first_made(gce, monkeypatch):
+    """Between the look and the create another try has made it."""
+    api = gce._machines._api
+    first = [made(gce, wanted("volume", "data-0", DISKS)), made(gce, wanted("node", "gpu-0", NODES))]
+    for look in ("disk", "machine"):
+        monkeypatch.setattr(api, look, TooEarly(getattr(api, look)))
+    assert [made(gce, record) for record in first] == first
 
 
 def test_a_name_that_another_has_is_not_taken_for_ours(cloud, gce):

@@ -96,6 +96,8 @@ class Gce:
 
     def _asked(self, asked: Asked) -> Answer:
         words = asked.path.removeprefix(ROOT).split("/")
+        if words[-1] in ("zones", "machineTypes"):
+            return 200, self._offered(words)
         if words[0] == "aggregated":
             return self._listed(words[1], asked)
         _, zone, kind, *rest = words
@@ -114,13 +116,17 @@ class Gce:
         found: Answer = getattr(self, f"_{rest[1]}")(zone, thing, asked)
         return found
 
+    def _offered(self, words: list[str]) -> Any:
+        """As it was recorded, for one zone; the others have nothing."""
+        if words == ["zones"]:
+            return recorded("zones")
+        types = recorded("zones_us-central1-a_machineTypes")
+        return types if words[1] == ZONE else {"kind": types["kind"]}
+
     def _url(self, zone: str, kind: str, name: str) -> str:
         return f"https://www.googleapis.com/compute/v1/projects/{PROJECT}/zones/{zone}/{kind}/{name}"
 
     def _listed(self, kind: str, asked: Asked) -> Answer:
-        if kind == "machineTypes":
-            last = {"kind": "compute#machineTypeAggregatedList", "items": {}}
-            return 200, last if "pageToken" in asked.params else recorded("aggregated_machineTypes")
         owner = re.search(r'labels\.fleetform_owner="([^"]*)"', asked.params["filter"])
         name = re.search(r'name="([^"]*)"', asked.params["filter"])
         found = [

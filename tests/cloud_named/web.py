@@ -107,3 +107,15 @@ class _OneRequest(BaseHTTPRequestHandler):
         self.wfile.write(out)
 
     do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _any  # noqa: N815  # the base class wants these names
+
+
+class TooEarly:
+    """A look that finds nothing the first time."""
+
+    def __init__(self, look: Callable[[str], Any]) -> None:
+        self.look = look
+        self.looked = False
+
+    def __call__(self, made: str) -> Any:
+        early, self.looked = not self.looked, True
+        return None if early else self.look(made)

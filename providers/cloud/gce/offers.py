@@ -46,50 +46,69 @@ def offers(account: Account) -> tuple[Offer, ...]:
         summary = f"backend {config.backend} names no regions"
         hint = "write `regions: [us-central1]`, or those that you use"
         raise PermanentError(PermanentKind.INVALID, summary, about="regions", hint=hint)
-    known: set[str] = set()
     out: list[Offer] = []
-    for found in _types(account):
-        try:
-            zone, shape = answers.tail(found["zone"]), _shape(found)
-            name = str(found["name"])
-        except (KeyError, TypeError, ValueError, AttributeError):
-            raise strange(WHAT, "has a type that cannot be read") from None
-        region = zone.rpartition("-")[0]
-        known.add(region)
-        if region not in config.regions or (config.zones and zone not in config.zones):
-            continue
-        architecture = str(found.get("architecture") or "X86_64").lower()
-        if shape is None or architecture != account.architecture or _obsolete(found):
-            continue
-        price = _price(name, region, shape)
-        for spot in (False, True):
-            out.append(  # noqa: PERF401  # too long for one expression
-                Offer(
-                    backend=config.backend,
-                    region=region,
-                    zone=zone,
-                    instance_type=name,
-                    shape=shape,
-                    price=None if spot else price,
-                    spot=spot,
-                    priced_on=None if spot or price is None else day(),
-                )
-            )
-    for region in config.regions:
-        if region not in known:
-            hint = suggest(region, sorted(known)) or f"known regions: {', '.join(sorted(known))}"
-            summary = f"GCE has no region `{region}`, or nothing in it for this project"
-            raise PermanentError(PermanentKind.INVALID, summary, about="regions", hint=hint)
+    for region, zones in _zones(account).items():
+        for zone in zones:
+            out += [o for found in _types(account, zone) for o in _of(account, region, zone, found)]
     return tuple(sorted(out, key=lambda o: (o.region, o.zone or "", o.instance_type, o.spot)))
 
 
-def _types(account: Account) -> list[Mapping[str, Any]]:
+def _zones(account: Account) -> dict[str, list[str]]:
+    """The backend's regions, and those of their zones that it uses."""
+    there: dict[str, list[str]] = {}
+    for found in _listed(account, "list of zones", "zones", "compute#zoneList"):
+        there.setdefault(answers.tail(found.get("region")), []).append(str(found.get("name")))
+    for region in account.config.regions:
+        if region not in there:
+            hint = suggest(region, sorted(there)) or f"known regions: {', '.join(sorted(there))}"
+            summary = f"GCE has no region `{region}`, or nothing in it for this project"
+            raise PermanentError(PermanentKind.INVALID, summary, about="regions", hint=hint)
+    only = account.config.zones
+    return {r: [z for z in sorted(there[r]) if not only or z in only] for r in account.config.regions}
+
+
+def _types(account: Account, zone: str) -> list[Mapping[str, Any]]:
+    return _listed(account, WHAT, f"zones/{zone}/machineTypes", "compute#machineTypeList")
+
+
+def _listed(account: Account, what: str, path: str, kind: str) -> list[Mapping[str, Any]]:
     def ask(more: str | None) -> Mapping[str, Any]:
         params = {"maxResults": "500", **({"pageToken": more} if more else {})}
-        return account.ask(WHAT, "GET", f"{account.project}/aggregated/machineTypes", params=params)
+        return account.ask(what, "GET", f"{account.project}/{path}", params=params)
 
-    found = pages(WHAT, ask, "nextPageToken")
-    return [item for page in found for item in answers.scoped(WHAT, page, "machineTypes")]
+    out: list[Mapping[str, Any]] = []
+    for page in pages(what, ask, "nextPageToken"):
+        # A page with nothing in it has no `items`, and is a page of its kind all the same.
+        items = page.get("items", [] if page.get("kind") == kind else None)
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+            raise strange(what, "has no `items`")
+        out += items
+    return out
+
+
+def _of(account: Account, region: str, zone: str, found: Mapping[str, Any]) -> list[Offer]:
+    """A machine type of a zone, on demand and as spot; nothing for what is no offer of this backend's."""
+    try:
+        shape, name = _shape(found), str(found["name"])
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise strange(WHAT, "has a type that cannot be read") from None
+    architecture = str(found.get("architecture") or "X86_64").lower()
+    if shape is None or architecture != account.architecture or _obsolete(found):
+        return []
+    price = _price(name, region, shape)
+    return [
+        Offer(
+            backend=account.config.backend,
+            region=region,
+            zone=zone,
+            instance_type=name,
+            shape=shape,
+            price=None if spot else price,
+            spot=spot,
+            priced_on=None if spot or price is None else day(),
+        )
+        for spot in (False, True)
+    ]
 
 
 def _obsolete(found: Mapping[str, Any]) -> bool:
