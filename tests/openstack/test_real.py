@@ -29,7 +29,7 @@ class Bare(OpenStack):
 class TestRealOpenStack(Conformance):
     backend = "stack"
     ranks = False
-    crowd = 0
+    crowd = 0  # it has no room for so many
     many = 7  # a page of this cloud's has 5
     node_inputs = MappingProxyType({**NODE, **PLACE, "instance_type": cloud.FLAVOR})
     volume_inputs = MappingProxyType({**VOLUME, **PLACE})
