@@ -2,10 +2,12 @@
 
     python benchmarks/cloud                       # 200 nodes at parallelism 1, 8 and 32
     python benchmarks/cloud --nodes 50 --latency 0.05
+    python benchmarks/cloud --boot 20 --parallelism 32   # how many requests it takes to wait for nodes
 
-The server is one of our own in another process: it answers each request after `--latency` seconds, and makes
-what it is asked for at once. "ideal" is requests times latency, divided by the workers. The command is run as
-installed, with the driver `ec2` under a name that projects may use.
+The server is one of our own in another process: it answers each request after `--latency` seconds, and what
+it makes runs `--boot` seconds later: at once, unless that is given. "ideal" is requests times latency,
+divided by the workers; with `--boot` the time that nodes take to start is more than that. The command is run
+as installed.
 """
 
 from __future__ import annotations
@@ -89,10 +91,11 @@ def main() -> None:
     )
     parser.add_argument("--nodes", type=int, default=200)
     parser.add_argument("--latency", type=float, default=0.1, help="seconds until an answer")
+    parser.add_argument("--boot", type=float, default=0.0, help="seconds until an instance runs")
     parser.add_argument("--parallelism", default="1,8,32")
     given = parser.parse_args()
     for workers in map(int, given.parallelism.split(",")):
-        argv = [sys.executable, str(HERE / "server.py"), str(given.latency)]
+        argv = [sys.executable, str(HERE / "server.py"), str(given.latency), str(given.boot)]
         with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as server:
             assert server.stdout
             try:

@@ -1,7 +1,8 @@
 """A light EC2 for the benchmark: instances in a dictionary, and an answer after a fixed time.
 
-`python server.py LATENCY` writes its port on stdout and serves until it is killed. `GET /counts` tells what
-was asked for, and begins to count anew.
+`python server.py LATENCY BOOT` writes its port on stdout and serves until it is killed. An instance is
+pending until BOOT seconds after it was made. `GET /counts` tells what was asked for, and begins to count
+anew.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ XMLNS = "http://ec2.amazonaws.com/doc/2016-11-15/"
 class Ec2:
     """Instances by the token that made them."""
 
-    def __init__(self, latency: float) -> None:
+    def __init__(self, latency: float, boot: float) -> None:
         self.latency = latency
+        self.boot = boot
         self.made: dict[str, dict[str, str]] = {}
+        self.by_id: dict[str, dict[str, str]] = {}
+        self.since: dict[str, float] = {}
         self.requests = 0
         self.first = self.last = 0.0
 
@@ -63,18 +67,25 @@ class Ec2:
         """What an action says."""
         if action == "RunInstances":
             made = self.made.setdefault(asked["ClientToken"], {**asked, "id": f"i-{len(self.made):08x}"})
-            return f"<instancesSet>{item(made)}</instancesSet>"
+            self.by_id[made["id"]] = made
+            self.since.setdefault(made["id"], time.monotonic())
+            return f"<instancesSet>{item(made, 'pending')}</instancesSet>"
         if action == "DescribeInstances":
             wanted = {v for k, v in asked.items() if k.startswith("Filter.") and ".Value." in k}
-            found = [m for m in self.made.values() if m["id"] in wanted or wanted & set(m.values())]
-            items = "".join(f"<item><instancesSet>{item(m)}</instancesSet></item>" for m in found)
+            found = [self.by_id[v] for v in sorted(wanted) if v in self.by_id]
+            found = found or [m for m in self.made.values() if wanted & set(m.values())]
+            items = "".join(
+                f"<item><instancesSet>{item(m, self.state(m))}</instancesSet></item>" for m in found
+            )
             return f"<reservationSet>{items}</reservationSet>"
-        if action == "DescribeImages":
-            return f"<imagesSet><item><imageId>{asked['Filter.1.Value.1']}</imageId></item></imagesSet>"
         return "<volumeSet/><keySet/><instanceStatusSet/><return>true</return>"
 
+    def state(self, made: dict[str, str]) -> str:
+        """How far an instance is."""
+        return "running" if time.monotonic() - self.since[made["id"]] >= self.boot else "pending"
 
-def item(made: dict[str, str]) -> str:
+
+def item(made: dict[str, str], state: str) -> str:
     """An instance as EC2 says it."""
     tags = ""
     number = 1
@@ -83,7 +94,7 @@ def item(made: dict[str, str]) -> str:
         tags += f"<item><key>{key}</key><value>{value}</value></item>"
         number += 1
     return (
-        f"<item><instanceId>{made['id']}</instanceId><instanceState><name>running</name></instanceState>"
+        f"<item><instanceId>{made['id']}</instanceId><instanceState><name>{state}</name></instanceState>"
         f"<instanceType>{made['InstanceType']}</instanceType><privateIpAddress>10.0.0.1</privateIpAddress>"
         f"<placement><availabilityZone>{made['Placement.AvailabilityZone']}</availabilityZone></placement>"
         f"<tagSet>{tags}</tagSet></item>"
@@ -92,7 +103,7 @@ def item(made: dict[str, str]) -> str:
 
 async def main() -> None:
     """Serve until killed."""
-    ec2 = Ec2(float(sys.argv[1]))
+    ec2 = Ec2(float(sys.argv[1]), float(sys.argv[2]))
     server = await asyncio.start_server(ec2.serve, "127.0.0.1", 0)
     sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
