@@ -50,7 +50,6 @@ class Bare(Azure):
 class TestAzure(Conformance):
     backend = "az"
     ranks = False  # nothing is behind the machines
-    crowd = 0  # too slow here for so many; its pages are small
     many = 2 * fake.PAGE + 1
     crowd = 20 * fake.PAGE
     node_inputs = MappingProxyType({**NODE, **PLACE, "backend": "az", "instance_type": "Standard_D2s_v3"})

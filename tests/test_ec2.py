@@ -22,9 +22,10 @@ from providers.cloud.ec2 import Ec2
 from providers.cloud.marks import OWNER
 from providers.testing import NODE, VOLUME, Conformance, Crowd, Spoilt
 from tests.cloud_ec2.fleet import FULL, QUICK, Fleet
-from tests.cloud_ec2.light import light
+from tests.cloud_ec2.light import Light
 from tests.cloud_ec2.proxy import LUCK, Line
 from tests.cloud_ec2.run import REGION, SECRETS, ZONE, RunningEc2, config, provider
+from tests.cloud_ec2.scripted import Scripted
 
 PLACE = {"region": REGION, "zone": ZONE}
 
@@ -91,9 +92,9 @@ class TestEc2Crowd(Crowd):
 
     @pytest.fixture(autouse=True)
     def server(self):
-        with light() as server:
+        self.light = Light()
+        with Scripted(self.light) as server:
             self.port = server.port
-            self.light = server.answer
             yield
 
     def make(self, folder, lineage):

@@ -124,7 +124,8 @@ def test_gpus_that_no_instance_type_has(project, line):
 
 def test_a_quota_of_ten(project, line):
     """Ten are made, the others are reported; once there is room the rest comes, and nothing twice."""
-    made, most = set(), 10
+    made: set[str] = set()
+    most = 10
 
     def quota(asked):
         """EC2 counts what was asked for with another token each."""

@@ -67,7 +67,6 @@ class Bare(Gce):
 class TestGce(Conformance):
     backend = "gcp"
     ranks = False  # nothing is behind the instances
-    crowd = 0  # too slow here for so many; its pages are small
     many = 2 * fake.PAGE + 1
     crowd = 20 * fake.PAGE
     node_inputs = MappingProxyType({**NODE, **PLACE, "backend": "gcp", "instance_type": "n1-standard-1"})

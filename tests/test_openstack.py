@@ -57,7 +57,6 @@ class Bare(OpenStack):
 class TestOpenStack(Conformance):
     backend = "stack"
     ranks = False  # nothing is behind the servers
-    crowd = 0  # its quota is 1,000; its pages are small
     many = 7
     crowd = 0  # see TestOpenStackCrowd
     node_inputs = MappingProxyType({**NODE, **PLACE, "instance_type": "m1.tiny"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 
-from tests.cloud_ec2.scripted import Answer, Asked, Scripted, answer, instance, refusal, reservations
+from tests.cloud_ec2.scripted import Answer, Asked, answer, instance, refusal, reservations
 
 
 class Light:
@@ -50,8 +50,3 @@ def _fits(made: str, tags: Mapping[str, str], wanted: Mapping[str, set[str]]) ->
     known = {"instance-id": made, "instance-state-name": "running"}
     said = {name: known.get(name, tags.get(name.removeprefix("tag:"), "")) for name in wanted}
     return all(said[name] in values for name, values in wanted.items())
-
-
-def light() -> Scripted:
-    """A server; its `answer` is the `Light`."""
-    return Scripted(Light())
