@@ -353,7 +353,6 @@ def test_the_command_makes_mends_and_deletes(server, tmp_path):
     project.apply(env=env)
     server.rules.clear()
     assert [v["size_gigabytes"] for v in server.volumes.values()] == [3, 3]
-    assert project.plan(env=env)["actions"] == []
     first = next(iter(server.volumes.values()))
     first["tags"] = []
     plan = project.plan(env=env)
