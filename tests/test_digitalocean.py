@@ -17,7 +17,7 @@ from providers.cloud import cloud
 from providers.cloud.any import labels
 from providers.cloud.any.digitalocean import DigitalOcean as Site
 from providers.cloud.any.plain import Written
-from providers.testing import NODE, VOLUME, Conformance
+from providers.testing import NODE, VOLUME, Conformance, Crowd, Spoilt
 from tests.cli import Project
 from tests.cloud_any.digitalocean import LUCK, DigitalOcean
 
@@ -68,6 +68,7 @@ class TestDigitalOcean(Conformance):
     node_inputs = MappingProxyType({**NODE, **PLACE, "instance_type": SIZE})
     volume_inputs = MappingProxyType({**VOLUME, **PLACE})
     larger = MappingProxyType({**volume_inputs, "size": "2GB", "tags": {"team": "a"}})
+    crowd = 0  # its pages are small: see TestDigitalOceanCrowd
 
     @pytest.fixture(autouse=True)
     def listening(self, shared):
@@ -76,8 +77,56 @@ class TestDigitalOcean(Conformance):
     def make(self, folder, lineage):
         return provider(self.server.port, folder, lineage)
 
+    @pytest.fixture(autouse=True)
+    def bad_way(self, shared):
+        with DigitalOcean(behind=shared) as way:
+            self.way = way
+            yield
 
-del Conformance  # it is no test itself
+    def spoiled(self, folder, lineage, how):
+        if how is Spoilt.NOBODY:
+            return provider(9, folder, lineage)  # nobody listens there
+        fault = {Spoilt.LOST: "lost", Spoilt.SENSELESS: "html", Spoilt.DENIED: "denied"}[how]
+        made = ("/v2/droplets", "/v2/volumes")
+        every = how is not Spoilt.LOST
+        self.way.rules = [lambda m, p: fault if every or (m == "POST" and p in made) else None]
+        return provider(self.way.port, folder, lineage)
+
+
+class TestDigitalOceanCrowd(Crowd):
+    """On pages of the size that there really are."""
+
+    backend = "do"
+    node_inputs = TestDigitalOcean.node_inputs
+
+    @pytest.fixture(autouse=True)
+    def listening(self):
+        with DigitalOcean(page=200) as self.server:
+            yield
+
+    def make(self, folder, lineage):
+        return provider(self.server.port, folder, lineage)
+
+    def gather(self, place, wanted):
+        """As if each had been asked for."""
+        out = []
+        for record in wanted:
+            mark = Written(
+                owner=place.lineage,
+                token=place.token(record),
+                address=record.address,
+                inputs=dict(record.inputs),
+            )
+            body = {"name": "x", "region": "nyc3", "size": SIZE, "ssh_keys": [], "user_data": ""}
+            _, made = self.server.make_droplet({**body, "tags": labels.tags(mark)}, {})
+            out.append(replace(record, outputs={"id": str(made["droplet"]["id"])}))
+        return out
+
+    def disperse(self, place, made):
+        """They go with the server."""
+
+
+del Conformance, Crowd  # they are no tests themselves
 
 
 # ------------------------------------------------------------------------------------------- chaos
@@ -353,7 +402,6 @@ def test_the_command_makes_mends_and_deletes(server, tmp_path):
     project.apply(env=env)
     server.rules.clear()
     assert [v["size_gigabytes"] for v in server.volumes.values()] == [3, 3]
-    assert project.plan(env=env)["actions"] == []
     first = next(iter(server.volumes.values()))
     first["tags"] = []
     plan = project.plan(env=env)

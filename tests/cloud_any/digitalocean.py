@@ -38,11 +38,13 @@ class DigitalOcean(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, page: int = 5, boot: int = 0) -> None:
-        """`page`: the most of one answer; `boot`: how many looks a droplet, or an action, takes."""
+    def __init__(self, page: int = 5, boot: int = 0, behind: DigitalOcean | None = None) -> None:
+        """`page`: the most of one answer; `boot`: how many looks a droplet, or an action, takes. `behind`: of
+        which cloud this is no more than another way to it.
+        """
         super().__init__(("127.0.0.1", 0), _OneRequest)
         self.port = self.server_address[1]
-        self.page, self.boot = page, boot
+        self.page, self.boot, self.behind = page, boot, behind or self
         self.droplets: dict[str, dict[str, Any]] = {}
         self.volumes: dict[str, dict[str, Any]] = {}
         self.keys: dict[str, dict[str, Any]] = {}
@@ -305,6 +307,16 @@ ROUTES: Mapping[str, Callable[..., Answer]] = {
 }
 
 
+INSTEAD: Mapping[str | None, tuple[int, bytes]] = {
+    "too-many": (429, b'{"id": "too_many_requests", "message": "slow down"}'),
+    "page": (502, b"<html><body>upstream<br>unavailable</body></html>"),
+    "html": (200, b"<html><body>welcome</body></html>"),
+    "denied": (401, b'{"id": "unauthorized", "message": "Unable to authenticate you"}'),
+    "empty": (200, b"{}"),
+}
+"""What is answered to a request that is not carried out."""
+
+
 class _OneRequest(BaseHTTPRequestHandler):
     server: DigitalOcean
     protocol_version = "HTTP/1.1"
@@ -318,12 +330,11 @@ class _OneRequest(BaseHTTPRequestHandler):
         fault = self.server.fate(self.command, urlsplit(self.path).path)
         if fault == "lost-before":
             self.hang_up()
-        elif fault == "too-many":
-            self.say(429, b'{"id": "too_many_requests", "message": "slow down"}', {"Retry-After": "0.02"})
-        elif fault == "page":
-            self.say(502, b"<html><body>upstream<br>unavailable</body></html>")
+        elif fault in INSTEAD:
+            self.say(*INSTEAD[fault], {"Retry-After": "0.02"} if fault == "too-many" else {})
         else:
-            status, found = self.server.answer(self.command, self.path, json.loads(given) if given else None)
+            body = json.loads(given) if given else None
+            status, found = self.server.behind.answer(self.command, self.path, body)
             data = json.dumps(found).encode() if found is not None else b""
             if fault == "lost" and status == 202 and found and "droplet" in found:
                 self.server.hidden[str(found["droplet"]["id"])] = self.server.late
@@ -334,8 +345,6 @@ class _OneRequest(BaseHTTPRequestHandler):
                 self.hang_up()
             elif fault == "cut":
                 self.say(status, data, cut=True)
-            elif fault == "empty":
-                self.say(200, b"{}")
             else:
                 self.say(status, data)
 
