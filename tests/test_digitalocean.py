@@ -68,7 +68,6 @@ class TestDigitalOcean(Conformance):
     node_inputs = MappingProxyType({**NODE, **PLACE, "instance_type": SIZE})
     volume_inputs = MappingProxyType({**VOLUME, **PLACE})
     larger = MappingProxyType({**volume_inputs, "size": "2GB", "tags": {"team": "a"}})
-    crowd = 0  # its pages are small: see TestDigitalOceanCrowd
 
     @pytest.fixture(autouse=True)
     def listening(self, shared):

@@ -7,7 +7,6 @@ machine of ours is the attachment that is recorded: the state lets a volume have
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -21,12 +20,12 @@ from declarative.provider import (
     TransientKind,
 )
 from declarative.state import Address, NodeState, Record
-from providers.cloud import marks
 from providers.cloud.account import look_up, pauses
 from providers.cloud.any.account import Account, At
 from providers.cloud.any.nodes import Nodes
 from providers.cloud.any.plain import Disk, Machine
 from providers.cloud.any.volumes import Volumes
+from providers.cloud.claims import id_of, is_of, needed, parse, text_of, thing_of, volume_of
 from providers.cloud.disks import OnNode
 from providers.written import key_of
 
@@ -47,12 +46,12 @@ class Attachments:
             for machine in (alive[made] for made in disk.on if made in alive):
                 claim = _claim(disk, machine)
                 if claim:
-                    out.append(_thing(claim, disk, machine))
+                    out.append(thing_of(claim, _outputs(claim, disk, machine)))
         return out
 
     def find(self, address: Address, token: str) -> Thing | None:
         """See the port."""
-        volume = _volume_of(address)
+        volume = volume_of(address)
         disks = [d for d in self._volumes.listed() if d.written.address == Address("volume", volume)]
         for disk in disks:
             at = self._account.at(disk.region)
@@ -60,7 +59,7 @@ class Attachments:
             if not at.site.keeps:
                 on = next((m for m in machines if m.id in disk.on), None)
                 claim = {"address": str(address), "token": token, "inputs": {}}
-                return _thing(claim, disk, on, known=False) if on else None
+                return thing_of(claim, _outputs(claim, disk, on), known=False) if on else None
             for thing in self.things([disk], machines):
                 if (thing.address, thing.token) == (address, token):
                     return thing
@@ -90,7 +89,7 @@ class Attachments:
             disk = next((d for d in at.disks() if d.id == made and holder in d.on), None)
             machine = next((m for m in at.machines() if m.id == holder), None) if disk else None
             claim = _claim(disk, machine) if disk and machine else None
-            if disk and at.site.keeps and (claim is None or not _is(have, claim, made, holder)):
+            if disk and at.site.keeps and (claim is None or not is_of(have, claim, made, holder)):
                 return None
         if disk is None or machine is None or machine.state is not NodeState.READY or disk.busy:
             return None
@@ -117,11 +116,11 @@ class Attachments:
         self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
     ) -> Mapping[str, Any]:
         """See the port. It ends when the machine has the disk."""
-        name = _volume_of(address)
+        name = volume_of(address)
         if inputs.get("volume") != name:
             summary = f"{address} cannot be about volume/{inputs.get('volume')}"
             raise PermanentError(PermanentKind.INVALID, summary, about="volume")
-        disk_of, node = _needed(needs, "volume", name), _needed(needs, "node", str(inputs.get("node")))
+        disk_of, node = needed(needs, "volume", name), needed(needs, "node", str(inputs.get("node")))
         claim = {"address": str(address), "token": token, "inputs": dict(inputs)}
         asked = False
         summary = f"{address}: {disk_of.outputs['id']} is not on {node.outputs['id']} yet"
@@ -168,7 +167,7 @@ class Attachments:
             if disk is None or machine is None:
                 return  # its end is that of its attachments
             claim = _claim(disk, machine)
-            if at.site.keeps and (claim is None or not _is(have, claim, made, holder)):
+            if at.site.keeps and (claim is None or not is_of(have, claim, made, holder)):
                 return
             if holder not in disk.on:
                 if not disk.busy:
@@ -186,7 +185,7 @@ class Attachments:
             return self._account.at(keys[0]), str(keys[1]), str(keys[2])
         if have.outputs.get("id"):
             return None
-        volume = _volume_of(have.address)
+        volume = volume_of(have.address)
         for disk in (d for d in self._volumes.listed() if d.written.address == Address("volume", volume)):
             at = self._account.at(disk.region)
             for thing in self.things([disk], at.machines()):
@@ -214,7 +213,7 @@ def _holds(at: At, disk: Disk, machine: Machine, claim: Mapping[str, Any]) -> bo
 
 def _put(at: At, disk: Disk, machine: Machine, claim: Mapping[str, Any]) -> None:
     """Ask for it once. What became of it, the next look says."""
-    _say(at, disk, machine, json.dumps(claim, sort_keys=True, separators=(",", ":")))
+    _say(at, disk, machine, text_of(claim))
     try:
         at.site.attach(disk, machine)
     except ProviderError as error:
@@ -250,60 +249,15 @@ def _key(other: str) -> str:
 def _claim(disk: Disk, machine: Machine) -> Mapping[str, Any] | None:
     """What is written of a disk on a machine; None if nothing is."""
     text = disk.written.texts.get(_key(machine.id)) or machine.written.texts.get(_key(disk.id))
-    if text is None:
-        return None
-    try:
-        found = json.loads(text)
-        Address.parse(found["address"])
-        whole = isinstance(found["token"], str) and isinstance(found["inputs"], dict)
-    except (KeyError, TypeError, ValueError):
-        whole = False
-    if not whole:
-        raise marks.damaged(disk.id)
-    claim: Mapping[str, Any] = found
-    return claim
-
-
-def _is(have: Record, claim: Mapping[str, Any], disk: str, machine: str) -> bool:
-    """Whether a claim is that of the record, and not of a later attachment of the same disk there."""
-    return have.outputs.get("id") in (None, _id(claim, disk, machine))
-
-
-def _id(claim: Mapping[str, Any], disk: str, machine: str) -> str:
-    return f"{disk}:{machine}:{str(claim['token'])[:12]}"
+    return None if text is None else parse(text, disk.id)
 
 
 def _outputs(claim: Mapping[str, Any], disk: Disk, machine: Machine) -> dict[str, Any]:
     found = {
-        "id": _id(claim, disk.id, machine.id),
+        "id": id_of(claim, disk.id, machine.id),
         "region": disk.region,
         "volume": disk.id,
         "machine": machine.id,
         "device": disk.device,
     }
     return {key: value for key, value in found.items() if value}
-
-
-def _thing(claim: Mapping[str, Any], disk: Disk, machine: Machine, *, known: bool = True) -> Thing:
-    return Thing(
-        address=Address.parse(claim["address"]),
-        token=claim["token"],
-        inputs=claim["inputs"],
-        outputs=_outputs(claim, disk, machine),
-        known=known,
-    )
-
-
-def _needed(needs: Mapping[Address, Record], kind: str, name: str) -> Record:
-    found = needs.get(Address(kind, name))
-    if found is None or not found.outputs.get("id"):
-        raise PermanentError(PermanentKind.INVALID, f"{kind}/{name} is not there", about=kind)
-    return found
-
-
-def _volume_of(address: Address) -> str:
-    """`train-2.data-2` is about `data-2`."""
-    rank, dot, volume = address.name.partition(".")
-    if not rank or not dot:
-        raise PermanentError(PermanentKind.INVALID, f"`{address}` is no attachment", about=str(address))
-    return volume

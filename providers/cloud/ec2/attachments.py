@@ -7,7 +7,6 @@ the disk.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -24,6 +23,7 @@ from declarative.provider import (
 from declarative.state import Address, Record
 from providers.cloud import marks
 from providers.cloud.account import look_up, pauses
+from providers.cloud.claims import ON, id_of, is_of, needed, of_tags, thing_of, to_tags, volume_of
 from providers.cloud.disks import OnNode
 from providers.cloud.ec2 import nodes
 from providers.cloud.ec2.account import Account, made_id
@@ -31,7 +31,6 @@ from providers.cloud.ec2.answers import Held, Volume
 from providers.cloud.ec2.region import Region
 from providers.cloud.ec2.volumes import GONE, Volumes
 
-ON = f"{marks.OURS}on:"
 DEVICES = tuple([f"/dev/sd{c}" for c in "fghijklmnopqrstuvwxyz"] + [f"/dev/xvdb{c}" for c in "abcdefghijklm"])
 """Names that EC2 takes for disks, besides those of the image's own."""
 LEAVING = ("detaching", "busy")
@@ -58,14 +57,14 @@ class Attachments:
         out: list[Thing] = []
         for volume in volumes:
             for held in volume.held:
-                claim = _claim(volume, held.instance) if held.instance in alive else None
+                claim = of_tags(volume.tags, volume.id, held.instance) if held.instance in alive else None
                 if claim and held.state not in LEAVING:
-                    out.append(_thing(claim, volume, held))
+                    out.append(thing_of(claim, _outputs(claim, volume, held)))
         return out
 
     def find(self, address: Address, token: str) -> Thing | None:
         """See the port."""
-        name = _volume_of(address)
+        name = volume_of(address)
         volumes = self._volumes.listed(address=str(Address("volume", name)))
         for volume in volumes:
             ids = [held.instance for held in volume.held]
@@ -101,8 +100,8 @@ class Attachments:
             volume = place.volume(made) if place else None
             if place is None or volume is None:
                 return None
-            region, claim = place, _claim(volume, instance)
-            mine = claim is not None and _is(have, claim, volume.id, instance)
+            region, claim = place, of_tags(volume.tags, volume.id, instance)
+            mine = claim is not None and is_of(have, claim, volume.id, instance)
             held = next((h for h in volume.held if h.instance == instance), None) if mine else None
         if volume is None or held is None or held.state in LEAVING:
             return None
@@ -132,11 +131,11 @@ class Attachments:
         self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
     ) -> Mapping[str, Any]:
         """See the port. It ends when the instance has the disk."""
-        name = _volume_of(address)
+        name = volume_of(address)
         if inputs.get("volume") != name:
             summary = f"{address} cannot be about volume/{inputs.get('volume')}"
             raise PermanentError(PermanentKind.INVALID, summary, about="volume")
-        disk, node = _needed(needs, "volume", name), _needed(needs, "node", str(inputs.get("node")))
+        disk, node = needed(needs, "volume", name), needed(needs, "node", str(inputs.get("node")))
         instance = made_id(node, "i") or ""
         claim = {"address": str(address), "token": token, "inputs": dict(inputs)}
         for _ in pauses(f"{address}: {disk.outputs.get('id')} is not on {instance} yet", f"volume/{name}"):
@@ -162,7 +161,7 @@ class Attachments:
         held = next(iter(volume.held), None)
         if held is None or held.state in LEAVING:
             return held
-        theirs = _claim(volume, held.instance)
+        theirs = of_tags(volume.tags, volume.id, held.instance)
         if held.instance == instance and theirs and theirs["token"] == claim["token"]:
             return held
         holder = region.instances_by_id([held.instance]).get(held.instance)
@@ -175,9 +174,8 @@ class Attachments:
 
     def _attach(self, region: Region, volume: Volume, instance: str, claim: Mapping[str, Any]) -> None:
         """Ask for it once. What became of it, the next look says."""
-        text = json.dumps(claim, sort_keys=True, separators=(",", ":"))
         about = Address.parse(claim["address"])
-        mine = marks.pack(ON + instance, text, about)
+        mine = to_tags(claim, instance)
         region.untag(volume.id, [key for key in volume.tags if key.startswith(ON) and key not in mine])
         region.tag(volume.id, mine)
         with _TURNS[hash(instance) % len(_TURNS)]:
@@ -221,8 +219,8 @@ class Attachments:
             volume = region.volume(disk)
             if volume is None or volume.state in GONE or volume.tags.get(marks.OWNER) != self._account.owner:
                 return
-            claim = _claim(volume, instance)
-            if claim is None or not _is(have, claim, volume.id, instance):
+            claim = of_tags(volume.tags, volume.id, instance)
+            if claim is None or not is_of(have, claim, volume.id, instance):
                 return
             held = next((h for h in volume.held if h.instance == instance), None)
             if held is None:
@@ -254,9 +252,9 @@ class Attachments:
             return self._account.region(keys[0]), str(keys[1]), str(keys[2])
         if have.outputs.get("id"):
             return None, "", ""
-        for volume in self._volumes.listed(address=str(Address("volume", _volume_of(have.address)))):
+        for volume in self._volumes.listed(address=str(Address("volume", volume_of(have.address)))):
             for held in volume.held:
-                claim = _claim(volume, held.instance)
+                claim = of_tags(volume.tags, volume.id, held.instance)
                 if claim and claim["address"] == str(have.address):
                     return self._account.region(volume.region), volume.id, held.instance
         return None, "", ""
@@ -268,61 +266,11 @@ def _on(region: Region, volume: Volume, instance: str) -> bool:
     return found is not None and any(held.instance == instance for held in found.held)
 
 
-def _is(have: Record, claim: Mapping[str, Any], disk: str, instance: str) -> bool:
-    """Whether a claim is that of the record, and not of a later attachment of the same disk there."""
-    return have.outputs.get("id") in (None, _id(claim, disk, instance))
-
-
-def _id(claim: Mapping[str, Any], disk: str, instance: str) -> str:
-    return f"{disk}:{instance}:{str(claim['token'])[:12]}"
-
-
 def _outputs(claim: Mapping[str, Any], volume: Volume, held: Held) -> dict[str, Any]:
     return {
-        "id": _id(claim, volume.id, held.instance),
+        "id": id_of(claim, volume.id, held.instance),
         "region": volume.region,
         "volume": volume.id,
         "instance": held.instance,
         "device": held.device,
     }
-
-
-def _thing(claim: Mapping[str, Any], volume: Volume, held: Held) -> Thing:
-    return Thing(
-        address=Address.parse(claim["address"]),
-        token=claim["token"],
-        inputs=claim["inputs"],
-        outputs=_outputs(claim, volume, held),
-    )
-
-
-def _claim(volume: Volume, instance: str) -> Mapping[str, Any] | None:
-    """What a volume says of its attachment to an instance; None if it says nothing."""
-    key = ON + instance
-    if key not in volume.tags:
-        return None
-    try:
-        found = json.loads(marks.unpack(key, volume.tags))
-        Address.parse(found["address"])
-        whole = isinstance(found["token"], str) and isinstance(found["inputs"], dict)
-    except (KeyError, TypeError, ValueError):
-        whole = False
-    if not whole:
-        raise marks.damaged(volume.id)
-    claim: Mapping[str, Any] = found
-    return claim
-
-
-def _needed(needs: Mapping[Address, Record], kind: str, name: str) -> Record:
-    found = needs.get(Address(kind, name))
-    if found is None or not found.outputs.get("id"):
-        raise PermanentError(PermanentKind.INVALID, f"{kind}/{name} is not there", about=kind)
-    return found
-
-
-def _volume_of(address: Address) -> str:
-    """`train-2.data-2` is about `data-2`."""
-    rank, dot, volume = address.name.partition(".")
-    if not rank or not dot:
-        raise PermanentError(PermanentKind.INVALID, f"`{address}` is no attachment", about=str(address))
-    return volume

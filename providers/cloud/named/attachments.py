@@ -6,7 +6,6 @@ overwrite what the winner wrote. The claim is written first, and holds only with
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -15,12 +14,11 @@ from declarative.provider import PermanentError, PermanentKind, Thing, Transient
 from declarative.state import Address, Record
 from providers.cloud import marks
 from providers.cloud.account import Account, look_up, pauses
+from providers.cloud.claims import ON, id_of, is_of, needed, of_tags, thing_of, to_tags, volume_of
 from providers.cloud.disks import OnNode
 from providers.cloud.named import nodes
 from providers.cloud.named.api import Api, Device, Disk, Machine, Phase
 from providers.cloud.named.volumes import Volumes
-
-ON = f"{marks.OURS}on:"
 
 
 class Attachments:
@@ -37,14 +35,14 @@ class Attachments:
         out: list[Thing] = []
         for machine in machines:
             for made, device in machine.devices.items():
-                claim = _claim(known[made], machine) if made in known else None
+                claim = of_tags(known[made].tags, known[made].id, machine.name) if made in known else None
                 if claim:
-                    out.append(_thing(claim, known[made], machine, device))
+                    out.append(thing_of(claim, _outputs(claim, known[made], machine, device)))
         return out
 
     def find(self, address: Address, token: str) -> Thing | None:
         """See the port."""
-        about = str(Address("volume", _volume_of(address)))
+        about = str(Address("volume", volume_of(address)))
         disks = [d for d in self._volumes.listed() if d.tags.get(marks.ADDRESS) == about and d.holders]
         ids = {made for disk in disks for made in disk.holders}
         machines = [m for m in map(self._api.machine, sorted(ids)) if m and m.phase is not Phase.ENDING]
@@ -74,8 +72,8 @@ class Attachments:
             disk, machine = self._api.disk(made), self._api.machine(on)
             if disk is None or machine is None or made not in machine.devices:
                 continue
-            claim = _claim(disk, machine)
-            mine = claim is not None and have.outputs.get("id") in (None, _id(claim, disk, machine))
+            claim = of_tags(disk.tags, disk.id, machine.name)
+            mine = claim is not None and is_of(have, claim, disk.name, machine.name)
             ours = machine.tags.get(marks.OWNER) == self._account.owner
             if machine.phase is Phase.RUNS and ours and (mine or have.address.kind == "volume"):
                 return self._on_node(disk, self._api.with_addresses(machine))
@@ -104,17 +102,17 @@ class Attachments:
         self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
     ) -> Mapping[str, Any]:
         """See the port. It ends when the machine has the disk."""
-        name = _volume_of(address)
+        name = volume_of(address)
         if inputs.get("volume") != name:
             summary = f"{address} cannot be about volume/{inputs.get('volume')}"
             raise PermanentError(PermanentKind.INVALID, summary, about="volume")
-        volume, node = _needed(needs, "volume", name), _needed(needs, "node", str(inputs.get("node")))
+        volume, node = needed(needs, "volume", name), needed(needs, "node", str(inputs.get("node")))
         claim = {"address": str(address), "token": token, "inputs": dict(inputs)}
         asked = False
         for _ in pauses(f"{address}: volume/{name} is not on {node.address} yet", f"volume/{name}"):
             look = partial(self._look, volume, node)
             disk, machine = look_up(look) if asked else look()
-            theirs = _claim(disk, machine)
+            theirs = of_tags(disk.tags, disk.id, machine.name)
             mine = theirs is not None and theirs["token"] == token
             if disk.id in machine.devices and mine:
                 return _outputs(claim, disk, machine, machine.devices[disk.id])
@@ -143,7 +141,7 @@ class Attachments:
             holder = machine if made == machine.id else self._api.machine(made)
             if holder is None or holder.phase is Phase.ENDING:
                 continue
-            claim = theirs if made == machine.id else _claim(disk, holder)
+            claim = theirs if made == machine.id else of_tags(disk.tags, disk.id, holder.name)
             about = disk.tags.get(marks.ADDRESS)
             who = f"held by {claim['address']}" if claim else "attached by somebody else"
             hint = "a volume has one holder at a time: wait for it to end, or stop it"
@@ -154,8 +152,7 @@ class Attachments:
 
     def _hang(self, disk: Disk, machine: Machine, claim: Mapping[str, Any]) -> None:
         """Ask for it once. What became of it, the next look says."""
-        text = json.dumps(claim, sort_keys=True, separators=(",", ":"))
-        mine = marks.pack(ON + machine.name, text, Address.parse(claim["address"]))
+        mine = to_tags(claim, machine.name)
         tags = {**{k: v for k, v in disk.tags.items() if not k.startswith(ON)}, **mine}
         try:
             if tags != dict(disk.tags):
@@ -180,8 +177,8 @@ class Attachments:
             machine = self._api.machine(on)
             if machine is None or machine.phase is Phase.ENDING:
                 return  # its end is that of its attachments
-            claim = _claim(disk, machine)
-            if claim is None or have.outputs.get("id") not in (None, _id(claim, disk, machine)):
+            claim = of_tags(disk.tags, disk.id, machine.name)
+            if claim is None or not is_of(have, claim, disk.name, machine.name):
                 return
             if made not in machine.devices and on not in disk.holders:
                 rest = {k: v for k, v in disk.tags.items() if not k.startswith(ON + machine.name)}
@@ -206,66 +203,21 @@ class Attachments:
             return [(str(keys[0]), str(keys[1]))]
         if have.outputs.get("id"):
             return []
-        about = str(Address("volume", _volume_of(have.address)))
+        about = str(Address("volume", volume_of(have.address)))
         out: list[tuple[str, str]] = []
         for disk in self._volumes.listed():
             for made in disk.holders if disk.tags.get(marks.ADDRESS) == about else ():
                 machine = self._api.machine(made)
-                claim = _claim(disk, machine) if machine else None
+                claim = of_tags(disk.tags, disk.id, machine.name) if machine else None
                 if claim and claim["address"] == str(have.address):
                     out.append((disk.id, made))
         return out
 
 
-def _id(claim: Mapping[str, Any], disk: Disk, machine: Machine) -> str:
-    return f"{disk.name}:{machine.name}:{str(claim['token'])[:12]}"
-
-
 def _outputs(claim: Mapping[str, Any], disk: Disk, machine: Machine, device: Device) -> dict[str, Any]:
     return {
-        "id": _id(claim, disk, machine),
+        "id": id_of(claim, disk.name, machine.name),
         "volume": disk.id,
         "instance": machine.id,
         "device": device.links[0],
     }
-
-
-def _thing(claim: Mapping[str, Any], disk: Disk, machine: Machine, device: Device) -> Thing:
-    return Thing(
-        address=Address.parse(claim["address"]),
-        token=claim["token"],
-        inputs=claim["inputs"],
-        outputs=_outputs(claim, disk, machine, device),
-    )
-
-
-def _claim(disk: Disk, machine: Machine) -> Mapping[str, Any] | None:
-    """What a disk says of its attachment to a machine; None if it says nothing."""
-    key = ON + machine.name
-    if key not in disk.tags:
-        return None
-    try:
-        found = json.loads(marks.unpack(key, disk.tags))
-        Address.parse(found["address"])
-        whole = isinstance(found["token"], str) and isinstance(found["inputs"], dict)
-    except (KeyError, TypeError, ValueError):
-        whole = False
-    if not whole:
-        raise marks.damaged(disk.id)
-    claim: Mapping[str, Any] = found
-    return claim
-
-
-def _needed(needs: Mapping[Address, Record], kind: str, name: str) -> Record:
-    found = needs.get(Address(kind, name))
-    if found is None or not found.outputs.get("id"):
-        raise PermanentError(PermanentKind.INVALID, f"{kind}/{name} is not there", about=kind)
-    return found
-
-
-def _volume_of(address: Address) -> str:
-    """`train-2.data-2` is about `data-2`."""
-    rank, dot, volume = address.name.partition(".")
-    if not rank or not dot:
-        raise PermanentError(PermanentKind.INVALID, f"`{address}` is no attachment", about=str(address))
-    return volume

@@ -7,7 +7,6 @@ holds only with the disk.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -23,6 +22,7 @@ from declarative.provider import (
 from declarative.state import Address, Record
 from providers.cloud import marks
 from providers.cloud.account import look_up, pauses
+from providers.cloud.claims import ON, id_of, is_of, needed, of_tags, thing_of, to_tags, volume_of
 from providers.cloud.disks import OnNode
 from providers.cloud.openstack import nodes
 from providers.cloud.openstack.account import Account, made_id
@@ -30,7 +30,6 @@ from providers.cloud.openstack.answers import Held, Volume
 from providers.cloud.openstack.region import Region
 from providers.cloud.openstack.volumes import BAD, Volumes
 
-ON = f"{marks.OURS}on:"
 _SERIAL = 20
 """Characters of a volume's id that a virtual disk has as its serial number."""
 
@@ -48,14 +47,14 @@ class Attachments:
         out: list[Thing] = []
         for volume in volumes:
             for held in volume.held:
-                claim = _claim(volume, held.server) if held.server in alive else None
+                claim = of_tags(volume.tags, volume.id, held.server) if held.server in alive else None
                 if claim and volume.status != "detaching":
-                    out.append(_thing(claim, volume, held))
+                    out.append(thing_of(claim, _outputs(claim, volume, held)))
         return out
 
     def find(self, address: Address, token: str) -> Thing | None:
         """See the port."""
-        for volume in self._volumes.of_address(Address("volume", _volume_of(address))):
+        for volume in self._volumes.of_address(Address("volume", volume_of(address))):
             region = self._account.region(volume.region)
             living = [h.server for h in volume.held if _living(region, h.server)]
             for thing in self.things([volume], living):
@@ -91,8 +90,8 @@ class Attachments:
             volume = place.volume(made) if place else None
             if place is None or volume is None:
                 return None
-            region, claim = place, _claim(volume, server)
-            mine = claim is not None and _is(have, claim, volume.id, server)
+            region, claim = place, of_tags(volume.tags, volume.id, server)
+            mine = claim is not None and is_of(have, claim, volume.id, server)
             held = next((h for h in volume.held if h.server == server), None) if mine else None
         if volume is None or held is None or volume.status == "detaching":
             return None
@@ -120,11 +119,11 @@ class Attachments:
         self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
     ) -> Mapping[str, Any]:
         """See the port. It ends when the server has the disk."""
-        name = _volume_of(address)
+        name = volume_of(address)
         if inputs.get("volume") != name:
             summary = f"{address} cannot be about volume/{inputs.get('volume')}"
             raise PermanentError(PermanentKind.INVALID, summary, about="volume")
-        disk, node = _needed(needs, "volume", name), _needed(needs, "node", str(inputs.get("node")))
+        disk, node = needed(needs, "volume", name), needed(needs, "node", str(inputs.get("node")))
         server = made_id(node) or ""
         claim = {"address": str(address), "token": token, "inputs": dict(inputs)}
         asked = False
@@ -150,7 +149,7 @@ class Attachments:
         held = next(iter(volume.held), None)
         if held is None or volume.status == "detaching":
             return held
-        theirs = _claim(volume, held.server)
+        theirs = of_tags(volume.tags, volume.id, held.server)
         if held.server == server and theirs and theirs["token"] == claim["token"]:
             return held
         if not _living(region, held.server):
@@ -162,9 +161,8 @@ class Attachments:
 
     def _attach(self, region: Region, volume: Volume, server: str, claim: Mapping[str, Any]) -> None:
         """Ask for it once. What became of it, the next look says."""
-        text = json.dumps(claim, sort_keys=True, separators=(",", ":"))
         about = Address.parse(claim["address"])
-        mine, path = marks.pack(ON + server, text, about), f"/volumes/{volume.id}"
+        mine, path = to_tags(claim, server), f"/volumes/{volume.id}"
         region.untag("volume", path, [k for k in volume.tags if k.startswith(ON) and k not in mine])
         region.tag("volume", path, mine)
         try:
@@ -191,8 +189,8 @@ class Attachments:
             volume = region.volume(disk)
             if volume is None or volume.gone or volume.tags.get(marks.OWNER) != self._account.owner:
                 return
-            claim = _claim(volume, server)
-            if claim is None or not _is(have, claim, volume.id, server):
+            claim = of_tags(volume.tags, volume.id, server)
+            if claim is None or not is_of(have, claim, volume.id, server):
                 return
             if all(h.server != server for h in volume.held) and volume.status not in (
                 "reserved",
@@ -228,9 +226,9 @@ class Attachments:
             return self._account.region(keys[0]), str(keys[1]), str(keys[2])
         if have.outputs.get("id"):
             return None, "", ""
-        for volume in self._volumes.of_address(Address("volume", _volume_of(have.address))):
+        for volume in self._volumes.of_address(Address("volume", volume_of(have.address))):
             for held in volume.held:
-                claim = _claim(volume, held.server)
+                claim = of_tags(volume.tags, volume.id, held.server)
                 if claim and claim["address"] == str(have.address):
                     return self._account.region(volume.region), volume.id, held.server
         return None, "", ""
@@ -241,62 +239,12 @@ def _living(region: Region, made: str) -> bool:
     return server is not None and not server.gone
 
 
-def _is(have: Record, claim: Mapping[str, Any], disk: str, server: str) -> bool:
-    """Whether a claim is that of the record, and not of a later attachment of the same disk there."""
-    return have.outputs.get("id") in (None, _id(claim, disk, server))
-
-
-def _id(claim: Mapping[str, Any], disk: str, server: str) -> str:
-    return f"{disk}:{server}:{str(claim['token'])[:12]}"
-
-
 def _outputs(claim: Mapping[str, Any], volume: Volume, held: Held) -> dict[str, Any]:
     """`device` is by its serial number: what nova calls it is not what the system on it does."""
     return {
-        "id": _id(claim, volume.id, held.server),
+        "id": id_of(claim, volume.id, held.server),
         "region": volume.region,
         "volume": volume.id,
         "instance": held.server,
         "device": f"/dev/disk/by-id/virtio-{volume.id[:_SERIAL]}",
     }
-
-
-def _thing(claim: Mapping[str, Any], volume: Volume, held: Held) -> Thing:
-    return Thing(
-        address=Address.parse(claim["address"]),
-        token=claim["token"],
-        inputs=claim["inputs"],
-        outputs=_outputs(claim, volume, held),
-    )
-
-
-def _claim(volume: Volume, server: str) -> Mapping[str, Any] | None:
-    """What a volume says of its attachment to a server; None if it says nothing."""
-    key = ON + server
-    if key not in volume.tags:
-        return None
-    try:
-        found = json.loads(marks.unpack(key, volume.tags))
-        Address.parse(found["address"])
-        whole = isinstance(found["token"], str) and isinstance(found["inputs"], dict)
-    except (KeyError, TypeError, ValueError):
-        whole = False
-    if not whole:
-        raise marks.damaged(volume.id)
-    claim: Mapping[str, Any] = found
-    return claim
-
-
-def _needed(needs: Mapping[Address, Record], kind: str, name: str) -> Record:
-    found = needs.get(Address(kind, name))
-    if found is None or not found.outputs.get("id"):
-        raise PermanentError(PermanentKind.INVALID, f"{kind}/{name} is not there", about=kind)
-    return found
-
-
-def _volume_of(address: Address) -> str:
-    """`train-2.data-2` is about `data-2`."""
-    rank, dot, volume = address.name.partition(".")
-    if not rank or not dot:
-        raise PermanentError(PermanentKind.INVALID, f"`{address}` is no attachment", about=str(address))
-    return volume

@@ -1,0 +1,94 @@
+"""What is written about an attachment, for clouds that have no tags for them: by which create a disk is on a
+machine, and for what. It holds only together with the disk: see `Attachments` of each driver.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from declarative.provider import PermanentError, PermanentKind, Thing
+from declarative.state import Address, Record
+from providers.cloud import marks
+
+Claim = Mapping[str, Any]
+"""`address`, `token` and `inputs` of a create."""
+
+ON = f"{marks.OURS}on:"
+"""The key of a disk's tag for one machine, whose name or id follows: so that who loses the race for a disk
+does not overwrite what the winner wrote.
+"""
+
+
+def text_of(claim: Claim) -> str:
+    """A claim as it is written: the same text for the same values."""
+    return json.dumps(claim, sort_keys=True, separators=(",", ":"))
+
+
+def parse(written: str, disk: str) -> Claim:
+    """A claim that was written about `disk` (its id); `PermanentError` if somebody damaged it."""
+    try:
+        found = json.loads(written)
+        Address.parse(found["address"])
+        whole = isinstance(found["token"], str) and isinstance(found["inputs"], dict)
+    except (KeyError, TypeError, ValueError):
+        whole = False
+    if not whole:
+        raise marks.damaged(disk)
+    claim: Claim = found
+    return claim
+
+
+def to_tags(claim: Claim, machine: str) -> dict[str, str]:
+    """A claim as tags of the disk."""
+    return marks.pack(ON + machine, text_of(claim), Address.parse(claim["address"]))
+
+
+def of_tags(found: Mapping[str, str], disk: str, machine: str) -> Claim | None:
+    """What a disk's tags say of its attachment to a machine; None if they say nothing."""
+    key = ON + machine
+    if key not in found:
+        return None
+    try:
+        written = marks.unpack(key, found)
+    except (KeyError, ValueError):
+        raise marks.damaged(disk) from None
+    return parse(written, disk)
+
+
+def id_of(claim: Claim, disk: str, machine: str) -> str:
+    """What an attachment is recorded as: two of one disk to one machine differ by their tokens."""
+    return f"{disk}:{machine}:{str(claim['token'])[:12]}"
+
+
+def is_of(have: Record, claim: Claim, disk: str, machine: str) -> bool:
+    """Whether a claim is that of the record, and not of a later attachment of the same disk there."""
+    return have.outputs.get("id") in (None, id_of(claim, disk, machine))
+
+
+def thing_of(claim: Claim, outputs: Mapping[str, Any], *, known: bool = True) -> Thing:
+    """What the port calls the attachment; see `Thing.known`."""
+    return Thing(
+        address=Address.parse(claim["address"]),
+        token=claim["token"],
+        inputs=claim["inputs"],
+        outputs=outputs,
+        known=known,
+    )
+
+
+def needed(needs: Mapping[Address, Record], kind: str, name: str) -> Record:
+    """The volume or node that an attachment is made of; `PermanentError` if it is not there."""
+    found = needs.get(Address(kind, name))
+    if found is None or not found.outputs.get("id"):
+        raise PermanentError(PermanentKind.INVALID, f"{kind}/{name} is not there", about=kind)
+    return found
+
+
+def volume_of(address: Address) -> str:
+    """`train-2.data-2` is about `data-2`; `PermanentError` for the address of anything else."""
+    rank, dot, volume = address.name.partition(".")
+    if not rank or not dot:
+        raise PermanentError(PermanentKind.INVALID, f"`{address}` is no attachment", about=str(address))
+    return volume
