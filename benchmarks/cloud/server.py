@@ -16,6 +16,12 @@ from xml.sax.saxutils import escape
 
 XMLNS = "http://ec2.amazonaws.com/doc/2016-11-15/"
 
+REHEARSED = (
+    b"<Response><Errors><Error><Code>DryRunOperation</Code><Message>it would</Message></Error></Errors>"
+    b"</Response>"
+)
+"""The answer to what is only to be tried."""
+
 
 class Ec2:
     """Instances by the token that made them."""
@@ -40,7 +46,8 @@ class Ec2:
                         length = int(value)
                 body = await reader.readexactly(length)
                 data = self.counts() if line.startswith(b"GET /counts ") else await self.answer(body)
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(data), data))
+                status = b"412 Would" if data == REHEARSED else b"200 OK"
+                writer.write(b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status, len(data), data))
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
@@ -60,6 +67,8 @@ class Ec2:
         await asyncio.sleep(self.latency)
         self.last = time.monotonic()
         asked = dict(parse_qsl(body.decode()))
+        if asked.get("DryRun") == "true":
+            return REHEARSED
         action = asked["Action"]
         return f'<{action}Response xmlns="{XMLNS}">{self.content(action, asked)}</{action}Response>'.encode()
 
@@ -78,6 +87,8 @@ class Ec2:
                 f"<item><instancesSet>{item(m, self.state(m))}</instancesSet></item>" for m in found
             )
             return f"<reservationSet>{items}</reservationSet>"
+        if action == "DescribeImages":
+            return f"<imagesSet><item><imageId>{asked['Filter.1.Value.1']}</imageId></item></imagesSet>"
         return "<volumeSet/><keySet/><instanceStatusSet/><return>true</return>"
 
     def state(self, made: dict[str, str]) -> str:
