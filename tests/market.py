@@ -163,6 +163,8 @@ class Heard:
     """What an apply said."""
 
     moves: list[Move] = field(default_factory=list)
+    more: int = 0
+    """How many actions came of the moves."""
     ends: list[ActionResult] = field(default_factory=list)
 
     def begin(self, id: str) -> None: ...
@@ -171,6 +173,7 @@ class Heard:
 
     def move(self, move: Move, more: int) -> None:
         self.moves.append(move)
+        self.more += more
 
     def end(self, result: ActionResult) -> None:
         self.ends.append(result)

@@ -62,6 +62,61 @@ def test_a_cluster_goes_to_the_next_zone_as_a_whole(site, market, parallelism):
     assert max(market.tokens.values()) == 1
 
 
+@pytest.mark.parametrize("parallelism", [1, 3, 8])
+def test_as_many_actions_end_as_are_said_to_be(site, market, parallelism):
+    """Else a display that waits for the last one stays where the report is to be."""
+    market.room = stock(za=2)
+    desired = gang()
+    plan = site.plan(desired)
+    assert site.apply(desired, plan=plan, parallelism=parallelism)
+    assert len(site.heard.moves) == 1
+    assert len(site.heard.ends) == len(plan.actions) + site.heard.more
+
+
+def test_as_many_actions_end_as_are_said_to_be_if_nothing_is_left(site, market):
+    market.room = stock(za=3, zb=1, zc=1)
+    desired = gang()
+    plan = site.plan(desired)
+    assert not site.apply(desired, plan=plan)
+    assert len(site.heard.ends) == len(plan.actions) + site.heard.more
+
+
+def test_who_is_late_follows_although_another_is_not_known_of(site, market):
+    """It was asked for before its cluster went elsewhere: its task would lie in two zones."""
+    moved, ended = threading.Event(), threading.Event()
+    said, create = site.heard.move, market.create
+
+    def move(found, more):
+        said(found, more)
+        moved.set()
+
+    def late(address, token, inputs, needs):
+        """The first zone has none for one of them; two answers come after that, one of them is lost."""
+        if address.kind == "node" and inputs["zone"] == "za":
+            if address.name == "gpu-1":
+                raise no_room()
+            if address.name == "gpu-3":
+                assert moved.wait(60)
+                raise TransientError(TransientKind.AMBIGUOUS, "no answer")
+            if address.name == "gpu-0":
+                assert ended.wait(60)
+        return create(address, token, inputs, needs)
+
+    def end(result):
+        site.heard.ends.append(result)
+        if result.id == "create:node/gpu-3":
+            ended.set()
+
+    site.heard.move, site.heard.end, market.create = move, end, late
+    tasks = [{**GANG, "nodes": 2}, {**GANG, "name": "other", "nodes": 2}]
+    desired = declared(fleets=[FLEET], tasks=tasks, **ZONES)
+    assert [r.node for r in site.plan(desired).reservations if r.task == "other"] == ["gpu-0", "gpu-1"]
+    assert not site.apply(desired, parallelism=8)
+    assert site.results["create:node/gpu-3"].outcome == "failed"
+    assert site.results["create:rank/other-1"].outcome == "done"
+    assert market.where() == {"gpu-0": "zb", "gpu-1": "zb", "gpu-2": "zb"}
+
+
 def test_nothing_is_put_on_a_cluster_that_may_still_go(site, market):
     """Reservations wait for all of its nodes, and for no other fleet's."""
     desired = gang()

@@ -90,7 +90,7 @@ class _Group:
     full: set[Key] = field(default_factory=set)
     tried: list[tuple[str, str]] = field(default_factory=list)
     broken: bool = False
-    """One failed for other reasons: who is where it is stays there."""
+    """One failed for other reasons: the group goes nowhere else any more."""
     over: bool = False
 
     def inputs(self, name: str) -> Mapping[str, Any]:
@@ -164,7 +164,7 @@ class Failover:
             group.behind.add(name)
             return None if error else self._undo(group, {name})
         if begun != group.way:
-            if not group.broken and (error is None or isinstance(error, PermanentError)):
+            if error is None or isinstance(error, PermanentError):
                 group.behind |= set() if error else {name}
                 return Verdict(again=(action.id,))
             group.broken = True

@@ -138,12 +138,14 @@ class _Walk:
         self.ready.sort(key=lambda key: self.order[key])
 
     def _change(self, verdict: Verdict) -> None:
+        # Those that have ended will do so again; one that is done again instead of ending will do so once.
+        ended = sum(key in self.found for key in (*verdict.again, *verdict.undone))
         for action in verdict.more:
             self.actions[action.id] = action
             self.order.setdefault(action.id, len(self.order))
             self.waiting[action.id] = set()
         if verdict.move:
-            self.listener.move(verdict.move, len(verdict.again) + len(verdict.more))
+            self.listener.move(verdict.move, ended + len(verdict.more))
         keys = [*verdict.again, *(a.id for a in verdict.more)]
         for key in keys:
             self.found.pop(key, None)
