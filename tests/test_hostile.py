@@ -297,7 +297,7 @@ state: sqlite:///../stolen.db
 type: backend
 name: lab
 driver: local
-options: {command: touch owned}
+options: {root: /etc}
 catalog:
   - {instance_type: a, cpu: 4, memory: 8GB, price: 1}
 ---
@@ -323,11 +323,50 @@ volumes: ["data:/data"]
 """
 
 
-def test_an_offline_plan_reads_the_project_and_nothing_else(tmp_path):
+CLOUD = """\
+type: project
+name: stranger
+---
+type: backend
+name: aws
+driver: ec2
+regions: [us-east-1]
+endpoint: https://127.0.0.1:1
+credentials: {key: AWS_ACCESS_KEY_ID, secret: AWS_SECRET_ACCESS_KEY}
+image: ami-0123456789abcdef0
+ssh_user: ubuntu
+options: {identity_file: /etc/passwd}
+---
+type: fleet
+name: gpu
+nodes: 2
+placement: cluster
+resources: {gpu: "H100:8"}
+spot_policy: auto
+max_price: 200
+---
+type: volume
+name: data
+size: 1GB
+backend: aws
+region: us-east-1
+---
+type: task
+name: train
+nodes: 2
+placement: cluster
+resources: {gpu: "H100:8"}
+commands: [touch owned]
+env: [AWS_SECRET_ACCESS_KEY]
+"""
+
+
+@pytest.mark.parametrize("text", [STRANGER, CLOUD], ids=["local", "cloud"])
+def test_an_offline_plan_reads_the_project_and_nothing_else(tmp_path, text):
     """No socket, no process, nothing written, no file opened but the project's and Python's own."""
     folder = tmp_path / "project"
     folder.mkdir()
-    (folder / "main.yaml").write_text(STRANGER)
+    (folder / "main.yaml").write_text(text)
     (folder / "run").write_text("touch owned")
     done = subprocess.run(
         [sys.executable, "-B", "-c", WATCHED, "plan", "--offline"],

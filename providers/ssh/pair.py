@@ -14,10 +14,12 @@ import struct
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-
-import asyncssh
+from typing import TYPE_CHECKING
 
 from declarative.provider import PermanentError, PermanentKind
+
+if TYPE_CHECKING:
+    import asyncssh  # else with the first key: to find its libraries it runs the linker
 
 KIND = b"ssh-ed25519"
 _SEED_AS_PKCS8 = bytes.fromhex("302e020100300506032b657004220420")
@@ -39,6 +41,8 @@ class Login:
 
     def __init__(self, path: Path) -> None:
         """`PermanentError` if it cannot be read, or is encrypted."""
+        import asyncssh
+
         self.path = path
         try:
             key = asyncssh.import_private_key(path.read_bytes())
@@ -59,6 +63,8 @@ class Login:
 
     def host_key(self, name: str) -> HostKey:
         """The key of the host of that name: always the same."""
+        import asyncssh
+
         seed = hmac.digest(self._secret, _PURPOSE + name.encode(), "sha256")
         key = asyncssh.import_private_key(_SEED_AS_PKCS8 + seed)
         return HostKey(_openssh(seed, key.public_data), _words(key))
@@ -77,6 +83,8 @@ def make(path: Path) -> bool:
 
 
 def _make(path: Path) -> bool:
+    import asyncssh
+
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
