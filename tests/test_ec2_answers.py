@@ -11,6 +11,7 @@ from declarative.provider import PermanentError, PermanentKind, TransientError, 
 from declarative.state import Address, NodeState, Record
 from providers.cloud import account, marks
 from providers.cloud.ec2.codes import CODES, kind_of
+from providers.cloud.ec2.nodes import TAKEN
 from tests.cloud_ec2.run import REGION, SECRETS, ZONE, provider
 from tests.cloud_ec2.scripted import Scripted, answer, instance, refusal, reservations, volume
 
@@ -612,6 +613,22 @@ def test_ready_is_what_runs_and_passed_its_checks(ec2, state, checks, wanted, wo
     assert found.state is wanted
     assert (words or "") in (found.reason or "")
     assert (found.reason is None) == (wanted is NodeState.READY)
+
+
+@pytest.mark.parametrize(
+    ("tags", "wanted"), [({}, NodeState.PROVISIONING), ({TAKEN: "1"}, NodeState.NOT_READY)]
+)
+@pytest.mark.parametrize("state", ["pending", "running"])
+def test_a_node_that_somebody_restarts_is_not_one_that_never_came_up(ec2, state, tags, wanted):
+    """The next plan would make it anew if nothing runs on it: it is there for longer than they take."""
+    checks = check("i-00000001", own="insufficient-data")
+    there, _ = ec2(
+        DescribeInstances=seen(instance("i-00000001", {**OURS, **tags}, state)),
+        DescribeInstanceStatus=answer(
+            "DescribeInstanceStatus", f"<instanceStatusSet>{checks}</instanceStatusSet>"
+        ),
+    )
+    assert there.readiness([node_record()])["gpu-0"].state is wanted
 
 
 # ------------------------------------------------------------------------------------------ faults

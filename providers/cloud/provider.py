@@ -82,6 +82,15 @@ class Attachments(Protocol):
         """Where the disk of a volume, or of this very attachment, is; None if it is on no node that runs."""
 
 
+def _once_only(seen: Seen) -> Seen:
+    """One that was ready before does not start again for the first time: whoever waits for that, would take a
+    node that somebody restarted for one that never came up.
+    """
+    if not seen.taken or seen.readiness.state is not NodeState.PROVISIONING:
+        return seen
+    return replace(seen, readiness=replace(seen.readiness, state=NodeState.NOT_READY))
+
+
 class Cloud:
     """What all drivers have in common; each adds `offers` and `inventory`."""
 
@@ -196,7 +205,7 @@ class Cloud:
 
     def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
         """See the port. Ready is what runs by its cloud, and answers as a host that is fit."""
-        seen = self._nodes.readiness(nodes)
+        seen = {name: _once_only(found) for name, found in self._nodes.readiness(nodes).items()}
         for node in nodes:
             self._hosts.met(node, seen[node.address.name].public)
         runs = [n for n in nodes if seen[n.address.name].readiness.state is NodeState.READY]
