@@ -37,15 +37,11 @@ def _why(desired: Desired, fleet: Fleet, inventory: Inventory) -> Why:
     left = [shaped(o, fleet.resources) for b in backends for o in inventory.offers.get(b, ()) if not o.host]
     if not left:
         return _nothing(desired, backends, inventory)
-    for limit, words in (
-        ("regions", lambda o: o.region),
-        ("availability_zones", lambda o: o.zone or ""),
-        ("instance_types", lambda o: o.instance_type),
-    ):
+    for limit in ("regions", "availability_zones", "instance_types"):
         within = _within(fleet, backends, left, limit)
         if not within:
             asked = [str(word) for word in getattr(fleet, limit)]
-            return f": none is in its `{limit}`", _known(asked, {words(o) for o in left})
+            return f": none is in its `{limit}`", _known(asked, {_said(o, limit) for o in left})
         left = within
     if not (within := _within(fleet, backends, left, "resources")):
         return _nearest(fleet, left)
@@ -60,6 +56,11 @@ def _why(desired: Desired, fleet: Fleet, inventory: Inventory) -> Why:
 
 def _within(fleet: Fleet, backends: tuple[str, ...], offers: Iterable[Offer], limit: str) -> list[Offer]:
     return [o for o in offers if dict(kept(fleet, backends, o))[limit]]
+
+
+def _said(offer: Offer, limit: str) -> str:
+    words = {"regions": offer.region, "instance_types": offer.instance_type}
+    return words.get(limit, offer.zone or "")
 
 
 def _nothing(desired: Desired, backends: Sequence[str], inventory: Inventory) -> Why:
