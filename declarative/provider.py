@@ -407,7 +407,9 @@ def unknown(name: str) -> str | None:
     more = {other for point in points for other in getattr(point.load(), "names", tuple)()}
     if name in more:
         return None
-    return suggest(name, sorted({*here, *more})) or f"there are {', '.join(here)}"
+    known = sorted({*here, *more})
+    near = suggest(name, known) or suggest(name.lower(), known)
+    return near or f"there are {', '.join(here)}; of libcloud's others, see the README"
 
 
 class UnknownProviderError(Exception):

@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -400,3 +401,21 @@ def test_killed_while_it_pushes(family):
     family.run("state", "push", "in.json")
     assert family.run("state", "pull").json == newer
     family.run("state", "check")
+
+
+def test_a_lost_state_comes_back_as_the_readme_says(project):
+    """An empty one of the same lineage finds what was made as orphans, to be adopted; another finds none."""
+    project.declare(volume(prevent_destroy=False))
+    project.apply()
+    lineage = json.loads(project.run("state", "pull").out)["lineage"]
+    for file in (project.path / ".fleetform").glob("state.db*"):
+        file.unlink()
+    done = project.run("destroy", "--orphans", "--auto-approve")
+    assert "There are no orphans to delete of this state." in done.out
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    (empty,) = re.findall(r"^echo '(\{\"format_version\".*?)' \|", readme, flags=re.MULTILINE | re.DOTALL)
+    project.write("empty.json", empty.replace("…", lineage))
+    project.run("state", "push", "empty.json")
+    assert "volume/data" in project.run("state", "adopt").out
+    project.run("state", "adopt", "volume/data")
+    assert project.run("plan", "--detailed-exitcode").out.startswith("No changes.")

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 ADOPTED = ("node", "volume")
 
+NONE = " of this state. What another made, also one that was lost, is not looked for.\n"
+
 
 @click.command("adopt")
 @click.argument("address", required=False)
@@ -49,7 +51,7 @@ def adopt(session: Session, address: str | None, made: str | None, lock_timeout:
     if address is None:
         found, faults = _orphans(session, desired, store.read())
         session.say(faults)
-        emit_text(_lines(found) or "There are no orphans.\n")
+        emit_text(_lines(found) or f"There are no orphans{NONE}")
         return 0
     wanted = parse(address)
     with session.lock(store, "state adopt", lock_timeout) as writer:
@@ -130,7 +132,7 @@ def _show(run: Run, going: Sequence[Orphan], faults: tuple[Diagnostic, ...]) -> 
         run.out.write(f"Made by this state, but not recorded:\n\n{_lines(going)}\n")
         run.out.write(f"Orphans: {len(going)} to delete.\n")
     else:
-        run.out.write("There are no orphans to delete.\n")
+        run.out.write(f"There are no orphans to delete{NONE}")
 
 
 def _kept(run: Run, found: Sequence[Orphan]) -> None:

@@ -57,8 +57,13 @@ def allowed_backends(desired: Desired, fleet: Fleet) -> tuple[str, ...]:
 
 def limits(fleet: Fleet, backends: tuple[str, ...], offer: Offer) -> str | None:
     """The first limit of the fleet that an offer (or a node like it) does not keep; None if it keeps all."""
+    return next((name for name, ok in kept(fleet, backends, offer) if not ok), None)
+
+
+def kept(fleet: Fleet, backends: tuple[str, ...], offer: Offer) -> tuple[tuple[str, bool], ...]:
+    """Each limit of the fleet, and whether an offer keeps it."""
     spot_ok = {SpotPolicy.ON_DEMAND: not offer.spot, SpotPolicy.SPOT: offer.spot}
-    checks = (
+    return (
         ("backends", offer.backend in backends),
         ("regions", not fleet.regions or offer.region in fleet.regions),
         ("availability_zones", not fleet.availability_zones or offer.zone in fleet.availability_zones),
@@ -67,7 +72,6 @@ def limits(fleet: Fleet, backends: tuple[str, ...], offer: Offer) -> str | None:
         ("max_price", _cheap(fleet, offer)),
         ("resources", not misfits(fleet.resources, offer.shape)),
     )
-    return next((name for name, ok in checks if not ok), None)
 
 
 def _cheap(fleet: Fleet, offer: Offer) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from declarative.diagnostic import Diagnostic, Severity, in_order
-from declarative.placement import Outcome
 from declarative.plan.actions import build
 from declarative.plan.fallbacks import fallbacks
 from declarative.plan.fates import Fates, Question, decide
 from declarative.plan.fleets import Fleets, allowed_backends, fleet_offers
 from declarative.plan.observe import effective, vanished
 from declarative.plan.preview import cost, node_previews, reservations, suggestions
+from declarative.plan.short import short
 from declarative.plan.types import Inventory, Plan, Reason
 from declarative.plan.volumes import waiting
 from declarative.resource import Desired
@@ -58,7 +58,7 @@ def make(
     found = decide(asked)
     fleets, outcome = found.fleets, found.outcome
     errors = (*found.errors, *_node_errors(fleets, destroy=destroy))
-    diagnostics = [*inventory.diagnostics, *errors, *_remarks(desired, found)]
+    diagnostics = [*inventory.diagnostics, *errors, *_remarks(desired, found, inventory)]
     return Plan(
         lineage=recorded.lineage,
         serial=recorded.serial,
@@ -77,11 +77,11 @@ def make(
     )
 
 
-def _remarks(desired: Desired, found: Fates) -> list[Diagnostic]:
+def _remarks(desired: Desired, found: Fates, inventory: Inventory) -> list[Diagnostic]:
     """What is to be said of fleets and volumes. One that cannot be split is not called too small as well."""
     unsplit = {d.address for d in found.fleets.diagnostics if d.code == "blocks-do-not-divide"}
-    short = [d for d in _short(desired, found.outcome) if d.address not in unsplit]
-    return [*found.fleets.diagnostics, *short, *waiting(desired, found.volumes)]
+    lacking = [d for d in short(desired, found.outcome, inventory) if d.address not in unsplit]
+    return [*found.fleets.diagnostics, *lacking, *waiting(desired, found.volumes)]
 
 
 def _waiting(found: Fates) -> tuple[str, ...]:
@@ -136,18 +136,6 @@ def _too_many_offers(desired: Desired, inventory: Inventory) -> Diagnostic | Non
         summary=f"tasks of {sizes} sizes and {within} offers to launch are too many for a plan",
         hint="narrow the fleets (`instance_types`, `regions`), or let more tasks ask for the same",
     )
-
-
-def _short(desired: Desired, outcome: Outcome) -> list[Diagnostic]:
-    """Fleets that cannot be brought to their size."""
-    out: list[Diagnostic] = []
-    for name, missing in outcome.short_fleets:
-        address = f"fleet/{name}"
-        summary = f"no offer for {missing} of the fleet's nodes"
-        hint = "widen the fleet's `resources`, `max_price`, `backends` or `regions`, or lower its `nodes`"
-        span = desired.places.get(address)
-        out.append(Diagnostic(code="no-offer", summary=summary, hint=hint, address=address, span=span))
-    return out
 
 
 def _node_errors(fleets: Fleets, *, destroy: bool) -> list[Diagnostic]:

@@ -56,7 +56,9 @@ def _value(config: Config, key: str) -> str:
     value = os.environ.get(variable, "").strip()
     if not value:
         summary = f"the environment variable {variable} is not set"
-        hint = f"it holds the credential `{key}` of backend {config.backend}"
+        hint = (
+            f"export it, with the credential `{key}` of backend {config.backend}, or name the one that has it"
+        )
         raise PermanentError(PermanentKind.AUTH, summary, about=f"credentials.{key}", hint=hint)
     return value
 

@@ -1,0 +1,126 @@
+"""Fleets that cannot be brought to their size, and which of their limits it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from declarative.blocks import Shortfall, misfits
+from declarative.diagnostic import Diagnostic, suggest
+from declarative.placement import Outcome
+from declarative.plan.fleets import allowed_backends, kept
+from declarative.plan.types import Inventory
+from declarative.resource import Desired, Offer, shaped
+from declarative.spec import Fleet
+
+WIDEN = "widen the fleet's `resources`, `max_price`, `backends` or `regions`, or lower its `nodes`"
+NAMED = 8
+"""How many names a hint lists."""
+
+Why = tuple[str, str]
+"""The end of the summary, and the hint."""
+
+
+def short(desired: Desired, outcome: Outcome, inventory: Inventory) -> list[Diagnostic]:
+    """A `no-offer` for each fleet that lacks nodes, with the first limit that leaves nothing to launch."""
+    out: list[Diagnostic] = []
+    for name, missing in outcome.short_fleets:
+        address = f"fleet/{name}"
+        end, hint = _why(desired, desired.fleets[name], inventory)
+        summary = f"no offer for {missing} of the fleet's nodes{end}"
+        span = desired.places.get(address)
+        out.append(Diagnostic(code="no-offer", summary=summary, hint=hint, address=address, span=span))
+    return out
+
+
+def _why(desired: Desired, fleet: Fleet, inventory: Inventory) -> Why:
+    backends = allowed_backends(desired, fleet)
+    left = [shaped(o, fleet.resources) for b in backends for o in inventory.offers.get(b, ()) if not o.host]
+    if not left:
+        return _nothing(desired, backends, inventory)
+    for limit in ("regions", "availability_zones", "instance_types"):
+        within = _within(fleet, backends, left, limit)
+        if not within:
+            asked = [str(word) for word in getattr(fleet, limit)]
+            return f": none is in its `{limit}`", _known(asked, {_said(o, limit) for o in left})
+        left = within
+    if not (within := _within(fleet, backends, left, "resources")):
+        return _nearest(fleet, left)
+    left = within
+    if not (within := _within(fleet, backends, left, "spot_policy")):
+        kind = "on demand" if left[0].spot else "spot"
+        return f": none of those that fit is {kind}", "change the fleet's `spot_policy`, or widen its limits"
+    if not _within(fleet, backends, within, "max_price"):
+        return _dear(within)
+    return "", WIDEN
+
+
+def _within(fleet: Fleet, backends: tuple[str, ...], offers: Iterable[Offer], limit: str) -> list[Offer]:
+    return [o for o in offers if dict(kept(fleet, backends, o))[limit]]
+
+
+def _said(offer: Offer, limit: str) -> str:
+    words = {"regions": offer.region, "instance_types": offer.instance_type}
+    return words.get(limit, offer.zone or "")
+
+
+def _nothing(desired: Desired, backends: Sequence[str], inventory: Inventory) -> Why:
+    unread = {d.address for d in inventory.diagnostics if d.code == "backend-unreadable"}
+    blind = [b for b in backends if f"backend/{b}" in unread]
+    if blind:
+        end = f": what backend {blind[0]} offers could not be read"
+        return end, f"mend what the warning about backend/{blind[0]} names, and plan again"
+    name = backends[0]
+    backend = desired.backends.get(name)
+    if len(backends) > 1 or backend is None:
+        hint = "check the backends' `regions`, or give them a `catalog`"
+        return f": {', '.join(backends)} offer nothing", hint
+    if not backend.regions:
+        hint = f"write `regions: […]` in backend {name}"
+        return f": backend {name} offers nothing, and names no `regions`", hint
+    listing = ", ".join(map(str, backend.regions))
+    hint = (
+        "check its `regions` and `availability_zones`; of some clouds, `--offline` knows only the `catalog`"
+    )
+    return f": backend {name} offers nothing in {listing}", hint
+
+
+def _known(asked: Iterable[str], known: set[str]) -> str:
+    for word in asked:
+        if near := suggest(word, known):
+            return near
+    return f"there are {_list(known)}" if any(known) else WIDEN
+
+
+def _list(names: Iterable[str]) -> str:
+    names = sorted(n for n in names if n)
+    return ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
+
+
+def _nearest(fleet: Fleet, offers: Sequence[Offer]) -> Why:
+    """The offer that lacks least, and what."""
+
+    def key(found: tuple[Offer, tuple[Shortfall, ...]]) -> tuple[object, ...]:
+        offer, lacks = found
+        bare = bool(fleet.resources.gpu) and not offer.shape.gpus
+        return (len(lacks), bare, sum(abs(s.short) for s in lacks), offer.instance_type)
+
+    offer, lacks = min(((o, misfits(fleet.resources, o.shape)) for o in offers), key=key)
+    known = {o.shape.gpu_name or "" for o in offers}
+    names = fleet.resources.gpu.names if fleet.resources.gpu else ()
+    if names and not {n.lower() for n in names} & {n.lower() for n in known}:
+        return f": none has a GPU called {' or '.join(names)}", _known(names, known)
+    lack = lacks[0]
+    what = lack.dimension.removesuffix("_mib").replace("_", " ")
+    end = f": nothing fits its `resources`; the nearest, {offer.instance_type}, has {what} {lack.had} where "
+    end += f"{lack.wanted} is asked for"
+    return end, "widen the fleet's `resources`, or its `backends` and `regions`"
+
+
+def _dear(offers: Sequence[Offer]) -> Why:
+    priced = [(o.price, o.instance_type) for o in offers if o.price is not None]
+    if not priced:
+        hint = "remove `max_price`, or declare prices in the backend's `catalog`"
+        return ": what those that fit cost is not known, so none is surely within its `max_price`", hint
+    price, name = min(priced)
+    end = f": the cheapest that fits, {name}, costs {price:g} USD an hour, more than its `max_price`"
+    return end, f"write `max_price: {price:g}`, or let it have less: `resources`, `instance_types`, `nodes`"

@@ -1,0 +1,80 @@
+"""A fleet that cannot be brought to its size is told which of its limits it is, and what to write."""
+
+from dataclasses import replace
+
+import pytest
+
+from declarative.diagnostic import Diagnostic, Severity
+from declarative.plan import make
+from declarative.resource import catalog_offers
+from tests.model import World, project
+
+CATALOG = [
+    {"instance_type": "hgx.big", "cpu": 96, "memory": "1TB", "gpu": "H100:8", "price": 20},
+    {"instance_type": "l4.small", "cpu": 8, "memory": "32GB", "gpu": "L4:1", "price": 1},
+]
+BACKEND = {"name": "aws", "driver": "ec2", "regions": ["us-east-1"], "catalog": CATALOG}
+
+
+def refused(fleet, backend=BACKEND, *, offers=None, said=()):
+    """The one `no-offer` of a fleet on a backend that offers its catalog."""
+    fleet = {"name": "gpu", "nodes": 2, "backends": ["aws"], **fleet}
+    desired = project(backends=[backend], fleets=[fleet])
+    world = World()
+    found = {"aws": catalog_offers(desired.backends["aws"])} if offers is None else offers
+    inventory = replace(world.inventory(desired), offers=found, diagnostics=tuple(said))
+    (one,) = [
+        d for d in make(desired, world.state(), inventory, world.now).diagnostics if d.code == "no-offer"
+    ]
+    start = "no offer for 2 of the fleet's nodes"
+    assert one.summary.startswith(start)
+    return one.summary.removeprefix(start), one.hint
+
+
+@pytest.mark.parametrize(
+    ("fleet", "why", "hint"),
+    [
+        ({"regions": ["us-est-1"]}, ": none is in its `regions`", "did you mean `us-east-1`?"),
+        ({"instance_types": ["hgx.bog"]}, ": none is in its `instance_types`", "did you mean `hgx.big`?"),
+        ({"instance_types": ["q"]}, ": none is in its `instance_types`", "there are hgx.big, l4.small"),
+        ({"resources": {"gpu": "H10:8"}}, ": none has a GPU called H10", "did you mean `H100`?"),
+        ({"resources": {"gpu": "H100:16"}}, "hgx.big, has gpu 8 where 16 is asked for", "widen"),
+        ({"resources": {"cpu": "200.."}}, "hgx.big, has cpu 96 where 200.. is asked for", "widen"),
+        ({"spot_policy": "spot"}, ": none of those that fit is spot", "`spot_policy`"),
+        (
+            {"resources": {"gpu": "H100:8"}, "max_price": 5},
+            ": the cheapest that fits, hgx.big, costs 20 USD an hour, more than its `max_price`",
+            "write `max_price: 20`",
+        ),
+    ],
+)
+def test_the_limit_that_leaves_nothing_is_named(fleet, why, hint):
+    summary, said = refused(fleet)
+    assert summary.endswith(why)
+    assert said.startswith(hint) or hint in said
+
+
+def test_what_costs_an_unknown_price_is_within_no_limit():
+    unknown = {**BACKEND, "catalog": [{k: v for k, v in CATALOG[0].items() if k != "price"}]}
+    summary, hint = refused({"max_price": 5}, unknown)
+    assert "is not known" in summary
+    assert "remove `max_price`" in hint
+
+
+def test_a_backend_that_offers_nothing_is_named():
+    summary, hint = refused({}, {k: v for k, v in BACKEND.items() if k != "regions"}, offers={})
+    assert (summary, hint) == (
+        ": backend aws offers nothing, and names no `regions`",
+        "write `regions: […]` in backend aws",
+    )
+    summary, _ = refused({}, {**BACKEND, "regions": ["us-est-1"]}, offers={})
+    assert summary == ": backend aws offers nothing in us-est-1"
+
+
+def test_a_backend_that_could_not_be_read_is_no_fault_of_the_fleet():
+    unread = Diagnostic(
+        code="backend-unreadable", summary="no", hint="", address="backend/aws", severity=Severity.WARNING
+    )
+    summary, hint = refused({}, offers={}, said=[unread])
+    assert summary == ": what backend aws offers could not be read"
+    assert "backend/aws" in hint
