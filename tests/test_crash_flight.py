@@ -58,7 +58,7 @@ def wanted_elsewhere(project, cloud):
     project.run("state", "check", env=PLUG)
 
 
-ORPHAN = "volume/data: orphan: made by this state, but not recorded\n"
+ORPHAN = "volume/data: orphan: made by this state, but not recorded (vol-2)\n"
 WHOLE = {"node/gpu-0": 1, "volume/data": 1, "attachment/job-0.data": 1}
 
 

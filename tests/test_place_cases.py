@@ -139,7 +139,8 @@ def test_tasks_never_fight_over_a_block():
 
 # ------------------------------------------------------------------------------------------ pins, readiness
 
-SICK = [s for s in NodeState if s is not NodeState.READY]
+SICK = [s for s in NodeState if s not in (NodeState.READY, NodeState.FAILED)]
+"""One that has failed is made anew, if it is idle."""
 
 
 @pytest.mark.parametrize("state", SICK)
@@ -157,6 +158,18 @@ def test_a_pinned_node_that_is_not_ready_is_refused_by_name(state):
     assert (found["reservations"], found["actions"]) == ([], [])
     del world.sick["gpu-0"]
     assert places(look(world, [fleet], pinned)) == {"one-0": ("gpu-0", (0,))}
+
+
+def test_a_pinned_node_that_failed_is_made_anew_for_its_task():
+    """And nothing is placed on what is there."""
+    fleet = {**GPU, "nodes": "2..4"}
+    world = bring(World(), [fleet])
+    world.sick["gpu-0"] = NodeState.FAILED
+    found = look(world, [fleet], [{"name": "one", "instances": ["gpu-0"]}])
+    assert places(found) == {"one-0": ("gpu-0", (0,))}
+    assert [r["new_node"] for r in found["reservations"]] == [True]
+    made = [(a["id"], a["reason"]) for a in found["actions"] if a["address"] == "node/gpu-0"]
+    assert made == [("delete:node/gpu-0", "unfit"), ("create:node/gpu-0", "unfit")]
 
 
 @pytest.mark.parametrize("state", SICK)

@@ -15,6 +15,7 @@ from declarative.cli.schema import schemas
 from declarative.codes import CODES, REJECTIONS
 from declarative.source import read
 from declarative.spec import DOCUMENTS
+from declarative.spec.mounts import Mount
 from declarative.state import KINDS
 from tests.cli import Project
 
@@ -52,6 +53,14 @@ def test_examples_are_valid(path):
             schema = schemas()[f"{name}.schema.json"]
             validator = Draft202012Validator(schema, registry=Registry().with_resources(every.items()))
             assert [e.message for e in validator.iter_errors(document.data)] == []
+
+
+def test_what_is_left_empty_in_a_mount_is_left_out():
+    """`region:` with nothing behind it is taken, as it is in a volume's own document."""
+    mount = {"name": "tmp", "path": "/t", "size": "1GB"}
+    empty = dict.fromkeys(("backend", "region", "availability_zone"))
+    assert Mount.parse({**mount, **empty}) == Mount.parse(mount)
+    assert not list(Draft202012Validator(Mount.json_schema()).iter_errors({**mount, **empty}))
 
 
 def test_any_document_is_held_to_its_types_schema():

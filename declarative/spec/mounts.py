@@ -151,14 +151,15 @@ class Mount:
     def json_schema(cls) -> dict[str, Any]:
         """A string, or a mapping."""
         text = {"type": "string"}
+        maybe = {"anyOf": [text, {"type": "null"}]}
         name = {"anyOf": [text, {"type": "array", "items": text, "minItems": 1}]}
         keys: dict[str, Any] = {
             "name": name,
             "path": text,
             "size": Size.json_schema(),
-            "backend": text,
-            "region": text,
-            "availability_zone": text,
+            "backend": maybe,
+            "region": maybe,
+            "availability_zone": maybe,
             "prevent_destroy": {"type": "boolean"},
             "instance_path": text,
             "optional": {"type": "boolean"},

@@ -154,9 +154,9 @@ def test_what_becomes_of_a_node_becomes_of_its_volumes(xen: Cloud, project: Acco
     project.declare(root, nodes, larger, count("two", release(Path("/var/tmp/go"))))
     assert project.ids() == ["update:volume/data"]
     project.apply()
-    (asked,) = machine.sh("cat /var/tmp/resized").splitlines()
     (plugged,) = xen.disks.plugged.values()
-    assert asked == f"grown {plugged.paths[0]}"
+    asked = machine.sh("cat /var/tmp/resized").splitlines()  # more than once where an answer came late
+    assert set(asked) == {f"grown {plugged.paths[0]}"}
     assert xen.disks.image(next(iter(xen.disks.plugged))).stat().st_size == 2 << 30
     machine.sh("touch /var/tmp/go")
     project.apply("--wait")
