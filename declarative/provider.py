@@ -409,7 +409,7 @@ def unknown(name: str) -> str | None:
         return None
     known = sorted({*here, *more})
     near = suggest(name, known) or suggest(name.lower(), known)
-    return near or f"there are {', '.join(here)}; of libcloud's others, see the README"
+    return near or f"there are {', '.join(here)}; of libcloud's others, see docs/clouds.md"
 
 
 class UnknownProviderError(Exception):

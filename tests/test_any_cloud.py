@@ -53,11 +53,11 @@ CAN = {
     "nimbus": "nodes",
     "rackspace": "nodes",
 }
-"""What can be made with drivers that are not wired; all others are refused. As the README has it."""
+"""What can be made with drivers that are not wired; all others are refused. As docs/clouds.md has it."""
 
 
 def test_the_drivers_that_can_be_used_are_known():
-    """A new version of libcloud's may change this: then the README has to."""
+    """A new version of libcloud's may change this: then docs/clouds.md has to."""
     found = {n: kinds.kind(n) for n in kinds.names() if n not in WIRED}
     said = {n: "nodes and volumes" if k.volumes else "nodes" for n, k in found.items() if k.nodes}
     assert said == CAN

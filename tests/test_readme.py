@@ -68,3 +68,15 @@ def test_commands_exist():
 
     named = set(re.findall(r"`?fleetform ([a-z]+)", README.read_text()))
     assert named - {"is"} <= set(COMMANDS)
+
+
+def test_what_is_shown_of_clouds_is_valid(tmp_path):
+    """Each backend of docs/clouds.md and of the README, as it stands there."""
+    names: set[str] = set()
+    for text in (README.read_text(), (ROOT / "docs" / "clouds.md").read_text()):
+        for i, block in enumerate(re.findall(r"```yaml\n(type: backend.*?)```", text, flags=re.DOTALL)):
+            folder = tmp_path / f"{len(text)}-{i}"
+            folder.mkdir()
+            (folder / "main.yaml").write_text(block)
+            names |= load(folder).desired.backends.keys()
+    assert names == {"aws", "stack", "gcp", "az", "do"}

@@ -130,7 +130,7 @@ def refusal(found: Kind) -> PermanentError | None:
     summary = f"the driver `{found.driver}` cannot be used: {'; '.join(found.lacks)}"
     hint = (
         "make the hosts by other means, and name them in a fleet's `ssh_config`; drivers that can be used: "
-        "`ec2`, `openstack`, `gce`, `azure`, `digitalocean`, `vultr`, and some in the README"
+        "`ec2`, `openstack`, `gce`, `azure`, `digitalocean`, `vultr`, and some that docs/clouds.md names"
     )
     return PermanentError(PermanentKind.INVALID, summary, about="driver", hint=hint)
 
