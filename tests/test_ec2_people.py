@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.cli import fleet, task
+from tests.cli import fleet, task, volume
 from tests.cloud_ec2 import run
 from tests.cloud_ec2.proxy import Line
 from tests.cloud_ec2.scripted import answer
@@ -105,6 +105,27 @@ def test_what_a_backend_says_wrong(project, line, settings, words):
     says(done, *words)
     assert done.code == (0 if "backend-unreadable" in words else 1)
     assert line.count("RunInstances") == 0
+
+
+@pytest.mark.parametrize(
+    ("disk", "words"),
+    [
+        (
+            {"availability_zone": "us-east-1z"},
+            ("us-east-1 has no zone `us-east-1z`", "did you mean"),
+        ),
+        ({"volume_type": "gp33"}, ("EC2 has no volumes of the type `gp33`", "did you mean `gp3`")),
+        ({"volume_type": "st1"}, ("has 125 to 16384 GB, and not 1",)),
+        ({"availability_zone": None}, ("is in one zone, and none is named",)),
+    ],
+    ids=["zone", "type", "size", "no zone"],
+)
+def test_what_a_volume_says_wrong(project, line, disk, words):
+    """Each is found by the plan."""
+    declared = {**volume(backend="aws", region=run.REGION, availability_zone=ZONE), **disk}
+    project.declare(backend(line.port), {k: v for k, v in declared.items() if v is not None})
+    says(project.run("plan", code=1, env=ENV), "error[backend-refuses]", *words)
+    assert line.count("CreateVolume") == 0
 
 
 def test_gpus_that_no_instance_type_has(project, line):

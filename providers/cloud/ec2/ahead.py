@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from declarative.diagnostic import suggest
 from declarative.provider import PermanentError, PermanentKind
+from declarative.resource import VOLUME_ID
 from declarative.state import Address
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import Account
@@ -26,6 +28,8 @@ Wanted = Mapping[Address, Mapping[str, Any]]
 def faults(account: Account, nodes: Nodes, volumes: Volumes, wanted: Wanted) -> list[PermanentError]:
     """Each fault once. One of the credentials, the clock or the way there is raised: nothing else is seen."""
     found: dict[str, PermanentError] = {}
+    if wanted:
+        account.regions()  # that there are none is the fault, and not what comes of it
     for name in sorted({str(inputs.get("region")) for inputs in wanted.values()}):
         region = account.region(name)
         # Who may do anything may do this, as every command does. How many there are is no matter.
@@ -50,9 +54,24 @@ def _looks(
     kinds = {tuple(str(inputs.get(key)) for key in KIND): inputs for inputs in machines}
     for _, inputs in sorted(kinds.items()):
         yield partial(nodes.conditions, region, inputs)
-    for address, inputs in wanted.items():
-        if address.kind == "volume":
-            yield partial(volumes.zone, region.name, address, inputs)
+    disks = {a: i for a, i in wanted.items() if a.kind == "volume"}
+    for address, inputs in disks.items():
+        look = volumes.zone if VOLUME_ID in inputs else volumes.ahead
+        yield partial(look, region.name, address, inputs)
+    zones = {str(inputs["zone"]): str(address) for address, inputs in disks.items() if inputs.get("zone")}
+    if zones:
+        yield partial(_zones, region, zones)
+
+
+def _zones(region: Region, wanted: Mapping[str, str]) -> None:
+    """`PermanentError` for a zone that the account does not have there. `wanted` says of what each is."""
+    action = "DescribeAvailabilityZones"
+    found = region.ask(action, "availability_zone")
+    known = [str(item.get("zoneName")) for item in answers.listed(action, found, "availabilityZoneInfo")]
+    for zone in sorted(wanted.keys() - {*known}):
+        summary = f"{wanted[zone]}: {region.name} has no zone `{zone}` for this account"
+        hint = suggest(zone, known) or f"it has {', '.join(sorted(known))}"
+        raise PermanentError(PermanentKind.INVALID, summary, about="availability_zone", hint=hint)
 
 
 def _image(account: Account, region: Region) -> None:

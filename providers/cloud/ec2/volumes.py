@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from declarative.diagnostic import suggest
 from declarative.provider import PermanentError, PermanentKind, Thing, TransientError, TransientKind
 from declarative.resource import VOLUME_ID
 from declarative.state import Address, Record
@@ -101,9 +102,7 @@ class Volumes:
         return outputs(_listed(region, volume))
 
     def _make(self, region: Region, address: Address, token: str, inputs: Mapping[str, Any]) -> Volume:
-        zone = self.zone(region.name, address, inputs)
-        size, kind = gibibytes(address, inputs.get("size")), inputs.get("volume_type") or TYPE
-        check_size(address, kind, size)
+        zone, kind, size = self.ahead(region.name, address, inputs)
         action = "CreateVolume"
         tags = self._account.tags(self._account.mark(address, token, inputs))
         found = region.ask(
@@ -118,6 +117,17 @@ class Volumes:
             TagSpecification=tagged("volume", tags),
         )
         return answers.volume(action, found, region.name)
+
+    def ahead(self, region: str, address: Address, inputs: Mapping[str, Any]) -> tuple[str, str, int]:
+        """Zone, type and GiB of a volume that is to be made; `PermanentError` for what cannot be."""
+        zone = self.zone(region, address, inputs)
+        size, kind = gibibytes(address, inputs.get("size")), str(inputs.get("volume_type") or TYPE)
+        near = suggest(kind, list(SIZES)) if kind not in SIZES else None
+        if near:  # another one may be newer than this
+            summary = f"{address}: EC2 has no volumes of the type `{kind}`"
+            raise PermanentError(PermanentKind.INVALID, summary, about="volume_type", hint=near)
+        check_size(address, kind, size)
+        return zone, kind, size
 
     def zone(self, region: str, address: Address, inputs: Mapping[str, Any]) -> str:
         """The zone of a volume that is to be made; `PermanentError` if none is named."""
