@@ -8,8 +8,8 @@ everything that it found. Pure: rendering them as text is `render`'s work.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -83,6 +83,11 @@ def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
         )
 
     return tuple(sorted(dict.fromkeys(diagnostics), key=key))
+
+
+def located(diagnostics: Iterable[Diagnostic], places: Mapping[str, Span]) -> list[Diagnostic]:
+    """The same; what has an address and no place is given the one where that is declared."""
+    return [replace(d, span=places.get(d.address or "")) if d.span is None else d for d in diagnostics]
 
 
 def suggest(word: str, known: Iterable[str]) -> str | None:

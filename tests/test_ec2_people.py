@@ -1,5 +1,7 @@
 """What people get wrong with EC2 (moto's): said by the plan where it can be seen, and nothing is made."""
 
+import re
+
 import pytest
 
 from tests.cli import fleet, task, volume
@@ -103,6 +105,7 @@ def test_what_a_backend_says_wrong(project, line, settings, words):
     project.declare(declared, nodes)
     done = project.run("plan", code=None, env=ENV)
     says(done, *words)
+    assert re.search(r"--> \S+\.ya?ml:\d+:\d+\n", done.err), done.err  # where the backend is declared
     assert done.code == (0 if "backend-unreadable" in words else 1)
     assert line.count("RunInstances") == 0
 

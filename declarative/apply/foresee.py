@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from declarative.apply.backends import Backends
-from declarative.diagnostic import Diagnostic, Severity, in_order
+from declarative.diagnostic import Diagnostic, Severity, Span, in_order, located
 from declarative.plan import Op, Plan
 from declarative.provider import PermanentError, ProviderError
 from declarative.resource import LOCAL
@@ -18,13 +18,17 @@ PATIENCE = Policy(deadline=5.0, longest=2.0)
 """Who does not answer now may do so when the plan is carried out, which is more patient."""
 
 
-def foresee(plan: Plan, backends: Backends) -> Plan:
-    """The plan, with an error for each backend that would refuse what it asks for."""
+def foresee(plan: Plan, backends: Backends, places: Mapping[str, Span]) -> Plan:
+    """The plan, with an error for each backend that would refuse what it asks for.
+
+    `places` is where addresses are declared.
+    """
     wanted: dict[str, dict[Address, Mapping[str, Any]]] = {}
     for action in plan.actions:
         if action.op is Op.CREATE and action.address.kind in ("node", "volume") and action.after:
             wanted.setdefault(action.backend or LOCAL, {})[action.address] = action.after
-    found = [item for name in sorted(wanted) for item in _ask(name, wanted[name], backends)]
+    asked = (item for name in sorted(wanted) for item in _ask(name, wanted[name], backends))
+    found = located(asked, places)
     if not found:
         return plan
     refused = {d.address for d in found if d.severity is Severity.ERROR}

@@ -113,7 +113,7 @@ def compute(
     seen = look(state, backends, hosts=hosts_of(loaded.desired, state), offline=offline)
     plan = make(loaded.desired, state, seen.inventory, now(), requested=frozenset(requested), reuse=reuse)
     if not offline:
-        plan = foresee(plan, backends)
+        plan = foresee(plan, backends, loaded.desired.places)
     diagnostics = in_order((*session.warnings, *plan.diagnostics))
     plan = replace(plan, diagnostics=diagnostics, offline=offline)
     if out is not None and plan.result != "error":

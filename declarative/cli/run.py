@@ -109,7 +109,7 @@ class Run:
             destroy=destroy,
             reuse=bool(self.options.get("reuse")),
         )
-        return foresee(plan, backends)
+        return foresee(plan, backends, self.desired.places)
 
     def check_env(self, plan: Plan, state: State) -> None:
         """Variables that ranks need are there before anything is made for them."""

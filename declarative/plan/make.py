@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from declarative.diagnostic import Diagnostic, Severity, in_order
+from declarative.diagnostic import Diagnostic, Severity, in_order, located
 from declarative.plan.actions import build
 from declarative.plan.fallbacks import fallbacks
 from declarative.plan.fates import Fates, Question, decide
@@ -58,7 +58,11 @@ def make(
     found = decide(asked)
     fleets, outcome = found.fleets, found.outcome
     errors = (*found.errors, *_node_errors(fleets, destroy=destroy))
-    diagnostics = [*inventory.diagnostics, *errors, *_remarks(desired, found, inventory)]
+    diagnostics = [
+        *located(inventory.diagnostics, desired.places),
+        *errors,
+        *_remarks(desired, found, inventory),
+    ]
     return Plan(
         lineage=recorded.lineage,
         serial=recorded.serial,
