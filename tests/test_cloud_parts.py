@@ -42,6 +42,7 @@ from providers.cloud import classes, cloud, faults, marks, settings
 from providers.cloud.begin import user_data
 from providers.cloud.catalog import catalog
 from providers.cloud.classes import BY_CLASS
+from providers.cloud.ec2.region import quoted
 from providers.cloud.faults import Answer, by_class, classify
 from providers.cloud.limiter import Limiter, limiter
 from providers.cloud.scrub import MOST_SHOWN, Scrub
@@ -555,3 +556,9 @@ def test_libcloud_is_loaded_with_the_first_request(code):
     look = f"{code}\nimport sys, json\nprint(json.dumps(sorted(sys.modules)))"
     out = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True).stdout
     assert not {"libcloud", "requests"} & set(json.loads(out))
+
+
+@given(st.text())
+def test_forms_are_read_as_they_were_written(text):
+    assert quoted(text).isascii()
+    assert urllib.parse.unquote_plus(quoted(text)) == text
