@@ -11,7 +11,7 @@ from declarative.provider import PermanentError, PermanentKind, TransientError, 
 from declarative.state import Address, NodeState, Record
 from providers.cloud import account, marks
 from providers.cloud.ec2.codes import CODES, kind_of
-from providers.cloud.ec2.nodes import TAKEN
+from providers.cloud.marks import TAKEN
 from tests.cloud_ec2.run import REGION, SECRETS, ZONE, provider
 from tests.cloud_ec2.scripted import Scripted, answer, instance, refusal, reservations, volume
 

@@ -7,11 +7,11 @@ what is left over of a longer text is never read.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from declarative.provider import PermanentError, PermanentKind
+from declarative.provider import PermanentError, PermanentKind, Thing
 from declarative.state import Address
 
 OURS = "fleetform:"
@@ -19,6 +19,10 @@ OWNER = f"{OURS}owner"
 ADDRESS = f"{OURS}address"
 TOKEN = f"{OURS}token"
 INPUTS = f"{OURS}inputs"
+HOST_KEY = f"{OURS}host-key"
+USER = f"{OURS}user"
+TAKEN = f"{OURS}taken"
+"""Of a node besides: its public host key, who logs in, and that it was ready to be a node once."""
 LENGTH = 250
 """Characters in a tag's value: EC2 takes 256, OpenStack and GCE's metadata 255 and more."""
 MOST = 24
@@ -57,6 +61,32 @@ def read(tags: Mapping[str, str], thing: str) -> Mark:
         )
     except (KeyError, ValueError) as error:
         raise damaged(thing) from error
+
+
+def thing(
+    tags: Mapping[str, str],
+    made: str,
+    outputs: Mapping[str, Any],
+    actual: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+) -> Thing:
+    """What the port calls a thing of ours (its id is `made`) that has these tags.
+
+    `actual` says what others changed, given the inputs that it was made with. Faults are those of `read`.
+    """
+    mark = read(tags, made)
+    return Thing(
+        address=mark.address,
+        token=mark.token,
+        inputs=mark.inputs,
+        outputs=outputs,
+        actual=actual(mark.inputs),
+    )
+
+
+def of_node(outputs: Mapping[str, Any]) -> dict[str, str]:
+    """What a node that was ready once says besides its mark, from what is recorded of it."""
+    known = {HOST_KEY: outputs.get("host_key"), USER: outputs.get("user"), TAKEN: "yes"}
+    return {key: str(value) for key, value in known.items() if value}
 
 
 def damaged(thing: str) -> PermanentError:

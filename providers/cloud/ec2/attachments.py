@@ -120,7 +120,7 @@ class Attachments:
             ),
             size=volume.size,
             ours="volume_id" not in marks.read(volume.tags, volume.id).inputs,
-            taken=bool(found.tags.get(nodes.TAKEN)),
+            taken=bool(found.tags.get(marks.TAKEN)),
             serials=(volume.id.replace("-", ""),),
             names=tuple(dict.fromkeys((held.device, f"/dev/xvd{letters}"))),
         )

@@ -38,11 +38,6 @@ from providers.cloud.marks import Mark
 FIXED = ("backend", "region", "zone", "instance_type", "spot", "reservation", "resources")
 """Inputs of a node that are those of its instance: it is made anew to change them."""
 
-HOST_KEY = f"{marks.OURS}host-key"
-USER = f"{marks.OURS}user"
-TAKEN = f"{marks.OURS}taken"
-"""Tags of an instance: its public host key, who logs in, and that it was ready to be a node once."""
-
 MOST_STATUSES = 100
 """Instances whose status checks are asked for at once."""
 
@@ -68,14 +63,7 @@ class Nodes:
 
     def thing(self, instance: Instance) -> Thing:
         """An instance of ours as a thing."""
-        mark = marks.read(instance.tags, instance.id)
-        return Thing(
-            address=mark.address,
-            token=mark.token,
-            inputs=mark.inputs,
-            outputs=outputs(instance),
-            actual=self._actual(instance, mark.inputs),
-        )
+        return marks.thing(instance.tags, instance.id, outputs(instance), partial(self._actual, instance))
 
     def _actual(self, instance: Instance, made: Mapping[str, Any]) -> dict[str, Any]:
         """What others changed: the tags, and the type, which can be another one once it was stopped."""
@@ -140,7 +128,7 @@ class Nodes:
         login, key = self._keys.bring(region), self._keys.host_key(token)
         user = self._account.config.ssh_user or begin.USER
         mine = self._account.tags(self._account.mark(address, token, inputs))
-        tags = {**mine, HOST_KEY: key.public, USER: user}
+        tags = {**mine, marks.HOST_KEY: key.public, marks.USER: user}
         told = begin.user_data(user, login.public, key)
         group = None if close else self._groups.bring(region, inputs)
         asked = dict(
@@ -206,8 +194,7 @@ class Nodes:
 
     def _mend(self, region: Region, instance: Instance, have: Record, mark: Mark) -> Mapping[str, Any]:
         """Write everything anew on an instance that says nothing of itself; whose it is comes last."""
-        known = {HOST_KEY: have.outputs.get("host_key"), USER: have.outputs.get("user"), TAKEN: "yes"}
-        region.tag(instance.id, {key: str(value) for key, value in known.items() if value})
+        region.tag(instance.id, marks.of_node(have.outputs))
         self._account.retag(region, instance.id, instance.tags, mark)
         return have.outputs
 
@@ -304,7 +291,7 @@ class Nodes:
             instance = there.get(made or "")
             state, reason = _state(instance, checks)
             ready = Readiness(state=state, reason=reason, observed_at=time.time())
-            taken = bool(instance and instance.tags.get(TAKEN))
+            taken = bool(instance and instance.tags.get(marks.TAKEN))
             public = instance.public_address if instance else None
             out[name] = Seen(readiness=ready, taken=taken, public=public)
         return out
@@ -312,7 +299,7 @@ class Nodes:
     def taken(self, node: Record) -> None:
         """Note that a node was ready once: what it is not from now on is no part of its start."""
         region = self._account.region(node.inputs.get("region"))
-        region.tag(str(node.outputs["id"]), {TAKEN: "yes"})
+        region.tag(str(node.outputs["id"]), {marks.TAKEN: "yes"})
 
 
 def outputs(instance: Instance) -> dict[str, Any]:
@@ -323,8 +310,8 @@ def outputs(instance: Instance) -> dict[str, Any]:
         "zone": instance.zone,
         "public_address": instance.public_address,
         "image": instance.image,
-        "user": instance.tags.get(USER),
-        "host_key": instance.tags.get(HOST_KEY),
+        "user": instance.tags.get(marks.USER),
+        "host_key": instance.tags.get(marks.HOST_KEY),
     }
     return {key: value for key, value in found.items() if value or key == "address"}
 

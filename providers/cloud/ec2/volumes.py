@@ -43,14 +43,7 @@ class Volumes:
 
     def thing(self, volume: Volume) -> Thing:
         """A volume of ours as a thing."""
-        mark = marks.read(volume.tags, volume.id)
-        return Thing(
-            address=mark.address,
-            token=mark.token,
-            inputs=mark.inputs,
-            outputs=outputs(volume),
-            actual=self._actual(volume, mark.inputs),
-        )
+        return marks.thing(volume.tags, volume.id, outputs(volume), partial(self._actual, volume))
 
     def _actual(self, volume: Volume, made: Mapping[str, Any]) -> dict[str, Any]:
         """What others changed: the tags, the size, the type."""

@@ -91,7 +91,7 @@ class Attachments:
             ),
             size=disk.size,
             ours="volume_id" not in marks.read(disk.tags, disk.id).inputs,
-            taken=bool(machine.tags.get(nodes.TAKEN)),
+            taken=bool(machine.tags.get(marks.TAKEN)),
             serials=device.serials,
             links=device.links,
         )

@@ -30,11 +30,8 @@ from providers.ssh.pair import Login
 FIXED = ("backend", "region", "zone", "instance_type", "spot", "resources")
 """Inputs of a node that are those of its machine: it is made anew to change them."""
 
-HOST_KEY = f"{marks.OURS}host-key"
-USER = f"{marks.OURS}user"
-TAKEN = f"{marks.OURS}taken"
 FINGERPRINT = f"{marks.OURS}fingerprint"
-"""Marks of a machine: its public host key, who logs in, that it was ready once, which key is let in."""
+"""Mark of a machine: which key is let in."""
 
 SURE = 4
 """Looks in a row that do not find a machine which was there: one alone may have asked too early."""
@@ -64,14 +61,7 @@ class Nodes:
 
     def thing(self, machine: Machine) -> Thing:
         """A machine of ours as a thing."""
-        mark = marks.read(machine.tags, machine.id)
-        return Thing(
-            address=mark.address,
-            token=mark.token,
-            inputs=mark.inputs,
-            outputs=outputs(machine),
-            actual=self._actual(machine, mark.inputs),
-        )
+        return marks.thing(machine.tags, machine.id, outputs(machine), partial(self._actual, machine))
 
     def _actual(self, machine: Machine, made: Mapping[str, Any]) -> dict[str, Any]:
         """What others changed: the tags, and the type, which can be another one once it was stopped."""
@@ -136,7 +126,7 @@ class Nodes:
         login, key = self._login(), self._keys.host_key(token)
         user = self._account.config.ssh_user or begin.USER
         mine = tags_of(self._account, address, token, inputs)
-        tags = {**mine, HOST_KEY: key.public, USER: user, FINGERPRINT: login.fingerprint}
+        tags = {**mine, marks.HOST_KEY: key.public, marks.USER: user, FINGERPRINT: login.fingerprint}
         told = Told(user_data=begin.user_data(user, login.public, key), login=login.public)
         return self._api.run(Wanted(id=made, address=address, inputs=inputs, tags=tags), told)
 
@@ -194,9 +184,8 @@ class Nodes:
             raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(have.address))
         if self._account.lost(machine.tags):
             # Somebody took everything away: it is written anew.
-            known = {HOST_KEY: have.outputs.get("host_key"), USER: have.outputs.get("user"), TAKEN: "yes"}
             after = tags_of(self._account, have.address, token, inputs)
-            after |= {key: str(value) for key, value in known.items() if value}
+            after |= marks.of_node(have.outputs)
         else:
             made = marks.read(machine.tags, machine.id)
             after = tags_of(self._account, made.address, made.token, inputs)
@@ -243,7 +232,7 @@ class Nodes:
             state, reason = _state(machine)
             out[record.address.name] = Seen(
                 readiness=Readiness(state=state, reason=reason, observed_at=time.time()),
-                taken=bool(machine and machine.tags.get(TAKEN)),
+                taken=bool(machine and machine.tags.get(marks.TAKEN)),
                 public=machine.public_address if machine else None,
             )
         return out
@@ -251,8 +240,8 @@ class Nodes:
     def taken(self, node: Record) -> None:
         """Note that a node was ready once: what it is not from now on is no part of its start."""
         machine = self._api.machine(str(node.outputs["id"]))
-        if machine is not None and TAKEN not in machine.tags:
-            self._api.tag_machine(machine, {**machine.tags, TAKEN: "yes"})
+        if machine is not None and marks.TAKEN not in machine.tags:
+            self._api.tag_machine(machine, {**machine.tags, marks.TAKEN: "yes"})
 
 
 def outputs(machine: Machine) -> dict[str, Any]:
@@ -262,8 +251,8 @@ def outputs(machine: Machine) -> dict[str, Any]:
         "address": machine.address,
         "zone": machine.zone,
         "public_address": machine.public_address,
-        "user": machine.tags.get(USER),
-        "host_key": machine.tags.get(HOST_KEY),
+        "user": machine.tags.get(marks.USER),
+        "host_key": machine.tags.get(marks.HOST_KEY),
     }
     return {key: value for key, value in found.items() if value or key == "address"}
 

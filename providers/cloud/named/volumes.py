@@ -35,14 +35,7 @@ class Volumes:
 
     def thing(self, disk: Disk) -> Thing:
         """A disk of ours as a thing."""
-        mark = marks.read(disk.tags, disk.id)
-        return Thing(
-            address=mark.address,
-            token=mark.token,
-            inputs=mark.inputs,
-            outputs=outputs(disk),
-            actual=self._actual(disk, mark.inputs),
-        )
+        return marks.thing(disk.tags, disk.id, outputs(disk), partial(self._actual, disk))
 
     def _actual(self, disk: Disk, made: Mapping[str, Any]) -> dict[str, Any]:
         """What others changed: the tags, the size, the type."""

@@ -109,7 +109,7 @@ class Attachments:
             ),
             size=volume.size,
             ours="volume_id" not in marks.read(volume.tags, volume.id).inputs,
-            taken=bool(found.tags.get(nodes.TAKEN)),
+            taken=bool(found.tags.get(marks.TAKEN)),
             serials=(volume.id, volume.id[:_SERIAL]),
         )
 

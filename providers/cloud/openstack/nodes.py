@@ -31,11 +31,6 @@ from providers.cloud.scrub import Scrub
 FIXED = ("backend", "region", "zone", "instance_type", "spot", "resources")
 """Inputs of a node that are those of its server: it is made anew to change them."""
 
-HOST_KEY = f"{marks.OURS}host-key"
-USER = f"{marks.OURS}user"
-TAKEN = f"{marks.OURS}taken"
-"""Metadata of a server: its public host key, who logs in, and that it was ready to be a node once."""
-
 ASKED_ALONE = 2
 """So many nodes are looked at one by one."""
 
@@ -59,14 +54,7 @@ class Nodes:
 
     def thing(self, server: Server) -> Thing:
         """A server of ours as a thing."""
-        mark = marks.read(server.tags, server.id)
-        return Thing(
-            address=mark.address,
-            token=mark.token,
-            inputs=mark.inputs,
-            outputs=outputs(server),
-            actual=self._actual(server, mark.inputs),
-        )
+        return marks.thing(server.tags, server.id, outputs(server), partial(self._actual, server))
 
     def _actual(self, server: Server, made: Mapping[str, Any]) -> dict[str, Any]:
         """What others changed: the tags, and the flavor, which a resize changes."""
@@ -175,7 +163,7 @@ class Nodes:
             "name": address.name,
             "flavorRef": flavor,
             "networks": [{"uuid": network}],
-            "metadata": {**mine, HOST_KEY: key.public, USER: user},
+            "metadata": {**mine, marks.HOST_KEY: key.public, marks.USER: user},
             "user_data": base64.b64encode(told.encode()).decode(),
             "key_name": options.get("key_name") or self._keys.name,
             **self._disk(image),
@@ -259,8 +247,7 @@ class Nodes:
 
     def _mend(self, region: Region, server: Server, have: Record, mark: Mark) -> Mapping[str, Any]:
         """Write everything anew on a server that says nothing of itself; whose it is comes last."""
-        known = {HOST_KEY: have.outputs.get("host_key"), USER: have.outputs.get("user"), TAKEN: "yes"}
-        region.tag("compute", _path(server), {key: str(value) for key, value in known.items() if value})
+        region.tag("compute", _path(server), marks.of_node(have.outputs))
         self._account.retag(region, "compute", _path(server), server.tags, mark)
         return have.outputs
 
@@ -346,7 +333,7 @@ class Nodes:
             server = there.get(made or "")
             state, reason = _state(server)
             ready = Readiness(state=state, reason=reason, observed_at=time.time())
-            taken = bool(server and server.tags.get(TAKEN))
+            taken = bool(server and server.tags.get(marks.TAKEN))
             # Nova hears of a floating address late: until then the record's is the better one.
             public = server.public_address or None if server else None
             out[name] = Seen(readiness=ready, taken=taken, public=public)
@@ -355,7 +342,7 @@ class Nodes:
     def taken(self, node: Record) -> None:
         """Note that a node was ready once: what it is not from now on is no part of its start."""
         region = self._account.region(node.inputs.get("region"))
-        region.tag("compute", f"/servers/{node.outputs['id']}", {TAKEN: "yes"})
+        region.tag("compute", f"/servers/{node.outputs['id']}", {marks.TAKEN: "yes"})
 
 
 def outputs(server: Server) -> dict[str, Any]:
@@ -366,8 +353,8 @@ def outputs(server: Server) -> dict[str, Any]:
         "zone": server.zone,
         "public_address": server.public_address,
         "image": server.image,
-        "user": server.tags.get(USER),
-        "host_key": server.tags.get(HOST_KEY),
+        "user": server.tags.get(marks.USER),
+        "host_key": server.tags.get(marks.HOST_KEY),
     }
     return {key: value for key, value in found.items() if value or key == "address"}
 
