@@ -89,6 +89,18 @@ def test_who_follows_does_not_take_back_what_another_command_declares(project):
     assert [r["exit_code"] for r in project.ranks("job").values()] == [5]
 
 
+def test_who_follows_says_that_another_command_took_its_task_away(project):
+    """It waits until that one is done: a task that is declared anew is gone for a moment, too."""
+    project.declare(fleet(), flaky(project.path, good=9, retry=True))
+    follower = project.start("apply", "--auto-approve", "--wait")
+    until(lambda: len(lines(project.path / "ran")) >= 4)  # the second attempt; the third is 15 s away
+    until(lambda: project.ranks("job")[1]["state"] == "failed")
+    project.declare(fleet())
+    project.apply("--lock-timeout", "60")
+    done = ended(follower, 4)
+    assert "task/job was changed by another command: this one runs nothing again" in done.err
+
+
 def test_wait_waits_for_a_place(project):
     """A task that does not fit now is started when another one gives its blocks back."""
     go, ran = project.path / "go", project.path / "ran"

@@ -64,13 +64,15 @@ class Retries:
         """Remember what is recorded of ranks, as the command that follows them leaves it."""
         self._left = _by_task(state)
 
-    def overtaken(self, state: State) -> str | None:
+    def overtaken(self, state: State, among: Collection[str] | None = None) -> str | None:
         """The first task that another command has declared anew, added or removed since `leave`; or None.
 
         What is declared here is out of date then: to plan by it would take back what the other one did.
+        With `among` no other tasks are looked at.
         """
         found = _by_task(state)
-        for task in sorted(found.keys() | self._left.keys()):
+        every = found.keys() | self._left.keys()
+        for task in sorted(every if among is None else every & set(among)):
             now, before = found.get(task), self._left.get(task)
             if before is None and task in self._own:
                 continue  # its own start, of which it was not known whether it came to pass
@@ -83,6 +85,11 @@ class Retries:
     def end(self) -> None:
         """Nothing is run again from here on."""
         self._tasks = {}
+
+    @property
+    def any(self) -> bool:
+        """Whether anything may run again."""
+        return bool(self._tasks)
 
     @property
     def without_place(self) -> frozenset[str]:

@@ -40,10 +40,13 @@ def follow(run: Run) -> int:
             return INTERRUPTED
         state = run.store.read()
         ready = retries.ready(state)
-        if ready and not _again(run, ready, retries):
-            return INTERRUPTED
-        if not ready and is_over(state, tasks, retries):  # else another command was faster: it runs again
+        over = not ready and is_over(state, tasks, retries)  # else another command was faster: it runs again
+        # Where another command declares them anew, its ranks come when the old ones have gone.
+        amid = over and retries.any and retries.overtaken(state, tasks) is not None
+        if over and not amid:
             break
+        if (ready or amid) and not _again(run, ready, retries):
+            return INTERRUPTED
     run.say_ended(states, retries.without_place)
     return _code(states, retries.without_place)
 
