@@ -1,6 +1,7 @@
 """What people get wrong with EC2 (moto's): said by the plan where it can be seen, and nothing is made."""
 
 import re
+import threading
 
 import pytest
 
@@ -129,6 +130,20 @@ def test_what_a_volume_says_wrong(project, line, disk, words):
     project.declare(backend(line.port), {k: v for k, v in declared.items() if v is not None})
     says(project.run("plan", code=1, env=ENV), "error[backend-refuses]", *words)
     assert line.count("CreateVolume") == 0
+
+
+def test_what_a_plan_asks_is_asked_side_by_side(project, line):
+    """Who may ask, and for the image: neither waits for the other's answer."""
+    both = threading.Barrier(2)
+
+    def wait(asked):
+        if asked["Action"] in ("DescribeInstances", "DescribeImages"):
+            both.wait(60)
+
+    project.declare(backend(line.port), small())
+    line.meet = wait
+    assert project.run("plan", "--json", env=ENV).json["result"] == "changes"
+    assert not both.broken
 
 
 def test_gpus_that_no_instance_type_has(project, line):

@@ -45,6 +45,8 @@ class Line(ThreadingHTTPServer):
         self.port = self.server_address[1]
         self.rules: list[Callable[[Asked], str | None]] = []
         """Each gives what goes wrong with a request, or None. The first that gives something counts."""
+        self.meet: Callable[[Asked], None] = lambda _: None
+        """Called with each request before that, side by side: it may wait for others."""
         self.seen: Counter[tuple[str, str | None]] = Counter()
         """How often each action was asked for, by what went wrong."""
         self._chance = random.Random(seed) if seed is not None else None
@@ -98,7 +100,9 @@ class _OneRequest(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        fault = self.server.fate(dict(parse_qsl(body.decode())))
+        asked = dict(parse_qsl(body.decode()))
+        self.server.meet(asked)
+        fault = self.server.fate(asked)
         if fault == "lost-before":
             self._hang_up()
         elif fault == "throttled":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,8 @@ from providers.cloud.ec2.volumes import Volumes
 KIND = ("zone", "instance_type", "spot", "reservation")
 """Inputs of a node by which the conditions differ under which it is made."""
 LEAST_PAGE = 5
+AT_ONCE = 8
+"""Questions under way at a time."""
 CHANGING = (PermanentKind.NO_CAPACITY, PermanentKind.QUOTA)
 
 Wanted = Mapping[Address, Mapping[str, Any]]
@@ -27,22 +30,38 @@ Wanted = Mapping[Address, Mapping[str, Any]]
 
 def faults(account: Account, nodes: Nodes, volumes: Volumes, wanted: Wanted) -> list[PermanentError]:
     """Each fault once. One of the credentials, the clock or the way there is raised: nothing else is seen."""
-    found: dict[str, PermanentError] = {}
-    if wanted:
-        account.regions()  # that there are none is the fault, and not what comes of it
+    if not wanted:
+        return []
+    account.regions()  # that there are none is the fault, and not what comes of it
+    probes: list[Callable[[], object]] = []
+    looks: list[Callable[[], object]] = []
     for name in sorted({str(inputs.get("region")) for inputs in wanted.values()}):
         region = account.region(name)
-        # Who may do anything may do this, as every command does. How many there are is no matter.
-        next(region.pages("DescribeInstances", "reservationSet", LEAST_PAGE), None)
+        probes.append(partial(_probe, region))
         here = {a: inputs for a, inputs in wanted.items() if inputs.get("region") == name}
-        for look in _looks(account, nodes, volumes, region, here):
-            try:
-                look()
-            except PermanentError as error:
-                # Who may make it need not be let look at it.
-                if error.kind not in CHANGING and "UnauthorizedOperation" not in error.summary:
-                    found.setdefault(error.summary, error)
+        looks += _looks(account, nodes, volumes, region, here)
+    found: dict[str, PermanentError] = {}
+    # Side by side: each takes as long as the way there and back.
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="ahead") as pool:
+        try:
+            let_in, seen = ([pool.submit(look) for look in part] for part in (probes, looks))
+            for future in let_in:
+                future.result()
+            for future in seen:
+                try:
+                    future.result()
+                except PermanentError as error:
+                    # Who may make it need not be let look at it.
+                    if error.kind not in CHANGING and "UnauthorizedOperation" not in error.summary:
+                        found.setdefault(error.summary, error)
+        finally:
+            pool.shutdown(cancel_futures=True)
     return list(found.values())
+
+
+def _probe(region: Region) -> None:
+    """Who may do anything may do this, as every command does. How many there are is no matter."""
+    next(region.pages("DescribeInstances", "reservationSet", LEAST_PAGE), None)
 
 
 def _looks(
