@@ -6,10 +6,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select
+from sqlalchemy import Connection, Row
 
 from declarative.state import Address
-from declarative.store.tables import every, operations, writer_lock
+from declarative.store import statements as sql
+from declarative.store.tables import every, operations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,21 +33,12 @@ class Operation:
     """Of a move: the address before it."""
 
 
-def who() -> dict[str, Any]:
-    """The columns that say who writes this entry, inside a writer's transaction: whoever has the lock."""
-    holder = writer_lock.c
-    return {
-        "host": select(holder.host).scalar_subquery(),
-        "doing": select(holder.doing).scalar_subquery(),
-    }
-
-
 def next_id(connection: Connection) -> int:
     """The id of the next entry, inside a writer's transaction.
 
     Not the database's own counting: a push brings entries with the ids that they have.
     """
-    last: int | None = connection.execute(select(func.max(operations.c.id))).scalar()
+    last: int | None = connection.execute(sql.LAST_OPERATION).scalar()
     return (last or 0) + 1
 
 
@@ -62,20 +54,20 @@ def note(
 ) -> None:
     """Write that something was done to what is recorded, which no backend took part in."""
     connection.execute(
-        insert(operations).values(
-            id=next_id(connection),
-            op=op,
-            address=str(address),
-            backend=backend,
-            generation=generation,
-            token="",
-            inputs=dict(inputs or {}),
-            needs=[],
-            begun_at=now,
-            ended_at=now,
-            result="done",
-            **who(),
-        )
+        sql.ADD_OPERATION,
+        {
+            "id": next_id(connection),
+            "op": op,
+            "address": str(address),
+            "backend": backend,
+            "generation": generation,
+            "token": "",
+            "inputs": dict(inputs or {}),
+            "needs": [],
+            "begun_at": now,
+            "ended_at": now,
+            "result": "done",
+        },
     )
 
 

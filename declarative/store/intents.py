@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, select, update
 
 from declarative.provider import token
 from declarative.state import MADE_AS, Address, Intent, Record
-from declarative.store import rows
+from declarative.store import history, rows
+from declarative.store import statements as sql
 from declarative.store import tables as t
 from declarative.store.faults import StateError
 
 
 def lineage(connection: Connection) -> str:
     """The id of this state, made at random if it has none yet."""
-    found: str | None = connection.execute(select(t.meta.c.lineage)).scalar()
+    found: str | None = connection.execute(sql.LINEAGE).scalar()
     if found is None:
         found = str(uuid.uuid4())
         connection.execute(update(t.meta).values(lineage=found))
@@ -58,13 +60,30 @@ def take_up(connection: Connection, intent: Intent, values: Mapping[str, Any]) -
     if intent.op == "create" and moved:
         # Another place would not find what the first call made.
         raise left_open(intent.address, {intent.op: intent})
-    connection.execute(update(t.operations).where(t.operations.c.id == intent.id).values(**values))
-    return intent_at(connection, intent.id)
+    connection.execute(sql.TAKE_UP_OPERATION, {"its_id": intent.id, **values})
+    return replace(intent, **_fields(values))
 
 
-def intent_at(connection: Connection, key: int) -> Intent:
-    """An entry of the journal as an intent."""
-    return rows.intent_of(connection.execute(select(t.operations).where(t.operations.c.id == key)).one())
+def begin(
+    connection: Connection,
+    op: str,
+    address: Address,
+    identity: tuple[int, str],
+    values: Mapping[str, Any],
+) -> Intent:
+    """A new intent. `identity` is what `identify` gives; `values` are those columns of its entry that another
+    try writes anew.
+    """
+    generation, its_token = identity
+    key = history.next_id(connection)
+    row = {"id": key, "op": op, "address": str(address), "generation": generation, "token": its_token}
+    connection.execute(sql.ADD_OPERATION, {**row, **values})
+    return Intent(id=key, op=op, address=address, generation=generation, token=its_token, **_fields(values))
+
+
+def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns as an intent has them."""
+    return {**values, "needs": frozenset(map(Address.parse, values["needs"]))}
 
 
 def left_open(address: Address, earlier: Mapping[str, Intent]) -> StateError:

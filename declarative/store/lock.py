@@ -22,6 +22,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select, update
 
+from declarative.store import statements as sql
 from declarative.store.database import now, reading, writing
 from declarative.store.faults import StateError
 from declarative.store.resume import Resume, once
@@ -122,9 +123,7 @@ def info_of(row: Row[Any]) -> LockInfo | None:
 
 def holder(connection: Connection, *, to_write: bool = False) -> LockInfo | None:
     """Who holds the lock, lapsed or not. With `to_write`, others' writes wait for this transaction."""
-    statement = select(writer_lock)
-    # SQLite has taken its turn with BEGIN IMMEDIATE; other databases lock the row.
-    return info_of(connection.execute(statement.with_for_update() if to_write else statement).one())
+    return info_of(connection.execute(sql.LOCK if to_write else select(writer_lock)).one())
 
 
 def current(database: Engine) -> LockInfo | None:
@@ -136,7 +135,7 @@ def current(database: Engine) -> LockInfo | None:
 
 def check(connection: Connection, lease: LockInfo) -> None:
     """Refuse the writes of this transaction unless `lease` is still the current one."""
-    row = connection.execute(select(writer_lock).with_for_update()).one()
+    row = connection.execute(sql.LOCK).one()
     if row.fence == lease.fence and row.owner == lease.owner:
         return
     other = info_of(row)
@@ -155,7 +154,7 @@ def take(connection: Connection, owner: str, doing: str, seconds: float) -> Lock
 
     Again as the same `owner` is no harm: the connection may have been lost while the first was committed.
     """
-    row = connection.execute(select(writer_lock).with_for_update()).one()
+    row = connection.execute(sql.LOCK).one()
     before, time = info_of(row), now(connection)
     if before and before.owner == owner:
         return before

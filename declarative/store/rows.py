@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import Connection, Row, delete, select
 
 from declarative.state import (
     KINDS,
@@ -19,6 +19,7 @@ from declarative.state import (
     State,
     natural,
 )
+from declarative.store import statements as sql
 from declarative.store import tables as t
 from declarative.store.database import plain
 from declarative.store.faults import StateError
@@ -40,7 +41,7 @@ def by_address(address: Address) -> tuple[int, object]:
 def load(connection: Connection) -> State:
     """Everything that is known, from one snapshot."""
     try:
-        meta = connection.execute(select(t.meta)).one()
+        meta = connection.execute(sql.META).one()
         readiness, idle_since = _nodes(connection)
         return State(
             lineage=meta.lineage,
@@ -168,10 +169,11 @@ def blocks(connection: Connection) -> dict[tuple[str, int], str]:
 
 def record(connection: Connection, address: Address) -> Record | None:
     """One record, or None."""
-    row = connection.execute(select(t.resources).where(t.resources.c.address == str(address))).one_or_none()
+    its = {"its_address": str(address)}
+    row = connection.execute(sql.RECORD, its).one_or_none()
     if row is None:
         return None
-    held = connection.execute(select(t.needs.c.needed).where(t.needs.c.address == str(address))).scalars()
+    held = connection.execute(sql.NEEDED, its).scalars()
     return Record(
         address=address,
         backend=row.backend,
@@ -195,7 +197,7 @@ def part(connection: Connection, wanted: Iterable[Address]) -> State:
         made = _some(connection, front)
         found.update(made)
         front = {need for record in made.values() for need in record.needs} - asked
-    meta = connection.execute(select(t.meta)).one()
+    meta = connection.execute(sql.META).one()
     names = [a.name for a in asked if a.kind == RANK]
     return State(lineage=meta.lineage, serial=meta.serial, records=found, ranks=_ranks(connection, names))
 
@@ -205,10 +207,10 @@ def _some(connection: Connection, wanted: Iterable[Address]) -> dict[Address, Re
     texts = sorted(map(str, wanted))
     out: dict[Address, Record] = {}
     for start in range(0, len(texts), MOST_BOUND):
-        some = texts[start : start + MOST_BOUND]
-        for row in connection.execute(select(t.needs).where(t.needs.c.address.in_(some))):
+        some = {"its_addresses": texts[start : start + MOST_BOUND]}
+        for row in connection.execute(sql.NEEDS, some):
             needs.setdefault(row.address, set()).add(Address.parse(row.needed))
-        for row in connection.execute(select(t.resources).where(t.resources.c.address.in_(some))):
+        for row in connection.execute(sql.RECORDS, some):
             address = Address(row.kind, row.name)
             out[address] = Record(
                 address=address,
@@ -223,10 +225,7 @@ def _some(connection: Connection, wanted: Iterable[Address]) -> dict[Address, Re
 
 def open_intents(connection: Connection, address: Address) -> dict[str, Intent]:
     """The open intents of an address, by op."""
-    journal = t.operations.c
-    rows = connection.execute(
-        select(t.operations).where(journal.address == str(address), journal.ended_at.is_(None))
-    )
+    rows = connection.execute(sql.OPEN_OPERATIONS, {"its_address": str(address)})
     return {row.op: intent_of(row) for row in rows}
 
 
@@ -238,8 +237,8 @@ def require(connection: Connection, address: Address, wanted: Iterable[Address])
     texts = {str(need) for need in wanted}
     if not texts:
         return
-    column = t.resources.c.address
-    missing = sorted(texts - set(connection.execute(select(column).where(column.in_(texts))).scalars()))
+    found = connection.execute(sql.RECORDED, {"its_addresses": list(texts)}).scalars()
+    missing = sorted(texts - set(found))
     if missing:
         raise StateError("missing-need", f"{address} needs {', '.join(missing)}, which is not recorded")
 
@@ -247,9 +246,8 @@ def require(connection: Connection, address: Address, wanted: Iterable[Address])
 def unneeded(connection: Connection, address: Address) -> None:
     """Refuse to let go of what something recorded still needs."""
     text = str(address)
-    users = set(connection.execute(select(t.needs.c.address).where(t.needs.c.needed == text)).scalars())
-    held = t.reserved_blocks.c
-    users |= set(connection.execute(select(held.reservation).where(held.node == text)).scalars())
+    users = set(connection.execute(sql.NEEDED_BY, {"its_address": text}).scalars())
+    users |= set(connection.execute(sql.RESERVATIONS_ON, {"its_node": text}).scalars())
     if users:
         raise StateError("still-needed", f"{address} is still needed by {', '.join(sorted(users))}")
 
@@ -262,16 +260,9 @@ def put(connection: Connection, made: Record) -> None:
     require(connection, made.address, made.needs)
     text, outputs = str(made.address), plain(made.outputs)
     external = external_id(outputs)
-    columns = t.resources.c
     if external is not None and made.backend is not None:
-        other = connection.execute(
-            select(columns.address).where(
-                columns.backend == made.backend,
-                columns.kind == made.address.kind,
-                columns.external_id == external,
-                columns.address != text,
-            )
-        ).scalar()
+        thing = {"its_backend": made.backend, "its_kind": made.address.kind, "its_external_id": external}
+        other = connection.execute(sql.OWNER, {**thing, "its_address": text}).scalar()
         if other:
             raise StateError(
                 "already-owned",
@@ -284,9 +275,9 @@ def put(connection: Connection, made: Record) -> None:
         "outputs": outputs,
         "generation": made.generation,
     }
-    changed = connection.execute(update(t.resources).where(columns.address == text).values(values))
+    changed = connection.execute(sql.CHANGE_RECORD, {"its_address": text, **values})
     if not changed.rowcount:
-        connection.execute(insert(t.resources).values(address=text, **made.address._asdict(), **values))
+        connection.execute(sql.ADD_RECORD, {"address": text, **made.address._asdict(), **values})
     if changed.rowcount or made.needs:
         replace_needs(connection, made.address, made.needs)
     raise_generation(connection, made.address, made.generation)
@@ -300,46 +291,44 @@ def external_id(outputs: Mapping[str, Any]) -> str | None:
 
 def replace_needs(connection: Connection, address: Address, wanted: Iterable[Address]) -> None:
     """Write what a record holds on to."""
-    connection.execute(delete(t.needs).where(t.needs.c.address == str(address)))
+    connection.execute(sql.DROP_NEEDS, {"its_address": str(address)})
     rows = [{"address": str(address), "needed": text} for text in sorted(map(str, set(wanted)))]
     if rows:
-        connection.execute(insert(t.needs), rows)
+        connection.execute(sql.ADD_NEEDS, rows)
 
 
 def remove(connection: Connection, address: Address) -> bool:
     """Forget a record with its observations; whether there was one."""
     unneeded(connection, address)
-    gone = connection.execute(delete(t.resources).where(t.resources.c.address == str(address)))
+    gone = connection.execute(sql.DROP_RECORD, {"its_address": str(address)})
     forget_status(connection, address)
     return bool(gone.rowcount)
 
 
 def forget_status(connection: Connection, address: Address) -> None:
     """Drop what was observed of an address: its next life starts unknown."""
-    for kind, table in ((RANK, t.rank_status), (NODE, t.node_status)):
-        if address.kind == kind:
-            connection.execute(delete(table).where(table.c.name == address.name))
+    drop = {RANK: sql.DROP_RANK_STATUS, NODE: sql.DROP_NODE_STATUS}.get(address.kind)
+    if drop is not None:
+        connection.execute(drop, {"its_name": address.name})
 
 
 def raise_generation(connection: Connection, address: Address, to: int, used: int | None = None) -> None:
     """Note that a generation was used; it never goes down. `used` is the last one, if that is known."""
-    column = t.generations.c
     used = generation(connection, address) if used is None else used
     if used == 0:
-        connection.execute(insert(t.generations).values(address=str(address), generation=to))
+        connection.execute(sql.ADD_GENERATION, {"address": str(address), "generation": to})
     elif used < to:
-        connection.execute(update(t.generations).where(column.address == str(address)).values(generation=to))
+        connection.execute(sql.CHANGE_GENERATION, {"its_address": str(address), "generation": to})
 
 
 def generation(connection: Connection, address: Address) -> int:
     """The last generation that was used of an address; 0 before the first."""
-    column = t.generations.c
-    return connection.execute(select(column.generation).where(column.address == str(address))).scalar() or 0
+    return connection.execute(sql.GENERATION, {"its_address": str(address)}).scalar() or 0
 
 
 def count_up(connection: Connection) -> None:
     """What is recorded has changed: the serial moves."""
-    connection.execute(update(t.meta).values(serial=t.meta.c.serial + 1))
+    connection.execute(sql.COUNT_UP)
 
 
 def put_rank(connection: Connection, name: str, status: RankStatus) -> None:
@@ -353,9 +342,9 @@ def put_rank(connection: Connection, name: str, status: RankStatus) -> None:
         "mounted": list(status.mounted),
         "confinement": status.confinement,
     }
-    changed = connection.execute(update(t.rank_status).where(t.rank_status.c.name == name).values(values))
+    changed = connection.execute(sql.CHANGE_RANK_STATUS, {"its_name": name, **values})
     if not changed.rowcount:
-        connection.execute(insert(t.rank_status).values(name=name, **values))
+        connection.execute(sql.ADD_RANK_STATUS, {"name": name, **values})
 
 
 def seen_values(seen: Readiness) -> dict[str, Any]:
@@ -370,9 +359,9 @@ def seen_values(seen: Readiness) -> dict[str, Any]:
 
 def put_node(connection: Connection, name: str, values: Mapping[str, Any]) -> None:
     """Write columns of what is known of a node; the others keep their values."""
-    changed = connection.execute(update(t.node_status).where(t.node_status.c.name == name).values(**values))
+    changed = connection.execute(sql.CHANGE_NODE_STATUS, {"its_name": name, **values})
     if not changed.rowcount:
-        connection.execute(insert(t.node_status).values(name=name, **values))
+        connection.execute(sql.ADD_NODE_STATUS, {"name": name, **values})
 
 
 def prune(connection: Connection, keep: int) -> None:
@@ -385,17 +374,12 @@ def prune(connection: Connection, keep: int) -> None:
 
 def holders(connection: Connection, node: str, wanted: Iterable[int]) -> dict[int, str]:
     """Who holds which of `wanted`."""
-    held = t.reserved_blocks.c
-    rows = connection.execute(
-        select(held.block, held.reservation).where(
-            held.node == str(Address(NODE, node)), held.block.in_(list(wanted))
-        )
-    )
+    asked = {"its_node": str(Address(NODE, node)), "its_blocks": list(wanted)}
+    rows = connection.execute(sql.BLOCK_HOLDERS, asked)
     return {row.block: row.reservation for row in rows}
 
 
 def held_by(connection: Connection, reservation: Address) -> set[tuple[str, int]]:
     """What a reservation holds: (node, block)."""
-    held = t.reserved_blocks.c
-    rows = connection.execute(select(held.node, held.block).where(held.reservation == str(reservation)))
+    rows = connection.execute(sql.HELD_BLOCKS, {"its_address": str(reservation)})
     return {(Address.parse(row.node).name, row.block) for row in rows}

@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Engine, insert, select, update
+from sqlalchemy import Connection, Engine, select
 from sqlalchemy.exc import IntegrityError
 
 from declarative.state import Address, Intent, RankStatus, Readiness, Record, State
-from declarative.store import by_hand, history, intents, lock, rows
+from declarative.store import by_hand, intents, lock, rows
+from declarative.store import statements as sql
 from declarative.store import tables as t
 from declarative.store.check import Held
 from declarative.store.database import plain, reading, writing
@@ -101,7 +102,6 @@ class Writer:
                 "inputs": plain(inputs),
                 "needs": sorted(map(str, needs)),
                 "begun_at": self._clock(),
-                **history.who(),
             }
             if op in earlier:
                 return intents.take_up(connection, earlier[op], values)
@@ -112,18 +112,7 @@ class Writer:
                 intents.name_is_free(connection, address, generation)
                 rows.raise_generation(connection, address, generation, generation - 1)
                 rows.forget_status(connection, address)
-            key = history.next_id(connection)
-            connection.execute(
-                insert(t.operations).values(
-                    id=key,
-                    op=op,
-                    address=str(address),
-                    generation=generation,
-                    token=its_token,
-                    **values,
-                )
-            )
-            return intents.intent_at(connection, key)
+            return intents.begin(connection, op, address, (generation, its_token), values)
 
     @resumed
     def finish(
@@ -166,15 +155,11 @@ class Writer:
 
     def _close(self, connection: Connection, intent: Intent, result: str, error: str | None = None) -> bool:
         """Whether it was open until now; False if it had ended in the same way."""
-        journal = t.operations.c
-        ended = connection.execute(
-            update(t.operations)
-            .where(journal.id == intent.id, journal.ended_at.is_(None))
-            .values(ended_at=self._clock(), result=result, error=error and error[:ERROR_LENGTH])
-        )
-        if ended.rowcount:
+        its = {"its_id": intent.id}
+        end = {"ended_at": self._clock(), "result": result, "error": error and error[:ERROR_LENGTH]}
+        if connection.execute(sql.CLOSE_OPERATION, {**its, **end}).rowcount:
             return True
-        before = connection.execute(select(journal.result).where(journal.id == intent.id)).scalar()
+        before = connection.execute(sql.RESULT, its).scalar()
         if before == result:
             return False
         raise StateError(
@@ -183,12 +168,8 @@ class Writer:
 
     def _supersede(self, connection: Connection, address: Address) -> None:
         # What is gone has no other outcome any more.
-        journal = t.operations.c
-        connection.execute(
-            update(t.operations)
-            .where(journal.address == str(address), journal.ended_at.is_(None))
-            .values(ended_at=self._clock(), result="superseded")
-        )
+        end = {"ended_at": self._clock(), "result": "superseded"}
+        connection.execute(sql.SUPERSEDE_OPERATIONS, {"its_address": str(address), **end})
 
     # ------------------------------------------------------------------------------------ blocks
 
@@ -213,17 +194,9 @@ class Writer:
                 raise _double_booking(record.address, node, taken)
             rows.put(connection, record)
             try:
-                connection.execute(
-                    insert(t.reserved_blocks),
-                    [
-                        {
-                            "node": str(Address(rows.NODE, node)),
-                            "block": block,
-                            "reservation": str(record.address),
-                        }
-                        for block in wanted
-                    ],
-                )
+                text = str(Address(rows.NODE, node))
+                held = [{"node": text, "block": b, "reservation": str(record.address)} for b in wanted]
+                connection.execute(sql.ADD_BLOCKS, held)
             except IntegrityError as error:
                 raise _double_booking(record.address, node, {}) from error
             rows.put_node(connection, node, {"idle_since": None})
