@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 from declarative.provider import PermanentError, PermanentKind
 
 if TYPE_CHECKING:
-    import asyncssh  # else with the first key: to find its libraries it runs the linker
+    # Else with the first key. Not asyncssh, which takes ten times as long to load: whoever makes the first
+    # nodes of a state would wait for it.
+    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 KIND = b"ssh-ed25519"
-_SEED_AS_PKCS8 = bytes.fromhex("302e020100300506032b657004220420")
-"""What stands before the 32 bytes of an Ed25519 key's seed (RFC 8410)."""
 _PURPOSE = b"fleetform host key\0"
 _LINE = 70
 
@@ -41,33 +41,31 @@ class Login:
 
     def __init__(self, path: Path) -> None:
         """`PermanentError` if it cannot be read, or is encrypted."""
-        import asyncssh
-
         self.path = path
         try:
-            key = asyncssh.import_private_key(path.read_bytes())
+            secret, self.public = _read(path.read_bytes())
         except OSError as error:
             summary = f"the private key {path} cannot be read: {error.strerror}"
             raise PermanentError(PermanentKind.AUTH, summary, about="identity_file") from error
-        except asyncssh.KeyImportError as error:
-            if "passphrase" in str(error).lower():
-                summary = f"the private key {path} has a passphrase"
-                hint = "name one without: it is used when nobody is there to type"
-            else:
-                summary = f"{path} is no private key: {error}"
-                hint = None
+        except TypeError as error:  # the library's word for a password that is missing
+            summary = f"the private key {path} has a passphrase"
+            hint = "name one without: it is used when nobody is there to type"
             raise PermanentError(PermanentKind.AUTH, summary, about="identity_file", hint=hint) from error
-        self._secret = hashlib.sha256(key.export_private_key("pkcs8-der")).digest()
-        self.public = _words(key)
-        self.fingerprint = key.get_fingerprint()
+        except ValueError as error:
+            summary = f"{path} is no private key that can be read"
+            hint = "name the private half of a pair, as OpenSSH or as PEM"
+            raise PermanentError(PermanentKind.AUTH, summary, about="identity_file", hint=hint) from error
+        self._secret = hashlib.sha256(secret).digest()
+        blob = base64.b64decode(self.public.split()[1])
+        self.fingerprint = f"SHA256:{base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip('=')}"
 
     def host_key(self, name: str) -> HostKey:
         """The key of the host of that name: always the same."""
-        import asyncssh
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         seed = hmac.digest(self._secret, _PURPOSE + name.encode(), "sha256")
-        key = asyncssh.import_private_key(_SEED_AS_PKCS8 + seed)
-        return HostKey(_openssh(seed, key.public_data), _words(key))
+        key = Ed25519PrivateKey.from_private_bytes(seed)
+        return HostKey(_openssh(seed, key.public_key().public_bytes_raw()), _words(key))
 
 
 def make(path: Path) -> bool:
@@ -83,13 +81,15 @@ def make(path: Path) -> bool:
 
 
 def _make(path: Path) -> bool:
-    import asyncssh
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+    key = Ed25519PrivateKey.generate()
+    text = _openssh(key.private_bytes_raw(), key.public_key().public_bytes_raw())
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(asyncssh.generate_private_key("ssh-ed25519", comment="fleetform").export_private_key())
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         try:
@@ -101,14 +101,33 @@ def _make(path: Path) -> bool:
         Path(name).unlink()
 
 
-def _words(key: asyncssh.SSHKey) -> str:
-    return " ".join(key.export_public_key().decode().split()[:2])
+def _read(data: bytes) -> tuple[bytes, str]:
+    """The private half as PKCS #8, and the public one as OpenSSH writes it.
+
+    `TypeError` for a key with a passphrase, `ValueError` for what is none of SSH.
+    """
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization as form
+
+    own = b"-----BEGIN OPENSSH PRIVATE KEY-----" in data
+    load = form.load_ssh_private_key if own else form.load_pem_private_key
+    try:
+        key = load(data, None)
+        words = _words(key)
+    except UnsupportedAlgorithm as error:
+        raise ValueError(str(error)) from error
+    return key.private_bytes(form.Encoding.DER, form.PrivateFormat.PKCS8, form.NoEncryption()), words
 
 
-def _openssh(seed: bytes, public: bytes) -> str:
+def _words(key: PrivateKeyTypes) -> str:
+    from cryptography.hazmat.primitives import serialization as form
+
+    found = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
+    return " ".join(found.decode().split()[:2])
+
+
+def _openssh(seed: bytes, point: bytes) -> str:
     """OpenSSH's format, byte for byte the same each time: libraries put random bytes into it."""
-    # `public` is the kind and the point, each with its length before it.
-    point = public[-32:]
     check = hashlib.sha256(point).digest()[:4]
     inner = check + check + _text(KIND) + _text(point) + _text(seed + point) + _text(b"")
     inner += bytes(range(1, 1 + -len(inner) % 8))
