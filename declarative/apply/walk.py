@@ -8,9 +8,10 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
+from queue import Empty, Queue
 from typing import Protocol
 
 from declarative.apply.failover import Failover, Move, Verdict
@@ -80,18 +81,22 @@ def walk(
     some done again, as other ones than they were, and add others; the results of those come last.
     """
     run = _Walk(actions, listener, failover)
+    ended: Queue[Future[None]] = Queue()
     with ThreadPoolExecutor(max_workers=parallelism, thread_name_prefix="apply") as pool:
         running: dict[Future[None], Action] = {}
         while run.ready or running:
             while run.ready and len(running) < parallelism and not stopping.is_set():
                 action = run.next()
-                running[pool.submit(perform, action)] = action
+                future = pool.submit(perform, action)
+                running[future] = action
+                future.add_done_callback(ended.put)
             if not running:
                 break
-            # A time limit, so that a signal's handler gets its turn.
-            done, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
-            for future in done:
-                run.finish(running.pop(future), future.exception())
+            try:
+                future = ended.get(timeout=0.2)  # a signal's handler gets its turn
+            except Empty:
+                continue
+            run.finish(running.pop(future), future.exception())
     return run.results()
 
 
