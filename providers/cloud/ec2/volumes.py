@@ -12,9 +12,10 @@ from declarative.resource import VOLUME_ID
 from declarative.state import Address, Record
 from providers.cloud import marks
 from providers.cloud.account import gibibytes, look_up, waits
+from providers.cloud.adopted import sized, was_adopted
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import Account, made_id
-from providers.cloud.ec2.adopted import adopted, let_go, sized, was_adopted
+from providers.cloud.ec2.adopted import adopted, let_go
 from providers.cloud.ec2.answers import Volume
 from providers.cloud.ec2.region import Region, tagged
 
@@ -146,7 +147,7 @@ class Volumes:
             if made.inputs.get(key) != inputs.get(key):
                 summary = f"{have.address}: `{key}` cannot be changed in place"
                 raise PermanentError(PermanentKind.INVALID, summary, about=key)
-        size, before = (sized(have.address, found, volume) for found in (inputs, made.inputs))
+        size, before = (sized(have.address, found, volume.size) for found in (inputs, made.inputs))
         if size < before:
             was = made.inputs.get("size", f"{volume.size}GB")
             summary = f"{have.address}: its size cannot go down from {was} to {inputs['size']}"
@@ -177,7 +178,7 @@ class Volumes:
             there = [(self._account.region(v.region), v) for v in found]
         for region, volume in there:
             self._check_free(region, volume, have.address)
-            if VOLUME_ID in have.inputs or was_adopted(volume):
+            if VOLUME_ID in have.inputs or was_adopted(volume.tags, volume.id):
                 let_go(region, volume)
                 continue
             try:

@@ -1,0 +1,91 @@
+"""Volumes that somebody else made: taken on by their ids, let go again, and never deleted.
+
+What is ours of them are our tags and those that the user declares. Their name stays theirs. Here stands what
+is the same in all clouds; each driver looks at its disk, and writes on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from declarative.provider import PermanentError, PermanentKind
+from declarative.resource import VOLUME_ID
+from declarative.state import Address
+from providers.cloud import marks
+from providers.cloud.account import Account, gibibytes
+from providers.cloud.marks import Mark
+
+
+def absent(mark: Mark, where: str, hint: str) -> PermanentError:
+    """The fault of a volume that is not there; `hint` says what else it may be called, or where it may be."""
+    summary = f"{mark.address}: there is no volume `{mark.inputs[VOLUME_ID]}` in {where}"
+    return PermanentError(PermanentKind.NOT_FOUND, summary, about=VOLUME_ID, hint=hint)
+
+
+def is_free(account: Account, mark: Mark, tags: Mapping[str, str], made: str) -> bool:
+    """Whether nobody has the volume `made`, by its tags; False if an earlier try took it for this very
+    address, `PermanentError` if it is another's.
+    """
+    owner, token = tags.get(marks.OWNER), tags.get(marks.TOKEN)
+    if owner is None or (owner, token) == (account.owner, mark.token):
+        return owner is None
+    whose = "this state" if owner == account.owner else f"another state (lineage {owner})"
+    summary = f"{mark.address}: {made} is {tags.get(marks.ADDRESS, 'a volume')} of {whose}"
+    hint = "take it out of that one first"
+    raise PermanentError(PermanentKind.CONFLICT, summary, about=VOLUME_ID, hint=hint)
+
+
+def check(
+    mark: Mark, made: str, *, size: int, kind: str | None, **places: tuple[str | None, str | None]
+) -> None:
+    """`PermanentError` if the volume is not as large (GiB), of the type, or where it is declared.
+
+    `places`: by their field in the YAML, where it is to be and where it is: None where nobody says it.
+    """
+    inputs = mark.inputs
+    asked = inputs.get("size")
+    said: dict[str, tuple[object, object]] = {
+        **places,
+        "size": (gibibytes(mark.address, asked) if asked else size, size),
+        "volume_type": (inputs.get("volume_type") or kind, kind),
+    }
+    for field, (wanted, has) in said.items():
+        if wanted == has:
+            continue
+        unit = "GB" if field == "size" else ""
+        word = "zone" if field == "availability_zone" else field
+        summary = f"{mark.address}: the `{field}` of {made} is {has}{unit}, and not {wanted}{unit}"
+        hint = f"write `{field}: {has}{unit}`"
+        if wanted is None:
+            summary = f"{mark.address}: {made} is in {has}, and its {word} is not declared"
+        elif has is None:
+            summary = f"{mark.address}: {made} is in no {word}, and not in {wanted}"
+            hint = f"leave `{field}` out"
+        raise PermanentError(PermanentKind.INVALID, summary, about=field, hint=hint)
+
+
+def was_adopted(tags: Mapping[str, str], made: str) -> bool:
+    """Whether the volume's own tags say so."""
+    return VOLUME_ID in marks.read(tags, made).inputs
+
+
+def taken_on(have: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
+    """All tags of a volume once it is ours: what nobody reads of an older mark goes."""
+    return {**{key: value for key, value in have.items() if not key.startswith(marks.OURS)}, **ours}
+
+
+def users(tags: Mapping[str, str], made: str) -> list[str]:
+    """The tags on an adopted volume that its own mark says are declared."""
+    return [key for key in marks.read(tags, made).inputs.get("tags") or {} if key in tags]
+
+
+def left(tags: Mapping[str, str], made: str) -> dict[str, str]:
+    """The tags that stay on an adopted volume when it is let go: those that are neither ours nor declared."""
+    gone = set(users(tags, made))
+    return {k: v for k, v in tags.items() if k not in gone and not k.startswith(marks.OURS)}
+
+
+def sized(address: Address, inputs: Mapping[str, Any], size: int) -> int:
+    """The size in GiB that inputs ask for; what an adopted volume has, where they say nothing."""
+    return size if VOLUME_ID in inputs and "size" not in inputs else gibibytes(address, inputs.get("size"))
