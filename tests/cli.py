@@ -141,10 +141,10 @@ class Project:
         self.run("state", "check")
 
 
-def ended(process: subprocess.Popen, code: int | None = 0, patience: float = PATIENCE) -> Done:
+def ended(process: subprocess.Popen, code: int | None = 0, patience: float | None = None) -> Done:
     """Wait for a command's end, and hold it to its exit code."""
     try:
-        out, err = process.communicate(timeout=patience)
+        out, err = process.communicate(timeout=PATIENCE if patience is None else patience)
     except subprocess.TimeoutExpired:
         process.kill()
         out, err = process.communicate()

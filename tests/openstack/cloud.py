@@ -17,7 +17,8 @@ IMAGE = "debian-12"
 FLAVOR = "m1.tiny"
 CREDENTIALS = {"username": "FLEETFORM_TEST_USER", "password": "FLEETFORM_TEST_PASSWORD"}
 SECRETS = {"FLEETFORM_TEST_USER": "demo", "FLEETFORM_TEST_PASSWORD": "secret"}
-OPTIONS: dict[str, Any] = {"project": "demo", "ssh_config": "/dev/null"}
+OPTIONS: dict[str, Any] = {"project": "demo", "network": "shared", "ssh_config": "/dev/null"}
+"""Machines have networks beside it, which come and go: see `machines`."""
 ASKED_FOR = os.environ.get("FLEETFORM_OPENSTACK") == "1"
 WHY_NOT = "FLEETFORM_OPENSTACK is not 1: see tests/openstack/README.md"
 
