@@ -107,6 +107,20 @@ def test_a_cloud_that_cannot_adopt_says_so():
     assert (caught.value.kind, caught.value.about) == (PermanentKind.INVALID, "volume_id")
 
 
+def test_what_a_cloud_has_not_the_plan_says():
+    """Of a fleet's reservation once."""
+    nodes = {Address("node", f"gpu-{i}"): {"fleet": "gpu", "reservation": "cr-1"} for i in range(3)}
+    wanted = {**nodes, Address("node", "cpu-0"): {"fleet": "cpu"}, VOLUME.address: {"volume_id": "vol-2"}}
+    found = cloud(Parts()).check(wanted)
+    assert [(f.summary.split(":")[0], f.about) for f in found] == [
+        ("node/gpu-0", "reservation"),
+        (str(VOLUME.address), "volume_id"),
+    ]
+    able = cloud(Parts())
+    able.ADOPTS = able.RESERVES = True
+    assert able.check(wanted) == []
+
+
 @pytest.mark.parametrize(
     ("code", "sudo", "kind", "hint"),
     [

@@ -3,6 +3,7 @@ request or its answer.
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -331,6 +332,8 @@ def test_a_volume_is_adopted_and_let_go_as_it_was(fleet, theirs):
     grown = {**disk.inputs, "size": "4GB"}
     fleet.provider.update(disk, "0" * 32, grown)
     assert region.volume(made).size == 4
+    with pytest.raises(PermanentError, match="has a tag `team` of its own"):
+        fleet.provider.update(disk, "0" * 32, {**grown, "tags": {"by": "us", "team": "new"}})
     stranger = replace(disk, inputs={k: v for k, v in grown.items() if k != "volume_id"})
     fleet.provider.delete(stranger)
     assert region.volume(made).tags == {"Name": "theirs", "team": "old"}
@@ -350,14 +353,18 @@ def test_a_volume_is_adopted_and_let_go_as_it_was(fleet, theirs):
         ({"zone": "us-east-1c"}, "invalid", "`availability_zone` of .* is us-east-1a", "us-east-1a"),
         ({"zone": None}, "invalid", "its zone is not declared", "availability_zone: us-east-1a"),
         ({"volume_type": "gp3"}, "invalid", "`volume_type` of .* is gp2", "write `volume_type: gp2`"),
+        ({"tags": {"team": "new"}}, "invalid", "has a tag `team` of its own", "leave `team` out"),
     ],
-    ids=["gone", "no id", "size", "zone", "no zone", "type"],
+    ids=["gone", "no id", "size", "zone", "no zone", "type", "own tag"],
 )
 def test_what_is_adopted_has_to_be_what_is_declared(fleet, theirs, inputs, kind, words, hint):
-    """Else nothing is written on it."""
+    """It is said with the plan, and else nothing is written on it."""
     made, region = theirs
     zone = inputs.get("zone", ZONE)
     more = {key: value for key, value in inputs.items() if key != "zone"}
+    wanted = {"region": REGION, "volume_id": made, **({"zone": zone} if zone else {}), **more}
+    found = fleet.provider.check({Address("volume", "data-0"): wanted})
+    assert [hint in str(fault.hint) for fault in found if re.search(words, fault.summary)] == [True]
     with pytest.raises(PermanentError, match=words) as caught:
         fleet.create("volume", "data-0", zone, **{"volume_id": made, **more})
     assert caught.value.kind is PermanentKind(kind)
@@ -370,6 +377,9 @@ def test_a_volume_has_one_address(ec2, tmp_path, fleet, theirs):
     made, _ = theirs
     disk = fleet.create("volume", "data-0", ZONE, volume_id=made)
     other = Fleet(ec2.port, tmp_path, "another lineage")
+    wanted = {Address("volume", "data-1"): {"region": REGION, "zone": ZONE, "volume_id": made}}
+    # With a plan, what this state has may be let go by then.
+    assert [len(who.provider.check(wanted)) for who in (fleet, other)] == [0, 1]
     for who, whose in (fleet, "this state"), (other, "another state"):
         with pytest.raises(PermanentError, match=f"volume/data-0 of {whose}") as caught:
             who.create("volume", "data-1", ZONE, volume_id=made)

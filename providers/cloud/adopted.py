@@ -25,11 +25,16 @@ def absent(mark: Mark, where: str, hint: str) -> PermanentError:
 
 def is_free(account: Account, mark: Mark, tags: Mapping[str, str], made: str) -> bool:
     """Whether nobody has the volume `made`, by its tags; False if an earlier try took it for this very
-    address, `PermanentError` if it is another's.
+    address, `PermanentError` if it is another's, or has a tag of its own that is declared.
+
+    A mark without a token is that of a plan: what this state has, it may let go of before.
     """
     owner, token = tags.get(marks.OWNER), tags.get(marks.TOKEN)
-    if owner is None or (owner, token) == (account.owner, mark.token):
-        return owner is None
+    if owner is None:
+        check_tags(mark.address, mark.inputs, {}, tags, made)
+        return True
+    if owner == account.owner and token == (mark.token or token):
+        return False
     whose = "this state" if owner == account.owner else f"another state (lineage {owner})"
     summary = f"{mark.address}: {made} is {tags.get(marks.ADDRESS, 'a volume')} of {whose}"
     hint = "take it out of that one first"
@@ -63,6 +68,26 @@ def check(
             summary = f"{mark.address}: {made} is in no {word}, and not in {wanted}"
             hint = f"leave `{field}` out"
         raise PermanentError(PermanentKind.INVALID, summary, about=field, hint=hint)
+
+
+def check_tags(
+    address: Address,
+    inputs: Mapping[str, Any],
+    before: Mapping[str, Any],
+    tags: Mapping[str, str],
+    made: str,
+) -> None:
+    """`PermanentError` if a tag of the volume's own would be overwritten, and be gone once it is let go.
+
+    `before` are the inputs whose tags are on it already.
+    """
+    if VOLUME_ID not in inputs:
+        return
+    added = set(inputs.get("tags") or {}) - set(before.get("tags") or {})
+    for key in sorted(added & tags.keys()):
+        summary = f"{address}: {made} has a tag `{key}` of its own, which stays as it is"
+        hint = f"leave `{key}` out of `tags`"
+        raise PermanentError(PermanentKind.INVALID, summary, about="tags", hint=hint)
 
 
 def was_adopted(tags: Mapping[str, str], made: str) -> bool:

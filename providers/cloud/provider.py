@@ -13,6 +13,7 @@ from declarative.provider import (
     LogEnd,
     PermanentError,
     PermanentKind,
+    ProviderError,
     Terminal,
     Thing,
     TransientError,
@@ -136,14 +137,24 @@ class Cloud:
                 return self._nodes.create(address, token, inputs)
             case "volume":
                 if VOLUME_ID in inputs and not self.ADOPTS:
-                    summary = f"{address}: volumes of this cloud cannot be adopted yet"
-                    hint = "remove `volume_id`, and write `size`: then one is made"
-                    raise PermanentError(PermanentKind.INVALID, summary, about=VOLUME_ID, hint=hint)
+                    raise self._unadopted(address)
                 return self._volumes.create(address, token, inputs)
             case "attachment":
                 return self._attachments.create(address, token, inputs, needs)
             case _:
                 raise PermanentError(PermanentKind.INVALID, f"{address} is no thing", about=str(address))
+
+    def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
+        """See `provider.Checks`: what this cloud has not. Of a fleet it is said once."""
+        asked = () if self.RESERVES else reversed(list(wanted.items()))
+        reserved = {i.get("fleet"): a for a, i in asked if i.get("reservation")}
+        theirs = [a for a, i in wanted.items() if VOLUME_ID in i and not self.ADOPTS]
+        return [*map(self._unreserved, reserved.values()), *map(self._unadopted, theirs)]
+
+    def _unadopted(self, address: Address) -> PermanentError:
+        summary = f"{address}: volumes of this cloud cannot be adopted yet"
+        hint = "remove `volume_id`, and write `size`: then one is made"
+        return PermanentError(PermanentKind.INVALID, summary, about=VOLUME_ID, hint=hint)
 
     def _unreserved(self, address: Address) -> PermanentError:
         summary = f"{address}: the driver `{self._config.driver}` has no capacity reservations"

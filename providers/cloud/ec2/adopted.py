@@ -15,6 +15,14 @@ from providers.cloud.marks import Mark
 
 def adopted(account: Account, region: Region, mark: Mark) -> Volume:
     """The volume that is named, with our tags; `PermanentError` where it is not what is declared."""
+    volume, free = seen(account, region, mark)
+    if free:
+        region.tag(volume.id, account.tags(mark))
+    return volume
+
+
+def seen(account: Account, region: Region, mark: Mark) -> tuple[Volume, bool]:
+    """The volume that is named, and whether it is still to be taken; faults are those of `adopted`."""
     made = str(mark.inputs[VOLUME_ID])
     volume = region.volume(made) if re.fullmatch(r"vol-[0-9a-f]{4,32}", made) else None
     if volume is None or volume.state in ("deleting", "deleted"):
@@ -22,9 +30,7 @@ def adopted(account: Account, region: Region, mark: Mark) -> Volume:
     free = is_free(account, mark, volume.tags, made)
     zone = (mark.inputs.get("zone"), volume.zone)
     check(mark, made, size=volume.size, kind=volume.type, availability_zone=zone)
-    if free:
-        region.tag(made, account.tags(mark))
-    return volume
+    return volume, free
 
 
 def let_go(region: Region, volume: Volume) -> None:

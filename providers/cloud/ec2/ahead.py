@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -11,7 +10,8 @@ from declarative.diagnostic import suggest
 from declarative.provider import PermanentError, PermanentKind
 from declarative.resource import VOLUME_ID
 from declarative.state import Address
-from providers.cloud.ec2 import answers
+from providers.cloud import ahead
+from providers.cloud.ec2 import adopted, answers
 from providers.cloud.ec2.account import Account
 from providers.cloud.ec2.codes import HINTS
 from providers.cloud.ec2.nodes import Nodes
@@ -21,9 +21,6 @@ from providers.cloud.ec2.volumes import Volumes
 KIND = ("zone", "instance_type", "spot", "reservation")
 """Inputs of a node by which the conditions differ under which it is made."""
 LEAST_PAGE = 5
-AT_ONCE = 8
-"""Questions under way at a time."""
-CHANGING = (PermanentKind.NO_CAPACITY, PermanentKind.QUOTA)
 
 Wanted = Mapping[Address, Mapping[str, Any]]
 
@@ -40,23 +37,7 @@ def faults(account: Account, nodes: Nodes, volumes: Volumes, wanted: Wanted) -> 
         probes.append(partial(_probe, region))
         here = {a: inputs for a, inputs in wanted.items() if inputs.get("region") == name}
         looks += _looks(account, nodes, volumes, region, here)
-    found: dict[str, PermanentError] = {}
-    # Side by side: each takes as long as the way there and back.
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="ahead") as pool:
-        try:
-            let_in, seen = ([pool.submit(look) for look in part] for part in (probes, looks))
-            for future in let_in:
-                future.result()
-            for future in seen:
-                try:
-                    future.result()
-                except PermanentError as error:
-                    # Who may make it need not be let look at it.
-                    if error.kind not in CHANGING and "UnauthorizedOperation" not in error.summary:
-                        found.setdefault(error.summary, error)
-        finally:
-            pool.shutdown(cancel_futures=True)
-    return list(found.values())
+    return ahead.found(probes, looks, "UnauthorizedOperation")
 
 
 def _probe(region: Region) -> None:
@@ -75,8 +56,10 @@ def _looks(
         yield partial(nodes.conditions, region, inputs)
     disks = {a: i for a, i in wanted.items() if a.kind == "volume"}
     for address, inputs in disks.items():
-        look = volumes.zone if VOLUME_ID in inputs else volumes.ahead
-        yield partial(look, region.name, address, inputs)
+        if VOLUME_ID in inputs:
+            yield partial(adopted.seen, account, region, account.mark(address, "", inputs))
+        else:
+            yield partial(volumes.ahead, region.name, address, inputs)
     zones = {str(inputs["zone"]): str(address) for address, inputs in disks.items() if inputs.get("zone")}
     if zones:
         yield partial(_zones, region, zones)

@@ -12,7 +12,7 @@ from declarative.resource import VOLUME_ID
 from declarative.state import Address, Record
 from providers.cloud import marks
 from providers.cloud.account import gibibytes, look_up, waits
-from providers.cloud.adopted import sized, was_adopted
+from providers.cloud.adopted import check_tags, sized, was_adopted
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import Account, made_id
 from providers.cloud.ec2.adopted import adopted, let_go
@@ -147,6 +147,7 @@ class Volumes:
             if made.inputs.get(key) != inputs.get(key):
                 summary = f"{have.address}: `{key}` cannot be changed in place"
                 raise PermanentError(PermanentKind.INVALID, summary, about=key)
+        check_tags(have.address, inputs, made.inputs, volume.tags, volume.id)
         size, before = (sized(have.address, found, volume.size) for found in (inputs, made.inputs))
         if size < before:
             was = made.inputs.get("size", f"{volume.size}GB")

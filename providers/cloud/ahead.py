@@ -1,0 +1,38 @@
+"""What would keep a plan from being carried out, asked for side by side: see `provider.Checks`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from declarative.provider import PermanentError, PermanentKind
+
+AT_ONCE = 8
+"""Questions under way at a time."""
+CHANGING = (PermanentKind.NO_CAPACITY, PermanentKind.QUOTA)
+
+Look = Callable[[], object]
+
+
+def found(probes: Iterable[Look], looks: Iterable[Look], passes: str) -> list[PermanentError]:
+    """The faults of `looks`, each once.
+
+    One of a probe is raised, as of the credentials, the clock or the way there: nothing else is seen then.
+    `passes` is in the fault of a look that the user may not take: who may make a thing need not be let look.
+    """
+    faults: dict[str, PermanentError] = {}
+    # Side by side: each takes as long as the way there and back.
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="ahead") as pool:
+        try:
+            let_in, seen = ([pool.submit(look) for look in part] for part in (probes, looks))
+            for future in let_in:
+                future.result()
+            for future in seen:
+                try:
+                    future.result()
+                except PermanentError as error:
+                    if error.kind not in CHANGING and passes not in error.summary:
+                        faults.setdefault(error.summary, error)
+        finally:
+            pool.shutdown(cancel_futures=True)
+    return list(faults.values())
