@@ -141,3 +141,44 @@ def test_killed_again_and_again(project, cloud):
     project.run("destroy", "--auto-approve", env=ENV)
     left_over = json.dumps([cloud.servers, cloud.volumes, cloud.pairs])
     assert left_over == "[{}, {}, {}]"
+
+
+def test_a_volume_is_adopted_and_stays(project, cloud):
+    """What it is not, the plan says. Killed when it was taken on, and when it was let go, it is as it was."""
+    own = {"team": "theirs"}
+    made = cloud.make_volume({}, {"volume": {"name": "results", "size": 3, "metadata": own}})[1]["volume"]
+    made["status"] = "available"
+    data = volume("data", backend="stack", region=REGION, volume_id=made["id"], size="2GB")
+    project.declare(backend(cloud), data)
+    plan = project.run("plan", code=1, env=ENV)
+    assert "write `size: 3GB`" in plan.out + plan.err
+    data = {**data, "size": "3GB", "tags": {"by": "us"}}
+    doomed: list[subprocess.Popen] = []
+    armed, started = [False], threading.Event()
+
+    def kill(method, path):
+        if not armed[0] or method not in ("POST", "PUT") or not path.endswith("/metadata"):
+            return None
+        armed[0] = False
+        started.wait(60)
+        os.kill(doomed[-1].pid, signal.SIGKILL)
+        return "lost"
+
+    def killed():
+        started.clear()
+        armed[0] = True
+        doomed.append(project.start("apply", "--auto-approve", env=ENV))
+        started.set()
+        assert ended(doomed[-1], None).code == -signal.SIGKILL
+
+    cloud.rules.append(kill)
+    project.declare(backend(cloud), data)
+    killed()
+    project.apply(env=ENV)
+    assert made["metadata"].items() >= {**own, "by": "us", "fleetform:address": "volume/data"}.items()
+    assert project.run("plan", "--json", env=ENV).json["result"] == "none"
+    project.declare(backend(cloud))
+    killed()
+    project.apply(env=ENV)
+    assert (cloud.volumes, made["metadata"], made["name"]) == ({made["id"]: made}, own, "results")
+    project.run("state", "check", env=ENV)

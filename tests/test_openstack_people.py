@@ -156,6 +156,19 @@ def test_what_names_nothing_is_said(cloud, stack, settings, inputs, words, about
     assert (cloud.servers, cloud.pairs) == ({}, {})
 
 
+def test_what_a_plan_would_meet_is_said_with_it(cloud, stack):
+    """Each fault once, and nothing else where nobody is let in."""
+    wanted = {Address("node", f"gpu-{i}"): NODE for i in range(3)}
+    wanted |= {Address("volume", "data"): {"region": REGION, "zone": "az-7", "size": "1GB"}}
+    there = stack(image={"*": "debian-99"}, **options(network="nope"))
+    words = [" ".join(fault.summary.split()[:4]) for fault in there.check(wanted)]
+    assert words == ["there is no image", "there is no network", "there is no zone"]
+    assert stack().check({Address("node", "gpu-0"): NODE}) == []
+    with pytest.raises(PermanentError, match="requires authentication"):
+        stack(**options(project="nope")).check(wanted)
+    assert (cloud.servers, cloud.volumes, cloud.pairs) == ({}, {}, {})
+
+
 def test_several_networks_and_none_named_is_said_with_their_names(cloud, stack):
     """Nova would say 409, and not which. One that is named is taken, by its name or id."""
     cloud.networks.append({"id": "2" * 32, "name": "other", "router:external": False})

@@ -8,6 +8,7 @@ seen in tests/openstack, where the same suite runs against that one.
 
 from __future__ import annotations
 
+import ast
 import json
 import random
 import re
@@ -280,7 +281,8 @@ class SmallCloud(ThreadingHTTPServer):
             "name": asked["name"],
             "status": "creating",
             "size": asked["size"],
-            "availability_zone": self.disk_zones[0],
+            "volume_type": asked.get("volume_type", "lvm"),
+            "availability_zone": asked.get("availability_zone", self.disk_zones[0]),
             "metadata": dict(asked["metadata"]),
             "created_at": f"2026-01-01T00:00:00.{len(self.asked):06}",
             "attachments": [],
@@ -288,18 +290,24 @@ class SmallCloud(ThreadingHTTPServer):
         return 202, {"volume": self.volumes[made]}
 
     def list_volumes(self, query: dict[str, str], _: Any) -> tuple[int, Json]:
-        found = [v for v in self.volumes.values() if query.get("name", v["name"]) == v["name"]]
+        told = ast.literal_eval(query.get("metadata", "{}")).items()
+        found = [self._shown(v) for v in self.volumes.values() if told <= v["metadata"].items()]
         return 200, json.loads(json.dumps(self._paged("volumes", found, query)))
+
+    def _shown(self, volume: Json) -> Json:
+        """With what cinder notes itself of one that a server had, as if it were the user's."""
+        noted = {"readonly": "False"} if volume.get("_had") else {}
+        return {**volume, "metadata": {**noted, **volume["metadata"]}}
 
     def get_volume(self, made: str, _query: Any, _body: Any) -> tuple[int, Json]:
         volume = self._of(self.volumes, made, "Volume")
-        seen = json.loads(json.dumps({"volume": volume}))
+        seen = json.loads(json.dumps({"volume": self._shown(volume)}))
         match volume["status"]:
             case "creating":
                 volume["status"] = "available"
             case "reserved":
                 held = {"server_id": volume.pop("_for"), "device": "/dev/vdb"}
-                volume.update(status="in-use", attachments=[held])
+                volume.update(status="in-use", attachments=[held], _had=True)
             case "detaching":
                 volume.update(status="available", attachments=[])
             case "extending":
@@ -349,6 +357,13 @@ class SmallCloud(ThreadingHTTPServer):
     def set_metadata(self, api: str, made: str, _: Any, body: Json) -> tuple[int, Json]:
         things = self.servers if api == "compute/servers" else self.volumes
         self._of(things, made, "Thing")["metadata"].update(body["metadata"])
+        return 200, body
+
+    def get_metadata(self, made: str, _query: Any, _body: Any) -> tuple[int, Json]:
+        return 200, {"metadata": dict(self._of(self.volumes, made, "Volume")["metadata"])}
+
+    def replace_metadata(self, made: str, _: Any, body: Json) -> tuple[int, Json]:
+        self._of(self.volumes, made, "Volume")["metadata"] = dict(body["metadata"])
         return 200, body
 
     def drop_metadata(self, api: str, made: str, key: str, _query: Any, _body: Any) -> tuple[int, None]:
@@ -426,6 +441,8 @@ ROUTES = (
     ("DELETE", f"/volume/volumes/{_ID}", "delete_volume"),
     ("POST", f"/volume/volumes/{_ID}/action", "act"),
     ("POST", f"/{_THING}/{_ID}/metadata", "set_metadata"),
+    ("GET", f"/volume/volumes/{_ID}/metadata", "get_metadata"),
+    ("PUT", f"/volume/volumes/{_ID}/metadata", "replace_metadata"),
     ("DELETE", f"/{_THING}/{_ID}/metadata/(.+)", "drop_metadata"),
     ("POST", "/compute/os-keypairs", "make_pair"),
     ("GET", f"/compute/os-keypairs/{_ID}", "get_pair"),
@@ -462,7 +479,7 @@ class _OneRequest(BaseHTTPRequestHandler):
         else:
             self._carry_out(parts.path, dict(parse_qsl(parts.query)), given, fault)
 
-    do_GET = do_POST = do_DELETE = handle_any  # noqa: N815  # so it is called by its base
+    do_GET = do_POST = do_PUT = do_DELETE = handle_any  # noqa: N815  # so it is called by its base
 
     def _carry_out(self, path: str, query: dict[str, str], given: bytes, fault: str | None) -> None:
         headers = {}

@@ -8,6 +8,7 @@ import signal
 
 import pytest
 
+from providers.cloud.openstack import OpenStack
 from tests import cli
 from tests.cli import Project, ended, fleet, task, until, volume
 from tests.hosts import disks
@@ -22,6 +23,8 @@ pytestmark = pytest.mark.skipif(not cloud.ASKED_FOR, reason=cloud.WHY_NOT)
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
     """What takes a second elsewhere takes ten here."""
+    for name, value in cloud.SECRETS.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(cli, "PATIENCE", 900.0)
 
 
@@ -135,3 +138,32 @@ def test_four_ranks_with_a_volume_each(stack, project):
     project.apply()
     project.run("destroy", "--auto-approve")
     assert mine(stack.admin.volumes(), lineage) == {}
+
+
+@pytest.fixture
+def theirs(tmp_path):
+    """The id of a volume that somebody made by hand, and the region."""
+    wanted = {"volume": {"name": "results", "size": 1, "metadata": {"team": "theirs"}}}
+    region = OpenStack(cloud.config(tmp_path))._account.region(cloud.REGION)
+    made = region.ask("making one", "volume", "POST", "/volumes", wanted)["volume"]["id"]
+    yield made, region
+    region.ask("deleting it", "volume", "DELETE", f"/volumes/{made}")
+
+
+def test_what_is_on_an_adopted_volume_stays_there(theirs, stack, project):
+    """It was empty, and is formatted once: who adopts it later finds what the first has written."""
+    made, region = theirs
+    place = backend(network=stack.network, ssh_config="/dev/null", connect_timeout=5)
+    node = fleet("gpu", nodes=1, backends=["stack"], resources={"cpu": 1})
+    node["instance_types"] = [cloud.FLAVOR]
+    for name, command in ("first", "echo kept >/data/file"), ("second", "cat /data/file"):
+        data = volume(name, backend="stack", region=cloud.REGION, volume_id=made, prevent_destroy=True)
+        project.declare(place, node, data, task(name, command, volumes=[f"{name}:/data"]))
+        project.apply("--wait")
+        project.no_changes()
+        assert project.logs(name) == ("" if name == "first" else "kept\n")
+        project.declare(place, node)
+        project.apply()
+        (there,) = [v for v in stack.admin.volumes() if v["id"] == made]
+        assert (there["name"], there["status"], there["attachments"]) == ("results", "available", [])
+        assert region.written("volume", f"/volumes/{made}") == {"team": "theirs"}

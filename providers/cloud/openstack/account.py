@@ -42,6 +42,8 @@ PASSWORD = ("username", "password")
 APPLICATION = ("id", "secret")
 """The two ways to log in: as a user, or as an application credential, which is of one project."""
 
+ID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+"""How servers and volumes are called."""
 _KEY = re.compile(r"[a-zA-Z0-9_:. -]{1,255}")
 """What nova and cinder take as a key of metadata."""
 _MOST = 255
@@ -200,4 +202,4 @@ class Account(account.Account):
 def made_id(have: Record) -> str | None:
     """The id that a record has of OpenStack; None if it has none that could be one."""
     found = str(have.outputs.get("id", ""))
-    return found if re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", found) else None
+    return found if re.fullmatch(ID, found) else None

@@ -12,6 +12,8 @@ GONE = ("DELETED", "SOFT_DELETED")
 """States of a server that does not come back."""
 STARTING = ("BUILD",)
 """States of a server before it runs for the first time."""
+BAD = ("error", "error_deleting", "error_extending", "error_restoring")
+"""States of a volume that does not come to anything by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,9 +26,9 @@ from providers.cloud.claims import ON, id_of, is_of, needed, of_tags, thing_of, 
 from providers.cloud.disks import OnNode
 from providers.cloud.openstack import nodes
 from providers.cloud.openstack.account import Account, made_id
-from providers.cloud.openstack.answers import Held, Volume
+from providers.cloud.openstack.answers import BAD, Held, Volume
 from providers.cloud.openstack.region import Region
-from providers.cloud.openstack.volumes import BAD, Volumes
+from providers.cloud.openstack.volumes import Volumes
 
 _SERIAL = 20
 """Characters of a volume's id that a virtual disk has as its serial number."""
@@ -54,7 +54,7 @@ class Attachments:
 
     def find(self, address: Address, token: str) -> Thing | None:
         """See the port."""
-        for volume in self._volumes.of_address(Address("volume", volume_of(address))):
+        for volume in self._volumes.listed(address=str(Address("volume", volume_of(address)))):
             region = self._account.region(volume.region)
             living = [h.server for h in volume.held if _living(region, h.server)]
             for thing in self.things([volume], living):
@@ -226,7 +226,7 @@ class Attachments:
             return self._account.region(keys[0]), str(keys[1]), str(keys[2])
         if have.outputs.get("id"):
             return None, "", ""
-        for volume in self._volumes.of_address(Address("volume", volume_of(have.address))):
+        for volume in self._volumes.listed(address=str(Address("volume", volume_of(have.address)))):
             for held in volume.held:
                 claim = of_tags(volume.tags, volume.id, held.server)
                 if claim and claim["address"] == str(have.address):

@@ -142,6 +142,18 @@ def zones(region: Region, api: str = "compute") -> tuple[str, ...]:
     return tuple(_known(region, "zones", api, look).split("\n"))
 
 
+def disk_zone(region: Region, zone: object) -> str | None:
+    """A zone as cinder knows it. Many clouds have one for all zones of nova, and leave it to cinder: None."""
+    if not zone or zone in zones(region, "volume"):
+        return str(zone) if zone else None
+    known = zones(region)
+    if zone not in known:
+        summary = f"there is no zone `{zone}` in {region.name}"
+        hint = suggest(str(zone), known) or f"it has these: {', '.join(known)[:200]}"
+        raise PermanentError(PermanentKind.INVALID, summary, about="availability_zone", hint=hint)
+    return None
+
+
 def _known(region: Region, kind: str, name: str, look: Callable[[], str]) -> str:
     key = (kind, name)
     if key not in region.known:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from declarative.provider import Config, Thing
+from declarative.provider import Config, ProviderError, Thing
 from declarative.resource import Offer
 from declarative.state import KINDS, Address, Record
+from providers.cloud.openstack import ahead
 from providers.cloud.openstack.account import Account
 from providers.cloud.openstack.attachments import Attachments
 from providers.cloud.openstack.keys import NovaKeys
@@ -31,6 +33,8 @@ class OpenStack(Cloud):
     `root`.
     """
 
+    ADOPTS = True
+
     def __init__(self, config: Config) -> None:
         self._account = Account(config)
         keys = NovaKeys(self._account)
@@ -52,6 +56,10 @@ class OpenStack(Cloud):
             *map(self._disks.thing, volumes),
             *self._held.things(volumes, (s.id for s in servers)),
         )
+
+    def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
+        """See `provider.Checks`."""
+        return [*super().check(wanted), *ahead.faults(self._account, wanted)]
 
     def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | None]:
         """See `provider.Recalls`."""

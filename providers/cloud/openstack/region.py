@@ -184,6 +184,16 @@ class Region:
 
     # ----------------------------------------------------------------------------------- metadata
 
+    def written(self, api: str, path: str) -> dict[str, str]:
+        """The metadata that people wrote on a thing. Its description may show more, of the cloud's own."""
+        what = f"metadata of {path[1:]}"
+        found = answers.inside(what, self.ask(what, api, "GET", f"{path}/metadata"), "metadata")
+        return {str(key): str(value) for key, value in found.items()}
+
+    def write(self, api: str, path: str, tags: Mapping[str, str]) -> None:
+        """Put metadata in the place of all that a thing has, in one request."""
+        self.ask(f"metadata of {path[1:]}", api, "PUT", f"{path}/metadata", {"metadata": dict(tags)})
+
     def tag(self, api: str, path: str, tags: Mapping[str, str]) -> None:
         """Set metadata of a thing, in one request; what else it has stays."""
         self.ask(f"metadata of {path[1:]}", api, "POST", f"{path}/metadata", {"metadata": dict(tags)})

@@ -7,20 +7,25 @@ from functools import partial
 from typing import Any
 
 from declarative.provider import PermanentError, PermanentKind, Thing, TransientError, TransientKind
+from declarative.resource import VOLUME_ID
 from declarative.state import Address, Record
 from providers.cloud import marks
 from providers.cloud.account import gibibytes, look_up, pauses
+from providers.cloud.adopted import check_tags, sized, was_adopted
+from providers.cloud.claims import ON
 from providers.cloud.openstack import answers, names
 from providers.cloud.openstack.account import Account, made_id
-from providers.cloud.openstack.answers import Volume
+from providers.cloud.openstack.adopted import adopted, let_go
+from providers.cloud.openstack.answers import BAD, Volume
 from providers.cloud.openstack.once import extras
 from providers.cloud.openstack.region import Region
 
-FIXED = ("backend", "region", "zone", "volume_type")
+FIXED = ("backend", "region", "zone", "volume_type", VOLUME_ID)
 """Inputs that are those of the disk: it is made anew to change them."""
+CHANGING = ("detaching", "attaching", "reserved", "in-use")
+"""States of a volume that is on its way to a server, or from it."""
 IN_USE = "volume 3.42"
 """The version of cinder's API from which on a volume grows while a server has it."""
-BAD = ("error", "error_deleting", "error_extending", "error_restoring")
 
 
 class Volumes:
@@ -29,17 +34,18 @@ class Volumes:
     def __init__(self, account: Account) -> None:
         self._account = account
 
-    def listed(self, **query: object) -> list[Volume]:
-        """All that are ours, in all regions."""
-        return self._account.each(lambda region: self._in(region, **query))
+    def listed(self, **narrow: str) -> list[Volume]:
+        """All that are ours, in all regions; `address` and `token` narrow it."""
+        return self._account.each(lambda region: self._in(region, **narrow))
 
-    def _in(self, region: Region, **query: object) -> list[Volume]:
-        return [v for v in region.volumes(**query) if self._account.mine(v.tags) and not v.gone]
+    def _in(self, region: Region, **narrow: str) -> list[Volume]:
+        """By what is written on them: the name of one that was adopted is not ours.
 
-    def of_address(self, address: Address) -> list[Volume]:
-        """All of ours that have an address."""
-        found = self.listed(name=address.name)
-        return [v for v in found if self._account.mine(v.tags, address=str(address))]
+        A cinder that may not be asked for metadata leaves nothing out.
+        """
+        told = {marks.OURS + key: value for key, value in narrow.items()}
+        found = region.volumes(**({"metadata": str(told)} if told else {}))
+        return [v for v in found if self._account.mine(v.tags, **narrow) and not v.gone]
 
     def thing(self, volume: Volume) -> Thing:
         """A volume of ours as a thing."""
@@ -76,27 +82,25 @@ class Volumes:
 
     def find(self, address: Address, token: str) -> Thing | None:
         """See the port. One that could not be made is nothing that was made."""
-        found = self._account.each(lambda region: self._of_token(region, address, token))
+        found = self.listed(token=token)
         things = (self.thing(v) for v in sorted(found, key=_age) if v.status != "error" or v.held)
         return next((t for t in things if t.address == address), None)
-
-    def _of_token(self, region: Region, address: Address, token: str) -> list[Volume]:
-        found = self._in(region, name=address.name)
-        return [volume for volume in found if volume.tags.get(marks.TOKEN) == token]
 
     # ------------------------------------------------------------------------------------- create
 
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. It ends when the volume can be attached."""
         region = self._account.region(inputs.get("region"))
+        if VOLUME_ID in inputs:
+            return outputs(adopted(self._account, region, self._account.mark(address, token, inputs)))
         made = self._account.made_once(
             token,
             lambda: self._make(region, address, token, inputs),
-            lambda: self._there(region, address, token),
+            lambda: self._there(region, token),
         )
         volume = self._available(region, made)
         self._account.check_answer(volume.tags, token, volume.id)
-        found = look_up(partial(self._of_token, region, address, token))
+        found = look_up(partial(self._in, region, token=token))
         for extra in extras(found, _age):
             self._end(region, extra.id)
             if extra.id == volume.id:
@@ -104,9 +108,9 @@ class Volumes:
                 raise TransientError(TransientKind.BUSY, text, about=str(address))
         return outputs(volume)
 
-    def _there(self, region: Region, address: Address, token: str) -> str | None:
+    def _there(self, region: Region, token: str) -> str | None:
         """The id of what an earlier try made; those that came to nothing are taken away."""
-        found = sorted(self._of_token(region, address, token), key=_age)
+        found = sorted(self._in(region, token=token), key=_age)
         for volume in found:
             if volume.status == "error" and not volume.held:
                 self._end(region, volume.id)
@@ -118,7 +122,7 @@ class Volumes:
             "size": gibibytes(address, inputs.get("size")),
             "metadata": self._account.tags(self._account.mark(address, token, inputs)),
         }
-        if zone := self._zone(region, inputs.get("zone")):
+        if zone := names.disk_zone(region, inputs.get("zone")):
             asked["availability_zone"] = zone
         if inputs.get("volume_type"):
             asked["volume_type"] = inputs["volume_type"]
@@ -131,17 +135,6 @@ class Volumes:
             about=inputs.get("zone") or region.name,
         )
         return str(answers.inside("making a volume", found, "volume").get("id") or "")
-
-    def _zone(self, region: Region, zone: object) -> str | None:
-        """The zone as cinder knows it. Many clouds have one for all zones of nova, and leave it to cinder."""
-        if not zone or zone in names.zones(region, "volume"):
-            return str(zone) if zone else None
-        known = names.zones(region)
-        if zone not in known:
-            summary = f"there is no zone `{zone}` in {region.name}"
-            hint = f"it has these: {', '.join(known)[:200]}"
-            raise PermanentError(PermanentKind.INVALID, summary, about="availability_zone", hint=hint)
-        return None
 
     def _available(self, region: Region, made: str) -> Volume:
         """The volume once it is made. One that failed instead is a fault; nothing is left of it."""
@@ -173,11 +166,11 @@ class Volumes:
             if made.inputs.get(key) != inputs.get(key):
                 summary = f"{have.address}: `{key}` cannot be changed in place"
                 raise PermanentError(PermanentKind.INVALID, summary, about=key)
-        size = gibibytes(have.address, inputs.get("size"))
-        if size < gibibytes(have.address, made.inputs.get("size")):
-            summary = (
-                f"{have.address}: its size cannot go down from {made.inputs['size']} to {inputs['size']}"
-            )
+        check_tags(have.address, inputs, made.inputs, volume.tags, volume.id)
+        size, before = (sized(have.address, found, volume.size) for found in (inputs, made.inputs))
+        if size < before:
+            was = made.inputs.get("size", f"{volume.size}GB")
+            summary = f"{have.address}: its size cannot go down from {was} to {inputs['size']}"
             raise PermanentError(PermanentKind.INVALID, summary, about="size")
         if size > volume.size:
             self._grow(region, volume, size)
@@ -205,16 +198,20 @@ class Volumes:
                 asked = True
 
     def delete(self, have: Record) -> None:
-        """See the port. One that a server has is refused. It ends when the volume is gone."""
+        """See the port. One that a server has is refused. It ends when the volume is gone, or let go."""
         if have.outputs.get("id"):
-            region, volume = self.of(have)
-            there = [(region, volume)] if volume else []
+            region, volume = self.of(have, untagged=VOLUME_ID in have.inputs)
+            there = [(region, volume)] if volume and not self._account.lost(volume.tags) else []
         else:
-            found = self.of_address(have.address)
+            found = self.listed(address=str(have.address))
             there = [(self._account.region(v.region), v) for v in found]
         for region, volume in there:
-            self._check_free(region, volume, have.address)
-            self._removed(region, volume.id)
+            theirs = VOLUME_ID in have.inputs or was_adopted(volume.tags, volume.id)
+            self._check_free(region, volume, have.address, theirs=theirs)
+            if theirs:
+                let_go(region, volume)
+            else:
+                self._removed(region, volume.id)
 
     def _removed(self, region: Region, made: str) -> None:
         self._end(region, made)
@@ -234,15 +231,18 @@ class Volumes:
             if error.kind is not PermanentKind.NOT_FOUND:
                 raise
 
-    def _check_free(self, region: Region, volume: Volume, address: Address) -> None:
-        for held in volume.held:
+    def _check_free(self, region: Region, volume: Volume, address: Address, *, theirs: bool) -> None:
+        """What was adopted (`theirs`) others may have, but not a server that got it from us."""
+        ours = [held for held in volume.held if not theirs or ON + held.server in volume.tags]
+        for held in ours:
             server = region.server(held.server)
             if server and not server.gone:
                 summary = f"{address} is on {server.tags.get(marks.ADDRESS, server.name)} ({server.id})"
                 raise PermanentError(
                     PermanentKind.CONFLICT, summary, about=str(address), hint="detach it first"
                 )
-        if volume.held or volume.status in ("detaching", "attaching", "reserved", "in-use"):
+        claimed = not theirs or any(key.startswith(ON) for key in volume.tags)
+        if ours or (claimed and not volume.held and volume.status in CHANGING):
             summary = f"{volume.id} is not free yet: it is {volume.status}"
             raise TransientError(TransientKind.BUSY, summary, about=str(address))
 
