@@ -102,7 +102,7 @@ def test_a_filesystem_grows_with_its_volume(size, asked):
 
 
 def test_a_cloud_that_cannot_adopt_says_so():
-    with pytest.raises(PermanentError, match="cannot be adopted") as caught:
+    with pytest.raises(PermanentError, match="cannot adopt volumes") as caught:
         cloud(Parts()).create(VOLUME.address, "t", {"volume_id": "vol-2"}, {})
     assert (caught.value.kind, caught.value.about) == (PermanentKind.INVALID, "volume_id")
 

@@ -383,8 +383,12 @@ def test_a_volume_that_was_detached_is_seen(server, fleet):
 
 
 def test_the_command_makes_mends_and_deletes(server, tmp_path):
-    """Volumes: made by the first run, though both answers are lost; one whose tags went gets them back."""
+    """Volumes: made by the first run, though both answers are lost; one whose tags went gets them back. One
+    that was there is adopted, and stays.
+    """
     project, env = Project(tmp_path), {"TOKEN": "dop_v1_very-secret"}
+    body = {"name": "theirs", "region": "nyc3", "size_gigabytes": 3, "tags": ["team:old"]}
+    theirs = server.make_volume(body, {})[1]["volume"]
     volume = {"type": "volume", "name": "data", "count": 2, "backend": "do", "region": "nyc3", "size": "3GB"}
     project.declare(
         {
@@ -396,22 +400,25 @@ def test_the_command_makes_mends_and_deletes(server, tmp_path):
             "endpoint": f"http://127.0.0.1:{server.port}",
         },
         {**volume, "prevent_destroy": False},
+        {"type": "volume", "name": "old", "backend": "do", "region": "nyc3", "volume_id": theirs["id"]},
     )
     server.rules += [lose_once("POST", "/v2/volumes"), lose_once("POST", "/v2/volumes")]
     project.apply(env=env)
     server.rules.clear()
-    assert [v["size_gigabytes"] for v in server.volumes.values()] == [3, 3]
-    first = next(iter(server.volumes.values()))
+    assert [v["size_gigabytes"] for v in server.volumes.values()] == [3, 3, 3]
+    assert labels.owner_of(theirs["tags"])
+    first = list(server.volumes.values())[1]
     first["tags"] = []
     plan = project.plan(env=env)
     assert [item["change"] for item in plan["drift"]] == ["changed"]
     assert [(a["op"], a["address"].partition("/")[0]) for a in plan["actions"]] == [("update", "volume")]
     project.apply(env=env)
-    assert len(server.volumes) == 2
+    assert len(server.volumes) == 3
     assert labels.owner_of(first["tags"])
     assert project.plan(env=env)["actions"] == []
     project.run("destroy", "--auto-approve", env=env)
-    assert not server.volumes
+    assert list(server.volumes.values()) == [theirs]
+    assert theirs["tags"] == ["team:old"]
     assert "very-secret" not in (tmp_path / ".fleetform" / "state.db").read_bytes().decode("latin-1")
 
 

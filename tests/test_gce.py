@@ -261,7 +261,6 @@ def test_offers_are_those_of_the_backends_places(web, tmp_path):
 
 def test_what_gce_has_not_is_refused(gce):
     for inputs, about in (
-        ({"volume_id": "x"}, "volume_id"),
         ({"tags": {"Team": "A"}}, "tags"),
         ({"zone": None}, "availability_zone"),
     ):

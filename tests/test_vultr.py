@@ -339,3 +339,11 @@ def test_a_volume_with_tags_is_refused(vultr, api):
     with pytest.raises(PermanentError, match="no tags there"):
         volume(vultr, tags={"team": "a"})
     assert not api.blocks
+
+
+def test_a_block_that_somebody_made_is_not_adopted(vultr, api, server):
+    """All that can be written on it is its label, which is its name: that stays its owner's."""
+    with pytest.raises(PermanentError, match="`vultr` cannot adopt volumes") as caught:
+        volume(vultr, volume_id="ec6d")
+    assert (caught.value.kind, caught.value.about) == (PermanentKind.INVALID, "volume_id")
+    assert not server.asked

@@ -65,7 +65,7 @@ def check(
         if wanted is None:
             summary = f"{mark.address}: {made} is in {has}, and its {word} is not declared"
         elif has is None:
-            summary = f"{mark.address}: {made} is in no {word}, and not in {wanted}"
+            summary = f"{mark.address}: {made} has no `{field}`, and cannot have {wanted}"
             hint = f"leave `{field}` out"
         raise PermanentError(PermanentKind.INVALID, summary, about=field, hint=hint)
 

@@ -152,7 +152,9 @@ class Cloud:
         return [*map(self._unreserved, reserved.values()), *map(self._unadopted, theirs)]
 
     def _unadopted(self, address: Address) -> PermanentError:
-        summary = f"{address}: volumes of this cloud cannot be adopted yet"
+        summary = (
+            f"{address}: the driver `{self._config.driver}` cannot adopt volumes: it writes no tags on them"
+        )
         hint = "remove `volume_id`, and write `size`: then one is made"
         return PermanentError(PermanentKind.INVALID, summary, about=VOLUME_ID, hint=hint)
 

@@ -13,12 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud.connection import Connection
 from providers.cloud.settings import Host
+
+T = TypeVar("T")
 
 SPARE = 300.0
 """Seconds before its end in which a token is not used any more: a request may take a while."""
@@ -150,7 +152,7 @@ def pages(what: str, ask: Callable[[str | None], Mapping[str, Any]], key: str) -
         seen.add(more)
 
 
-def missing(ask: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+def missing(ask: Callable[[], T]) -> T | None:
     """An answer; None if what it is about is not there."""
     try:
         return ask()

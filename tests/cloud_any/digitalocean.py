@@ -196,6 +196,9 @@ class DigitalOcean(ThreadingHTTPServer):
         self.volumes[volume["id"]] = volume
         return 201, {"volume": volume}
 
+    def one_volume(self, body: Any, query: Mapping[str, str], made: str) -> Answer:
+        return 200, {"volume": self.has(self.volumes, made)}
+
     def remove_volume(self, body: Any, query: Mapping[str, str], made: str) -> Answer:
         if self.has(self.volumes, made)["droplet_ids"]:
             raise Refused(409, "attached volume cannot be deleted")
@@ -294,6 +297,7 @@ ROUTES: Mapping[str, Callable[..., Answer]] = {
     "DELETE /v2/droplets/([^/]+)": DigitalOcean.end_droplet,
     "GET /v2/volumes": DigitalOcean.list_volumes,
     "POST /v2/volumes": DigitalOcean.make_volume,
+    "GET /v2/volumes/([^/]+)": DigitalOcean.one_volume,
     "DELETE /v2/volumes/([^/]+)": DigitalOcean.remove_volume,
     "POST /v2/volumes/([^/]+)/actions": DigitalOcean.act,
     "POST /v2/tags": DigitalOcean.make_tag,

@@ -27,7 +27,8 @@ CREDENTIALS = {"key": VARIABLE}
 EMAIL = "robot@project-name.iam.gserviceaccount.com"
 ROOT = f"/compute/v1/projects/{PROJECT}/"
 PAGE = 3
-_LABEL = re.compile(r"[a-z0-9_-]{0,63}")
+_KEY = re.compile(r"[^\W\d_][\w-]{0,62}")
+_LABEL = re.compile(r"[\w-]{0,63}")
 
 
 def private_key() -> str:
@@ -248,6 +249,7 @@ class Gce:
 
 
 def _good(labels: dict[str, str]) -> bool:
+    """Lower case letters of any script, as Google has it."""
     return len(labels) <= 64 and all(
-        re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", k) and _LABEL.fullmatch(v) for k, v in labels.items()
+        _KEY.fullmatch(k) and _LABEL.fullmatch(v) and k + v == (k + v).lower() for k, v in labels.items()
     )

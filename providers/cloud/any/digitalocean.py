@@ -6,8 +6,10 @@ alone, and goes with it. Attaching, detaching and resizing are actions that take
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -16,10 +18,11 @@ from declarative.provider import Config, PermanentError, PermanentKind, Provider
 from declarative.state import NodeState
 from providers.cloud.any import gpus, labels, names
 from providers.cloud.any.account import Account
-from providers.cloud.any.plain import Disk, Machine, Size, Wanted, Written
+from providers.cloud.any.plain import Disk, Found, Machine, Size, Wanted, Written
 from providers.cloud.any.provider import AnyCloud
 from providers.cloud.any.rest import Rest, Ring
 from providers.cloud.any.site import Site, What
+from providers.cloud.rest import missing
 
 STATES: Mapping[str, tuple[NodeState, str | None]] = {
     "new": (NodeState.PROVISIONING, "it is starting"),
@@ -28,13 +31,15 @@ STATES: Mapping[str, tuple[NodeState, str | None]] = {
     "archive": (NodeState.TERMINATING, "it is archived"),
 }
 RESOURCES: Mapping[What, str] = {"machine": "droplet", "disk": "volume"}
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 PAGE = 200
 """The most of one answer."""
 
 
 def digital_ocean(config: Config) -> AnyCloud:
     """The provider for `driver: digitalocean`."""
-    return AnyCloud(Account(config, {}, lambda a, _: DigitalOcean(a), cloud="DigitalOcean"))
+    account = Account(config, {}, lambda a, _: DigitalOcean(a), cloud="DigitalOcean")
+    return AnyCloud(account, adopts=DigitalOcean.adopts)
 
 
 class DigitalOcean(Site):
@@ -43,6 +48,7 @@ class DigitalOcean(Site):
     unique = frozenset(("disk",))
     keeps = frozenset(("machine", "disk"))
     grows = True
+    adopts = True
 
     def __init__(self, account: Account) -> None:
         self._account = account
@@ -217,6 +223,42 @@ class DigitalOcean(Site):
     def _act(self, disk: Disk, action: Mapping[str, Any]) -> None:
         path = f"/v2/volumes/{disk.id}/actions"
         self._rest.one(self._rest.ask("POST", path, action, about=disk.id), "action", path)
+
+    # ----------------------------------------------------------------------------------- adoption
+
+    def found(self, made: str) -> Found | None:
+        """See `Site`."""
+        item = self._volume(made)
+        if item is None:
+            return None
+        try:
+            size, region = int(item["size_gigabytes"]), item["region"]["slug"]
+        except (KeyError, TypeError, ValueError):
+            raise self._rest.strange(f"/v2/volumes/{made}", "has a volume that cannot be read") from None
+        return Found(id=made, region=region, size=size, said=labels.said(item.get("tags") or (), made))
+
+    def _volume(self, made: str) -> Mapping[str, Any] | None:
+        path = f"/v2/volumes/{made}"
+        if not _UUID.fullmatch(made):
+            return None
+        found = missing(partial(self._rest.ask, "GET", path, about=made))
+        return None if found is None else self._rest.one(found, "volume", path)
+
+    def take(self, made: str, mark: Written, tags: Mapping[str, str]) -> None:
+        """See `Site`."""
+        item = self._volume(made) or {}
+        self._forget(labels.ours(item.get("tags") or ()))  # of a mark that nobody's name stands on
+        self.mend("disk", made, mark, tags)
+
+    def let_go(self, made: str, tags: Mapping[str, str]) -> None:
+        """See `Site`. Our name goes before the rest: what has it is taken to have that."""
+        have = (self._volume(made) or {}).get("tags") or ()
+        if labels.owner_of(have) not in (None, self._account.owner):
+            return
+        for tag in (*labels.of_users(tags), labels.owner_tag(self._account.owner)) if have else ():
+            self._on("DELETE", "disk", made, tag)
+        for tag in labels.ours(have):
+            missing(partial(self._rest.ask, "DELETE", f"/v2/tags/{quote(tag, safe='')}", about=made))
 
     # -------------------------------------------------------------------------------------- marks
 

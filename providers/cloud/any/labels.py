@@ -14,11 +14,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from declarative.provider import PermanentError, PermanentKind
+from providers.cloud import marks
 from providers.cloud.any import plain
 from providers.cloud.any.plain import Written
 
 OURS = "fleetform"
 LENGTH = 255
+PARTS = 7
+"""Words of a tag that is a part of a text."""
 MOST = 24
 """Tags that one text may fill."""
 
@@ -63,7 +66,7 @@ def read(have: Iterable[str]) -> Labels:
     token = ""
     for tag in sorted(have):
         words = tag.lower().split(":")
-        if words[0] != OURS or len(words) != 7:
+        if words[0] != OURS or len(words) != PARTS:
             continue
         _, token, key, version, part, count, chunk = words
         if not (version.isdecimal() and part.isdecimal() and count.isdecimal()):
@@ -85,6 +88,23 @@ def owner_of(have: Iterable[str]) -> str | None:
     """Whose a thing says that it is."""
     start = owner_tag("")
     return next((tag[len(start) :] for tag in have if tag.lower().startswith(start)), None)
+
+
+def said(have: Iterable[str], thing: str) -> dict[str, str]:
+    """What the tags of `thing` (its id) say of whose it is and which, by the keys of `marks`; nothing if it
+    is nobody's.
+    """
+    have = list(have)
+    owner = owner_of(have)
+    mark = written(owner, have, thing) if owner else None
+    if mark is None:
+        return {}
+    return {marks.OWNER: mark.owner, marks.TOKEN: mark.token, marks.ADDRESS: str(mark.address)}
+
+
+def ours(have: Iterable[str]) -> list[str]:
+    """Those of the tags that are a part of a mark, and so on one thing alone."""
+    return [tag for tag in have if tag.lower().startswith(f"{OURS}:") and tag.count(":") == PARTS - 1]
 
 
 def own(token: str, have: Iterable[str]) -> list[str]:

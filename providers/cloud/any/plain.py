@@ -106,6 +106,16 @@ class Disk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A disk that somebody made, of `size` GiB. `said`: whose it says that it is, by the keys of `marks`."""
+
+    id: str
+    region: str
+    size: int
+    said: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
     """Something that a cloud can launch. `price` is USD an hour, None if unknown."""
 

@@ -19,7 +19,9 @@ from providers.cloud.provider import Cloud
 class AnyCloud(Cloud):
     """One use of a cloud without client tokens. No secret is read before something has to be asked."""
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: Account, *, adopts: bool = False) -> None:
+        """`adopts`: see `Site.adopts`."""
+        self.ADOPTS = adopts
         self._account = account
         keys = Keys(account)
         self._machines = Nodes(account, keys)

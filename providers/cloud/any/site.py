@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from declarative.provider import PermanentError, PermanentKind
-from providers.cloud.any.plain import Disk, Machine, Size, Wanted, Written
+from providers.cloud.any.plain import Disk, Found, Machine, Size, Wanted, Written
 
 What = Literal["machine", "disk"]
 
@@ -43,6 +43,11 @@ class Site(ABC):
     """Whether machines may be had at a lower price, until the cloud wants them back."""
     grows: bool = False
     """Whether a disk can be made larger in place."""
+
+    adopts: bool = False
+    """Whether a disk that somebody else made can be given a mark, and keeps its name: `found` and the two
+    after it are for what does.
+    """
 
     # ----------------------------------------------------------------------------------- machines
 
@@ -114,6 +119,20 @@ class Site(ABC):
         """Write the mark, and the user's tags, on a thing that has lost them; `PermanentError` if only people
         can put them back.
         """
+
+    # ----------------------------------------------------------------------------------- adoption
+
+    def found(self, made: str) -> Found | None:
+        """A disk of the account by its id, whoever's it is."""
+        raise NotImplementedError(made)
+
+    def take(self, made: str, mark: Written, tags: Mapping[str, str]) -> None:
+        """Write the mark, and the user's tags, on a disk that is nobody's. May be cut short."""
+        raise NotImplementedError(made)
+
+    def let_go(self, made: str, tags: Mapping[str, str]) -> None:
+        """Take the user's tags and the mark off a disk, unless that is another's. May be cut short."""
+        raise NotImplementedError(made)
 
     # --------------------------------------------------------------------------------------- keys
 

@@ -7,13 +7,15 @@ from functools import partial
 from typing import Any
 
 from declarative.provider import PermanentError, PermanentKind, Thing, TransientError, TransientKind
+from declarative.resource import VOLUME_ID
 from declarative.state import Address, Record
 from providers.cloud.account import gibibytes, look_up, pauses
+from providers.cloud.adopted import absent, check, is_free, sized
 from providers.cloud.any.account import Account, At, first_of_each
 from providers.cloud.any.nodes import mended, rewrite, tags
 from providers.cloud.any.plain import Disk, Wanted, Written
 
-FIXED = ("backend", "region", "zone", "volume_type")
+FIXED = ("backend", "region", "zone", "volume_type", VOLUME_ID)
 """Inputs that are those of the disk: it is made anew to change them."""
 
 
@@ -44,6 +46,8 @@ class Volumes:
         """See the port. It ends when the disk is there."""
         at = self._account.at(inputs.get("region"))
         written = Written(owner=self._account.owner, token=token, address=address, inputs=dict(inputs))
+        if VOLUME_ID in inputs:
+            return self._adopted(at, written, inputs)
         wanted = Wanted(
             region=str(inputs["region"]),
             zone=inputs.get("zone"),
@@ -54,6 +58,19 @@ class Volumes:
         )
         disk = self._account.only("disk", at, written, lambda: at.site.make(wanted), lambda: _of(at, written))
         return outputs(self._made(at, disk))
+
+    def _adopted(self, at: At, written: Written, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Write our mark on the disk that is named; `PermanentError` where it is not what is declared."""
+        mark = self._account.mark(written.address, written.token, inputs)
+        made = str(inputs[VOLUME_ID])
+        disk = at.site.found(made)
+        if disk is None:
+            raise absent(mark, self._account.CLOUD, "write its id, as its API has it")
+        free = is_free(self._account, mark, disk.said, made)
+        check(mark, made, size=disk.size, kind=None, region=(inputs.get("region"), disk.region))
+        if free:
+            at.site.take(made, written, tags(inputs))
+        return {"id": made}
 
     def _made(self, at: At, disk: Disk) -> Disk:
         """The disk once it is there. One that fails instead is deleted; so is one that was made twice."""
@@ -83,9 +100,10 @@ class Volumes:
             if made.get(key) != inputs.get(key):
                 summary = f"{have.address}: `{key}` cannot be changed in place"
                 raise PermanentError(PermanentKind.INVALID, summary, about=key)
-        size, before = (gibibytes(have.address, i.get("size")) for i in (inputs, made))
+        size, before = (sized(have.address, i, disk.size or 0) for i in (inputs, made))
         if size < before:
-            summary = f"{have.address}: its size cannot go down from {made['size']} to {inputs['size']}"
+            was = made.get("size", f"{disk.size}GB")
+            summary = f"{have.address}: its size cannot go down from {was} to {inputs['size']}"
             raise PermanentError(PermanentKind.INVALID, summary, about="size")
         if size > (disk.size or before):
             if not at.site.grows:
@@ -97,7 +115,7 @@ class Volumes:
         return outputs(disk)
 
     def delete(self, have: Record) -> None:
-        """See the port. One that a machine has is refused."""
+        """See the port. One that a machine has is refused. What was adopted is let go."""
         at = self._account.at(have.inputs.get("region"))
         if have.outputs.get("id"):
             _, disk = self.of(have)
@@ -112,11 +130,17 @@ class Volumes:
             if disk.busy:
                 summary = f"{disk.id} is not free yet"
                 raise TransientError(TransientKind.BUSY, summary, about=str(have.address))
+            made = disk.written.inputs or {}
+            if VOLUME_ID in made or VOLUME_ID in have.inputs:
+                at.site.let_go(disk.id, tags(made))
+                continue
             try:
                 at.site.remove(disk)
             except PermanentError as error:
                 if error.kind is not PermanentKind.NOT_FOUND:
                     raise
+        if VOLUME_ID in have.inputs and have.outputs.get("id") and not there:
+            at.site.let_go(str(have.outputs["id"]), tags(have.inputs))  # an earlier try was cut short
 
     def of(self, have: Record) -> tuple[At, Disk | None]:
         """The disk of a record, if it is there."""

@@ -109,6 +109,7 @@ def disk(what: str, found: Mapping[str, Any]) -> Disk:
         return Disk(
             id=place(found["id"]),
             name=str(found["name"]).lower(),
+            region=str(found["location"]),
             zone=zone_of(str(found["location"]), found.get("zones")),
             size=int(inner["diskSizeGB"]),
             phase=_DISKS.get(doing, Phase.RUNS),

@@ -6,9 +6,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
+from declarative.state import Address
 from providers.cloud import marks
 from providers.cloud.account import look_up, pauses
 from providers.cloud.azure import answers
@@ -39,6 +41,7 @@ class Api:
     """One resource group, and others that things of ours were made in. Ids are `group/name`."""
 
     disk_type = TYPE
+    called = "the name of a disk of the backend's resource group, or its whole id: `/subscriptions/…`"
 
     def __init__(self, account: Account) -> None:
         self._account = account
@@ -52,6 +55,12 @@ class Api:
         return f"{self._account.group}/{name}"
 
     disk_id = machine_id
+
+    def disk_called(self, given: str, inputs: Mapping[str, Any]) -> str | None:
+        """See `named.Api`. Those of other groups are in no listing."""
+        start = f"{self._account.root(self._account.group)}/providers/Microsoft.Compute/disks/".lower()
+        made = f"{self._account.group}/{given.lower().removeprefix(start)}"
+        return made if _ID.fullmatch(made) else None
 
     # ------------------------------------------------------------------------------ any resource
 
@@ -154,7 +163,7 @@ class Api:
 
     def run(self, wanted: Wanted, told: Told) -> Machine:
         """See `named.Api`. Its address and its interface are made before it, under its own name and tags."""
-        self._check_tags(wanted)
+        _check_tags(wanted.tags, wanted.address)
         body, tags = partial(machine_body, self._account, wanted, told), self._beside(wanted)
         where = str(wanted.inputs.get("zone") or wanted.inputs.get("region"))
         ip = None
@@ -244,20 +253,6 @@ class Api:
                 where = f"{path}/providers/Microsoft.Resources/tags/default"
                 self._account.ask(f"tags of {name}", "PATCH", where, TAGS, body=body)
 
-    @staticmethod
-    def _check_tags(wanted: Wanted) -> None:
-        for key, value in wanted.tags.items():
-            if re.search(r"[<>%&\\?/]", key) or len(key) > 512 or len(value) > 256:
-                summary = f"{wanted.address}: `{key}` cannot be a tag of Azure"
-                hint = r"a tag's name has none of `<>%&\?/`, and its value 256 characters at most"
-                raise PermanentError(PermanentKind.INVALID, summary, about="tags", hint=hint)
-        if len(wanted.tags) > MOST:
-            summary = (
-                f"{wanted.address} has too much to write down: {len(wanted.tags)} tags, Azure has {MOST}"
-            )
-            hint = "make its `tags` fewer"
-            raise PermanentError(PermanentKind.INVALID, summary, about="tags", hint=hint)
-
     # -------------------------------------------------------------------------------------- disks
 
     def disks(self, *, name: str | None = None) -> list[Disk]:
@@ -274,7 +269,7 @@ class Api:
 
     def make_disk(self, wanted: Wanted, size: int) -> Disk:
         """See `named.Api`. Tries at once put the same, and make one."""
-        self._check_tags(wanted)
+        _check_tags(wanted.tags, wanted.address)
         what = f"create of {wanted.name}"
         where = str(wanted.inputs.get("zone") or wanted.inputs.get("region"))
         found = self._ask(what, "PUT", "disks", wanted.id, about=where, body=disk_body(wanted, size))
@@ -296,6 +291,7 @@ class Api:
 
     def tag_disk(self, disk: Disk, tags: Mapping[str, str]) -> None:
         """See `named.Api`."""
+        _check_tags(tags, tags.get(marks.ADDRESS, disk.name), disk.tags)
         self._retag(self._path("disks", disk.id), disk.name, disk.tags, tags)
 
     # -------------------------------------------------------------------------------- attachments
@@ -313,3 +309,20 @@ class Api:
     def _change(self, what: str, machine: Machine, body: Mapping[str, Any]) -> None:
         path = f"{self._path('virtualMachines', machine.id)}/attachDetachDataDisks"
         self._account.ask(what, "POST", path, COMPUTE, about=machine.name, body=body)
+
+
+def _check_tags(
+    tags: Mapping[str, str], about: Address | str, have: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """`PermanentError` for what Azure does not take. `have`: what the thing has already."""
+    for key, value in tags.items():
+        if have.get(key) == value:
+            continue
+        if re.search(r"[<>%&\\?/]", key) or len(key) > 512 or len(value) > 256:
+            summary = f"{about}: `{key}` cannot be a tag of Azure"
+            hint = r"a tag's name has none of `<>%&\?/`, and its value 256 characters at most"
+            raise PermanentError(PermanentKind.INVALID, summary, about="tags", hint=hint)
+    if len(tags) > MOST:
+        summary = f"{about} has too much to write down: {len(tags)} tags, Azure has {MOST}"
+        hint = "make its `tags` fewer"
+        raise PermanentError(PermanentKind.INVALID, summary, about="tags", hint=hint)

@@ -106,6 +106,7 @@ def disk(what: str, found: Mapping[str, Any]) -> Disk:
         return Disk(
             id=place(found["selfLink"]),
             name=found["name"],
+            region=tail(found["zone"]).rpartition("-")[0],
             zone=tail(found["zone"]),
             size=int(found["sizeGb"]),
             phase=DISKS.get(state, Phase.STOPPED),

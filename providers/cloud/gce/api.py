@@ -25,6 +25,10 @@ class Api:
     """One project. Ids are `project/zone/name`."""
 
     disk_type = TYPE
+    called = (
+        "the name of a disk of the backend's project, and its `availability_zone`; or "
+        "`projects/P/zones/Z/disks/NAME`"
+    )
 
     def __init__(self, account: Account) -> None:
         self._account = account
@@ -34,6 +38,12 @@ class Api:
         return f"{self._account.project}/{self._account.zone(inputs)}/{name}"
 
     disk_id = machine_id
+
+    def disk_called(self, given: str, inputs: Mapping[str, Any]) -> str | None:
+        """See `named.Api`. A machine can have no disks but those of its own project."""
+        path = re.search(r"(?:^|/)projects/([^/]+)/zones/([^/]+)/disks/([^/]+)$", given)
+        made = "/".join(path.groups()) if path else self.disk_id(given, inputs)
+        return made if _ID.fullmatch(made) and made.startswith(f"{self._account.project}/") else None
 
     def _listed(self, kind: str, name: str | None) -> list[Mapping[str, Any]]:
         wanted = f'labels.{labels.OWNER}="{labels.plain(self._account.owner)}"'
@@ -114,7 +124,7 @@ class Api:
     def tag_machine(self, machine: Machine, tags: Mapping[str, str]) -> None:
         """See `named.Api`. What somebody else wrote meanwhile is BUSY, and not overwritten."""
         path = _path("instances", machine.id)
-        mine, text = labels.of_instance(tags, machine.name)
+        mine, text = labels.of_instance(tags, machine.name, machine.raw.get("labels"))
         metadata = machine.raw.get("metadata") or {}
         items = [i for i in metadata.get("items") or () if i.get("key") != labels.ITEM]
         items.append({"key": labels.ITEM, "value": text})
@@ -171,7 +181,7 @@ class Api:
         about = tags.get(marks.ADDRESS, disk.name)
         body = {
             "labelFingerprint": disk.raw.get("labelFingerprint"),
-            "labels": labels.of_disk(tags, about),
+            "labels": labels.of_disk(tags, about, disk.raw.get("labels")),
         }
         self._do(f"marks of {disk.name}", "POST", f"{_path('disks', disk.id)}/setLabels", body=body)
 

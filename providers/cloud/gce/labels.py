@@ -36,21 +36,25 @@ def plain(text: str) -> str:
     return text if text and _VALUE.fullmatch(text) else hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
-def of_instance(tags: Mapping[str, str], about: str) -> tuple[dict[str, str], str]:
-    """The labels of an instance, and the text of its metadata's item."""
+def of_instance(
+    tags: Mapping[str, str], about: str, have: Mapping[str, str] | None = None
+) -> tuple[dict[str, str], str]:
+    """The labels of an instance, and the text of its metadata's item. `have`: the labels that it has."""
     ours, users = _split(tags)
-    labels = {**_users(users, about), **_found_by(ours)}
+    labels = {**_users(users, about, have), **_found_by(ours)}
     return labels, json.dumps(ours, sort_keys=True)
 
 
-def of_disk(tags: Mapping[str, str], about: str) -> dict[str, str]:
-    """The labels of a disk."""
+def of_disk(tags: Mapping[str, str], about: str, have: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The labels of a disk. `have`: those that it has."""
     ours, users = _split(tags)
+    if not ours:
+        return _users(users, about, have)
     data = zlib.compress(json.dumps(ours, sort_keys=True).encode(), 9)
     text = base64.b32encode(data).decode().rstrip("=").lower()
     parts = [text[i : i + LENGTH] for i in range(0, len(text), LENGTH)]
     labels = {
-        **_users(users, about),
+        **_users(users, about, have),
         **_found_by(ours),
         **{f"{PART}{i:02}": part for i, part in enumerate(parts)},
     }
@@ -103,8 +107,11 @@ def _found_by(ours: Mapping[str, str]) -> dict[str, str]:
     return {label: plain(ours[key]) for label, key in pairs if key in ours}
 
 
-def _users(users: Mapping[str, str], about: str) -> dict[str, str]:
+def _users(users: Mapping[str, str], about: str, have: Mapping[str, str] | None) -> dict[str, str]:
+    """Labels that are none of ours. Those that are there may be in any script, and stay."""
     for key, value in users.items():
+        if have and have.get(key) == value:
+            continue
         if not _KEY.fullmatch(key) or not _VALUE.fullmatch(value):
             summary = f"{about}: `{key}: {value}` cannot be a label of GCE"
             hint = (

@@ -59,6 +59,7 @@ class Disk:
 
     id: str
     name: str
+    region: str
     zone: str | None
     size: int
     phase: Phase
@@ -97,19 +98,23 @@ class Told:
 class Api(Protocol):
     """One account of a cloud. Faults are the port's.
 
-    `disk_type` is that of disks of which nobody says it.
+    `disk_type` is that of disks of which nobody says it. `called` says how people name a disk that is there.
 
     What carries a wrong name or none is None; whose it is, the caller looks at. `listed` and `find` give what
     carries the owner's mark, all pages of it.
     """
 
     disk_type: str
+    called: str
 
     def machine_id(self, name: str, inputs: Mapping[str, Any]) -> str:
         """The id that a machine of that name has, where `inputs` put it; `PermanentError` if they do not."""
 
     def disk_id(self, name: str, inputs: Mapping[str, Any]) -> str:
         """The same of a disk."""
+
+    def disk_called(self, given: str, inputs: Mapping[str, Any]) -> str | None:
+        """The id of a disk that somebody else made, by what he calls it; None if no disk is called so."""
 
     def machines(self, *, name: str | None = None, states: bool = False) -> list[Machine]:
         """All of the owner's, or those of a name. `states`: with what the cloud sees them do just now."""

@@ -19,6 +19,8 @@ from providers.cloud.provider import Cloud
 class Named(Cloud):
     """One use of a cloud."""
 
+    ADOPTS = True
+
     def __init__(self, account: Account, keys: Keys, api: Api, kinds: Mapping[str, Kind]) -> None:
         """`kinds`: what the cloud's codes mean."""
         self._machines = Nodes(account, keys, api, kinds)

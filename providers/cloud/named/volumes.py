@@ -11,10 +11,11 @@ from declarative.resource import VOLUME_ID
 from declarative.state import Address, Record
 from providers.cloud import marks
 from providers.cloud.account import Account, gibibytes, look_up
+from providers.cloud.adopted import absent, check, is_free, left, sized, taken_on, was_adopted
 from providers.cloud.named.api import Api, Disk, Phase, Wanted, name_of
 from providers.cloud.named.nodes import retagged, tags_of
 
-FIXED = ("backend", "region", "zone", "volume_type")
+FIXED = ("backend", "region", "zone", "volume_type", VOLUME_ID)
 """Inputs that are those of the disk: it is made anew to change them."""
 
 
@@ -43,7 +44,8 @@ class Volumes:
         size = made.get("size")
         if isinstance(size, str) and disk.size != gibibytes(Address("volume", disk.name), size):
             found["size"] = f"{disk.size}GB"
-        if disk.type and disk.type != (made.get("volume_type") or self._api.disk_type):
+        kind = made.get("volume_type") or (disk.type if VOLUME_ID in made else self._api.disk_type)
+        if disk.type and disk.type != kind:
             found["volume_type"] = disk.type
         return found
 
@@ -66,16 +68,18 @@ class Volumes:
         return out
 
     def find(self, address: Address, token: str) -> Thing | None:
-        """See the port."""
-        things = map(self.thing, self.listed(name=name_of(address, token)))
-        return next((t for t in things if (t.address, t.token) == (address, token)), None)
+        """See the port. One that was adopted has a name of its own."""
+        for name in (name_of(address, token), None):
+            things = map(self.thing, self.listed(name=name))
+            found = next((t for t in things if (t.address, t.token) == (address, token)), None)
+            if found is not None:
+                return found
+        return None
 
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port."""
         if VOLUME_ID in inputs:
-            summary = f"{address}: a volume of {self._account.CLOUD} cannot be adopted"
-            hint = "remove `volume_id`, and write `size`: then one is made"
-            raise PermanentError(PermanentKind.INVALID, summary, about=VOLUME_ID, hint=hint)
+            return outputs(self._adopted(address, token, inputs))
         made = self._api.disk_id(name_of(address, token), inputs)
         size = gibibytes(address, inputs.get("size"))
         look = partial(self._api.disk, made)
@@ -97,6 +101,22 @@ class Volumes:
             raise PermanentError(PermanentKind.CONFLICT, summary, about=str(address), hint=hint)
         return outputs(disk)
 
+    def _adopted(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Disk:
+        """The disk that is named, with our tags; `PermanentError` where it is not what is declared."""
+        mark = self._account.mark(address, token, inputs)
+        made = self._api.disk_called(str(inputs[VOLUME_ID]), inputs)
+        disk = self._api.disk(made) if made else None
+        if disk is None or disk.phase is Phase.ENDING:
+            raise absent(mark, self._account.CLOUD, f"write {self._api.called}")
+        free = is_free(self._account, mark, disk.tags, disk.name)
+        region = (inputs.get("region") or disk.region, disk.region)
+        zone = (inputs.get("zone"), disk.zone)
+        check(mark, disk.name, size=disk.size, kind=disk.type, region=region, availability_zone=zone)
+        if free:
+            ours = tags_of(self._account, address, token, inputs)
+            self._api.tag_disk(disk, taken_on(disk.tags, ours))
+        return disk
+
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. It grows in place."""
         disk = self.of(have, untagged=True)
@@ -111,11 +131,10 @@ class Volumes:
             if made.inputs.get(key) != inputs.get(key):
                 summary = f"{have.address}: `{key}` cannot be changed in place"
                 raise PermanentError(PermanentKind.INVALID, summary, about=key)
-        size = gibibytes(have.address, inputs.get("size"))
-        if size < gibibytes(have.address, made.inputs.get("size")):
-            summary = (
-                f"{have.address}: its size cannot go down from {made.inputs['size']} to {inputs['size']}"
-            )
+        size, before = (sized(have.address, found, disk.size) for found in (inputs, made.inputs))
+        if size < before:
+            was = made.inputs.get("size", f"{disk.size}GB")
+            summary = f"{have.address}: its size cannot go down from {was} to {inputs['size']}"
             raise PermanentError(PermanentKind.INVALID, summary, about="size")
         if size > disk.size:
             self._api.grow(disk, size)
@@ -124,15 +143,18 @@ class Volumes:
         return outputs(disk)
 
     def delete(self, have: Record) -> None:
-        """See the port. One that a machine has is refused."""
+        """See the port. One that a machine has is refused. What was adopted is let go."""
         if have.outputs.get("id"):
-            disk = self.of(have)
-            there = [disk] if disk else []
+            disk = self.of(have, untagged=VOLUME_ID in have.inputs)
+            there = [disk] if disk and not self._account.lost(disk.tags) else []
         else:
             there = [d for d in self.listed() if d.tags.get(marks.ADDRESS) == str(have.address)]
         for disk in there:
             self._check_free(disk, have.address)
-            self._api.remove(disk)
+            if VOLUME_ID in have.inputs or was_adopted(disk.tags, disk.id):
+                self._api.tag_disk(disk, left(disk.tags, disk.id))
+            else:
+                self._api.remove(disk)
 
     def _check_free(self, disk: Disk, address: Address) -> None:
         for made in disk.holders:
