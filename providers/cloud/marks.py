@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from declarative.provider import PermanentError, PermanentKind, Thing
-from declarative.state import Address
+from declarative.state import Address, Record
 
 OURS = "fleetform:"
 OWNER = f"{OURS}owner"
@@ -80,6 +80,21 @@ def thing(
         inputs=mark.inputs,
         outputs=outputs,
         actual=actual(mark.inputs),
+    )
+
+
+def again(
+    record: Record, tags: Mapping[str, str] | None = None, actual: Mapping[str, Any] | None = None
+) -> Thing:
+    """A recorded thing that is there, as it is recorded. `tags` say of which create it is; `actual`:
+    what others changed.
+    """
+    return Thing(
+        address=record.address,
+        token=(tags or {}).get(TOKEN, ""),
+        inputs=record.inputs,
+        outputs=record.outputs,
+        actual=actual or {},
     )
 
 

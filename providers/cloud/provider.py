@@ -19,7 +19,7 @@ from declarative.provider import (
     TransientError,
 )
 from declarative.resource import VOLUME_ID
-from declarative.state import Address, NodeState, RankStatus, Readiness, Record
+from declarative.state import KINDS, Address, NodeState, RankStatus, Readiness, Record
 from providers.cloud.disks import Disks, OnNode
 from providers.cloud.hosts import Hosts, Seen
 from providers.cloud.keys import Keys
@@ -30,6 +30,9 @@ class Nodes(Protocol):
 
     def find(self, address: Address, token: str) -> Thing | None:
         """What a create with this token made."""
+
+    def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | None]:
+        """See `provider.Recalls`."""
 
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Make it, once for a token. It ends when the machine runs and has an address."""
@@ -53,6 +56,9 @@ class Volumes(Protocol):
     def find(self, address: Address, token: str) -> Thing | None:
         """What a create with this token made."""
 
+    def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | None]:
+        """See `provider.Recalls`."""
+
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Make it, once for a token."""
 
@@ -68,6 +74,9 @@ class Attachments(Protocol):
 
     def find(self, address: Address, token: str) -> Thing | None:
         """What a create with this token made."""
+
+    def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | None]:
+        """See `provider.Recalls`."""
 
     def create(
         self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
@@ -125,6 +134,15 @@ class Cloud:
                 return self._attachments.find(address, token)
             case _:
                 return None
+
+    def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | None]:
+        """See `provider.Recalls`."""
+        kinds = {kind: [r for r in records if r.address.kind == kind] for kind in KINDS}
+        return {
+            **self._nodes.recall(kinds["node"]),
+            **self._volumes.recall(kinds["volume"]),
+            **self._attachments.recall(kinds["attachment"]),
+        }
 
     def create(
         self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]

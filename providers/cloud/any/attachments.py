@@ -20,6 +20,7 @@ from declarative.provider import (
     TransientKind,
 )
 from declarative.state import Address, NodeState, Record
+from providers.cloud import marks
 from providers.cloud.account import look_up, pauses
 from providers.cloud.any.account import Account, At
 from providers.cloud.any.nodes import Nodes
@@ -72,8 +73,7 @@ class Attachments:
             place = self._place(record)
             disk = next((d for d in place[0].disks() if d.id == place[1]), None) if place else None
             if place and disk:
-                same = Thing(address=record.address, token="", inputs=record.inputs, outputs=record.outputs)
-                out[record.address] = same if place[2] in disk.on else None
+                out[record.address] = marks.again(record) if place[2] in disk.on else None
         return out
 
     def on_node(self, have: Record) -> OnNode | None:

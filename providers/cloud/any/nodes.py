@@ -12,7 +12,7 @@ from typing import Any
 
 from declarative.provider import PermanentError, PermanentKind, ProviderError, Thing
 from declarative.state import ANOTHERS, TAGS, Address, NodeState, Readiness, Record
-from providers.cloud import begin
+from providers.cloud import begin, marks
 from providers.cloud.account import look_up, pauses
 from providers.cloud.any.account import Account, At, first_of_each
 from providers.cloud.any.plain import IS, Machine, Wanted, Written
@@ -49,6 +49,10 @@ class Nodes:
         """See the port."""
         found = (m for m in self.listed() if (m.written.address, m.written.token) == (address, token))
         return next(map(self.thing, found), None)
+
+    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | None]:
+        """See `provider.Recalls`."""
+        return recalled(self._account, "machine", records)
 
     # ------------------------------------------------------------------------------------- create
 
@@ -256,9 +260,7 @@ def recalled(account: Account, kind: What, records: Sequence[Record]) -> dict[Ad
             actual: dict[str, Any] = {TAGS: {}} if owner is None else {}
             if owner not in (None, account.owner):
                 actual = {ANOTHERS: owner}
-            out[record.address] = Thing(
-                address=record.address, token="", inputs=record.inputs, outputs=record.outputs, actual=actual
-            )
+            out[record.address] = marks.again(record, actual=actual)
     return out
 
 

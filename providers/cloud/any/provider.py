@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from declarative.provider import Thing
 from declarative.resource import Offer
-from declarative.state import KINDS, Address, Record
 from providers.cloud.any.account import Account
 from providers.cloud.any.attachments import Attachments
-from providers.cloud.any.nodes import Nodes, recalled
+from providers.cloud.any.nodes import Nodes
 from providers.cloud.any.plain import Size
 from providers.cloud.any.volumes import Volumes
 from providers.cloud.keys import Keys
@@ -55,15 +52,6 @@ class AnyCloud(Cloud):
             price=None if spot else size.price,
             spot=spot,
         )
-
-    def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | None]:
-        """See `provider.Recalls`."""
-        kinds = {kind: [r for r in records if r.address.kind == kind] for kind in KINDS}
-        return {
-            **recalled(self._account, "machine", kinds["node"]),
-            **recalled(self._account, "disk", kinds["volume"]),
-            **self._held.recall(kinds["attachment"]),
-        }
 
     def inventory(self) -> tuple[Thing, ...]:
         """See the port."""

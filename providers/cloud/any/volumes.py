@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from declarative.state import Address, Record
 from providers.cloud.account import gibibytes, look_up, pauses
 from providers.cloud.adopted import absent, check, is_free, sized
 from providers.cloud.any.account import Account, At, first_of_each
-from providers.cloud.any.nodes import mended, rewrite, tags
+from providers.cloud.any.nodes import mended, recalled, rewrite, tags
 from providers.cloud.any.plain import Disk, Wanted, Written
 
 FIXED = ("backend", "region", "zone", "volume_type", VOLUME_ID)
@@ -41,6 +41,10 @@ class Volumes:
         """See the port."""
         found = (d for d in self.listed() if (d.written.address, d.written.token) == (address, token))
         return next(map(self.thing, found), None)
+
+    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | None]:
+        """See `provider.Recalls`."""
+        return recalled(self._account, "disk", records)
 
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. It ends when the disk is there."""

@@ -86,8 +86,7 @@ class Attachments:
                     continue
                 on = (h for h in volume.held if h.instance == record.outputs.get("instance"))
                 held = next((h for h in on if h.state != "detaching"), None)
-                same = Thing(address=record.address, token="", inputs=record.inputs, outputs=record.outputs)
-                out[record.address] = same if held else None
+                out[record.address] = marks.again(record) if held else None
         return out
 
     def on_node(self, have: Record) -> OnNode | None:

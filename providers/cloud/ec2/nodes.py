@@ -82,12 +82,8 @@ class Nodes:
             for record in found:
                 instance = there.get(ids[record.address] or "")
                 if instance is not None and not instance.gone:
-                    out[record.address] = Thing(
-                        address=record.address,
-                        token=instance.tags.get(marks.TOKEN, ""),
-                        inputs=record.inputs,
-                        outputs=record.outputs,
-                        actual=self._actual(instance, record.inputs),
+                    out[record.address] = marks.again(
+                        record, instance.tags, self._actual(instance, record.inputs)
                     )
                 elif instance is not None or right:
                     out[record.address] = None

@@ -7,7 +7,7 @@ from typing import Any
 
 from declarative.provider import Config, ProviderError, Thing
 from declarative.resource import Offer
-from declarative.state import KINDS, Address, Record
+from declarative.state import Address
 from providers.cloud.ec2 import ahead
 from providers.cloud.ec2.account import Account
 from providers.cloud.ec2.attachments import Attachments
@@ -58,12 +58,3 @@ class Ec2(Cloud):
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
         """See `provider.Checks`."""
         return ahead.faults(self._account, self._instances, self._disks, wanted)
-
-    def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | None]:
-        """See `provider.Recalls`."""
-        kinds = {kind: [r for r in records if r.address.kind == kind] for kind in KINDS}
-        return {
-            **self._instances.recall(kinds["node"]),
-            **self._disks.recall(kinds["volume"]),
-            **self._held.recall(kinds["attachment"]),
-        }

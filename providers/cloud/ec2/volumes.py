@@ -66,12 +66,8 @@ class Volumes:
             for record in found:
                 volume = there.get(ids[record.address] or "")
                 if volume is not None and volume.state not in GONE:
-                    out[record.address] = Thing(
-                        address=record.address,
-                        token=volume.tags.get(marks.TOKEN, ""),
-                        inputs=record.inputs,
-                        outputs=record.outputs,
-                        actual=self._actual(volume, record.inputs),
+                    out[record.address] = marks.again(
+                        record, volume.tags, self._actual(volume, record.inputs)
                     )
                 elif volume is not None:
                     out[record.address] = None

@@ -57,8 +57,7 @@ class Attachments:
                 if self._api.disk(made) is None:
                     continue
                 machine = self._api.machine(on)
-                same = Thing(address=record.address, token="", inputs=record.inputs, outputs=record.outputs)
-                out[record.address] = same if machine and made in machine.devices else None
+                out[record.address] = marks.again(record) if machine and made in machine.devices else None
         return out
 
     def on_node(self, have: Record) -> OnNode | None:

@@ -79,13 +79,7 @@ class Nodes:
             made = str(record.outputs.get("id") or "")
             machine = self._api.machine(made) if made else None
             if machine is not None and machine.phase is not Phase.ENDING:
-                out[record.address] = Thing(
-                    address=record.address,
-                    token=machine.tags.get(marks.TOKEN, ""),
-                    inputs=record.inputs,
-                    outputs=record.outputs,
-                    actual=self._actual(machine, record.inputs),
-                )
+                out[record.address] = marks.again(record, machine.tags, self._actual(machine, record.inputs))
             else:
                 gone.append(record.address)
         if gone and (out or self.listed()):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from declarative.provider import Thing
-from declarative.state import KINDS, Address, Record
 from providers.cloud.account import Account
 from providers.cloud.classes import Kind
 from providers.cloud.keys import Keys
@@ -37,12 +36,3 @@ class Named(Cloud):
             *map(self._disks.thing, disks),
             *self._held.things(disks, machines),
         )
-
-    def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | None]:
-        """See `provider.Recalls`."""
-        kinds = {kind: [r for r in records if r.address.kind == kind] for kind in KINDS}
-        return {
-            **self._machines.recall(kinds["node"]),
-            **self._disks.recall(kinds["volume"]),
-            **self._held.recall(kinds["attachment"]),
-        }

@@ -56,13 +56,7 @@ class Volumes:
             made = str(record.outputs.get("id") or "")
             disk = self._api.disk(made) if made else None
             if disk is not None and disk.phase is not Phase.ENDING:
-                out[record.address] = Thing(
-                    address=record.address,
-                    token=disk.tags.get(marks.TOKEN, ""),
-                    inputs=record.inputs,
-                    outputs=record.outputs,
-                    actual=self._actual(disk, record.inputs),
-                )
+                out[record.address] = marks.again(record, disk.tags, self._actual(disk, record.inputs))
             elif disk is not None:
                 out[record.address] = None
         return out

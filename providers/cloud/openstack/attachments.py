@@ -74,8 +74,7 @@ class Attachments:
                 held = volume.status != "detaching" and any(
                     h.server == record.outputs.get("instance") for h in volume.held
                 )
-                same = Thing(address=record.address, token="", inputs=record.inputs, outputs=record.outputs)
-                out[record.address] = same if held else None
+                out[record.address] = marks.again(record) if held else None
         return out
 
     def on_node(self, have: Record) -> OnNode | None:

@@ -72,12 +72,8 @@ class Nodes:
             for record in found:
                 server = there.get(made_id(record) or "")
                 if server is not None and not server.gone:
-                    out[record.address] = Thing(
-                        address=record.address,
-                        token=server.tags.get(marks.TOKEN, ""),
-                        inputs=record.inputs,
-                        outputs=record.outputs,
-                        actual=self._actual(server, record.inputs),
+                    out[record.address] = marks.again(
+                        record, server.tags, self._actual(server, record.inputs)
                     )
                 elif server is not None or right:
                     out[record.address] = None

@@ -7,7 +7,7 @@ from typing import Any
 
 from declarative.provider import Config, ProviderError, Thing
 from declarative.resource import Offer
-from declarative.state import KINDS, Address, Record
+from declarative.state import Address
 from providers.cloud.openstack import ahead
 from providers.cloud.openstack.account import Account
 from providers.cloud.openstack.attachments import Attachments
@@ -60,12 +60,3 @@ class OpenStack(Cloud):
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
         """See `provider.Checks`."""
         return [*super().check(wanted), *ahead.faults(self._account, wanted)]
-
-    def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | None]:
-        """See `provider.Recalls`."""
-        kinds = {kind: [r for r in records if r.address.kind == kind] for kind in KINDS}
-        return {
-            **self._servers.recall(kinds["node"]),
-            **self._disks.recall(kinds["volume"]),
-            **self._held.recall(kinds["attachment"]),
-        }

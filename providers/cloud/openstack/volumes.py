@@ -69,12 +69,8 @@ class Volumes:
                 made = made_id(record)
                 volume = region.volume(made) if made else None
                 if volume is not None and not volume.gone:
-                    out[record.address] = Thing(
-                        address=record.address,
-                        token=volume.tags.get(marks.TOKEN, ""),
-                        inputs=record.inputs,
-                        outputs=record.outputs,
-                        actual=self._actual(volume, record.inputs),
+                    out[record.address] = marks.again(
+                        record, volume.tags, self._actual(volume, record.inputs)
                     )
                 elif volume is not None:
                     out[record.address] = None
