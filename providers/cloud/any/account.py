@@ -12,12 +12,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, TypeVar
 
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.state import Address
-from providers.cloud import account
+from providers.cloud import account, regions
 from providers.cloud.account import look_up
 from providers.cloud.any.plain import Disk, Machine, Written
 from providers.cloud.any.shared import Shared
@@ -59,31 +58,20 @@ class Account(account.Account):
 
     def at(self, region: object) -> At:
         """The site of a region. The credentials are looked up with the first one."""
-        if not isinstance(region, str) or not region:
-            summary = f"backend {self.config.backend}: it is not said in which region"
-            raise PermanentError(PermanentKind.INVALID, summary, about="region")
-        key = region if self._regional else ""
+        name = regions.known(self, region)
+        key = name if self._regional else ""
         with self._turn:
             if key not in self._sites:
-                self._sites[key] = At(self._open(self, region))
+                self._sites[key] = At(self._open(self, name))
             return self._sites[key]
 
     def regions(self) -> tuple[str, ...]:
         """Where something of ours may be; `PermanentError` if none is named."""
-        names = tuple(dict.fromkeys((*self.config.regions, *self.config.elsewhere)))
-        if not names:
-            summary = f"backend {self.config.backend} names no regions"
-            hint = f"write `regions:` with those of {self.CLOUD} that you use"
-            raise PermanentError(PermanentKind.INVALID, summary, about="regions", hint=hint)
-        return names
+        return tuple(regions.named(self, f"write `regions:` with those of {self.CLOUD} that you use"))
 
     def each(self, look: Callable[[At], Sequence[U]]) -> list[U]:
         """What is found at all sites, side by side; one that cannot be asked is an error."""
-        sites = list(dict.fromkeys(self.at(region) for region in self.regions()))
-        if len(sites) == 1:
-            return list(look(sites[0]))
-        with ThreadPoolExecutor(min(16, len(sites)), thread_name_prefix="regions") as pool:
-            return [found for part in pool.map(look, sites) for found in part]
+        return regions.side_by_side(list(dict.fromkeys(map(self.at, self.regions()))), look)
 
     # --------------------------------------------------------------------------------------- once
 

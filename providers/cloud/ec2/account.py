@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import Mapping
 
 from declarative.provider import Config, PermanentError, PermanentKind
 from declarative.resource import VOLUME_ID
 from declarative.spec.clouds import ImageFilter
 from declarative.state import Record
-from providers.cloud import account, marks, settings
+from providers.cloud import marks, regions, settings
 from providers.cloud.catalog import Catalog, catalog
 from providers.cloud.ec2.codes import MISMATCH
 from providers.cloud.ec2.images import newest
 from providers.cloud.ec2.region import Region, endpoint
 from providers.cloud.marks import Mark
-
-T = TypeVar("T")
 
 OPTIONS: Mapping[str, type | tuple[type, ...]] = {
     "architecture": str,
@@ -33,10 +28,11 @@ LIVE = ("pending", "running", "stopping", "stopped")
 """States of instances that are there. The others do not come back."""
 
 
-class Account(account.Account):
+class Account(regions.Account[Region]):
     """The regions of a backend, and whose things are looked for there."""
 
     CLOUD = "EC2"
+    REGIONS = "write `regions: [us-east-1]`, or those that you use"
     MISMATCH = MISMATCH
 
     def __init__(self, config: Config) -> None:
@@ -44,8 +40,6 @@ class Account(account.Account):
         if self.architecture not in ARCHITECTURES:
             summary = f"the option `architecture` is one of {', '.join(ARCHITECTURES)}"
             raise PermanentError(PermanentKind.INVALID, summary, about="options.architecture")
-        self._made: dict[str, Region] = {}
-        self._turn = threading.Lock()
 
     @property
     def architecture(self) -> str:
@@ -59,46 +53,11 @@ class Account(account.Account):
 
     # ------------------------------------------------------------------------------------ regions
 
-    def region(self, name: object) -> Region:
-        """One region. The credentials are looked up with the first one."""
-        if not isinstance(name, str) or not name:
-            summary = f"backend {self.config.backend}: it is not said in which region"
-            raise PermanentError(PermanentKind.INVALID, summary, about="region")
-        with self._turn:
-            if name not in self._made:
-                self._made[name] = self._make(name)
-            return self._made[name]
-
-    def _make(self, name: str) -> Region:
+    def make(self, name: str) -> Region:
+        """See `regions.Account`."""
         given = self.config.endpoint or endpoint(name, self.catalog.zones)
         values = settings.secrets(self.config, ("key", "secret"), ("token",))
         return Region(name, settings.host(given), values, self.config.backend, self.timeout)
-
-    def regions(self) -> list[Region]:
-        """All regions where something of ours may be."""
-        names = list(dict.fromkeys((*self.config.regions, *self.config.elsewhere)))
-        if not names:
-            summary = f"backend {self.config.backend} names no regions"
-            hint = "write `regions: [us-east-1]`, or those that you use"
-            raise PermanentError(PermanentKind.INVALID, summary, about="regions", hint=hint)
-        return [self.region(name) for name in names]
-
-    def each(self, look: Callable[[Region], Sequence[T]]) -> list[T]:
-        """What is found in all regions, side by side; one that cannot be asked is an error."""
-        regions = self.regions()
-        if len(regions) == 1:
-            return list(look(regions[0]))
-        with ThreadPoolExecutor(min(16, len(regions)), thread_name_prefix="regions") as pool:
-            return [found for part in pool.map(look, regions) for found in part]
-
-    def by_region(self, records: Iterable[Record]) -> list[tuple[Region, list[Record]]]:
-        """Records by the region where they are, for those that say so."""
-        found: dict[str, list[Record]] = {}
-        for record in records:
-            name = record.outputs.get("region") or record.inputs.get("region")
-            if name:
-                found.setdefault(str(name), []).append(record)
-        return [(self.region(name), found[name]) for name in sorted(found)]
 
     def find_image(self, region: str, asked: ImageFilter) -> str:
         """See `account.Account`."""

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from declarative.provider import Config, PermanentError, PermanentKind
 from declarative.spec.clouds import ImageFilter
 from declarative.state import Record
-from providers.cloud import account, marks, settings
+from providers.cloud import marks, regions, settings
 from providers.cloud.marks import Mark
 from providers.cloud.openstack import names
 from providers.cloud.openstack.login import Login
 from providers.cloud.openstack.once import SETTLE, Once
 from providers.cloud.openstack.region import Region
-
-T = TypeVar("T")
 
 TEXTS = (
     "project",
@@ -50,10 +46,11 @@ _MOST = 255
 """Characters of a value."""
 
 
-class Account(account.Account):
+class Account(regions.Account[Region]):
     """The regions of a backend, and whose things are looked for there."""
 
     CLOUD = "OpenStack"
+    REGIONS = "write `regions: [RegionOne]`, as `OS_REGION_NAME` has it"
 
     def __init__(self, config: Config) -> None:
         super().__init__(config, OPTIONS)
@@ -65,9 +62,7 @@ class Account(account.Account):
             hint = "write `options: {network: NAME}`"
             raise PermanentError(PermanentKind.INVALID, summary, about="network.subnets", hint=hint)
         self.made_once = Once(int(self.options.get("settle", SETTLE)))
-        self._made: dict[str, Region] = {}
         self._login: Login | None = None
-        self._turn = threading.Lock()
 
     @property
     def interface(self) -> str:
@@ -76,17 +71,8 @@ class Account(account.Account):
 
     # ------------------------------------------------------------------------------------ regions
 
-    def region(self, name: object) -> Region:
-        """One region. The credentials are looked up with the first one."""
-        if not isinstance(name, str) or not name:
-            summary = f"backend {self.config.backend}: it is not said in which region"
-            raise PermanentError(PermanentKind.INVALID, summary, about="region")
-        with self._turn:
-            if name not in self._made:
-                self._made[name] = self._make(name)
-            return self._made[name]
-
-    def _make(self, name: str) -> Region:
+    def make(self, name: str) -> Region:
+        """See `regions.Account`."""
         application = any(key in self.config.credentials for key in APPLICATION)
         values = settings.secrets(self.config, APPLICATION if application else PASSWORD)
         # Who logs in is no secret, and may be a word that stands in every message.
@@ -135,35 +121,9 @@ class Account(account.Account):
         told = {"id": values["id"], "secret": values["secret"]}
         return {"identity": {"methods": ["application_credential"], "application_credential": told}}
 
-    def regions(self) -> list[Region]:
-        """All regions where something of ours may be."""
-        names = list(dict.fromkeys((*self.config.regions, *self.config.elsewhere)))
-        if not names:
-            summary = f"backend {self.config.backend} names no regions"
-            hint = "write `regions: [RegionOne]`, as `OS_REGION_NAME` has it"
-            raise PermanentError(PermanentKind.INVALID, summary, about="regions", hint=hint)
-        return [self.region(name) for name in names]
-
-    def by_region(self, records: Iterable[Record]) -> list[tuple[Region, list[Record]]]:
-        """Records by the region where they are, for those that say so."""
-        found: dict[str, list[Record]] = {}
-        for record in records:
-            name = record.outputs.get("region") or record.inputs.get("region")
-            if name:
-                found.setdefault(str(name), []).append(record)
-        return [(self.region(name), found[name]) for name in sorted(found)]
-
     def find_image(self, region: str, asked: ImageFilter) -> str:
         """See `account.Account`."""
         return names.newest(self.region(region), asked)
-
-    def each(self, look: Callable[[Region], Sequence[T]]) -> list[T]:
-        """What is found in all regions, side by side; one that cannot be asked is an error."""
-        regions = self.regions()
-        if len(regions) == 1:
-            return list(look(regions[0]))
-        with ThreadPoolExecutor(min(16, len(regions)), thread_name_prefix="regions") as pool:
-            return [found for part in pool.map(look, regions) for found in part]
 
     # -------------------------------------------------------------------------------------- marks
 
