@@ -78,6 +78,25 @@ def thing_of(claim: Claim, outputs: Mapping[str, Any], *, known: bool = True) ->
     )
 
 
+def asked(
+    address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
+) -> tuple[Record, Record, Claim]:
+    """The volume and the node that a create is about, and its claim; `PermanentError` if one is missing."""
+    name = volume_of(address)
+    if inputs.get("volume") != name:
+        summary = f"{address} cannot be about volume/{inputs.get('volume')}"
+        raise PermanentError(PermanentKind.INVALID, summary, about="volume")
+    volume, node = needed(needs, "volume", name), needed(needs, "node", str(inputs.get("node")))
+    return volume, node, {"address": str(address), "token": token, "inputs": dict(inputs)}
+
+
+def held(about: str | None, theirs: Claim | None, on: str) -> PermanentError:
+    """The fault of a volume that another has: by the claim that is written of it, on a machine."""
+    who = f"held by {theirs['address']}" if theirs else "attached by somebody else"
+    hint = "a volume has one holder at a time: wait for it to end, or stop it"
+    return PermanentError(PermanentKind.CONFLICT, f"{about} is {who}, on {on}", about=about, hint=hint)
+
+
 def needed(needs: Mapping[Address, Record], kind: str, name: str) -> Record:
     """The volume or node that an attachment is made of; `PermanentError` if it is not there."""
     found = needs.get(Address(kind, name))

@@ -83,6 +83,12 @@ def thing(
     )
 
 
+def node(tags: Mapping[str, str], made: str, backend: str, outputs: Mapping[str, Any]) -> Record:
+    """The record of a node whose machine (its id is `made`) has these tags. Faults are those of `read`."""
+    mark = read(tags, made)
+    return Record(address=mark.address, backend=backend, inputs=mark.inputs, outputs=outputs)
+
+
 def again(
     record: Record, tags: Mapping[str, str] | None = None, actual: Mapping[str, Any] | None = None
 ) -> Thing:

@@ -19,14 +19,15 @@ from declarative.provider import (
     TransientError,
     TransientKind,
 )
+from declarative.resource import VOLUME_ID
 from declarative.state import Address, NodeState, Record
-from providers.cloud import marks
+from providers.cloud import claims, marks
 from providers.cloud.account import look_up, pauses
 from providers.cloud.any.account import Account, At
 from providers.cloud.any.nodes import Nodes
 from providers.cloud.any.plain import Disk, Machine
 from providers.cloud.any.volumes import Volumes
-from providers.cloud.claims import id_of, is_of, needed, parse, text_of, thing_of, volume_of
+from providers.cloud.claims import id_of, is_of, parse, text_of, thing_of, volume_of
 from providers.cloud.disks import OnNode
 from providers.written import key_of
 
@@ -104,7 +105,7 @@ class Attachments:
                 outputs=node.outputs,
             ),
             size=disk.size,
-            ours="volume_id" not in (disk.written.inputs or {}),
+            ours=VOLUME_ID not in (disk.written.inputs or {}),
             taken=self._nodes.was_ready(at, machine),
             serials=() if disk.device else tuple(dict.fromkeys((disk.id[:20], plain[:20], disk.name))),
             links=(disk.device,) if disk.device else (),
@@ -116,15 +117,10 @@ class Attachments:
         self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
     ) -> Mapping[str, Any]:
         """See the port. It ends when the machine has the disk."""
-        name = volume_of(address)
-        if inputs.get("volume") != name:
-            summary = f"{address} cannot be about volume/{inputs.get('volume')}"
-            raise PermanentError(PermanentKind.INVALID, summary, about="volume")
-        disk_of, node = needed(needs, "volume", name), needed(needs, "node", str(inputs.get("node")))
-        claim = {"address": str(address), "token": token, "inputs": dict(inputs)}
+        disk_of, node, claim = claims.asked(address, token, inputs, needs)
         asked = False
         summary = f"{address}: {disk_of.outputs['id']} is not on {node.outputs['id']} yet"
-        for _ in pauses(summary, f"volume/{name}"):
+        for _ in pauses(summary, str(disk_of.address)):
             look = partial(self._pair, disk_of, node)
             at, disk, machine = look_up(look) if asked else look()
             if _holds(at, disk, machine, claim):
@@ -205,10 +201,7 @@ def _holds(at: At, disk: Disk, machine: Machine, claim: Mapping[str, Any]) -> bo
         return False
     if holder in alive:
         theirs = _claim(disk, alive[holder])
-    who = f"held by {theirs['address']}" if theirs else "attached by somebody else"
-    summary = f"{disk.written.address} is {who}, on {holder}"
-    hint = "a volume has one holder at a time: wait for it to end, or stop it"
-    raise PermanentError(PermanentKind.CONFLICT, summary, about=str(disk.written.address), hint=hint)
+    raise claims.held(str(disk.written.address), theirs, holder)
 
 
 def _put(at: At, disk: Disk, machine: Machine, claim: Mapping[str, Any]) -> None:

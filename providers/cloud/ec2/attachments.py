@@ -21,9 +21,10 @@ from declarative.provider import (
     TransientKind,
 )
 from declarative.state import Address, Record
-from providers.cloud import marks
+from providers.cloud import claims, marks
 from providers.cloud.account import look_up, pauses
-from providers.cloud.claims import ON, id_of, is_of, needed, of_tags, thing_of, to_tags, volume_of
+from providers.cloud.adopted import was_adopted
+from providers.cloud.claims import ON, id_of, is_of, of_tags, thing_of, to_tags, volume_of
 from providers.cloud.disks import OnNode
 from providers.cloud.ec2 import nodes
 from providers.cloud.ec2.account import Account, made_id
@@ -107,18 +108,12 @@ class Attachments:
         found = region.instances_by_id([held.instance]).get(held.instance)
         if found is None or found.state != "running" or found.tags.get(marks.OWNER) != self._account.owner:
             return None
-        mark = marks.read(found.tags, found.id)
         letters = held.device.removeprefix("/dev/").removeprefix("xvd").removeprefix("sd")
         return OnNode(
             id=volume.id,
-            node=Record(
-                address=mark.address,
-                backend=self._account.config.backend,
-                inputs=mark.inputs,
-                outputs=nodes.outputs(found),
-            ),
+            node=marks.node(found.tags, found.id, self._account.config.backend, nodes.outputs(found)),
             size=volume.size,
-            ours="volume_id" not in marks.read(volume.tags, volume.id).inputs,
+            ours=not was_adopted(volume.tags, volume.id),
             taken=bool(found.tags.get(marks.TAKEN)),
             serials=(volume.id.replace("-", ""),),
             names=tuple(dict.fromkeys((held.device, f"/dev/xvd{letters}"))),
@@ -130,19 +125,15 @@ class Attachments:
         self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
     ) -> Mapping[str, Any]:
         """See the port. It ends when the instance has the disk."""
-        name = volume_of(address)
-        if inputs.get("volume") != name:
-            summary = f"{address} cannot be about volume/{inputs.get('volume')}"
-            raise PermanentError(PermanentKind.INVALID, summary, about="volume")
-        disk, node = needed(needs, "volume", name), needed(needs, "node", str(inputs.get("node")))
+        disk, node, claim = claims.asked(address, token, inputs, needs)
+        about = str(disk.address)
         instance = made_id(node, "i") or ""
-        claim = {"address": str(address), "token": token, "inputs": dict(inputs)}
-        for _ in pauses(f"{address}: {disk.outputs.get('id')} is not on {instance} yet", f"volume/{name}"):
+        for _ in pauses(f"{address}: {disk.outputs.get('id')} is not on {instance} yet", about):
             look = partial(self._volumes.of, disk)
             region, volume = look_up(look) if token in self._asked else look()
             if volume is None:
-                summary = f"volume/{name} is not there any more"
-                raise PermanentError(PermanentKind.NOT_FOUND, summary, about=f"volume/{name}")
+                summary = f"{about} is not there any more"
+                raise PermanentError(PermanentKind.NOT_FOUND, summary, about=about)
             have = self._holding(region, volume, instance, claim)
             if have and have.state == "attached":
                 return _outputs(claim, volume, have)
@@ -166,10 +157,7 @@ class Attachments:
         holder = region.instances_by_id([held.instance]).get(held.instance)
         if holder is None or holder.gone:
             return held
-        who = f"held by {theirs['address']}" if theirs else "attached by somebody else"
-        summary = f"{volume.tags.get(marks.ADDRESS)} is {who}, on {held.instance}"
-        hint = "a volume has one holder at a time: wait for it to end, or stop it"
-        raise PermanentError(PermanentKind.CONFLICT, summary, about=volume.tags.get(marks.ADDRESS), hint=hint)
+        raise claims.held(volume.tags.get(marks.ADDRESS), theirs, held.instance)
 
     def _attach(self, region: Region, volume: Volume, instance: str, claim: Mapping[str, Any]) -> None:
         """Ask for it once. What became of it, the next look says."""

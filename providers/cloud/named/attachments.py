@@ -12,9 +12,10 @@ from typing import Any
 
 from declarative.provider import PermanentError, PermanentKind, Thing, TransientError, TransientKind
 from declarative.state import Address, Record
-from providers.cloud import marks
+from providers.cloud import claims, marks
 from providers.cloud.account import Account, look_up, pauses
-from providers.cloud.claims import ON, id_of, is_of, needed, of_tags, thing_of, to_tags, volume_of
+from providers.cloud.adopted import was_adopted
+from providers.cloud.claims import ON, id_of, is_of, of_tags, thing_of, to_tags, volume_of
 from providers.cloud.disks import OnNode
 from providers.cloud.named import nodes
 from providers.cloud.named.api import Api, Device, Disk, Machine, Phase
@@ -79,17 +80,12 @@ class Attachments:
         return None
 
     def _on_node(self, disk: Disk, machine: Machine) -> OnNode:
-        mark, device = marks.read(machine.tags, machine.id), machine.devices[disk.id]
+        device = machine.devices[disk.id]
         return OnNode(
             id=disk.name,
-            node=Record(
-                address=mark.address,
-                backend=self._account.config.backend,
-                inputs=mark.inputs,
-                outputs=nodes.outputs(machine),
-            ),
+            node=marks.node(machine.tags, machine.id, self._account.config.backend, nodes.outputs(machine)),
             size=disk.size,
-            ours="volume_id" not in marks.read(disk.tags, disk.id).inputs,
+            ours=not was_adopted(disk.tags, disk.id),
             taken=bool(machine.tags.get(marks.TAKEN)),
             serials=device.serials,
             links=device.links,
@@ -101,14 +97,9 @@ class Attachments:
         self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
     ) -> Mapping[str, Any]:
         """See the port. It ends when the machine has the disk."""
-        name = volume_of(address)
-        if inputs.get("volume") != name:
-            summary = f"{address} cannot be about volume/{inputs.get('volume')}"
-            raise PermanentError(PermanentKind.INVALID, summary, about="volume")
-        volume, node = needed(needs, "volume", name), needed(needs, "node", str(inputs.get("node")))
-        claim = {"address": str(address), "token": token, "inputs": dict(inputs)}
+        volume, node, claim = claims.asked(address, token, inputs, needs)
         asked = False
-        for _ in pauses(f"{address}: volume/{name} is not on {node.address} yet", f"volume/{name}"):
+        for _ in pauses(f"{address}: {volume.address} is not on {node.address} yet", str(volume.address)):
             look = partial(self._look, volume, node)
             disk, machine = look_up(look) if asked else look()
             theirs = of_tags(disk.tags, disk.id, machine.name)
@@ -141,12 +132,7 @@ class Attachments:
             if holder is None or holder.phase is Phase.ENDING:
                 continue
             claim = theirs if made == machine.id else of_tags(disk.tags, disk.id, holder.name)
-            about = disk.tags.get(marks.ADDRESS)
-            who = f"held by {claim['address']}" if claim else "attached by somebody else"
-            hint = "a volume has one holder at a time: wait for it to end, or stop it"
-            raise PermanentError(
-                PermanentKind.CONFLICT, f"{about} is {who}, on {holder.name}", about=about, hint=hint
-            )
+            raise claims.held(disk.tags.get(marks.ADDRESS), claim, holder.name)
         return bool(disk.holders)
 
     def _hang(self, disk: Disk, machine: Machine, claim: Mapping[str, Any]) -> None:
