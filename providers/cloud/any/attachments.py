@@ -27,6 +27,7 @@ from providers.cloud.any.account import Account, At
 from providers.cloud.any.nodes import Nodes
 from providers.cloud.any.plain import Disk, Machine
 from providers.cloud.any.volumes import Volumes
+from providers.cloud.changes import gone
 from providers.cloud.claims import id_of, is_of, parse, text_of, thing_of, volume_of
 from providers.cloud.disks import OnNode
 from providers.written import key_of
@@ -141,9 +142,7 @@ class Attachments:
         machines = {machine.id: machine for machine in at.machines()}
         machine = machines.get(str(node.outputs["id"]))
         if disk is None or machine is None:
-            gone = volume.address if disk is None else node.address
-            summary = f"{gone} is not there any more"
-            raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(gone))
+            raise gone(volume.address if disk is None else node.address)
         if disk.broken:
             summary = f"{disk.id} is damaged: {disk.broken}"
             raise PermanentError(PermanentKind.INVALID, summary, about=str(volume.address))

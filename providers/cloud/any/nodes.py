@@ -17,6 +17,7 @@ from providers.cloud.account import look_up, pauses
 from providers.cloud.any.account import Account, At, first_of_each
 from providers.cloud.any.plain import IS, Machine, Wanted, Written
 from providers.cloud.any.site import What
+from providers.cloud.changes import check_fixed, gone
 from providers.cloud.hosts import Seen
 from providers.cloud.keys import Keys
 from providers.written import key_of
@@ -142,16 +143,12 @@ class Nodes:
 
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. What changes in place is written down alone."""
-        for key in FIXED:
-            if have.inputs.get(key) != inputs.get(key):
-                summary = f"{have.address}: `{key}` cannot be changed in place"
-                raise PermanentError(PermanentKind.INVALID, summary, about=key)
+        check_fixed(have.address, have.inputs, inputs, FIXED)
         at, found = self._there(have)
         if not found and mended(at, self._account.owner, "machine", have, token):
             at, found = self._there(have)
         if not found:
-            summary = f"{have.address} is not there any more"
-            raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(have.address))
+            raise gone(have.address)
         rewrite(at, found[0], inputs)
         return self._outputs(found[0])
 

@@ -14,6 +14,7 @@ from providers.cloud.adopted import absent, check, is_free, sized
 from providers.cloud.any.account import Account, At, first_of_each
 from providers.cloud.any.nodes import mended, recalled, rewrite, tags
 from providers.cloud.any.plain import Disk, Wanted, Written
+from providers.cloud.changes import check_fixed, gone, size_of
 
 FIXED = ("backend", "region", "zone", "volume_type", VOLUME_ID)
 """Inputs that are those of the disk: it is made anew to change them."""
@@ -97,19 +98,12 @@ class Volumes:
         if disk is None and mended(at, self._account.owner, "disk", have, token):
             at, disk = self.of(have)
         if disk is None:
-            summary = f"{have.address} is not there any more"
-            raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(have.address))
+            raise gone(have.address)
         made = have.inputs if disk.written.inputs is None else disk.written.inputs
-        for key in FIXED:
-            if made.get(key) != inputs.get(key):
-                summary = f"{have.address}: `{key}` cannot be changed in place"
-                raise PermanentError(PermanentKind.INVALID, summary, about=key)
-        size, before = (sized(have.address, i, disk.size or 0) for i in (inputs, made))
-        if size < before:
-            was = made.get("size", f"{disk.size}GB")
-            summary = f"{have.address}: its size cannot go down from {was} to {inputs['size']}"
-            raise PermanentError(PermanentKind.INVALID, summary, about="size")
-        if size > (disk.size or before):
+        check_fixed(have.address, made, inputs, FIXED)
+        has = disk.size or sized(have.address, made, 0)  # some clouds do not tell it
+        size = size_of(have.address, made, inputs, has)
+        if size > has:
             if not at.site.grows:
                 summary = f"{have.address}: {self._account.CLOUD} cannot make it larger in place"
                 hint = "make a volume of another name, and copy what is in this one"

@@ -24,6 +24,7 @@ from declarative.state import Address, Record
 from providers.cloud import claims, marks
 from providers.cloud.account import look_up, pauses
 from providers.cloud.adopted import was_adopted
+from providers.cloud.changes import gone
 from providers.cloud.claims import ON, id_of, is_of, of_tags, thing_of, to_tags, volume_of
 from providers.cloud.disks import OnNode
 from providers.cloud.ec2 import nodes
@@ -132,8 +133,7 @@ class Attachments:
             look = partial(self._volumes.of, disk)
             region, volume = look_up(look) if token in self._asked else look()
             if volume is None:
-                summary = f"{about} is not there any more"
-                raise PermanentError(PermanentKind.NOT_FOUND, summary, about=about)
+                raise gone(about)
             have = self._holding(region, volume, instance, claim)
             if have and have.state == "attached":
                 return _outputs(claim, volume, have)

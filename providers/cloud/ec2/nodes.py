@@ -22,6 +22,7 @@ from declarative.provider import (
 from declarative.state import Address, NodeState, Readiness, Record
 from providers.cloud import begin, marks
 from providers.cloud.account import look_up, waits
+from providers.cloud.changes import check_fixed, gone
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import LIVE, Account, made_id
 from providers.cloud.ec2.answers import Instance
@@ -173,14 +174,10 @@ class Nodes:
 
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. What changes in place is written down alone."""
-        for key in FIXED:
-            if have.inputs.get(key) != inputs.get(key):
-                summary = f"{have.address}: `{key}` cannot be changed in place"
-                raise PermanentError(PermanentKind.INVALID, summary, about=key)
+        check_fixed(have.address, have.inputs, inputs, FIXED)
         region, instance = self._of(have, untagged=True)
         if instance is None:
-            summary = f"{have.address} is not there any more"
-            raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(have.address))
+            raise gone(have.address)
         if self._account.lost(instance.tags):
             return self._mend(region, instance, have, self._account.mark(have.address, token, inputs))
         made = marks.read(instance.tags, instance.id)

@@ -15,6 +15,7 @@ from declarative.state import Address, Record
 from providers.cloud import claims, marks
 from providers.cloud.account import Account, look_up, pauses
 from providers.cloud.adopted import was_adopted
+from providers.cloud.changes import gone
 from providers.cloud.claims import ON, id_of, is_of, of_tags, thing_of, to_tags, volume_of
 from providers.cloud.disks import OnNode
 from providers.cloud.named import nodes
@@ -116,8 +117,7 @@ class Attachments:
         machine = self._api.machine(str(node.outputs["id"]))
         for found, record in ((disk, volume), (machine, node)):
             if found is None or found.phase is Phase.ENDING:
-                summary = f"{record.address} is not there any more"
-                raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(record.address))
+                raise gone(record.address)
         assert disk is not None
         assert machine is not None
         self._account.check_owner(machine.tags, node, machine.id)

@@ -20,6 +20,7 @@ from declarative.provider import (
 from declarative.state import Address, NodeState, Readiness, Record
 from providers.cloud import begin, marks
 from providers.cloud.account import Account, look_up, pauses
+from providers.cloud.changes import check_fixed, gone
 from providers.cloud.classes import Kind
 from providers.cloud.faults import fault
 from providers.cloud.hosts import Seen
@@ -168,14 +169,10 @@ class Nodes:
 
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. What changes in place is written down alone."""
-        for key in FIXED:
-            if have.inputs.get(key) != inputs.get(key):
-                summary = f"{have.address}: `{key}` cannot be changed in place"
-                raise PermanentError(PermanentKind.INVALID, summary, about=key)
+        check_fixed(have.address, have.inputs, inputs, FIXED)
         machine = self._of(have, untagged=True)
         if machine is None:
-            summary = f"{have.address} is not there any more"
-            raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(have.address))
+            raise gone(have.address)
         if self._account.lost(machine.tags):
             # Somebody took everything away: it is written anew.
             after = tags_of(self._account, have.address, token, inputs)

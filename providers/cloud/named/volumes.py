@@ -11,7 +11,8 @@ from declarative.resource import VOLUME_ID
 from declarative.state import Address, Record
 from providers.cloud import marks
 from providers.cloud.account import Account, gibibytes, look_up
-from providers.cloud.adopted import absent, check, is_free, left, sized, taken_on, was_adopted
+from providers.cloud.adopted import absent, check, is_free, left, taken_on, was_adopted
+from providers.cloud.changes import check_fixed, gone, size_of
 from providers.cloud.named.api import Api, Disk, Phase, Wanted, name_of
 from providers.cloud.named.nodes import retagged, tags_of
 
@@ -115,21 +116,13 @@ class Volumes:
         """See the port. It grows in place."""
         disk = self.of(have, untagged=True)
         if disk is None:
-            summary = f"{have.address} is not there any more"
-            raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(have.address))
+            raise gone(have.address)
         if self._account.lost(disk.tags):
             made = self._account.mark(have.address, token, have.inputs)
         else:
             made = marks.read(disk.tags, disk.id)
-        for key in FIXED:
-            if made.inputs.get(key) != inputs.get(key):
-                summary = f"{have.address}: `{key}` cannot be changed in place"
-                raise PermanentError(PermanentKind.INVALID, summary, about=key)
-        size, before = (sized(have.address, found, disk.size) for found in (inputs, made.inputs))
-        if size < before:
-            was = made.inputs.get("size", f"{disk.size}GB")
-            summary = f"{have.address}: its size cannot go down from {was} to {inputs['size']}"
-            raise PermanentError(PermanentKind.INVALID, summary, about="size")
+        check_fixed(have.address, made.inputs, inputs, FIXED)
+        size = size_of(have.address, made.inputs, inputs, disk.size)
         if size > disk.size:
             self._api.grow(disk, size)
         after = tags_of(self._account, made.address, made.token, inputs)

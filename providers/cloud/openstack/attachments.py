@@ -23,6 +23,7 @@ from declarative.state import Address, Record
 from providers.cloud import claims, marks
 from providers.cloud.account import look_up, pauses
 from providers.cloud.adopted import was_adopted
+from providers.cloud.changes import gone
 from providers.cloud.claims import ON, id_of, is_of, of_tags, thing_of, to_tags, volume_of
 from providers.cloud.disks import OnNode
 from providers.cloud.openstack import nodes
@@ -121,8 +122,7 @@ class Attachments:
             look = partial(self._volumes.of, disk)
             region, volume = look_up(look) if asked else look()
             if volume is None:
-                summary = f"{about} is not there any more"
-                raise PermanentError(PermanentKind.NOT_FOUND, summary, about=about)
+                raise gone(about)
             have = self._holding(region, volume, server, claim)
             if have and have.server == server and volume.status == "in-use":
                 return _outputs(claim, volume, have)

@@ -15,6 +15,7 @@ from declarative.provider import TransientKind as Kind
 from declarative.state import Address, NodeState, Readiness, Record
 from providers.cloud import begin, marks
 from providers.cloud.account import look_up, pauses
+from providers.cloud.changes import check_fixed, gone
 from providers.cloud.faults import fault
 from providers.cloud.hosts import Seen
 from providers.cloud.marks import Mark
@@ -226,14 +227,10 @@ class Nodes:
 
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. What changes in place is written down alone."""
-        for key in FIXED:
-            if have.inputs.get(key) != inputs.get(key):
-                summary = f"{have.address}: `{key}` cannot be changed in place"
-                raise PermanentError(PermanentKind.INVALID, summary, about=key)
+        check_fixed(have.address, have.inputs, inputs, FIXED)
         region, server = self._of(have, untagged=True)
         if server is None:
-            summary = f"{have.address} is not there any more"
-            raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(have.address))
+            raise gone(have.address)
         if self._account.lost(server.tags):
             return self._mend(region, server, have, self._account.mark(have.address, token, inputs))
         made = marks.read(server.tags, server.id)
