@@ -20,8 +20,8 @@ from providers.cloud.any import gpus, labels, names
 from providers.cloud.any.account import Account
 from providers.cloud.any.plain import Disk, Found, Machine, Size, Wanted, Written
 from providers.cloud.any.provider import AnyCloud
-from providers.cloud.any.rest import Rest, Ring
-from providers.cloud.any.site import Site, What
+from providers.cloud.any.rest import JsonSite
+from providers.cloud.any.site import What
 from providers.cloud.rest import missing
 
 STATES: Mapping[str, tuple[NodeState, str | None]] = {
@@ -42,7 +42,7 @@ def digital_ocean(config: Config) -> AnyCloud:
     return AnyCloud(account, adopts=DigitalOcean.adopts)
 
 
-class DigitalOcean(Site):
+class DigitalOcean(JsonSite):
     """One account of DigitalOcean's."""
 
     unique = frozenset(("disk",))
@@ -51,8 +51,6 @@ class DigitalOcean(Site):
     adopts = True
 
     def __init__(self, account: Account) -> None:
-        self._account = account
-
         def make(key: str) -> Any:
             from libcloud.compute.providers import get_driver
 
@@ -61,13 +59,15 @@ class DigitalOcean(Site):
             found.ex_per_page = PAGE  # the constructor refuses all keywords
             return found
 
-        self._rest = Rest(account.config, "DigitalOcean", make, account.timeout)
-        self._ring = Ring(
-            self._rest, "/v2/account/keys", "public_key", lambda: self._all("/v2/account/keys", "ssh_keys")
-        )
+        # Without a key a droplet mails a password for root to whoever pays for it.
+        super().__init__(account, make, "/v2/account/keys", "public_key")
 
-    def _all(self, path: str, name: str, **params: Any) -> list[Mapping[str, Any]]:
-        return self._rest.all(path, name, _following, **params)
+    @staticmethod
+    def following(found: Mapping[str, Any]) -> dict[str, Any] | None:
+        """See `JsonSite`."""
+        pages = (found.get("links") or {}).get("pages") or {}
+        given = parse_qs(urlsplit(pages.get("next") or "").query).get("page")
+        return {"page": given[0]} if given else None
 
     # ----------------------------------------------------------------------------------- machines
 
@@ -312,26 +312,9 @@ class DigitalOcean(Site):
             with suppress(ProviderError):
                 self._rest.ask("DELETE", f"/v2/tags/{quote(tag, safe='')}")
 
-    # --------------------------------------------------------------------------------------- keys
-
-    def bring_key(self, name: str, public: str) -> str | None:
-        """See `Site`. Without a key a droplet mails a password for root to whoever pays for it."""
-        return self._ring.bring(name, public)
-
-    def drop_key(self, name: str, public: str) -> None:
-        """See `Site`."""
-        self._ring.drop(name)
-
 
 def _kind(thing: Machine | Disk) -> What:
     return "machine" if isinstance(thing, Machine) else "disk"
-
-
-def _following(found: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The page after this one."""
-    pages = (found.get("links") or {}).get("pages") or {}
-    given = parse_qs(urlsplit(pages.get("next") or "").query).get("page")
-    return {"page": given[0]} if given else None
 
 
 def _size(item: Mapping[str, Any]) -> Size:

@@ -6,9 +6,9 @@ without the list that was asked for as an empty list.
 
 from __future__ import annotations
 
-import json
 import re
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -21,8 +21,10 @@ from declarative.provider import (
     TransientError,
     TransientKind,
 )
-from providers.cloud import settings
+from providers.cloud import rest, settings
+from providers.cloud.any.account import Account
 from providers.cloud.any.said import said
+from providers.cloud.any.site import Site
 from providers.cloud.connection import Connection
 from providers.cloud.limiter import limiter
 from providers.cloud.scrub import Scrub
@@ -52,26 +54,19 @@ class Rest:
             return found
 
         key = (config.driver, config.backend, config.endpoint)
-        self._connection = Connection(driver, limiter(*key), Scrub(values.values()), said)
+        self._rest = rest.Rest(Connection(driver, limiter(*key), Scrub(values.values()), said), None)
 
     def ask(
-        self, method: str, path: str, body: object = None, *, about: str | None = None, **params: Any
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        about: str | None = None,
+        **params: Any,
     ) -> Mapping[str, Any]:
         """The object that is answered; an empty one where nothing is (204)."""
-        response = self._connection.request(
-            f"{method} {path}",
-            path,
-            about=about,
-            method=method,
-            params=params,
-            data=json.dumps(body) if body is not None else None,
-        )
-        found = response.object
-        if response.status == 204 or not found:
-            return {}
-        if not isinstance(found, dict):
-            raise self.strange(path, "is no object")
-        return found
+        return self._rest.ask(f"{method} {path}", method, path, about=about, params=params, body=body)
 
     def one(self, found: Mapping[str, Any], name: str, path: str) -> Mapping[str, Any]:
         """An element of an answer. One that is missing is a fault: nobody knows what was done."""
@@ -119,7 +114,7 @@ class Rest:
 
     def strange(self, path: str, what: str) -> TransientError:
         """The fault of an answer that does not answer."""
-        return TransientError(TransientKind.AMBIGUOUS, f"{self._name}, {path}: the answer {what}")
+        return rest.strange(f"{self._name}, {path}", what)
 
     def refused(self, summary: str, about: str) -> PermanentError:
         """What cannot be asked of this cloud."""
@@ -182,3 +177,29 @@ class Ring:
         with self._turn:
             self._ids.clear()
         return TransientError(TransientKind.BUSY, error.summary, about=error.about)
+
+
+class JsonSite(Site):
+    """A cloud that is asked in this way."""
+
+    def __init__(self, account: Account, make: Callable[[str], Any], keys: str, word: str) -> None:
+        """`make`: see `Rest`. `keys`: the path of the account's public keys, which are under `word`."""
+        self._account = account
+        self._rest = Rest(account.config, account.CLOUD, make, account.timeout)
+        self._ring = Ring(self._rest, keys, word, lambda: self._all(keys, "ssh_keys"))
+
+    @staticmethod
+    @abstractmethod
+    def following(found: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The parameters of the page after an answer; None if it was the last."""
+
+    def _all(self, path: str, name: str, **params: Any) -> list[Mapping[str, Any]]:
+        return self._rest.all(path, name, self.following, **params)
+
+    def bring_key(self, name: str, public: str) -> str | None:
+        """See `Site`."""
+        return self._ring.bring(name, public)
+
+    def drop_key(self, name: str, public: str) -> None:
+        """See `Site`."""
+        self._ring.drop(name)

@@ -19,8 +19,8 @@ from providers.cloud.any import gpus, labels, names
 from providers.cloud.any.account import Account
 from providers.cloud.any.plain import Disk, Machine, Size, Wanted, Written
 from providers.cloud.any.provider import AnyCloud
-from providers.cloud.any.rest import Rest, Ring
-from providers.cloud.any.site import Site, What
+from providers.cloud.any.rest import JsonSite
+from providers.cloud.any.site import What
 
 HOURS = 672
 """Hours of a month, as Vultr charges them, for plans whose price by the hour is not told."""
@@ -34,7 +34,7 @@ def vultr(config: Config) -> AnyCloud:
     return AnyCloud(Account(config, {}, lambda a, _: Vultr(a), cloud="Vultr"))
 
 
-class Vultr(Site):
+class Vultr(JsonSite):
     """One account of Vultr's."""
 
     settle = 10.0
@@ -42,21 +42,19 @@ class Vultr(Site):
     grows = True
 
     def __init__(self, account: Account) -> None:
-        self._account = account
-
         def make(key: str) -> Any:
             from libcloud.compute.providers import get_driver
 
             found: Any = get_driver("vultr")
             return found(key, api_version="2")
 
-        self._rest = Rest(account.config, "Vultr", make, account.timeout)
-        self._ring = Ring(
-            self._rest, "/v2/ssh-keys", "ssh_key", lambda: self._all("/v2/ssh-keys", "ssh_keys")
-        )
+        super().__init__(account, make, "/v2/ssh-keys", "ssh_key")
 
-    def _all(self, path: str, name: str, **params: Any) -> list[Mapping[str, Any]]:
-        return self._rest.all(path, name, _following, **params)
+    @staticmethod
+    def following(found: Mapping[str, Any]) -> dict[str, Any] | None:
+        """See `JsonSite`."""
+        links = (found.get("meta") or {}).get("links") or {}
+        return {"cursor": links["next"]} if links.get("next") else None
 
     # ----------------------------------------------------------------------------------- machines
 
@@ -238,22 +236,6 @@ class Vultr(Site):
             return
         new = [*labels.tags(mark), *labels.of_users(tags)]
         self._change(made, lambda have: [*(t for t in have if not t.startswith(f"{labels.OURS}:")), *new])
-
-    # --------------------------------------------------------------------------------------- keys
-
-    def bring_key(self, name: str, public: str) -> str | None:
-        """See `Site`."""
-        return self._ring.bring(name, public)
-
-    def drop_key(self, name: str, public: str) -> None:
-        """See `Site`."""
-        self._ring.drop(name)
-
-
-def _following(found: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The page after this one."""
-    links = (found.get("meta") or {}).get("links") or {}
-    return {"cursor": links["next"]} if links.get("next") else None
 
 
 def _image(image: str) -> dict[str, Any]:
