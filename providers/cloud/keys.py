@@ -24,6 +24,11 @@ class Keys:
         """Whether the key was made just now: then no cloud can have it."""
 
     @property
+    def name(self) -> str:
+        """What its public half is called in the cloud."""
+        return f"fleetform-{self._account.owner}"
+
+    @property
     def file(self) -> Path:
         """The private key: the user's own, which all who work on the state share, or one for this state."""
         project = self._account.config.project_dir.absolute()

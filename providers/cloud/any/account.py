@@ -51,11 +51,6 @@ class Account(account.Account):
         self._sites: dict[str, At] = {}
         self._turn = threading.Lock()
 
-    @property
-    def key_name(self) -> str:
-        """What the key of this state's nodes is called."""
-        return f"fleetform-{self.owner}"
-
     def at(self, region: object) -> At:
         """The site of a region. The credentials are looked up with the first one."""
         name = regions.known(self, region)

@@ -97,7 +97,7 @@ class Nodes:
             size=str(inputs.get("instance_type")),
             image=self._account.image(region),
             user_data=begin.user_data(user, login.public, key),
-            key=at.site.bring_key(self._account.key_name, login.public),
+            key=at.site.bring_key(self._keys.name, login.public),
             spot=bool(inputs.get("spot")),
         )
 
@@ -177,7 +177,7 @@ class Nodes:
     def _leave(self, at: At, ending: AbstractSet[str] = frozenset()) -> None:
         """Take the key away from a site without machines. Whoever makes one just now brings it again."""
         if {machine.id for machine in at.machines()} <= ending and self._keys.file.exists():
-            at.site.drop_key(self._account.key_name, self._keys.login().public)
+            at.site.drop_key(self._keys.name, self._keys.login().public)
 
     # ---------------------------------------------------------------------------------- readiness
 

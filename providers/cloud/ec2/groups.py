@@ -7,7 +7,6 @@ node and goes after the last one; in between its tags say whose it is. Nothing i
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
@@ -18,6 +17,7 @@ from providers.cloud import marks
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import LIVE, Account
 from providers.cloud.ec2.region import Region, tagged
+from providers.cloud.pairs import Last
 
 OPTION = "placement_group"
 OFF = "off"
@@ -35,9 +35,7 @@ class Groups:
         self._account = account
         self._turn = threading.Lock()
         self._there: set[Key] = set()
-        self._changes: Counter[Key] = Counter()
-        self._emptied: set[Key] = set()
-        """Groups of which it has to be seen whether any node is left in them."""
+        self._last: Last[Key] = Last()
 
     @property
     def given(self) -> str | None:
@@ -110,39 +108,25 @@ class Groups:
         until then EC2 does not let go of the group.
         """
         key = region.name, self._name(inputs) if self._has(inputs) else ""
-        self._enter(key, ends=ends)
+        self._last.enter(key)
+        if ends:
+            self._last.emptied(key)
         try:
             yield
         except ProviderError as error:
-            if self._exit(key, empty=isinstance(error, PermanentError)):
+            if isinstance(error, PermanentError):
+                self._last.emptied(key)
+            if self._last.leave(key):
                 with suppress(ProviderError):  # what it is about was said
                     self._leave(region, key)
             raise
-        if self._exit(key):
+        if self._last.leave(key):
             with nullcontext() if ends else suppress(ProviderError):
                 self._leave(region, key)
 
-    def _enter(self, key: Key, *, ends: bool) -> None:
-        with self._turn:
-            self._changes[key] += 1
-            if ends:
-                self._emptied.add(key)
-
-    def _exit(self, key: Key, *, empty: bool = False) -> bool:
-        """Whether it was the last one, and it has to be seen whether a node is left in the group."""
-        with self._turn:
-            self._changes[key] -= 1
-            if empty:
-                self._emptied.add(key)
-            if not key[1] or self._changes[key] or key not in self._emptied:
-                return False
-            # Before the look, not after it: who ends a node meanwhile has it looked at again.
-            self._emptied.discard(key)
-            return True
-
     def _leave(self, region: Region, key: Key) -> None:
         name = key[1]
-        if region.has_instance({"placement-group-name": [name], "instance-state-name": LIVE}):
+        if not name or region.has_instance({"placement-group-name": [name], "instance-state-name": LIVE}):
             return
         have = self._tags(region, name)
         if have is not None and have.get(marks.OWNER) == self._account.owner:

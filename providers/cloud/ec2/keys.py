@@ -13,7 +13,7 @@ from providers.cloud import marks
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import Account
 from providers.cloud.ec2.region import Region, tagged
-from providers.cloud.keys import Keys
+from providers.cloud.pairs import Pairs
 from providers.ssh.pair import Login
 
 FINGERPRINT = f"{marks.OURS}fingerprint"
@@ -21,33 +21,16 @@ DUPLICATE = "InvalidKeyPair.Duplicate"
 """There is one of this name, whether it is listed yet or not."""
 
 
-class Ec2Keys(Keys):
+class Ec2Keys(Pairs[Region]):
     """The key of one state, and its pairs in EC2."""
 
     def __init__(self, account: Account) -> None:
         super().__init__(account)
         self._regions = account.regions
-        self._there: set[str] = set()
 
-    @property
-    def name(self) -> str:
-        """The key pair's name in EC2."""
-        return f"fleetform-{self._account.owner}"
-
-    def bring(self, region: Region) -> Login:
-        """Have the key, and its pair in a region; `PermanentError` if there is another's pair."""
-        with self._turn:
-            if self._login is None and not self._account.options.get("identity_file"):
-                self._look_elsewhere(region)
-            login = self._made()
-            if region.name not in self._there:
-                self._import(region, login)
-                self._there.add(region.name)
-            return login
-
-    def _look_elsewhere(self, region: Region) -> None:
-        """Before a key is made: nodes in another region may have one already, which is on another machine."""
-        if self.file.exists():
+    def _before(self, region: Region) -> None:
+        """Nodes in another region may have a key already, which is on another machine."""
+        if self._login or self._account.options.get("identity_file") or self.file.exists():
             return
         for other in self._regions():
             if other.name != region.name and self._asked(other):
@@ -58,11 +41,6 @@ class Ec2Keys(Keys):
             return self.there(region)
         except PermanentError:
             return False  # who may not look there has made nothing there
-
-    def forgotten(self, region: Region) -> None:
-        """Somebody says that the pair is not there any more."""
-        with self._turn:
-            self._there.discard(region.name)
 
     def _import(self, region: Region, login: Login) -> None:
         tags = None if self._fresh else self._find(region)
@@ -111,10 +89,6 @@ class Ec2Keys(Keys):
                 return answers.tags(item)
         return None
 
-    def remove(self, region: Region) -> None:
-        """Take the pair out of a region that has no nodes of the state any more. The file stays."""
-        with self._turn:
-            self._there.discard(region.name)
-            tags = self._find(region)
-            if tags is not None and tags.get(marks.OWNER) == self._account.owner:
-                region.ask("DeleteKeyPair", self.name, KeyName=self.name)
+    def _remove(self, region: Region) -> None:
+        if self.there(region):
+            region.ask("DeleteKeyPair", self.name, KeyName=self.name)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import base64
-import threading
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
 from declarative.provider import (
     PermanentError,
     PermanentKind,
-    ProviderError,
     Thing,
     TransientError,
     TransientKind,
@@ -49,10 +46,6 @@ class Nodes:
     def __init__(self, account: Account, keys: Ec2Keys) -> None:
         self._account = account
         self._keys = keys
-        self._turn = threading.Lock()
-        self._changes: Counter[str] = Counter()
-        self._emptied: set[str] = set()
-        """Regions where it has to be seen whether any node is left."""
         self._groups = Groups(account)
         self._capacity = Capacity()
         self._networks = Networks(account.config)
@@ -105,7 +98,7 @@ class Nodes:
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. It ends when the instance runs."""
         region = self._account.region(inputs.get("region"))
-        with self._changing(region), self._groups.changing(region, inputs):
+        with self._changing(region, ending=False), self._groups.changing(region, inputs):
             try:
                 instance = self._account.once(
                     token,
@@ -113,7 +106,7 @@ class Nodes:
                     lambda: next(iter(self._of_token(region, token)), None),
                 )
             except PermanentError:
-                self._emptied.add(region.name)
+                self._keys.left(region)
                 raise
         self._account.check_answer(instance.tags, token, instance.id)
         return outputs(_running(region, instance))
@@ -206,8 +199,8 @@ class Nodes:
             places = [region for region, _ in there]
         with ExitStack() as stack:
             for region in {region.name: region for region in places}.values():
-                stack.enter_context(self._changing(region, ends=True))
-                self._emptied.add(region.name)
+                stack.enter_context(self._changing(region, ending=True))
+                self._keys.left(region)
                 stack.enter_context(self._groups.changing(region, have.inputs, ends=True))
             for region, made in there:
                 self._end(region, made, have.address)
@@ -219,32 +212,9 @@ class Nodes:
             if error.kind is not PermanentKind.NOT_FOUND:
                 raise
 
-    @contextmanager
-    def _changing(self, region: Region, *, ends: bool = False) -> Iterator[None]:
-        """While nodes of a region come and go. Who is the last to do so sees whether any is left.
-
-        Not each: that is a look for every node, and the key pair would come and go beneath the others. Who
-        `ends` one is told if that should be tried again.
-        """
-        with self._turn:
-            self._changes[region.name] += 1
-        try:
-            yield
-        finally:
-            with self._turn:
-                self._changes[region.name] -= 1
-                last = not self._changes[region.name] and region.name in self._emptied
-                # Before the look, not after it: who ends a node meanwhile has it looked at again.
-                self._emptied -= {region.name} if last else set()
-            if last:
-                # What this is about is done, or was said.
-                with suppress(PermanentError if ends else ProviderError):
-                    self._leave(region)
-
-    def _leave(self, region: Region) -> None:
-        """Take the key pair out of a region without nodes. Whoever makes one just now brings it again."""
-        if not region.has_instance({**self._account.mine(), "instance-state-name": LIVE}):
-            self._keys.remove(region)
+    def _changing(self, region: Region, *, ending: bool) -> AbstractContextManager[None]:
+        ours = {**self._account.mine(), "instance-state-name": LIVE}
+        return self._keys.changing(region, lambda: region.has_instance(ours), ending=ending)
 
     def _of(self, have: Record, *, untagged: bool = False) -> tuple[Region, Instance | None]:
         """The instance of a record, if it is alive; one that is not ours is an error, and so is one that does

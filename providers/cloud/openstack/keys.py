@@ -6,46 +6,15 @@ makes nodes of this state whether its key is the one that the others have. Pairs
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-
-from declarative.provider import PermanentError, PermanentKind, ProviderError
-from providers.cloud.keys import Keys
+from declarative.provider import PermanentError, PermanentKind
 from providers.cloud.openstack import answers
-from providers.cloud.openstack.account import Account
 from providers.cloud.openstack.region import Region
+from providers.cloud.pairs import Pairs
 from providers.ssh.pair import Login
 
 
-class NovaKeys(Keys):
+class NovaKeys(Pairs[Region]):
     """The key of one state, and its pairs in nova."""
-
-    def __init__(self, account: Account) -> None:
-        super().__init__(account)
-        self._there: set[str] = set()
-        self._changes: Counter[str] = Counter()
-        self._emptied: set[str] = set()
-        """Regions where nodes went: it has to be seen whether any is left."""
-
-    @property
-    def name(self) -> str:
-        """The key pair's name."""
-        return f"fleetform-{self._account.owner}"
-
-    def bring(self, region: Region) -> Login:
-        """Have the key, and its pair in a region; `PermanentError` if there is another's pair."""
-        with self._turn:
-            login = self._made()
-            if region.name not in self._there:
-                self._import(region, login)
-                self._there.add(region.name)
-            return login
-
-    def forgotten(self, region: Region) -> None:
-        """Somebody says that the pair is not there any more."""
-        with self._turn:
-            self._there.discard(region.name)
 
     def _import(self, region: Region, login: Login) -> None:
         there = None if self._fresh else self._find(region)
@@ -72,32 +41,6 @@ class NovaKeys(Keys):
         """Whether a region has the pair."""
         return self._find(region) is not None
 
-    @contextmanager
-    def changing(self, region: Region, living: Callable[[], bool], *, ending: bool) -> Iterator[None]:
-        """While nodes of a region come and go. Who is the last to do so sees whether any is `living`.
-
-        Not each: that is a look for every node, and the pair would come and go beneath the others.
-        """
-        with self._turn:
-            self._changes[region.name] += 1
-        try:
-            yield
-        finally:
-            with self._turn:
-                self._changes[region.name] -= 1
-                last = not self._changes[region.name] and region.name in self._emptied
-            if last:
-                # What this is about is done, or was said.
-                with suppress(PermanentError if ending else ProviderError):
-                    if not living():
-                        self.remove(region)
-                    self._emptied.discard(region.name)
-
-    def left(self, region: Region) -> None:
-        """A node of a region went, or was not made."""
-        with self._turn:
-            self._emptied.add(region.name)
-
     def _find(self, region: Region) -> str | None:
         """The public key of the pair; None if there is none."""
         what = "the key pair"
@@ -109,12 +52,9 @@ class NovaKeys(Keys):
             raise
         return str(answers.inside(what, found, "keypair").get("public_key") or "")
 
-    def remove(self, region: Region) -> None:
-        """Take the pair out of a region that has no nodes of the state any more. The file stays."""
-        with self._turn:
-            self._there.discard(region.name)
-            try:
-                region.ask("the key pair", "compute", "DELETE", f"/os-keypairs/{self.name}")
-            except PermanentError as error:
-                if error.kind is not PermanentKind.NOT_FOUND:
-                    raise
+    def _remove(self, region: Region) -> None:
+        try:
+            region.ask("the key pair", "compute", "DELETE", f"/os-keypairs/{self.name}")
+        except PermanentError as error:
+            if error.kind is not PermanentKind.NOT_FOUND:
+                raise
