@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
 
 from declarative.provider import PermanentError, PermanentKind
+from declarative.resource import VOLUME_ID
+from declarative.state import Address
 
 AT_ONCE = 8
 """Questions under way at a time."""
@@ -14,7 +18,7 @@ CHANGING = (PermanentKind.NO_CAPACITY, PermanentKind.QUOTA)
 Look = Callable[[], object]
 
 
-def found(probes: Iterable[Look], looks: Iterable[Look], passes: str) -> list[PermanentError]:
+def found(probes: Iterable[Look], looks: Iterable[Look], passes: str | None = None) -> list[PermanentError]:
     """The faults of `looks`, each once.
 
     One of a probe is raised, as of the credentials, the clock or the way there: nothing else is seen then.
@@ -31,8 +35,16 @@ def found(probes: Iterable[Look], looks: Iterable[Look], passes: str) -> list[Pe
                 try:
                     future.result()
                 except PermanentError as error:
-                    if error.kind not in CHANGING and passes not in error.summary:
+                    if error.kind not in CHANGING and not (passes and passes in error.summary):
                         faults.setdefault(error.summary, error)
         finally:
             pool.shutdown(cancel_futures=True)
     return list(faults.values())
+
+
+def unfit(
+    seen: Callable[[Address, str, Mapping[str, Any]], object], wanted: Mapping[Address, Mapping[str, Any]]
+) -> list[PermanentError]:
+    """What keeps volumes from being adopted: `seen` is given the address, no token and the inputs of each."""
+    theirs = ((a, inputs) for a, inputs in wanted.items() if a.kind == "volume" and VOLUME_ID in inputs)
+    return found((), [partial(seen, address, "", inputs) for address, inputs in theirs])

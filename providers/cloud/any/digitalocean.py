@@ -235,7 +235,8 @@ class DigitalOcean(JsonSite):
             size, region = int(item["size_gigabytes"]), item["region"]["slug"]
         except (KeyError, TypeError, ValueError):
             raise self._rest.strange(f"/v2/volumes/{made}", "has a volume that cannot be read") from None
-        return Found(id=made, region=region, size=size, said=labels.said(item.get("tags") or (), made))
+        have = item.get("tags") or ()
+        return Found(id=made, region=region, size=size, said=labels.said(have, made), tags=labels.users(have))
 
     def _volume(self, made: str) -> Mapping[str, Any] | None:
         path = f"/v2/volumes/{made}"
@@ -245,10 +246,11 @@ class DigitalOcean(JsonSite):
         return None if found is None else self._rest.one(found, "volume", path)
 
     def take(self, made: str, mark: Written, tags: Mapping[str, str]) -> None:
-        """See `Site`."""
-        item = self._volume(made) or {}
-        self._forget(labels.ours(item.get("tags") or ()))  # of a mark that nobody's name stands on
-        self.mend("disk", made, mark, tags)
+        """See `Site`. Our name comes last, and the user's tags after what says that they are ours."""
+        parts, have = labels.tags(mark)[1:], (self._volume(made) or {}).get("tags") or ()
+        self._forget(tag for tag in labels.ours(have) if tag not in parts)  # of a mark that is nobody's
+        for tag in (*parts, *labels.of_users(tags), labels.owner_tag(mark.owner)):
+            self._tag("disk", made, tag)
 
     def let_go(self, made: str, tags: Mapping[str, str]) -> None:
         """See `Site`. Our name goes before the rest: what has it is taken to have that."""

@@ -91,20 +91,27 @@ def owner_of(have: Iterable[str]) -> str | None:
 
 
 def said(have: Iterable[str], thing: str) -> dict[str, str]:
-    """What the tags of `thing` (its id) say of whose it is and which, by the keys of `marks`; nothing if it
-    is nobody's.
+    """What the tags of `thing` (its id) say of whose it is and which, by the keys of `marks`; if it is
+    nobody's, the token of a mark that was begun.
     """
     have = list(have)
     owner = owner_of(have)
     mark = written(owner, have, thing) if owner else None
     if mark is None:
-        return {}
+        token = read(have).token
+        return {marks.TOKEN: token} if token else {}
     return {marks.OWNER: mark.owner, marks.TOKEN: mark.token, marks.ADDRESS: str(mark.address)}
 
 
 def ours(have: Iterable[str]) -> list[str]:
     """Those of the tags that are a part of a mark, and so on one thing alone."""
     return [tag for tag in have if tag.lower().startswith(f"{OURS}:") and tag.count(":") == PARTS - 1]
+
+
+def users(have: Iterable[str]) -> frozenset[tuple[str, str]]:
+    """The tags that are not ours, as a user writes them: see `of_users`."""
+    pairs = (tag.partition(":") for tag in have if not tag.lower().startswith(f"{OURS}:"))
+    return frozenset((key, value) for key, _, value in pairs)
 
 
 def own(token: str, have: Iterable[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,12 +108,17 @@ class Disk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A disk that somebody made, of `size` GiB. `said`: whose it says that it is, by the keys of `marks`."""
+    """A disk that somebody made, of `size` GiB.
+
+    `said`: whose it says that it is, by the keys of `marks`, and of which create where a mark is only begun.
+    `tags`: those that are no mark's, as users write them.
+    """
 
     id: str
     region: str
     size: int
     said: Mapping[str, str] = field(default_factory=dict)
+    tags: AbstractSet[tuple[str, str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from declarative.provider import Thing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from declarative.provider import ProviderError, Thing
 from declarative.resource import Offer
+from declarative.state import Address
+from providers.cloud import ahead
 from providers.cloud.any.account import Account
 from providers.cloud.any.attachments import Attachments
 from providers.cloud.any.nodes import Nodes
@@ -52,6 +57,11 @@ class AnyCloud(Cloud):
             price=None if spot else size.price,
             spot=spot,
         )
+
+    def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
+        """See `provider.Checks`."""
+        missing = super().check(wanted)
+        return [*missing, *(ahead.unfit(self._disks.seen, wanted) if self.ADOPTS else ())]
 
     def inventory(self) -> tuple[Thing, ...]:
         """See the port."""

@@ -9,11 +9,12 @@ from typing import Any
 from declarative.provider import PermanentError, PermanentKind, Thing, TransientError, TransientKind
 from declarative.resource import VOLUME_ID
 from declarative.state import Address, Record
+from providers.cloud import marks
 from providers.cloud.account import gibibytes, look_up, pauses
 from providers.cloud.adopted import absent, check, is_free, sized
 from providers.cloud.any.account import Account, At, first_of_each
 from providers.cloud.any.nodes import mended, recalled, rewrite, tags
-from providers.cloud.any.plain import Disk, Wanted, Written
+from providers.cloud.any.plain import Disk, Found, Wanted, Written
 from providers.cloud.changes import check_fixed, gone, size_of
 
 FIXED = ("backend", "region", "zone", "volume_type", VOLUME_ID)
@@ -52,7 +53,10 @@ class Volumes:
         at = self._account.at(inputs.get("region"))
         written = Written(owner=self._account.owner, token=token, address=address, inputs=dict(inputs))
         if VOLUME_ID in inputs:
-            return self._adopted(at, written, inputs)
+            disk, free = self.seen(address, token, inputs)
+            if free:
+                at.site.take(disk.id, written, tags(inputs))
+            return {"id": disk.id}
         wanted = Wanted(
             region=str(inputs["region"]),
             zone=inputs.get("zone"),
@@ -61,21 +65,25 @@ class Volumes:
             gib=gibibytes(address, inputs.get("size")),
             volume_type=inputs.get("volume_type"),
         )
-        disk = self._account.only("disk", at, written, lambda: at.site.make(wanted), lambda: _of(at, written))
-        return outputs(self._made(at, disk))
+        made = self._account.only("disk", at, written, lambda: at.site.make(wanted), lambda: _of(at, written))
+        return outputs(self._made(at, made))
 
-    def _adopted(self, at: At, written: Written, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Write our mark on the disk that is named; `PermanentError` where it is not what is declared."""
-        mark = self._account.mark(written.address, written.token, inputs)
+    def seen(self, address: Address, token: str, inputs: Mapping[str, Any]) -> tuple[Found, bool]:
+        """The disk that is named, and whether it is still to be taken; `PermanentError` where it is not what
+        is declared. There is no `token` with a plan.
+        """
+        mark, at = self._account.mark(address, token, inputs), self._account.at(inputs.get("region"))
         made = str(inputs[VOLUME_ID])
         disk = at.site.found(made)
         if disk is None:
             raise absent(mark, self._account.CLOUD, "write its id, as its API has it")
-        free = is_free(self._account, mark, disk.said, made)
+        begun = (
+            token and disk.said.get(marks.TOKEN) == token
+        )  # by a try that was cut short: its tags are ours
+        own = () if begun else tags(inputs).items() & disk.tags
+        free = is_free(self._account, mark, {**dict(own), **disk.said}, made)
         check(mark, made, size=disk.size, kind=None, region=(inputs.get("region"), disk.region))
-        if free:
-            at.site.take(made, written, tags(inputs))
-        return {"id": made}
+        return disk, free
 
     def _made(self, at: At, disk: Disk) -> Disk:
         """The disk once it is there. One that fails instead is deleted; so is one that was made twice."""

@@ -315,9 +315,14 @@ def _check_tags(
     tags: Mapping[str, str], about: Address | str, have: Mapping[str, str] = MappingProxyType({})
 ) -> None:
     """`PermanentError` for what Azure does not take. `have`: what the thing has already."""
+    there = {key.lower(): key for key in have}
     for key, value in tags.items():
         if have.get(key) == value:
             continue
+        if key not in have and key.lower() in there:
+            summary = f"{about}: `{key}` is the tag `{there[key.lower()]}`, which is there, to Azure"
+            hint = "give it another name"
+            raise PermanentError(PermanentKind.INVALID, summary, about="tags", hint=hint)
         if re.search(r"[<>%&\\?/]", key) or len(key) > 512 or len(value) > 256:
             summary = f"{about}: `{key}` cannot be a tag of Azure"
             hint = r"a tag's name has none of `<>%&\?/`, and its value 256 characters at most"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from declarative.provider import Thing
+from declarative.provider import ProviderError, Thing
+from declarative.state import Address
+from providers.cloud import ahead
 from providers.cloud.account import Account
 from providers.cloud.classes import Kind
 from providers.cloud.keys import Keys
@@ -26,6 +29,10 @@ class Named(Cloud):
         self._disks = Volumes(account, api)
         self._held = Attachments(account, self._disks, api)
         super().__init__(account.config, keys, self._machines, self._disks, self._held)
+
+    def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
+        """See `provider.Checks`."""
+        return [*super().check(wanted), *ahead.unfit(self._disks.seen, wanted)]
 
     def inventory(self) -> tuple[Thing, ...]:
         """See the port."""

@@ -11,7 +11,7 @@ from declarative.resource import VOLUME_ID
 from declarative.state import Address, Record
 from providers.cloud import marks
 from providers.cloud.account import Account, gibibytes, look_up
-from providers.cloud.adopted import absent, check, is_free, left, taken_on, was_adopted
+from providers.cloud.adopted import absent, check, check_tags, is_free, left, taken_on, was_adopted
 from providers.cloud.changes import check_fixed, gone, size_of
 from providers.cloud.named.api import Api, Disk, Phase, Wanted, name_of
 from providers.cloud.named.nodes import retagged, tags_of
@@ -97,7 +97,17 @@ class Volumes:
         return outputs(disk)
 
     def _adopted(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Disk:
-        """The disk that is named, with our tags; `PermanentError` where it is not what is declared."""
+        """The disk that is named, with our tags; faults are those of `seen`."""
+        disk, free = self.seen(address, token, inputs)
+        if free:
+            ours = tags_of(self._account, address, token, inputs)
+            self._api.tag_disk(disk, taken_on(disk.tags, ours))
+        return disk
+
+    def seen(self, address: Address, token: str, inputs: Mapping[str, Any]) -> tuple[Disk, bool]:
+        """The disk that is named, and whether it is still to be taken; `PermanentError` where it is not what
+        is declared. There is no `token` with a plan.
+        """
         mark = self._account.mark(address, token, inputs)
         made = self._api.disk_called(str(inputs[VOLUME_ID]), inputs)
         disk = self._api.disk(made) if made else None
@@ -107,10 +117,7 @@ class Volumes:
         region = (inputs.get("region") or disk.region, disk.region)
         zone = (inputs.get("zone"), disk.zone)
         check(mark, disk.name, size=disk.size, kind=disk.type, region=region, availability_zone=zone)
-        if free:
-            ours = tags_of(self._account, address, token, inputs)
-            self._api.tag_disk(disk, taken_on(disk.tags, ours))
-        return disk
+        return disk, free
 
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. It grows in place."""
@@ -122,6 +129,7 @@ class Volumes:
         else:
             made = marks.read(disk.tags, disk.id)
         check_fixed(have.address, made.inputs, inputs, FIXED)
+        check_tags(have.address, inputs, made.inputs, disk.tags, disk.name)
         size = size_of(have.address, made.inputs, inputs, disk.size)
         if size > disk.size:
             self._api.grow(disk, size)
