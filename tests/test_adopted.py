@@ -73,6 +73,13 @@ class Gce:
         for key in [key for key in labels if key.startswith("fleetform_")]:
             del labels[key]
 
+    def take(self) -> None:
+        """Have a machine of its owner's."""
+        desk = {"name": "desk", "labels": {}, "metadata": {}, "networkInterfaces": [{}], "scheduling": {}}
+        self.cloud._insert(fake_gce.ZONE, "instances", {**desk, "machineType": "zones/z/machineTypes/n1"})
+        desk = self.cloud.things["instances"][f"{fake_gce.ZONE}/desk"]
+        self.disks[f"{fake_gce.ZONE}/theirs"]["users"] = [desk["selfLink"]]
+
     def spoil(self) -> None:
         self.web.answer = losing(self.cloud, 1)
 
@@ -135,6 +142,9 @@ class Azure:
     def lose_marks(self) -> None:
         self.disk["tags"] = {k: v for k, v in self.disk["tags"].items() if not k.startswith(marks.OURS)}
 
+    def take(self) -> None:
+        self.disk["managedBy"] = self.disk["id"].replace("disks/Theirs", "virtualMachines/desk")
+
     spoil, heal = Gce.spoil, Gce.heal
 
 
@@ -181,6 +191,9 @@ class DigitalOcean:
 
     def lose_marks(self) -> None:
         self.disk["tags"] = [tag for tag in self.disk["tags"] if not tag.startswith("fleetform:")]
+
+    def take(self) -> None:
+        self.disk["droplet_ids"] = [7]
 
     def spoil(self) -> None:
         self.web.spoil(2)
@@ -279,6 +292,14 @@ def test_it_is_detached_before_it_is_let_go(there, fleet):
     fleet.provider._attachments.delete(held)
     fleet.provider.delete(node)
     assert [thing.address for thing in fleet.provider.inventory()] == [disk.address]
+    fleet.provider.delete(disk)
+    assert there.labels() == there.before
+
+
+def test_it_is_let_go_while_another_has_it(there, fleet):
+    """Its owner's machine had it before, and has it now."""
+    disk = fleet.adopt()
+    there.take()
     fleet.provider.delete(disk)
     assert there.labels() == there.before
 

@@ -25,12 +25,11 @@ from providers.cloud import claims, marks
 from providers.cloud.account import look_up, pauses
 from providers.cloud.any.account import Account, At
 from providers.cloud.any.nodes import Nodes
-from providers.cloud.any.plain import Disk, Machine
+from providers.cloud.any.plain import Disk, Machine, claim_key
 from providers.cloud.any.volumes import Volumes
 from providers.cloud.changes import gone
 from providers.cloud.claims import id_of, is_of, parse, text_of, thing_of, volume_of
 from providers.cloud.disks import OnNode
-from providers.written import key_of
 
 
 class Attachments:
@@ -228,19 +227,15 @@ def _say(at: At, disk: Disk, machine: Machine, claim: str | None) -> None:
     """Write a claim, or take it away: on the disk, if there is room for texts, else on the machine."""
     on_disk = "disk" in at.site.keeps
     thing: Disk | Machine = disk if on_disk else machine
-    key = _key(machine.id) if on_disk else _key(disk.id)
+    key = claim_key(machine.id) if on_disk else claim_key(disk.id)
     if at.site.keeps and thing.written.texts.get(key) != claim:
         old = [k for k in thing.written.texts if on_disk and k.startswith("on-") and k != key]
         at.site.write(thing, {**dict.fromkeys(old), key: claim})
 
 
-def _key(other: str) -> str:
-    return f"on-{key_of(other)}"
-
-
 def _claim(disk: Disk, machine: Machine) -> Mapping[str, Any] | None:
     """What is written of a disk on a machine; None if nothing is."""
-    text = disk.written.texts.get(_key(machine.id)) or machine.written.texts.get(_key(disk.id))
+    text = disk.written.texts.get(claim_key(machine.id)) or machine.written.texts.get(claim_key(disk.id))
     return None if text is None else parse(text, disk.id)
 
 

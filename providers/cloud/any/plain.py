@@ -11,6 +11,7 @@ from typing import Any
 from declarative.blocks import Shape
 from declarative.state import Address, NodeState
 from providers.cloud import marks
+from providers.written import key_of
 
 IS = "is"
 """The text that says what a thing is: JSON with its address, its inputs, and what else is known of it."""
@@ -56,6 +57,11 @@ def read(owner: str, token: str, texts: Mapping[str, str], thing: str) -> Writte
         )
     except (KeyError, TypeError, ValueError) as error:
         raise marks.damaged(thing) from error
+
+
+def claim_key(other: str) -> str:
+    """The key of the text that says of an attachment, by the id of the machine or disk that it is not on."""
+    return f"on-{key_of(other)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from providers.cloud.account import gibibytes, look_up, pauses
 from providers.cloud.adopted import absent, check, is_free, sized
 from providers.cloud.any.account import Account, At, first_of_each
 from providers.cloud.any.nodes import mended, recalled, rewrite, tags
-from providers.cloud.any.plain import Disk, Found, Wanted, Written
+from providers.cloud.any.plain import Disk, Found, Wanted, Written, claim_key
 from providers.cloud.changes import check_fixed, gone, size_of
 
 FIXED = ("backend", "region", "zone", "volume_type", VOLUME_ID)
@@ -129,15 +129,18 @@ class Volumes:
         else:
             there = [d for d in at.disks() if d.written.address == have.address]
         for disk in there:
-            if disk.on:
-                summary = f"{have.address} is on {disk.on[0]}"
+            made = disk.written.inputs or {}
+            theirs = VOLUME_ID in made or VOLUME_ID in have.inputs
+            # What was adopted others may have, but not a machine that got it from us.
+            ours = [m for m in disk.on if not theirs or claim_key(m) in disk.written.texts]
+            if ours:
+                summary = f"{have.address} is on {ours[0]}"
                 hint = "detach it first"
                 raise PermanentError(PermanentKind.CONFLICT, summary, about=str(have.address), hint=hint)
             if disk.busy:
                 summary = f"{disk.id} is not free yet"
                 raise TransientError(TransientKind.BUSY, summary, about=str(have.address))
-            made = disk.written.inputs or {}
-            if VOLUME_ID in made or VOLUME_ID in have.inputs:
+            if theirs:
                 at.site.let_go(disk.id, tags(made))
                 continue
             try:

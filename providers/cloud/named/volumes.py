@@ -13,6 +13,7 @@ from providers.cloud import marks
 from providers.cloud.account import Account, gibibytes, look_up
 from providers.cloud.adopted import absent, check, check_tags, is_free, left, taken_on, was_adopted
 from providers.cloud.changes import check_fixed, gone, size_of
+from providers.cloud.claims import ON
 from providers.cloud.named.api import Api, Disk, Phase, Wanted, name_of
 from providers.cloud.named.nodes import retagged, tags_of
 
@@ -145,21 +146,24 @@ class Volumes:
         else:
             there = [d for d in self.listed() if d.tags.get(marks.ADDRESS) == str(have.address)]
         for disk in there:
-            self._check_free(disk, have.address)
-            if VOLUME_ID in have.inputs or was_adopted(disk.tags, disk.id):
+            theirs = VOLUME_ID in have.inputs or was_adopted(disk.tags, disk.id)
+            self._check_free(disk, have.address, theirs=theirs)
+            if theirs:
                 self._api.tag_disk(disk, left(disk.tags, disk.id))
             else:
                 self._api.remove(disk)
 
-    def _check_free(self, disk: Disk, address: Address) -> None:
-        for made in disk.holders:
+    def _check_free(self, disk: Disk, address: Address, *, theirs: bool) -> None:
+        """What was adopted (`theirs`) others may have, but not a machine that got it from us."""
+        ours = [m for m in disk.holders if not theirs or ON + m.rpartition("/")[2] in disk.tags]
+        for made in ours:
             machine = self._api.machine(made)
             if machine is not None and machine.phase is not Phase.ENDING:
                 who = machine.tags.get(marks.ADDRESS, machine.name)
                 hint = "detach it first"
                 summary = f"{address} is on {who} ({machine.name})"
                 raise PermanentError(PermanentKind.CONFLICT, summary, about=str(address), hint=hint)
-        if disk.holders:
+        if ours:
             summary = f"{disk.name} is not free yet: a machine is letting go of it"
             raise TransientError(TransientKind.BUSY, summary, about=str(address))
 
