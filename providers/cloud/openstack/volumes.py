@@ -11,7 +11,8 @@ from declarative.resource import VOLUME_ID
 from declarative.state import Address, Record
 from providers.cloud import marks
 from providers.cloud.account import gibibytes, look_up, pauses
-from providers.cloud.adopted import check_tags, sized, was_adopted
+from providers.cloud.adopted import check_tags, was_adopted
+from providers.cloud.changes import check_fixed, gone, size_of
 from providers.cloud.claims import ON
 from providers.cloud.openstack import answers, names
 from providers.cloud.openstack.account import Account, made_id
@@ -152,22 +153,14 @@ class Volumes:
         """See the port. It grows in place, on a server too where the cloud can."""
         region, volume = self.of(have, untagged=True)
         if volume is None:
-            summary = f"{have.address} is not there any more"
-            raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(have.address))
+            raise gone(have.address)
         if self._account.lost(volume.tags):
             made = self._account.mark(have.address, token, have.inputs)
         else:
             made = marks.read(volume.tags, volume.id)
-        for key in FIXED:
-            if made.inputs.get(key) != inputs.get(key):
-                summary = f"{have.address}: `{key}` cannot be changed in place"
-                raise PermanentError(PermanentKind.INVALID, summary, about=key)
+        check_fixed(have.address, made.inputs, inputs, FIXED)
         check_tags(have.address, inputs, made.inputs, volume.tags, volume.id)
-        size, before = (sized(have.address, found, volume.size) for found in (inputs, made.inputs))
-        if size < before:
-            was = made.inputs.get("size", f"{volume.size}GB")
-            summary = f"{have.address}: its size cannot go down from {was} to {inputs['size']}"
-            raise PermanentError(PermanentKind.INVALID, summary, about="size")
+        size = size_of(have.address, made.inputs, inputs, volume.size)
         if size > volume.size:
             self._grow(region, volume, size)
         mark = self._account.mark(made.address, made.token, inputs)
