@@ -132,22 +132,33 @@ def prepared(
             text = containers.script(box, begin, sorted(volumes), inside)
     except ValueError as error:
         raise PermanentError(PermanentKind.INVALID, str(error), about=launch.attempt) from error
-    shown = sorted(volumes.items()) if launch.image is None else []
-    binds = [(b.source, b.target, b.optional) for b in launch.binds if launch.image is None]
-    if must:  # `/a` before `/a/b`
-        binds = sorted([*((s, t, False) for t, s in shown), *binds], key=lambda bind: bind[1])
+    mounts, binds = _shown(launch, volumes, must=must) if launch.image is None else ((), ())
     return runner.Launch(
         attempt_id=launch.attempt,
         script=text,
         cpus=cpus,
-        # A container has limits and mounts of its own.
+        # A container has limits of its own, as it has mounts.
         memory_bytes=launch.memory_mib * MEBIBYTE if launch.memory_mib and launch.image is None else None,
         hard=launch.hard and launch.image is None,
         limit_seconds=launch.max_seconds,
         grace_seconds=launch.stop_seconds,
-        mounts=() if must else tuple((s, t) for t, s in shown),
-        binds=tuple(binds),
+        mounts=mounts,
+        binds=binds,
     )
+
+
+def _shown(
+    launch: Launch, volumes: Mapping[str, str], *, must: bool
+) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str, bool], ...]]:
+    """What is shown to a rank if it can be, and what has to be: from where, at which path, and whether it may
+    be absent.
+    """
+    binds = [(b.source, b.target, b.optional) for b in launch.binds]
+    shown = [(folder, path) for path, folder in sorted(volumes.items())]
+    if not must:
+        return tuple(shown), tuple(binds)
+    every = [*((folder, path, False) for folder, path in shown), *binds]
+    return (), tuple(sorted(every, key=lambda bind: bind[1]))  # `/a` before `/a/b`
 
 
 def _container(
