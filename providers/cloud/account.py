@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
@@ -41,10 +41,17 @@ class Account:
     MISMATCH: str | None = None
     """What is in the fault of a create whose token an earlier one with other parameters had."""
 
+    ARCHITECTURES: Sequence[str] = ()
+    """What images may run on: values of the option `architecture`, the usual one first."""
+
     def __init__(self, config: Config, options: Mapping[str, type | tuple[type, ...]]) -> None:
         """`options` are those that the driver takes besides `OPTIONS`; `PermanentError` for any other."""
         self.config = config
-        self.options: dict[str, Any] = settings.options(config, {**OPTIONS, **options})
+        own = {"architecture": str} if self.ARCHITECTURES else {}
+        self.options: dict[str, Any] = settings.options(config, {**OPTIONS, **own, **options})
+        if own and self.architecture not in self.ARCHITECTURES:
+            summary = f"the option `architecture` is one of {', '.join(self.ARCHITECTURES)}"
+            raise PermanentError(PermanentKind.INVALID, summary, about="options.architecture")
         self._maybe: set[str] = set()
         self._images: dict[str, str] = {}
         self._looking = threading.Lock()
@@ -58,6 +65,11 @@ class Account:
     def timeout(self) -> int:
         """Seconds that one answer may take."""
         return int(max(1, self.options.get("timeout", settings.TIMEOUT)))
+
+    @property
+    def architecture(self) -> str:
+        """What the backend's images run on."""
+        return str(self.options.get("architecture", self.ARCHITECTURES[0]))
 
     def mark(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mark:
         """What is written on a thing of ours."""

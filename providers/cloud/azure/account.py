@@ -20,7 +20,7 @@ ENDPOINT = "https://management.azure.com"
 LOGIN = "https://login.microsoftonline.com"
 NEEDED = ("tenant_id", "subscription_id", "key", "secret")
 OPTIONS: Mapping[str, type | tuple[type, ...]] = dict.fromkeys(
-    ("resource_group", "login_endpoint", "login_resource", "disk_type", "architecture", "admin_user"), str
+    ("resource_group", "login_endpoint", "login_resource", "disk_type", "admin_user"), str
 ) | {"disk_size": int}
 ARCHITECTURES = {"x86_64": "x64", "arm64": "Arm64"}
 """And what Azure calls them."""
@@ -32,12 +32,10 @@ class Account(account.Account):
     """The resource group of a backend. No secret is read before something has to be asked."""
 
     CLOUD = "Azure"
+    ARCHITECTURES = tuple(ARCHITECTURES)
 
     def __init__(self, config: Config) -> None:
         super().__init__(config, OPTIONS)
-        if self.architecture not in ARCHITECTURES:
-            summary = f"the option `architecture` is one of {', '.join(ARCHITECTURES)}"
-            raise PermanentError(PermanentKind.INVALID, summary, about="options.architecture")
         group = str(self.options.get("resource_group") or "")
         if not _GROUP.fullmatch(group):
             summary = f"backend {config.backend}: it is not said in which resource group"
@@ -47,11 +45,6 @@ class Account(account.Account):
         """In lower case: Azure answers in any."""
         self._turn = threading.Lock()
         self._made: tuple[Rest, str] | None = None
-
-    @property
-    def architecture(self) -> str:
-        """What the backend's images run on."""
-        return str(self.options.get("architecture", "x86_64"))
 
     def root(self, group: str | None = None) -> str:
         """The path of a resource group, or of the subscription."""

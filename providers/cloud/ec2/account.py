@@ -17,13 +17,11 @@ from providers.cloud.ec2.region import Region, endpoint
 from providers.cloud.marks import Mark
 
 OPTIONS: Mapping[str, type | tuple[type, ...]] = {
-    "architecture": str,
     "key_name": str,
     "placement_group": str,
     "volume_iops": int,
     "volume_throughput": int,
 }
-ARCHITECTURES = ("x86_64", "arm64")
 LIVE = ("pending", "running", "stopping", "stopped")
 """States of instances that are there. The others do not come back."""
 
@@ -34,17 +32,10 @@ class Account(regions.Account[Region]):
     CLOUD = "EC2"
     REGIONS = "write `regions: [us-east-1]`, or those that you use"
     MISMATCH = MISMATCH
+    ARCHITECTURES = ("x86_64", "arm64")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config, OPTIONS)
-        if self.architecture not in ARCHITECTURES:
-            summary = f"the option `architecture` is one of {', '.join(ARCHITECTURES)}"
-            raise PermanentError(PermanentKind.INVALID, summary, about="options.architecture")
-
-    @property
-    def architecture(self) -> str:
-        """What the backend's images run on."""
-        return str(self.options.get("architecture", ARCHITECTURES[0]))
 
     @property
     def catalog(self) -> Catalog:

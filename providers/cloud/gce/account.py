@@ -18,29 +18,21 @@ from providers.cloud.rest import Form, Rest, Tokens, link
 from providers.cloud.scrub import Scrub
 
 ENDPOINT = "https://compute.googleapis.com"
-OPTIONS: Mapping[str, type | tuple[type, ...]] = dict.fromkeys(
-    ("project", "network", "disk_type", "architecture"), str
-) | {"disk_size": int}
-ARCHITECTURES = ("x86_64", "arm64")
+OPTIONS: Mapping[str, type | tuple[type, ...]] = dict.fromkeys(("project", "network", "disk_type"), str) | {
+    "disk_size": int
+}
 
 
 class Account(account.Account):
     """The project of a backend. No secret is read before something has to be asked."""
 
     CLOUD = "GCE"
+    ARCHITECTURES = ("x86_64", "arm64")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config, OPTIONS)
-        if self.architecture not in ARCHITECTURES:
-            summary = f"the option `architecture` is one of {', '.join(ARCHITECTURES)}"
-            raise PermanentError(PermanentKind.INVALID, summary, about="options.architecture")
         self._turn = threading.Lock()
         self._made: tuple[Rest, str] | None = None
-
-    @property
-    def architecture(self) -> str:
-        """What the backend's images run on."""
-        return str(self.options.get("architecture", ARCHITECTURES[0]))
 
     @property
     def project(self) -> str:
