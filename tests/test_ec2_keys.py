@@ -6,13 +6,16 @@ import subprocess
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
-from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
+from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.spec.clouds import Network, Reach
 from declarative.state import Address, NodeState, Record
+from providers.cloud.account import Account
 from providers.cloud.begin import MOST, PROGRAM, user_data
+from providers.cloud.pairs import Pairs
 from providers.ssh import pair
 from providers.ssh.pair import Login, make
 from tests.cloud_ec2.run import REGION, SECRETS, ZONE, provider
@@ -341,3 +344,60 @@ def test_until_it_was_ready_once_a_node_is_starting(tmp_path):
     assert seen[0].reason.startswith("it is starting: ")
     assert seen[1].state in (NodeState.UNREACHABLE, NodeState.NOT_READY)
     assert taken == []
+
+
+# -------------------------------------------------------------------------------------- any cloud's
+
+
+class Places(Pairs):
+    """Key pairs of a cloud that says what it is asked."""
+
+    def __init__(self, folder):
+        super().__init__(Account(Config(backend="lab", project_dir=folder, lineage="us"), {}))
+        self.asked = []
+
+    def _import(self, region, login):
+        self.asked.append(f"import {region.name}")
+
+    def there(self, region):
+        raise AssertionError(region)
+
+    def _remove(self, region):
+        self.asked.append(f"remove {region.name}")
+
+
+def test_the_last_to_leave_takes_the_pair_away(tmp_path):
+    """Once for all that go at once, and not while one comes; who comes later brings it again."""
+    pairs, here = Places(tmp_path), SimpleNamespace(name="here")
+    looks = []
+
+    def living():
+        looks.append("look")
+        return False
+
+    with pairs.changing(here, living, ending=True):
+        pairs.bring(here)
+        for _ in range(3):
+            with pairs.changing(here, living, ending=True):
+                pairs.left(here)
+        assert not looks
+    with pairs.changing(here, living, ending=False):
+        pairs.bring(here)
+    assert (looks, pairs.asked) == (["look"], ["import here", "remove here", "import here"])
+
+
+def test_a_look_that_failed_stays_due(tmp_path):
+    """Who ends a node hears of it if it may pass; who makes one does not. The next to leave looks again."""
+    pairs, here = Places(tmp_path), SimpleNamespace(name="here")
+
+    def broken():
+        raise TransientError(TransientKind.THROTTLED, "slow down")
+
+    with pytest.raises(TransientError), pairs.changing(here, broken, ending=True):
+        pairs.left(here)
+    with pairs.changing(here, broken, ending=False):
+        pass
+    assert not pairs.asked
+    with pairs.changing(here, lambda: False, ending=False):
+        pass
+    assert pairs.asked == ["remove here"]
