@@ -338,6 +338,8 @@ def test_a_task_that_another_command_starts_again_first_is_followed_on(monkeypat
     said = []
     run: Any = SimpleNamespace(
         plan=None,
+        lacking={},
+        say_waits=lambda _: None,
         desired=desired,
         store=SimpleNamespace(read=world.state),
         session=SimpleNamespace(backends=lambda *_: None),
@@ -370,6 +372,47 @@ def test_one_without_a_place_tries_less_and_less_often_and_when_blocks_are_given
     retries.wait_for_place(["job"])
     world.now += 601
     assert retries.due(world.state()) == {}
+
+
+def test_the_last_try_is_at_the_end_of_the_duration_and_none_comes_after_it():
+    retry = {"on_events": ["no-capacity"], "duration": "50s"}
+    desired, world = declared(tasks=[{**JOB, "retry": retry}]), World()
+    retries, _ = waiting(world, desired, (1.0, 30.0, 60.0))
+    retries.wait_for_place(["job"])
+    for delay in (30, 20):
+        assert round(retries.waits(["job"])["job"].delay) == delay
+        world.now += delay + 0.2
+        assert retries.ready(world.state()) == ("job",)
+        retries.tried(["job"], (), {"job": "node/gpu-0"})
+    assert retries.waits(["job"]) == retries.due(world.state()) == {}
+    assert retries.without_place == {"job": "no capacity for node/gpu-0"}
+
+
+@pytest.mark.parametrize(("events", "goes_on"), [(["no-capacity"], False), (["no-capacity", "error"], True)])
+def test_what_fails_of_other_things_is_no_want_of_a_place(events, goes_on):
+    """Who waits for capacity alone has found it."""
+    world, desired = World(), job({"on_events": events})
+    retries, _ = waiting(world, desired)
+    retries.wait_for_place(["job"])
+    assert retries.without_place == {"job": "no capacity"}
+    retries.tried(["job"], (), {"job": None})
+    assert list(retries.due(world.state())) == (["job"] if goes_on else [])
+    assert retries.without_place == {}
+
+
+def test_blocks_that_were_only_promised_wake_nobody_when_they_are_given_back():
+    """Else two commands that wait would wake each other, again and again."""
+    world, desired = gang(), declared(tasks=[{**JOB, "retry": True}, {"name": "late", "retry": True}])
+    retries, _ = waiting(world, desired, (1.0, 10.0))
+    place = replace(world.records[Address("reservation", "job-0")], address=Address("reservation", "b-0"))
+    world.records[place.address] = place
+    del world.records[Address("reservation", "job-0")]
+    assert "late" not in retries.due(world.state())
+    retries.wait_for_place(["late"])
+    del world.records[place.address]
+    assert retries.due(world.state())["late"].when == world.now + 10
+    fail(world)
+    assert retries.due(world.state())["late"].when == world.now
 
 
 def test_what_the_user_stops_while_it_has_no_place_is_not_started_again():

@@ -229,3 +229,43 @@ def test_what_is_nowhere_to_be_had_is_said_and_leaves_nothing(project, ec2):
     assert all(f"p5.48xlarge in {zone} (" in text for zone in zones)
     assert "InsufficientInstanceCapacity" in text
     assert "nothing else is left to try" in done.err
+    assert "fleetform apply --wait" not in done.err
+
+
+def test_who_waits_for_capacity_tries_as_long_as_it_said(project, ec2):
+    """Not longer; nothing is left of it between and after. Without `--wait` it is said what would wait."""
+    retry = {"retry": {"on_events": ["no-capacity"], "duration": "1s"}}
+    words = {"backends": ["aws"], "availability_zones": ["us-east-1a"], "instance_types": ["m5.large"]}
+    first = [True]
+
+    def one_left(asked):
+        """Of two that are asked for each time."""
+        if asked["Action"] != "RunInstances":
+            return None
+        first[0] = not first[0]
+        return "500=InsufficientInstanceCapacity" if first[0] else None
+
+    with Line(ec2.port) as line:
+        line.rules.append(one_left)
+        project.declare(
+            backend(line.port),
+            fleet("gpu", "0..2", placement="cluster", resources={"cpu": 2}, **words),
+            task("train", "true", nodes=2, **retry),
+        )
+        done = project.apply("--parallelism", "1", code=4, env=ENV)
+        text = (
+            "task/train stays pending (no capacity now): `fleetform apply --wait` tries again until there is"
+        )
+        assert text in done.err
+        assert there(project, line.port) == {}
+        done = project.apply("--wait", "--json", "--parallelism", "1", code=3, env=ENV)
+        assert there(project, line.port) == {}
+        project.run("state", "check", env=ENV)
+        assert line.count("RunInstances") == 2 * 3
+    events = done.events
+    assert {"event": "pending", "address": "task/train"} in events
+    (note,) = [e["text"] for e in events if e["event"] == "note"]
+    assert note == "task/train is tried again in 1 s: no capacity for node/gpu-1 and 1 more"
+    cause = "no capacity for node/gpu-1 and 1 more"
+    last = {"event": "task", "address": "task/train", "state": "pending", "cause": cause}
+    assert events[-1] == last

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from declarative.apply import Retries, follow
+from declarative.apply import Retries, follow, lacking
 from declarative.diagnostic import InvalidError
 from declarative.plan import Spare
 from declarative.plan.facts import Facts
@@ -220,7 +220,7 @@ def test_volumes_hold_their_ranks(site, market):
     assert {(n["zone"], n["instance_type"]) for n in market.nodes().values()} == {("za", "other")}
 
     alone = declared(fleets=[FLEET], tasks=tasks, volumes=volumes, **ZONES)
-    assert World().plan(alone).fallbacks == ()
+    assert all(not f.ways for f in World().plan(alone).fallbacks)
 
 
 def test_blocks_and_shapes_are_as_promised():
@@ -274,6 +274,132 @@ def test_protected_ones_stay(site, market):
     desired = declared(fleets=[{**FLEET, "prevent_destroy": True}], tasks=[GANG], **ZONES)
     assert not site.apply(desired)
     assert market.where() == {"gpu-0": "za", "gpu-1": "za"}
+
+
+def lacks(site, desired, **more):
+    """The tasks that found no capacity in an apply of what is planned now, and what could not be had."""
+    plan = site.plan(desired)
+    assert not site.apply(desired, plan=plan, **more)
+    found = lacking(plan, tuple(site.results.values()))
+    for lack in found.values():
+        assert lack.undone <= {r.id for r in site.results.values() if r.outcome != "done"}
+    return {task: lack.what for task, lack in found.items()}
+
+
+@pytest.mark.parametrize("parallelism", [1, 8])
+@pytest.mark.parametrize("kind", [PermanentKind.NO_CAPACITY, PermanentKind.QUOTA])
+def test_who_finds_no_capacity_is_told_from_who_fails(site, market, kind, parallelism):
+    """All tasks of the cluster, and none of another fleet. There is nothing left of it, and the next try goes
+    where there is room by then.
+    """
+    made: list[int] = []
+
+    def room(inputs):
+        if inputs["fleet"] == "gpu" and inputs["zone"] == "za" and len(made) < 2:
+            made.append(1)
+        elif inputs["fleet"] == "gpu":
+            return no_room(kind)
+        return None
+
+    market.room = room
+    alone = {"name": "alone", "fleets": ["other"], "resources": {"gpu": "H100:8"}}
+    first: dict[str, Any] = {**GANG, "fleets": ["gpu"], "nodes": 2}
+    tasks = [first, {**first, "name": "second"}, alone]
+    desired = declared(fleets=[FLEET, {**FLEET, "name": "other"}], tasks=tasks, **ZONES)
+    found = lacks(site, desired, parallelism=parallelism)
+    assert found.keys() == {"train", "second"}
+    assert all(what.startswith("node/gpu-") for what in found.values())
+    assert market.where() == {"other-0": "za"}
+    assert site.results["create:rank/alone-0"].outcome == "done"
+    market.room = stock(za=3)
+    assert site.apply(desired)
+    assert {zone for name, zone in market.where().items() if name.startswith("gpu")} == {"zb"}
+
+
+def test_who_fails_of_something_else_as_well_has_failed(site, market):
+    """One that may not be made would not be made where there is room either."""
+
+    def room(inputs):
+        return no_room(PermanentKind.AUTH if len(market.asked) == 1 else PermanentKind.NO_CAPACITY)
+
+    market.room = room
+    assert lacks(site, declared(fleets=[FLEET], tasks=[{**GANG, "nodes": 2}], **ZONES)) == {}
+    market.room = lambda _: no_room(PermanentKind.AUTH)
+    assert lacks(site, gang()) == {}
+
+
+@pytest.mark.parametrize("placement", ["any", "cluster"])
+def test_what_a_spare_offer_is_refused_for_is_want_of_capacity(site, market, placement):
+    """It was not to be had where it was planned; and elsewhere not for other reasons."""
+    market.room = lambda i: no_room(PermanentKind.NO_CAPACITY if i["zone"] == "za" else PermanentKind.INVALID)
+    fleet, task = ({**words, "placement": placement} for words in (FLEET, GANG))
+    for width in (1, 8):
+        assert lacks(site, declared(fleets=[fleet], tasks=[task], **ZONES), parallelism=width).keys() == {
+            "train"
+        }
+
+
+def test_a_volume_that_is_over_the_quota_is_waited_for(site, market):
+    create = market.create
+
+    def none_left(address, *words):
+        if address.kind == "volume":
+            raise no_room(PermanentKind.QUOTA)
+        return create(address, *words)
+
+    market.create = none_left
+    volumes = [{"name": "data", "backend": "sky", "region": "east", "availability_zone": "za"}]
+    tasks = [{**GANG, "nodes": 1, "mounts": {"/data": "data"}}]
+    assert lacks(site, declared(fleets=[FLEET], tasks=tasks, volumes=volumes, **ZONES)) == {
+        "train": "volume/data"
+    }
+
+
+@pytest.mark.parametrize("parallelism", [1, 8])
+def test_nothing_is_kept_of_a_cluster_that_cannot_be_completed_where_it_is(site, market, parallelism):
+    """In the only zone: it would cost money while it waits. What another task is on stays, and what the fleet
+    wants for itself.
+    """
+    where: dict[str, Any] = {"availability_zones": ["za"]}
+    market.room = stock(za=3)
+    assert lacks(site, gang(**where), parallelism=parallelism).keys() == {"train"}
+    assert market.nodes() == {}
+    assert site.store.read().of("node") == ()
+    undone = "its cluster cannot be completed: nothing of it is kept"
+    assert [r.error for r in site.results.values() if r.op == "create"].count(undone) == 3
+    assert [(e.op, e.outcome) for e in site.heard.ends[-3:]] == [("delete", "done")] * 3
+
+    market.room = stock(za=3)
+    both = [{**GANG, "nodes": 2, "name": "first", "priority": 9}, {**GANG, "nodes": 2}]
+    assert lacks(site, declared(fleets=[FLEET], tasks=both, **where)).keys() == {"train"}
+    assert market.nodes().keys() == {"gpu-0", "gpu-1"}
+    assert {r.inputs["task"] for r in site.store.read().of("rank")} == {"first"}
+
+    market.room = stock(za=1)
+    more = {**FLEET, "name": "more", "nodes": "2..4"}
+    wanting = declared(fleets=[FLEET, more], tasks=[both[0], {**GANG, "fleets": ["more"]}], **where)
+    assert lacks(site, wanting).keys() == {"train"}
+    assert market.nodes().keys() == {"gpu-0", "gpu-1", "more-0"}
+
+
+@pytest.mark.parametrize("nodes", ["0..4", "2..4"])
+@pytest.mark.parametrize("placement", ["any", "cluster"])
+def test_who_waits_for_capacity_holds_nothing(site, market, nodes, placement):
+    """What was made for it is idle, and goes with its cluster once that finds another place."""
+    market.room = stock(za=3, zb=2, zc=2) if placement == "cluster" else stock(za=1, zb=1, zc=1)
+    fleet, task = ({**words, "placement": placement} for words in (FLEET, GANG))
+    desired = declared(fleets=[{**fleet, "nodes": nodes}], tasks=[task], **ZONES)
+    assert lacks(site, desired).keys() == {"train"}
+    state = site.store.read()
+    kept = {r.address.name for r in state.of("node")}
+    assert len(kept) == {"any": 3, "cluster": int(nodes[0])}[placement]
+    assert state.of("reservation") == ()
+    assert state.idle_since.keys() == kept
+    market.room = stock(za=0, zc=0)
+    assert site.apply(desired)
+    if placement == "cluster":
+        assert set(market.where().values()) == {"zb"}
+    assert site.plan(desired).actions == ()
 
 
 def killed(desired, step, parallelism):

@@ -1,6 +1,6 @@
 """Making it so: look, settle what happened, walk the plan, follow the tasks. All writes are below here."""
 
-from declarative.apply.again import Due, Retries, part_for
+from declarative.apply.again import NOT_STARTED, Due, Lack, Retries, lacking, part_for
 from declarative.apply.backends import Backends
 from declarative.apply.bundles import changed_files, named
 from declarative.apply.drift import Orphan
@@ -18,9 +18,11 @@ from declarative.apply.watch import FOLLOWING, cause_of, follow, is_over, ranks_
 
 __all__ = [
     "FOLLOWING",
+    "NOT_STARTED",
     "ActionResult",
     "Backends",
     "Due",
+    "Lack",
     "Listener",
     "Move",
     "Orphan",
@@ -38,6 +40,7 @@ __all__ = [
     "follow",
     "foresee",
     "is_over",
+    "lacking",
     "look",
     "matching",
     "missing_env",

@@ -7,17 +7,22 @@ are tasks that find no place: those also try when blocks were given back.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from declarative.plan import Plan, again
+from declarative.apply.walk import ActionResult, Outcome
+from declarative.plan import Op, Plan, Reason, again
 from declarative.plan.types import Action
 from declarative.resource import TaskWant
+from declarative.spec import RetryEvent
 from declarative.state import RETRIES, STOPPED, Record, State
 
 DELAYS = (1.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """Seconds between a failure and the first, second, … retry of its series; the last for all that follow."""
+NO_CAPACITY = "no capacity"
+"""Why a task waits that no plan could place."""
+NOT_STARTED = "it did not start"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,16 +32,16 @@ class Due:
     when: float
     cause: str
     delay: float = 0.0
-    """Seconds after its failure was noticed."""
+    """Seconds after its failure was noticed, or after it was tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Placeless:
-    """A task that found no place, or did not come up there: since when, how often, when next."""
+    """A task that found no place, or did not come up there: since when, how often, what is next and why."""
 
     since: float
     tries: int
-    when: float
+    due: Due
 
 
 class Retries:
@@ -92,26 +97,54 @@ class Retries:
         return bool(self._tasks)
 
     @property
-    def without_place(self) -> frozenset[str]:
-        """The tasks that still have none."""
-        return frozenset(self._placeless)
+    def without_place(self) -> dict[str, str]:
+        """The tasks that still have none, and why. What failed of other things is not among them."""
+        return {t: p.due.cause for t, p in self._placeless.items() if p.due.cause != NOT_STARTED}
 
-    def wait_for_place(self, tasks: Iterable[str]) -> None:
+    def knew(self, task: str) -> bool:
+        """Whether ranks of a task were recorded when the command that follows it was done."""
+        return task in self._left
+
+    def wait_for_place(self, tasks: Iterable[str], cause: str = NO_CAPACITY) -> None:
         """Tasks that were tried just now, and found no place."""
         for task in tasks:
             if task in self._tasks:
                 now = self._now()
-                before = self._placeless.get(task, _Placeless(since=now, tries=0, when=now))
-                tries = before.tries + 1
-                self._placeless[task] = replace(before, tries=tries, when=now + self._delay(tries))
+                before = self._placeless.get(task)
+                since, tries = (before.since, before.tries + 1) if before else (now, 1)
+                when, end = now + self._delay(tries), self._end(task, since)
+                when = min(when, end) if now < end else when  # the last try is at the very end
+                due = Due(when=when, cause=cause, delay=when - now)
+                self._placeless[task] = _Placeless(since=since, tries=tries, due=due)
 
-    def tried(self, tasks: Iterable[str], started: Collection[str]) -> None:
-        """What came of a try: those that were not `started` are tried later."""
+    def tried(
+        self, tasks: Iterable[str], started: Collection[str], failed: Mapping[str, str | None] | None = None
+    ) -> None:
+        """What came of a try: those that were not `started` are tried later, as long as their `retry` lasts.
+
+        `failed` are those that had a place and were not started there, and what could not be had for want of
+        capacity; None if it failed of something else, which is no reason to try again for who waits for
+        capacity alone.
+        """
         for task in tasks:
             if task in started:
                 self._placeless.pop(task, None)
-            else:
+            elif failed is None or task not in failed:
                 self.wait_for_place((task,))
+            elif failed[task] is not None:
+                self.wait_for_place((task,), f"{NO_CAPACITY} for {failed[task]}")
+            elif task in self._tasks and {*self._tasks[task].spec.retry.on_events} == {
+                RetryEvent.NO_CAPACITY
+            }:
+                del self._tasks[task]
+                self._placeless.pop(task, None)
+            else:
+                self.wait_for_place((task,), NOT_STARTED)
+
+    def waits(self, tasks: Iterable[str]) -> dict[str, Due]:
+        """When those of `tasks` are tried again that were tried and not started."""
+        found = {task: self._placeless[task] for task in tasks if task in self._placeless}
+        return {task: p.due for task, p in found.items() if p.due.when <= self._end(task, p.since)}
 
     def due(self, state: State) -> dict[str, Due]:
         """When which tasks run again."""
@@ -141,11 +174,12 @@ class Retries:
             self._placeless.pop(task, None)  # it has ended, and not in a way that is retried any more
         waits = self._placeless.get(task)
         if waits:
-            if now - waits.since > want.spec.retry.seconds:
+            end = self._end(task, waits.since)
+            if now > end and waits.due.when != end:
                 return None
             if freed:
-                waits = self._placeless[task] = replace(waits, when=now)
-            return Due(when=waits.when, cause="no capacity")
+                waits = self._placeless[task] = replace(waits, due=replace(waits.due, when=now))
+            return waits.due
         if found is None:
             return None
         if any(state.get("reservation", r.address.name) for r in have):
@@ -157,14 +191,19 @@ class Retries:
             self._told(task, due)
         return due
 
+    def _end(self, task: str, since: float) -> float:
+        return since + self._tasks[task].spec.retry.seconds if task in self._tasks else -math.inf
+
     def _delay(self, count: int) -> float:
         return self._delays[min(count, len(self._delays) - 1)]
 
     def _freed(self, state: State) -> bool:
-        """Whether blocks were given back since the last look."""
-        held = frozenset(
-            (str(r.inputs["node"]), int(b)) for r in state.of("reservation") for b in r.inputs["blocks"]
-        )
+        """Whether blocks were given back since the last look, by who used them.
+
+        Who was only promised some may give them back for want of others, and would wake all who wait.
+        """
+        used = (r for r in state.of("reservation") if state.get("rank", r.address.name))
+        held = frozenset((str(r.inputs["node"]), int(b)) for r in used for b in r.inputs["blocks"])
         before, self._held = self._held, held
         return bool(before - held)
 
@@ -186,14 +225,59 @@ def _by_task(state: State) -> dict[str, dict[str, dict[str, Any]]]:
 def part_for(plan: Plan, tasks: Collection[str]) -> Plan:
     """Of a plan the actions that start `tasks`, and what those need: nobody asked for the rest."""
     actions = {action.id: action for action in plan.actions}
-    stack = [a.id for a in plan.actions if _of_task(a) in tasks]
-    wanted: set[str] = set()
+    wanted = _with_needs(actions, (a.id for a in plan.actions if _of_task(a) in tasks))
+    return replace(plan, actions=tuple(a for a in plan.actions if a.id in wanted))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lack:
+    """That a task was not started for want of capacity or of quota, and of nothing else."""
+
+    what: str
+    """What could not be had: `node/gpu-1 and 2 more`."""
+    undone: frozenset[str]
+    """The actions that were not done of all that it needs."""
+    made: frozenset[str]
+    """The creates of nodes among them that were done."""
+    again: bool
+    """It would have run again as its `retry` says."""
+
+
+def lacking(plan: Plan, results: Sequence[ActionResult]) -> dict[str, Lack]:
+    """The tasks that were to be started, and found no capacity where the plan saw some."""
+    found = {result.id: result for result in results}
+    starts: dict[str, list[Action]] = {}
+    for action in plan.actions:
+        if action.op is Op.CREATE and action.address.kind == "rank" and action.after:
+            starts.setdefault(str(action.after["task"]), []).append(action)
+    actions = {action.id: action for action in plan.actions}
+    out: dict[str, Lack] = {}
+    for task, ranks in starts.items():
+        if all(found[a.id].outcome is Outcome.DONE for a in ranks):
+            continue
+        needed = _with_needs(actions, (a.id for a in ranks))
+        undone = [r for key, r in found.items() if key in needed and r.outcome is not Outcome.DONE]
+        scarce = [r for r in undone if r.scarce]
+        if scarce and all(r.scarce for r in undone if r.outcome is Outcome.FAILED):
+            first = next((r for r in scarce if r.outcome is Outcome.FAILED), scarce[0])
+            out[task] = Lack(
+                what=first.address + (f" and {len(scarce) - 1} more" if len(scarce) > 1 else ""),
+                undone=frozenset(r.id for r in undone),
+                made=frozenset(k for k in needed if k.startswith("create:node/")) - {r.id for r in undone},
+                again=any(a.reason is Reason.RETRY for a in ranks),
+            )
+    return out
+
+
+def _with_needs(actions: Mapping[str, Action], keys: Iterable[str]) -> set[str]:
+    """Actions and all that they need, directly or not."""
+    stack, wanted = list(keys), set[str]()
     while stack:
         key = stack.pop()
         if key not in wanted:
             wanted.add(key)
             stack += actions[key].needs
-    return replace(plan, actions=tuple(a for a in plan.actions if a.id in wanted))
+    return wanted
 
 
 def _of_task(action: Action) -> str | None:

@@ -15,6 +15,7 @@ from typing import Any
 from declarative.plan import Action, Fallback, Op, Plan, Reason, Spare
 from declarative.provider import PermanentError, PermanentKind
 from declarative.resource import OF_OFFER
+from declarative.spec.fleet import Placement
 from declarative.state import Address, Intent, Record, State
 
 REFUSED = (PermanentKind.NO_CAPACITY, PermanentKind.QUOTA)
@@ -108,11 +109,16 @@ class Failover:
         self._keys: dict[str, Key] = {r.address.name: _key(r.inputs) for r in state.of("node")}
         creates = {a.address.name: a for a in plan.actions if _is_create(a)}
         self._keys |= {name: _key(a.after or {}) for name, a in creates.items()}
+        self._clusters = {name: fleet for name, a in creates.items() if (fleet := _cluster(a.after))}
+        self._unmade: dict[str | None, set[str]] = {}
+        """Of clusters by their fleets: nodes whose creates have no result yet."""
+        for name, fleet in self._clusters.items():
+            self._unmade.setdefault(fleet, set()).add(name)
         idle = {r.address.name: r for r in state.of("node")}
         # Of which it is not known what came of them: that is found out where they were asked for, by asking
         # there again, before they go anywhere else.
         self._asked = frozenset(i.address.name for i in state.intents if _is_node(i) and i.op == "create")
-        for fallback in plan.fallbacks:
+        for fallback in (f for f in plan.fallbacks if f.ways):
             self._add(fallback, creates, idle)
 
     def _add(self, fallback: Fallback, creates: Mapping[str, Action], idle: Mapping[str, Record]) -> None:
@@ -128,10 +134,15 @@ class Failover:
                 self._groups.update(dict.fromkeys(part, group))
 
     def waits(self, action: Action) -> bool:
-        """Whether an action must not begin yet: the cluster that it would use may still go elsewhere."""
+        """Whether an action must not begin yet: the cluster that it would use may still go elsewhere, or
+        it is not known yet whether it can be had.
+        """
         if action.op is not Op.CREATE or action.address.kind != "reservation" or action.after is None:
             return False
-        group = self._groups.get(str(action.after["node"]))
+        node = str(action.after["node"])
+        if self._unmade.get(self._clusters.get(node)):
+            return True
+        group = self._groups.get(node)
         return group is not None and group.fallback.together and bool(group.open)
 
     def now(self, action: Action) -> Action:
@@ -147,11 +158,15 @@ class Failover:
         after = group.inputs(name)
         return replace(action, after=after, backend=str(after["backend"]))
 
-    def left(self, action: Action) -> None:
-        """An action is not going to be done: it failed or was skipped."""
-        group = self._groups.get(action.address.name) if _is_create(action) else None
-        if group is not None:
-            group.open.discard(action.address.name)
+    def noted(self, action: Action, *, done: bool) -> None:
+        """An action has its result."""
+        if not _is_create(action):
+            return
+        name = action.address.name
+        self._unmade.get(_cluster(action.after), set()).discard(name)
+        group = self._groups.get(name)
+        if group is not None and not done:
+            group.open.discard(name)
 
     def ended(self, action: Action, error: BaseException | None) -> Verdict | None:
         """What becomes of a create that has ended; None where that is nothing special."""
@@ -162,7 +177,7 @@ class Failover:
         begun = group.at.pop(name)
         if group.over:
             group.behind.add(name)
-            return None if error else self._undo(group, {name})
+            return self._late(error, begun) if error else self._undo(group, {name})
         if begun != group.way:
             if error is None or isinstance(error, PermanentError):
                 group.behind |= set() if error else {name}
@@ -177,6 +192,13 @@ class Failover:
             return None
         assert isinstance(error, PermanentError)
         return self._refused(group, action, error)
+
+    def _late(self, error: BaseException, begun: int) -> Verdict | None:
+        """Of one whose cluster was given up meanwhile: what is wrong with a spare offer counts as there."""
+        if not _may_go_on(error, begun):
+            return None
+        assert isinstance(error, PermanentError)
+        return Verdict(error=NoOfferError(error.summary, error.hint or HINT))
 
     def _made(self, group: _Group, name: str) -> Verdict:
         group.made.add(name)
@@ -250,6 +272,13 @@ def placed(inputs: Mapping[str, Any], spare: Spare) -> dict[str, Any]:
     return {**{k: v for k, v in inputs.items() if k not in OF_OFFER}, **spare.inputs}
 
 
+def is_scarce(action: Action, error: BaseException) -> bool:
+    """Whether an action failed since there was no more of what it makes, of no offer of the plan."""
+    if action.op is not Op.CREATE or action.address.kind not in ("node", "volume"):
+        return False
+    return isinstance(error, NoOfferError) or (isinstance(error, PermanentError) and error.kind in REFUSED)
+
+
 def offer_name(inputs: Mapping[str, Any]) -> str:
     """What an offer is called: `p5.48xlarge in us-east-1a as spot`."""
     spot = " as spot" if inputs.get("spot") else ""
@@ -258,6 +287,12 @@ def offer_name(inputs: Mapping[str, Any]) -> str:
 
 def _is_create(action: Action) -> bool:
     return action.op is Op.CREATE and _is_node(action)
+
+
+def _cluster(inputs: Mapping[str, Any] | None) -> str | None:
+    """The fleet whose nodes are one cluster."""
+    cluster = inputs is not None and inputs.get("placement") == Placement.CLUSTER.value
+    return str(inputs.get("fleet")) if inputs is not None and cluster else None
 
 
 def _is_node(what: Action | Intent) -> bool:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
+from declarative.apply.again import Lack, lacking
 from declarative.apply.execute import Tools, execute
 from declarative.apply.failover import Failover
-from declarative.apply.settle import release_ended, stop_ranks
+from declarative.apply.settle import detach, release_ended, stop_ranks
 from declarative.apply.tidy import tidy
-from declarative.apply.walk import ActionResult, Outcome, walk
-from declarative.plan import Action, Op, Plan
+from declarative.apply.walk import UNDONE, ActionResult, Outcome, walk
+from declarative.plan import Action, Op, Plan, Reason
+from declarative.spec.fleet import Placement
 from declarative.state import Address, RankStatus
+
+CLUSTER = Placement.CLUSTER.value
 
 
 def apply(plan: Plan, tools: Tools, *, parallelism: int = 8) -> tuple[ActionResult, ...]:
@@ -27,6 +32,9 @@ def apply(plan: Plan, tools: Tools, *, parallelism: int = 8) -> tuple[ActionResu
     )
     if not tools.stopping.is_set():
         _take_back(plan.actions, results, tools)
+        lacks = lacking(plan, results)
+        _give_back(lacks, tools)
+        results = _leave(plan, results, lacks, tools, parallelism)
         started = {str(r.address) for r in results if r.outcome is Outcome.DONE}
         _tidy([a for a in plan.actions if a.op is Op.CREATE and str(a.address) in started], tools)
     return results
@@ -57,6 +65,60 @@ def _give_up_elsewhere(actions: Sequence[Action], tools: Tools) -> None:
             moved = (action.backend, zone) != (intent.backend, intent.inputs.get("zone"))
         if moved:
             tools.writer.close_intent(intent, "not-done")
+
+
+def _give_back(tasks: Collection[str], tools: Tools) -> None:
+    """Tasks that were not started for want of capacity hold nothing: while they wait, what was to be theirs
+    is idle, may go with its cluster when that finds another place, and is of use to others.
+    """
+    state = tools.writer.state()
+    begun = {str(r.inputs["task"]) for r in state.of("rank")}
+    for reservation in state.of("reservation"):
+        task, name = str(reservation.inputs["task"]), reservation.address.name
+        if task not in tasks or task in begun:
+            continue
+        held = [r for r in state.of("attachment") if r.inputs["rank"] == name]
+        detached = [detach(tools.writer, tools.backends, r) for r in held]
+        if all(detached):
+            tools.writer.release(reservation.address, tools.now())
+
+
+def _leave(
+    plan: Plan,
+    results: tuple[ActionResult, ...],
+    lacks: Mapping[str, Lack],
+    tools: Tools,
+    parallelism: int,
+) -> tuple[ActionResult, ...]:
+    """Delete what was made of clusters that cannot be completed and had nowhere else to go, as `Failover`
+    does of those that had, unless the fleet wants it for itself or another task is on it.
+    """
+    kept = {name for f in plan.fallbacks if f.wanted for kind in f.kinds for name in kind}
+    state = tools.writer.state()
+    kept |= {str(r.inputs["node"]) for r in state.of("reservation")}
+    made = {key for lack in lacks.values() for key in lack.made}
+    undone = {
+        a.id: Action(
+            op=Op.DELETE, address=a.address, reason=Reason.INCOMPLETE, before=a.after, backend=a.backend
+        )
+        for a in plan.actions
+        if a.id in made and a.after and a.after.get("placement") == CLUSTER and a.address.name not in kept
+    }
+    if not undone:
+        return results
+    found = walk(
+        list(undone.values()),
+        lambda action: execute(action, tools),
+        parallelism=parallelism,
+        stopping=tools.stopping,
+        listener=tools.listener,
+        failover=Failover(replace(plan, actions=(), fallbacks=()), state),
+    )
+    not_kept = (
+        replace(r, outcome=Outcome.SKIPPED, error=UNDONE, note=None, scarce=True) if r.id in undone else r
+        for r in results
+    )
+    return (*not_kept, *found)
 
 
 def _take_back(actions: Sequence[Action], results: Sequence[ActionResult], tools: Tools) -> None:

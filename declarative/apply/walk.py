@@ -14,11 +14,13 @@ from enum import StrEnum
 from queue import Empty, Queue
 from typing import Protocol
 
-from declarative.apply.failover import Failover, Move, Verdict
-from declarative.plan import Action
+from declarative.apply.failover import Failover, Move, Verdict, is_scarce
+from declarative.plan import Action, Op
 
 INTERRUPTED = "interrupted"
+POINTLESS = "what needs it cannot be done"
 UNDONE = "its cluster cannot be completed: nothing of it is kept"
+PLACES = ("reservation", "attachment")
 
 
 class InterruptedApplyError(Exception):
@@ -45,6 +47,8 @@ class ActionResult:
     hint: str | None = None
     note: str | None = None
     """What is to be said of it although it is done."""
+    scarce: bool = False
+    """It is not done for want of capacity or of quota, its own or its cluster's."""
 
 
 class Listener(Protocol):
@@ -138,9 +142,23 @@ class _Walk:
     def _free(self, keys: Iterable[str]) -> None:
         """Those may begin, unless they have been skipped meanwhile."""
         for key in keys:
-            if key not in self.found:
-                (self.held if self.failover.waits(self.actions[key]) else self.ready).append(key)
+            if key in self.found:
+                continue
+            if self._is_pointless(key):
+                self._note(self.actions[key], Outcome.SKIPPED, POINTLESS)
+                continue
+            (self.held if self.failover.waits(self.actions[key]) else self.ready).append(key)
         self.ready.sort(key=lambda key: self.order[key])
+
+    def _is_pointless(self, key: str) -> bool:
+        """Whether a place is of no use, since all that was to be there cannot be done. It may take minutes
+        until a node is ready.
+        """
+        action, then = self.actions[key], self.follow[key]
+        if action.op is not Op.CREATE or action.address.kind not in PLACES or not then:
+            return False
+        left = (k for k in then if k not in self.found or self.found[k].outcome is Outcome.DONE)
+        return all(self._is_pointless(k) for k in left)
 
     def _change(self, verdict: Verdict) -> None:
         # Those that have ended will do so again; one that is done again instead of ending will do so once.
@@ -155,7 +173,7 @@ class _Walk:
         for key in keys:
             self.found.pop(key, None)
         for key in verdict.undone:
-            self._note(self.actions[key], Outcome.SKIPPED, UNDONE)
+            self._note(self.actions[key], Outcome.SKIPPED, UNDONE, scarce=True)
             self._skip(self.actions[key])
         self.ready = [key for key in self.ready if key not in self.found]
         self._free(keys)
@@ -175,7 +193,7 @@ class _Walk:
             return
         hint = getattr(error, "hint", None)
         summary = getattr(error, "summary", None) or str(error) or type(error).__name__
-        self._note(action, Outcome.FAILED, summary, hint)
+        self._note(action, Outcome.FAILED, summary, hint, scarce=is_scarce(action, error))
         self._skip(action)
 
     def _skip(self, failed: Action) -> None:
@@ -194,9 +212,10 @@ class _Walk:
         error: str | None = None,
         hint: str | None = None,
         note: str | None = None,
+        *,
+        scarce: bool = False,
     ) -> None:
-        if outcome is not Outcome.DONE:
-            self.failover.left(action)
+        self.failover.noted(action, done=outcome is Outcome.DONE)
         result = ActionResult(
             id=action.id,
             address=str(action.address),
@@ -205,6 +224,7 @@ class _Walk:
             error=error,
             hint=hint,
             note=note,
+            scarce=scarce,
         )
         self.found[action.id] = result
         self.listener.end(result)

@@ -48,7 +48,7 @@ def command(session: Session, *, file: str | None, **options: Any) -> int:
     with _saved(session, file, options) if file is not None else _declared(session, options) as run:
         code = run.converge(destroy=False)
         if options["wait"] and code in (0, 4) and run.done:
-            return follow(run) or code
+            return max(follow(run), code)
         if code == 0:
             run.say_running()
         return code

@@ -24,8 +24,8 @@ LEAVING = "leaving: the tasks go on (`fleetform status`, `fleetform logs -f`)"
 
 def follow(run: Run) -> int:
     """Watch the tasks to their end, and say how each ended: 0, 3 if one found no place, 4, or 130."""
+    from declarative.apply import NOT_STARTED, is_over
     from declarative.apply import follow as watch
-    from declarative.apply import is_over
 
     retries, waiting = _retries(run)
     tasks = tuple(sorted({*run.tasks(), *waiting}))
@@ -47,7 +47,8 @@ def follow(run: Run) -> int:
             break
         if (ready or amid) and not _again(run, ready, retries):
             return INTERRUPTED
-    run.say_ended(states, retries.without_place)
+    never = {t: NOT_STARTED for t in states if not retries.knew(t)}
+    run.say_ended(states, {**never, **retries.without_place})
     return _code(states, retries.without_place)
 
 
@@ -74,6 +75,9 @@ def _retries(run: Run) -> tuple[Retries, tuple[str, ...]]:
     waiting = tuple(task for task in waiting if task in run.desired.tasks)
     retries = Retries(run.desired.tasks, now, told=told)
     retries.wait_for_place(waiting)
+    lacking = {task: lack.what for task, lack in run.lacking.items()}
+    retries.tried(lacking, (), lacking)
+    run.say_waits(retries.waits((*waiting, *lacking)))
     retries.leave(run.store.read())
     return retries, waiting
 
@@ -83,6 +87,7 @@ def _again(run: Run, tasks: Collection[str], retries: Retries) -> bool:
 
     While another command holds the lock nothing is tried: it may do the same.
     """
+    from declarative.apply import lacking
     from declarative.store import StateError
 
     with stopping(STOPPING) as stop, contextlib.ExitStack() as stack:
@@ -104,7 +109,10 @@ def _again(run: Run, tasks: Collection[str], retries: Retries) -> bool:
     starts = [a for a in plan.actions if a.op == "create" and a.address.kind == "rank"] if plan else []
     begun = {str(a.after["task"]) for a in starts if a.after}
     broken = {str(a.after["task"]) for a in starts if a.after and str(a.address) in bad}
-    retries.tried(tasks, begun - broken)
+    lacks = lacking(plan, results) if plan else {}
+    retries.tried(tasks, begun - broken, {t: lacks[t].what if t in lacks else None for t in broken})
+    if not stop.is_set():
+        run.say_waits(retries.waits(tasks))
     return not stop.is_set()
 
 

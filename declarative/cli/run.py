@@ -16,7 +16,7 @@ from declarative.cli.session import Session, failed, now, out_style
 from declarative.cli.signals import INTERRUPTED, stopping
 
 if TYPE_CHECKING:
-    from declarative.apply import ActionResult
+    from declarative.apply import ActionResult, Due, Lack
     from declarative.plan import Plan
     from declarative.render import Mode, Progress
     from declarative.resource import Desired
@@ -55,6 +55,8 @@ class Run:
         self.plan: Plan | None = None
         self.done = False
         """Whether the plan was carried out, as far as it could be."""
+        self.lacking: dict[str, Lack] = {}
+        """The tasks that found no capacity when they were to be started, and whose `retry` says to wait."""
         self._progress: Progress | None = None
 
     def __enter__(self) -> Self:
@@ -152,6 +154,8 @@ class Run:
             raise failed("declined", f"{self.doing} was declined: nothing was done")
 
     def _carry_out(self, plan: Plan, writer: Writer) -> int:
+        from declarative.apply import lacking
+
         results: tuple[ActionResult, ...] = ()
         interrupted = False
         if plan.actions:
@@ -162,7 +166,15 @@ class Run:
         if interrupted:
             return INTERRUPTED
         self.done = True
-        return 4 if any(r.outcome != "done" for r in results) else 0
+        tasks = self.desired.tasks
+        for task, lack in lacking(plan, results).items():
+            if task in tasks and (tasks[task].spec.retry.waits or lack.again):
+                self.lacking[task] = lack
+        undone = {r.id for r in results if r.outcome != "done"}
+        if self.options.get("wait"):  # what those tasks need is tried again
+            undone = undone.difference(*(lack.undone for lack in self.lacking.values()))
+        self._say_lacking()
+        return 4 if undone else 0
 
     def perform(self, plan: Plan, writer: Writer, stop: threading.Event) -> tuple[ActionResult, ...]:
         """Carry out the actions of a plan."""
@@ -218,6 +230,16 @@ class Run:
                 verb = "stays" if len(tasks) == 1 else "stay"
                 sys.stderr.write(f"{_some(tasks)} {verb} {what}: the next `fleetform apply` tries again\n")
 
+    def _say_lacking(self) -> None:
+        """What to do about tasks that found no capacity, unless that is being done."""
+        if self.as_json:
+            for task in self.lacking:
+                self.event({"event": "pending", "address": f"task/{task}"})
+        elif self.lacking and not self.options.get("wait"):
+            verb = "stays" if len(self.lacking) == 1 else "stay"
+            then = "`fleetform apply --wait` tries again until there is some"
+            sys.stderr.write(f"{_some(tuple(self.lacking))} {verb} pending (no capacity now): {then}\n")
+
     def event(self, data: Mapping[str, Any]) -> None:
         """One event as a line of JSON."""
         from declarative.render import to_line
@@ -263,15 +285,26 @@ class Run:
         if tasks and not self.as_json:
             sys.stderr.write(f"running: {_some(tasks)} (follow with `fleetform logs {tasks[0]} -f`)\n")
 
-    def say_ended(self, states: Mapping[str, RankState], without_place: Collection[str] = ()) -> None:
-        """How each task ended; those `without_place` were waited for in vain."""
+    def say_waits(self, waits: Mapping[str, Due]) -> None:
+        """When tasks that were not started are tried again, and why they were not."""
+        by_time: dict[int, list[str]] = {}
+        for task, due in waits.items():
+            by_time.setdefault(round(due.delay), []).append(task)
+        for seconds, tasks in sorted(by_time.items()):
+            causes = {waits[task].cause for task in tasks}
+            why = causes.pop() if len(causes) == 1 else "no capacity"
+            verb = "is" if len(tasks) == 1 else "are"
+            self.say(f"{_some(tasks)} {verb} tried again in {seconds} s: {why}")
+
+    def say_ended(self, states: Mapping[str, RankState], causes: Mapping[str, str] | None = None) -> None:
+        """How each task ended; `causes` are of those that never began."""
         from declarative.apply import cause_of
 
         state = self.store.read()
         for task, found in states.items():
             cause = None if found == "succeeded" else cause_of(state, task)
-            if found == "pending" and task in without_place:
-                cause = "no capacity"
+            if found == "pending" and causes and task in causes:
+                cause = causes[task]
             if self.as_json:
                 self.event({"event": "task", "address": f"task/{task}", "state": found.value, "cause": cause})
             else:

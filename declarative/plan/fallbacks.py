@@ -134,12 +134,12 @@ def fallbacks(found: Fates, state: State) -> tuple[Fallback, ...]:
     out: list[Fallback] = []
     for name, new in sorted(by_fleet.items()):
         if fleets.desired.fleets[name].placement is not Placement.CLUSTER:
-            out += _each(search, new, _Bounds(), wanted=bool(rules[name]))
+            out += (f for f in _each(search, new, _Bounds(), wanted=bool(rules[name])) if f.ways)
             continue
         there = [f for f in fleets.of(name) if not f.goes and not f.node.closed]
         idle = [replace(f.node, offer=offer_of(f.record)) for f in there if _may_move(f, held)]
         out += _cluster(search, new, [members(n) for n in idle], there, wanted=bool(rules[name]))
-    return tuple(sorted((f for f in out if f.ways), key=lambda f: natural(f.kinds[0][0])))
+    return tuple(sorted(out, key=lambda f: natural(f.kinds[0][0])))
 
 
 def _members(found: Fates) -> _Maker:

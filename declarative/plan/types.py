@@ -143,7 +143,8 @@ class Fallback:
     """What becomes of nodes that the plan makes if their offers cannot be had after all.
 
     `kinds` are the names of nodes, those together that are alike. A way has a spare for each kind, and ways
-    are tried in their order: each keeps what the plan promises of limits, prices, blocks and volumes.
+    are tried in their order: each keeps what the plan promises of limits, prices, blocks and volumes. Of a
+    cluster's nodes those are among them, too, that have none.
     """
 
     kinds: tuple[tuple[str, ...], ...]

@@ -28,7 +28,8 @@ class Retry:
 
     A task that failed (`error`) or was lost (`interruption`) runs again for `duration` from the first of a
     series of failures on, by whichever command may act; then it stays ended. One that has no place
-    (`no-capacity`) is tried by every `apply` that somebody runs; `duration` limits who tries by itself.
+    (`no-capacity`), in the plan or with the clouds once they are asked, is tried by every `apply` that
+    somebody runs; `duration` limits who tries by itself.
     """
 
     on_events: tuple[RetryEvent, ...] = tuple(RetryEvent)

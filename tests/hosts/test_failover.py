@@ -1,4 +1,7 @@
-"""A capacity failure of EC2 in the middle of a cluster task: its nodes go elsewhere, its ranks run there."""
+"""A capacity failure of EC2 in the middle of a cluster task: its nodes go elsewhere, its ranks run there.
+
+Where there is no other place, its task waits until there is room.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli import fleet, task
+from tests.cli import PATIENCE, fleet, task, until
 from tests.cloud_ec2.proxy import Line
 from tests.cloud_ec2.run import REGION, SECRETS, provider
 from tests.hosts.test_gangs import RENDEZVOUS
@@ -77,3 +80,43 @@ def test_all_of_a_cluster_end_up_in_the_second_zone(cloud: Cloud, tmp_path: Path
     project.declare(backend(cloud.port), nodes, gang)
     project.run("destroy", "--auto-approve")
     assert [i for i in region.instances({}) if not i.gone] == []
+
+
+def test_who_waits_for_capacity_starts_once_there_is_room(cloud: Cloud, tmp_path: Path) -> None:
+    """`apply --wait` goes on when the clouds have none of what was planned. What it got of it goes back."""
+    project = Account(tmp_path / "project")
+    project.path.mkdir()
+    gang = task(
+        "meet", f"python3 -c {shlex.quote(RENDEZVOUS)}", nodes=2, retry={"on_events": ["no-capacity"]}
+    )
+    nodes = fleet("gpu", "0..2", backends=["aws"], placement="cluster", resources={"cpu": 2})
+    left = [1]
+    full = [True]
+
+    def one_ever(asked: dict[str, str]) -> str | None:
+        if asked["Action"] != "RunInstances" or not full[0]:
+            return None
+        here = asked["Placement.AvailabilityZone"] == FIRST
+        left[0] -= here
+        return None if here and left[0] >= 0 else "500=InsufficientInstanceCapacity"
+
+    with Line(cloud.port) as line, (project.path / "said").open("w") as said:
+        line.rules.append(one_ever)
+        project.declare(backend(line.port), nodes, gang)
+        follower = project.start("apply", "--auto-approve", "--wait", "--parallelism", "1", stderr=said)
+        until(lambda: "task/meet is tried again in" in (project.path / "said").read_text())
+        lineage = project.run("state", "pull").json["lineage"]
+        region = provider(cloud.port, tmp_path, lineage)._account.region(REGION)
+        assert [i for i in region.instances({}) if not i.gone] == []
+        assert project.status()["nodes"] == []
+        full[0] = False
+        out, _ = follower.communicate(timeout=PATIENCE)
+        assert follower.returncode == 0, out
+        assert out.endswith("task/meet: succeeded\n")
+        assert "2 ranks agree on" in project.logs("meet", "--rank", "0")
+        assert len([i for i in region.instances({}) if not i.gone]) == 2
+        project.no_changes()
+        project.run("destroy", "--auto-approve")
+    assert (
+        "task/meet is tried again in 15 s: no capacity for node/gpu-" in (project.path / "said").read_text()
+    )
