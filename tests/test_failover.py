@@ -62,6 +62,54 @@ def test_a_cluster_goes_to_the_next_zone_as_a_whole(site, market, parallelism):
     assert max(market.tokens.values()) == 1
 
 
+@pytest.mark.parametrize("parallelism", [1, 8])
+def test_none_is_made_elsewhere_before_the_others_have_left(site, market, parallelism):
+    """Whoever is killed in between leaves no cluster in two zones: all nodes would be there for its task."""
+    create = market.create
+
+    def room(inputs):
+        assert {zone for zone in market.where().values()} <= {inputs["zone"]}
+        return full(inputs)
+
+    full, market.room = stock(za=2, zb=3), room
+    refused = threading.Event()
+
+    def late(address, token, inputs, needs):
+        """With many at a time one is made in the first zone after another was refused there."""
+        if parallelism > 1 and address.name == "gpu-0" and inputs["zone"] == "za":
+            assert refused.wait(60)
+        try:
+            return create(address, token, inputs, needs)
+        finally:
+            if address.kind == "node" and address.name != "gpu-0":
+                refused.set()
+
+    market.create = late
+    assert site.apply(gang(), parallelism=parallelism)
+    assert list(market.where().values()) == ["zc"] * 4
+
+
+def test_one_that_cannot_leave_keeps_the_others_from_going(site, market):
+    """Else its cluster would lie in two zones."""
+    market.room = stock(za=2)
+    delete = market.delete
+
+    def stuck(have):
+        if have.address.name == "gpu-1":
+            raise no_room(PermanentKind.AUTH)
+        delete(have)
+
+    market.delete = stuck
+    desired = gang()
+    assert not site.apply(desired)
+    assert market.where() == {"gpu-1": "za"}
+    failed = [r.id for r in site.results.values() if r.outcome == "failed"]
+    assert failed == ["create:node/gpu-1"]
+    market.delete, market.room = delete, stock(za=0)
+    assert site.apply(desired)
+    assert set(market.where().values()) == {"zb"}
+
+
 @pytest.mark.parametrize("parallelism", [1, 3, 8])
 def test_as_many_actions_end_as_are_said_to_be(site, market, parallelism):
     """Else a display that waits for the last one stays where the report is to be."""

@@ -1,8 +1,8 @@
 """Nodes whose offers cannot be had take the next ones of the plan, the members of a cluster together.
 
 Decides what the walk does with a node's create once it has ended; it is asked by the walk's own thread alone.
-A member that was made where its cluster does not stay is deleted when its turn comes to be made where that
-goes. Until all members of a cluster have ended nothing is put on any of them, so that nothing has to be taken
+What was made where its cluster does not stay is deleted before any is made where that goes, and before it is
+known what came of the others: whenever the process is killed, there are none in two places. Until all members of a cluster have ended nothing is put on any of them, so that nothing has to be taken
 off again. What was there before goes last: not before it is certain that the others can be had.
 """
 
@@ -82,8 +82,8 @@ class _Group:
     """Those whose creates have not ended for good."""
     made: set[str] = field(default_factory=set)
     """Those that this apply has made where the group is now."""
-    behind: set[str] = field(default_factory=set)
-    """Those that it has made where the group was before."""
+    leaving: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Those that it has made where the group was before, as what: they are to be deleted."""
     later: set[str] = field(default_factory=set)
     """Those that were there before, and have not followed yet."""
     at: dict[str, int] = field(default_factory=dict)
@@ -135,8 +135,13 @@ class Failover:
 
     def waits(self, action: Action) -> bool:
         """Whether an action must not begin yet: the cluster that it would use may still go elsewhere, or
-        it is not known yet whether it can be had.
+        it is not known yet whether it can be had; or others of its own have not left the last place.
         """
+        group = self._groups.get(action.address.name) if _is_create(action) else None
+        if group is not None:
+            name = action.address.name
+            first = name in group.leaving or name in self._asked
+            return group.fallback.together and not first and self._is_moving(group)
         if action.op is not Op.CREATE or action.address.kind != "reservation" or action.after is None:
             return False
         node = str(action.after["node"])
@@ -145,12 +150,19 @@ class Failover:
         group = self._groups.get(node)
         return group is not None and group.fallback.together and bool(group.open)
 
+    def _is_moving(self, group: _Group) -> bool:
+        """Whether some of a cluster are, or may be, where it was before."""
+        late = any(at != group.way for at in group.at.values())
+        return late or bool(group.leaving) or (group.way > 0 and not self._asked.isdisjoint(group.open))
+
     def now(self, action: Action) -> Action:
-        """An action as it is to be begun now."""
+        """An action as it is to be begun now. What is to be made elsewhere leaves where it is before."""
         group = self._groups.get(action.address.name) if _is_create(action) else None
         if group is None:
             return action
         name = action.address.name
+        if name in group.leaving:
+            return _gone(name, group.leaving[name])
         asked, self._asked = name in self._asked, self._asked - {name}
         group.at[name] = 0 if asked else group.way
         if not group.at[name]:
@@ -171,16 +183,18 @@ class Failover:
     def ended(self, action: Action, error: BaseException | None) -> Verdict | None:
         """What becomes of a create that has ended; None where that is nothing special."""
         name = action.address.name
-        group = self._groups.get(name) if _is_create(action) else None
-        if group is None:
+        group = self._groups.get(name) if _is_node(action) else None
+        if group is not None and action.op is Op.DELETE and name in group.leaving:
+            return self._left(group, name, error)
+        if group is None or not _is_create(action):
             return None
         begun = group.at.pop(name)
         if group.over:
-            group.behind.add(name)
+            group.made |= set() if error else {name}
             return self._late(error, begun) if error else self._undo(group, {name})
         if begun != group.way:
             if error is None or isinstance(error, PermanentError):
-                group.behind |= set() if error else {name}
+                group.leaving |= {} if error else {name: action.after or {}}
                 return Verdict(again=(action.id,))
             group.broken = True
             group.open.discard(name)
@@ -192,6 +206,15 @@ class Failover:
             return None
         assert isinstance(error, PermanentError)
         return self._refused(group, action, error)
+
+    def _left(self, group: _Group, name: str, error: BaseException | None) -> Verdict:
+        """One has left the last place, or cannot: then no other is made elsewhere."""
+        del group.leaving[name]
+        if error is None:
+            return self._undo(group, {name}) if group.over else Verdict(again=(f"create:node/{name}",))
+        group.over = True
+        waiting = group.open - group.at.keys() - group.leaving.keys() - {name}
+        return replace(self._undo(group, waiting), error=error)
 
     def _late(self, error: BaseException, begun: int) -> Verdict | None:
         """Of one whose cluster was given up meanwhile: what is wrong with a spare offer counts as there."""
@@ -226,6 +249,7 @@ class Failover:
             undo = self._undo(group, group.made | waiting) if group.over else Verdict()
             move = Move(nodes=told, refused=refused, error=error.summary, taken=None)
             return replace(undo, error=left, move=move)
+        group.leaving |= {member: group.inputs(member) for member in group.made}
         group.way = way
         for member in group.members:
             if member not in group.later:
@@ -233,7 +257,6 @@ class Failover:
         taken = offer_name(group.inputs(name))
         again = {name, *group.made}
         group.open |= group.made
-        group.behind |= group.made
         group.made = set()
         move = Move(nodes=told, refused=refused, error=error.summary, taken=taken)
         return Verdict(again=tuple(f"create:node/{n}" for n in sorted(again)), move=move)
@@ -258,7 +281,7 @@ class Failover:
 
     def _undo(self, group: _Group, names: set[str]) -> Verdict:
         """Give up those of a cluster that cannot be completed: what was made is deleted."""
-        made = sorted(names & (group.made | group.behind))
+        made = sorted(names & group.made)
         group.open -= names
         group.made -= names
         return Verdict(

@@ -87,12 +87,12 @@ def walk(
     run = _Walk(actions, listener, failover)
     ended: Queue[Future[None]] = Queue()
     with ThreadPoolExecutor(max_workers=parallelism, thread_name_prefix="apply") as pool:
-        running: dict[Future[None], Action] = {}
+        running: dict[Future[None], tuple[str, Action]] = {}
         while run.ready or running:
             while run.ready and len(running) < parallelism and not stopping.is_set():
-                action = run.next()
+                key, action = run.next()
                 future = pool.submit(perform, action)
-                running[future] = action
+                running[future] = (key, action)
                 future.add_done_callback(ended.put)
             if not running:
                 break
@@ -100,7 +100,7 @@ def walk(
                 future = ended.get(timeout=0.2)  # a signal's handler gets its turn
             except Empty:
                 continue
-            run.finish(running.pop(future), future.exception())
+            run.finish(*running.pop(future), future.exception())
     return run.results()
 
 
@@ -121,21 +121,22 @@ class _Walk:
         self.failover = failover
         self._free(a.id for a in actions if not self.waiting[a.id])
 
-    def next(self) -> Action:
-        """The first action that is ready, told as begun."""
-        action = self.actions[self.ready.pop(0)]
-        self.listener.begin(action.id)
-        return self.failover.now(action)
+    def next(self) -> tuple[str, Action]:
+        """The first action that is ready, and what is to be done of it now, told as begun."""
+        key = self.ready.pop(0)
+        action = self.failover.now(self.actions[key])
+        if action.id == key:
+            self.listener.begin(key)
+        return key, action
 
-    def finish(self, action: Action, error: BaseException | None) -> None:
+    def finish(self, key: str, action: Action, error: BaseException | None) -> None:
         """Note the result, and free or skip what needs it; or do it again, and others with it."""
         verdict = None if isinstance(error, InterruptedApplyError) else self.failover.ended(action, error)
         if verdict:
             self._change(verdict)
-            if action.id in (*verdict.again, *verdict.undone):
-                return
             error = verdict.error or error
-        self._end(action, error, verdict.note if verdict else None)
+        if not verdict or key not in (*verdict.again, *verdict.undone):
+            self._end(self.actions[key], error, verdict.note if verdict else None)
         held, self.held = self.held, []
         self._free(held)
 
@@ -175,8 +176,8 @@ class _Walk:
         for key in verdict.undone:
             self._note(self.actions[key], Outcome.SKIPPED, UNDONE, scarce=True)
             self._skip(self.actions[key])
-        self.ready = [key for key in self.ready if key not in self.found]
-        self._free(keys)
+        ready, self.ready = self.ready, []
+        self._free([*ready, *keys])
 
     def _end(self, action: Action, error: BaseException | None, note: str | None) -> None:
         if error is None:
