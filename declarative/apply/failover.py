@@ -1,9 +1,10 @@
 """Nodes whose offers cannot be had take the next ones of the plan, the members of a cluster together.
 
 Decides what the walk does with a node's create once it has ended; it is asked by the walk's own thread alone.
-What was made where its cluster does not stay is deleted before any is made where that goes, and before it is
-known what came of the others: whenever the process is killed, there are none in two places. Until all members of a cluster have ended nothing is put on any of them, so that nothing has to be taken
-off again. What was there before goes last: not before it is certain that the others can be had.
+What was made where its cluster does not stay is deleted before any is made where that goes, and before that
+it is known what came of the others: whenever the process is killed, there are none in two places. Until all
+members of a cluster have ended nothing is put on any of them, so that nothing has to be taken off again. What
+was there before goes last: not before it is certain that the others can be had.
 """
 
 from __future__ import annotations
@@ -196,9 +197,7 @@ class Failover:
             if error is None or isinstance(error, PermanentError):
                 group.leaving |= {} if error else {name: action.after or {}}
                 return Verdict(again=(action.id,))
-            group.broken = True
-            group.open.discard(name)
-            return None
+            return self._stay(group, name, error)  # it may be there, and is found by the next look
         if error is None:
             return self._made(group, name)
         if not _may_go_on(error, group.way):
@@ -212,6 +211,10 @@ class Failover:
         del group.leaving[name]
         if error is None:
             return self._undo(group, {name}) if group.over else Verdict(again=(f"create:node/{name}",))
+        return self._stay(group, name, error)
+
+    def _stay(self, group: _Group, name: str, error: BaseException) -> Verdict:
+        """One may still be in the last place: no other is made elsewhere."""
         group.over = True
         waiting = group.open - group.at.keys() - group.leaving.keys() - {name}
         return replace(self._undo(group, waiting), error=error)
