@@ -311,6 +311,22 @@ def test_idle_ones_go_with_the_others_and_last(site, market):
     assert site.plan(desired).actions == ()
 
 
+@pytest.mark.parametrize("held", [True, False])
+def test_a_cluster_grows_where_it_is(site, market, held):
+    """Where other zones cost no less: in one, as long as that has room. Then what is idle goes along."""
+    market.room = stock(za=0, zb=0)
+    first = {**GANG, "nodes": 2, "name": "first"}
+    begin = declared(fleets=[{**FLEET, "nodes": "2..4"}], tasks=[first] if held else [], **ZONES)
+    assert site.apply(begin)
+    market.room = stock()
+    tasks = [first, {**GANG, "nodes": 2}] if held else [GANG]
+    plan = site.plan(declared(fleets=[FLEET], tasks=tasks, **ZONES))
+    assert {r.zone for r in plan.reservations} == {"zc"}
+    market.room = stock(zc=0)
+    assert site.apply(declared(fleets=[FLEET], tasks=tasks, **ZONES)) is not held
+    assert set(market.where().values()) == ({"zc"} if held else {"za"})
+
+
 def test_protected_ones_stay(site, market):
     idle = declared(fleets=[{**FLEET, "nodes": 2, "prevent_destroy": True}], **ZONES)
     assert site.apply(idle)
@@ -455,7 +471,7 @@ def killed(desired, step, parallelism):
         died = False
     except KilledError:
         died = True
-        market.room = stock(za=0)
+        market.room = stock(za=0) if step % 3 else stock()
         assert site.apply(desired, parallelism=parallelism), site.results
     assert len(market.nodes()) == 3
     assert len(set(market.where().values())) == 1, (step, market.where())

@@ -5,6 +5,7 @@ All of it is fixed while the search runs; what changes is in the ledger.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -173,7 +174,13 @@ class Board:
         number = {id(kind): i for i, kind in enumerate(self.kinds)}
         self.kind_of = [number[id(kinds[fields])] for fields in found]
         self.ready = [n.fleet in self.fleets and ready_reason(n) is None for n in self.nodes]
-        priced = sorted(offers, key=lambda o: (kinds[o[0]].cost, *by_name(kinds[o[0]])))
+        there = Counter((kind.fleet, kind.place) for kind in map(self.kinds.__getitem__, self.kind_of))
+
+        def near(kind: Kind) -> int:
+            """How many nodes of its cluster are where it would be, as less than none: those come first."""
+            return -there[kind.fleet, kind.place] if self.clustered(kind.fleet) else 0
+
+        priced = sorted(offers, key=lambda o: ((kind := kinds[o[0]]).cost, near(kind), *by_name(kind)))
         self.options = [
             Option(i, number[id(kinds[fields])], fields[0], quota_of(offer), offer)
             for i, (fields, offer) in enumerate(priced)
