@@ -135,6 +135,8 @@ class State:
     ranks: Mapping[str, RankStatus] = field(default_factory=dict)
     readiness: Mapping[str, Readiness] = field(default_factory=dict)
     idle_since: Mapping[str, float] = field(default_factory=dict)
+    detached_since: Mapping[str, float] = field(default_factory=dict)
+    """Volume → since when nothing has it attached, by our clock; not there while something has."""
     generations: Mapping[Address, int] = field(default_factory=dict)
     intents: tuple[Intent, ...] = ()
 

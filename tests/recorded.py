@@ -87,6 +87,8 @@ def states(draw: st.DrawFn) -> tuple[State, Held]:
         volume = volumes[rank] if rank < len(volumes) else None
         made.rank("train", rank, nodes[draw(st.integers(0, 1))], volume, status)
     free = [n.name for n in nodes if n.name not in {node for node, _ in made.held}]
+    attached = {r.inputs["volume"] for r in made.records.values() if r.address.kind == "attachment"}
+    unattached = [v.name for v in volumes if v.name not in attached]
     generations = dict.fromkeys(made.records, 1) | {Address("volume", "old"): draw(st.integers(1, 9))}
     generations[Address("node", "gpu-7")] = 3
     intents = (
@@ -113,6 +115,7 @@ def states(draw: st.DrawFn) -> tuple[State, Held]:
             )
         },
         idle_since={name: draw(times) for name in free},
+        detached_since={name: draw(times) for name in unattached if draw(st.booleans())},
         generations=generations,
         intents=intents if draw(st.booleans()) else (),
     )

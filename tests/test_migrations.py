@@ -44,6 +44,8 @@ def expected(number: int) -> Any:
     if number < 2:
         found["ranks"] = {name: {**rank, "confinement": None} for name, rank in found["ranks"].items()}
         found["nodes"] = {name: {**node, "can": None} for name, node in found["nodes"].items()}
+    if number < 3:
+        found["volumes"] = {}
     return found
 
 
@@ -138,12 +140,15 @@ def test_every_format_is_brought_up_to_date_in_every_database(tmp_path, new_stat
         with store.lock("apply") as writer:
             writer.observe_rank("train-0", RankStatus(state=RankState.RUNNING, confinement="soft: affinity"))
             writer.observe_nodes({"gpu-0": Readiness(state=NodeState.READY, can=frozenset({"hard"}))})
-            writer.begin("create", Address("volume", "new"), "local", {"size": "1GB"})
+            begun = writer.begin("create", Address("volume", "new"), "local", {"size": "1GB"})
         assert store.read().ranks["train-0"].confinement == "soft: affinity"
         assert store.read().readiness["gpu-0"].can == frozenset({"hard"})
         newest, before, *_ = store.history([], None)
         assert (newest.host, newest.doing) == (socket.gethostname(), "apply")
         assert (before.host, before.doing) == ((None, None) if number < 2 else ("elsewhere", "apply"))
+        with store.lock("apply") as writer:
+            writer.finish(begun)
+            assert "new" in writer.state().detached_since
     assert len(told) == (number < FORMAT_VERSION)
 
 
@@ -171,7 +176,8 @@ def test_what_was_pulled_in_every_format_can_be_pushed(tmp_path, number) -> None
             assert writer.push(*parse(found), force=False)
         after = store.pull()
         assert after["records"][0]["inputs"]["size"] == "11GB"
-        assert (after["nodes"], after["ranks"]) == (expected(number)["nodes"], expected(number)["ranks"])
+        for kind in ("nodes", "ranks", "volumes"):
+            assert after[kind] == expected(number)[kind]
 
 
 @pytest.mark.parametrize("number", [0, FORMAT_VERSION + 1, True, "1"])

@@ -210,6 +210,7 @@ DAMAGE = {
     "was observed": lambda data: data["nodes"].update(
         x={"idle_since": None, "state": None, "reason": "r", "observed_at": None, "can": None}
     ),
+    "of volumes.x": lambda data: data["volumes"].update(x={"detached_since": None}),
     "is there twice": lambda data: data["intents"].append(data["intents"][0]),
     "`op`": lambda data: data["intents"][0].update(op="move"),
 }
@@ -291,6 +292,7 @@ def test_a_rename_there_and_back_changes_nothing(found, names):
     back, again = moved(there, blocks, target, source)
     assert (back.records, again) == (state.records, held)
     assert (back.ranks, back.readiness, back.idle_since) == (state.ranks, state.readiness, state.idle_since)
+    assert back.detached_since == state.detached_since
     assert back.serial == state.serial + 2
 
 
@@ -498,7 +500,7 @@ def test_what_is_forgotten_leaves_no_contradiction(store):
         assert store.check() == []
         now = store.read()
         assert (list(now.records), now.serial) == ([Address("volume", "data-0"), node], 10)
-        assert now.idle_since == {"gpu-0": 1000.0}
+        assert (now.idle_since, list(now.detached_since)) == ({"gpu-0": 1000.0}, ["data-0"])
         assert now.generations == state.generations, "no token comes back"
         with pytest.raises(StateError) as caught:
             writer.drop(rank)

@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -25,11 +25,12 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from sqlalchemy import Engine, insert
+from sqlalchemy import Engine, insert, update
 
 from declarative import provider
+from declarative.apply.backends import Backends
 from declarative.apply.inventory import Resolution, Seen
-from declarative.apply.settle import recover
+from declarative.apply.settle import recover, settle
 from declarative.plan import Inventory
 from declarative.state import Address, NodeState, RankState, RankStatus, Readiness, Record, State
 from declarative.store import FORMAT_VERSION, StateError, Store, Writer, database, open_store, rows, tables
@@ -180,7 +181,7 @@ def test_migrations_run_once_each_and_whole(store) -> None:
         tables.migrate(connection, 2, steps)
         assert connection.exec_driver_sql("SELECT format_version FROM meta").scalar() == 4
     assert ran == [3, 4]
-    assert FORMAT_VERSION == 2
+    assert FORMAT_VERSION == 3
 
 
 @pytest.mark.parametrize(
@@ -622,6 +623,55 @@ def test_an_attachment_holds_the_blocks_until_it_is_gone(store, writer) -> None:
     assert (writer.state().serial, store.check()) == (serial, [])
 
 
+def attach(writer: Writer) -> Address:
+    """The volume, attached for a rank; the attachment."""
+    attachment = Address("attachment", "train-0.data-0")
+    make(writer, attachment, (Address("reservation", "train-0"), VOLUME), rank="train-0", volume="data-0")
+    return attachment
+
+
+def test_a_volume_is_detached_from_when_it_was_made_or_last_attached(store, writer, monkeypatch) -> None:
+    """In the transaction that makes, adopts, attaches or detaches it: nothing has to be noted later."""
+    monkeypatch.setattr(writer, "_clock", lambda: 5.0)
+    make(writer, VOLUME, size="1GB")
+    found = Record(address=Address("volume", "old"), backend="local", inputs={}, outputs={"id": "v"})
+    writer.adopt(found)
+    monkeypatch.setattr(writer, "_clock", lambda: 6.0)
+    writer.finish(writer.begin("update", VOLUME, "local", {"size": "2GB"}))
+    assert writer.state().detached_since == {"data-0": 5.0, "old": 5.0}
+    node(writer)
+    reserve(writer, "train-0", "gpu-0", 0)
+    ways: list[Callable[[Address], None]] = [
+        lambda a: writer.finish(writer.begin("delete", a, "local", {}), observed=True),
+        lambda a: writer.forget(a, observed=True),
+        lambda a: writer.drop([a]),
+    ]
+    for at, detach in enumerate(ways, 7):
+        attachment = attach(writer)
+        assert writer.state().detached_since == {"old": 5.0}
+        assert store.check() == []
+        monkeypatch.setattr(writer, "_clock", lambda at=at: float(at))
+        detach(attachment)
+        assert writer.state().detached_since == {"data-0": at, "old": 5.0}
+    writer.finish(writer.begin("delete", VOLUME, "local", {}))
+    assert writer.state().detached_since == {"old": 5.0}
+
+
+def test_what_an_older_version_left_undated_is_dated_by_the_next_look(store, writer) -> None:
+    """From then on: a state of an earlier format says nothing of it."""
+    make(writer, VOLUME, size="1GB")
+    node(writer)
+    reserve(writer, "train-0", "gpu-0", 0)
+    attach(writer)
+    make(writer, Address("volume", "spare"), size="1GB")
+    with database.writing(engine(store)) as connection:
+        connection.execute(update(tables.resources).values(detached_since=None))
+    serial = writer.state().serial
+    state = settle(writer, Backends({}, Path(), "x"), Seen(Inventory(), []), lambda: 9.0)
+    assert state.detached_since == writer.state().detached_since == {"spare": 1000.0}
+    assert (writer.state().serial, store.check()) == (serial, [])
+
+
 def test_a_reader_sees_one_moment_and_waits_for_nobody(store, writer) -> None:
     with open_store(store.url, read_only=True) as reader:
         with database.reading(engine(reader)) as snapshot:
@@ -662,6 +712,9 @@ def test_check_finds_what_contradicts_itself() -> None:
     where = Record(address=NODE, backend="local", inputs={"blocks": 2})
     holds = reservation("train-0", "gpu-0", (0, 1))
     rank = Record(address=RANK, backend="local", inputs={}, needs=frozenset({NODE}))
+    held_by = Record(
+        address=Address("attachment", "a-0.data-0"), backend="local", inputs={"volume": "data-0"}
+    )
     good = State(
         lineage="x",
         serial=3,
@@ -685,6 +738,15 @@ def test_check_finds_what_contradicts_itself() -> None:
         "the serial": (replace(good, serial=-1), held),
         "of generation 1": (replace(good, generations={}), held),
         "is noted as idle": (replace(good, idle_since={"gpu-0": 1.0}), held),
+        "noted as attached to nothing, and is not": (replace(good, detached_since={"old": 1.0}), held),
+        "noted as attached to nothing, and attachment/": (
+            replace(
+                good,
+                records={**good.records, VOLUME: replace(where, address=VOLUME), held_by.address: held_by},
+                detached_since={"data-0": 1.0},
+            ),
+            held,
+        ),
         "need one another": (
             replace(good, records={**good.records, NODE: replace(where, needs=frozenset({RANK}))}),
             held,

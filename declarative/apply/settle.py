@@ -94,7 +94,17 @@ def settle(
     causes = {rank: status.cause for rank, status in stops.items()}
     stop_ranks(state, backends, causes, lambda rank, ended: _observe(writer, state, {rank: ended}, note))
     release_ended(writer, backends, now)
-    return writer.state()
+    state = writer.state()
+    if _undated(state):
+        writer.note_detached()
+        state = writer.state()
+    return state
+
+
+def _undated(state: State) -> bool:
+    """Whether an older version did not note of a volume since when nothing has it attached."""
+    volumes = {r.address for r in state.of("volume") if r.address.name not in state.detached_since}
+    return bool(volumes - {need for r in state.of("attachment") for need in r.needs} if volumes else ())
 
 
 def recover(writer: Writer, seen: Seen, now: float) -> None:

@@ -319,6 +319,10 @@ def state_schema() -> Schema:
             "type": ["array", "null"],
         },
     )
+    volume = _object(
+        "What is known of a volume that nothing has attached.",
+        detached_since=_number("Since when, in seconds since the epoch."),
+    )
     reserved = _object(
         "One block that is taken.",
         node=_text("The node's name."),
@@ -335,6 +339,7 @@ def state_schema() -> Schema:
         reserved_blocks=_list("Blocks that are taken.", reserved),
         ranks=_map("Ranks by name.", rank),
         nodes=_map("Observations of nodes by name.", node),
+        volumes=_map("Volumes that nothing has attached, by name.", volume),
         generations=_map("How often each address was made, also those that are gone.", _whole(minimum=1)),
         intents=_list("What has to be read back before anything is planned.", _intent()),
     )

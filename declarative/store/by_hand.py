@@ -98,6 +98,9 @@ def write(connection: Connection, state: State, held: Held, now: float) -> None:
                 "inputs": plain(record.inputs),
                 "outputs": plain(record.outputs),
                 "generation": record.generation,
+                "detached_since": state.detached_since.get(record.address.name)
+                if record.address.kind == rows.VOLUME
+                else None,
             }
             for record in state.records.values()
         ],

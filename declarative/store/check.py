@@ -103,6 +103,11 @@ def _volumes(state: State) -> Iterator[str]:
     for volume, found in holders.items():
         if len(found) > 1:
             yield f"volume/{volume} is held more than once: {', '.join(found)}"
+    for name in state.detached_since:
+        if state.get("volume", name) is None:
+            yield f"volume/{name} is noted as attached to nothing, and is not recorded"
+        elif name in holders:
+            yield f"volume/{name} is noted as attached to nothing, and {holders[name][0]} holds it"
     for record in state.of("attachment"):
         disk, node = state.get("volume", str(record.inputs.get("volume"))), _node_of(state, record)
         if disk and node and disk.inputs.get("host") and disk.inputs.get("zone") != zone_of(node.inputs):

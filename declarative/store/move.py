@@ -191,6 +191,7 @@ def renamed(state: State, held: Held, names: Names) -> tuple[State, Held, dict[A
         ranks={names.rank(name): status for name, status in state.ranks.items()},
         readiness={names.node.get(name, name): seen for name, seen in state.readiness.items()},
         idle_since={names.node.get(name, name): since for name, since in state.idle_since.items()},
+        detached_since={names.volume.get(name, name): at for name, at in state.detached_since.items()},
         generations=used,
     )
     blocks = {(names.node.get(node, node), block): names.rank(who) for (node, block), who in held.items()}

@@ -24,7 +24,7 @@ from declarative.store import tables as t
 from declarative.store.database import plain
 from declarative.store.faults import StateError
 
-RESERVATION, NODE, RANK = "reservation", "node", "rank"
+RESERVATION, NODE, RANK, VOLUME, ATTACHMENT = "reservation", "node", "rank", "volume", "attachment"
 
 MOST_BOUND = 500
 """How many values one query names; databases have a limit."""
@@ -43,13 +43,15 @@ def load(connection: Connection) -> State:
     try:
         meta = connection.execute(sql.META).one()
         readiness, idle_since = _nodes(connection)
+        records, detached_since = _records(connection)
         return State(
             lineage=meta.lineage,
             serial=meta.serial,
-            records=_records(connection),
+            records=records,
             ranks=_ranks(connection),
             readiness=readiness,
             idle_since=idle_since,
+            detached_since=detached_since,
             generations=_generations(connection),
             intents=tuple(
                 intent_of(row)
@@ -71,23 +73,18 @@ def _sorted(values: Mapping[Any, Any], key: Callable[[Any], Any]) -> dict[Any, A
     return {k: values[k] for k in sorted(values, key=key)}
 
 
-def _records(connection: Connection) -> dict[Address, Record]:
+def _records(connection: Connection) -> tuple[dict[Address, Record], dict[str, float]]:
+    """All records, and since when volumes are attached to nothing."""
     needs: dict[str, set[Address]] = {}
     for row in connection.execute(select(t.needs)):
         needs.setdefault(row.address, set()).add(Address.parse(row.needed))
     found: dict[Address, Record] = {}
-    columns = t.resources.c
-    wanted = (
-        columns.address,
-        columns.kind,
-        columns.name,
-        columns.backend,
-        columns.inputs,
-        columns.outputs,
-        columns.generation,
-    )
-    for text, kind, name, backend, inputs, outputs, number in connection.execute(select(*wanted)).all():
+    detached: dict[str, float] = {}
+    wanted = t.every(t.resources, connection, but=("external_id",))
+    for text, kind, name, backend, inputs, outputs, number, since in connection.execute(wanted).all():
         address = Address(kind, name)
+        if since is not None:
+            detached[name] = since
         found[address] = Record(
             address=address,
             backend=backend,
@@ -96,7 +93,7 @@ def _records(connection: Connection) -> dict[Address, Record]:
             needs=frozenset(needs.get(text, ())),
             generation=number,
         )
-    return _sorted(found, by_address)
+    return _sorted(found, by_address), _sorted(detached, natural)
 
 
 def _generations(connection: Connection) -> dict[Address, int]:
@@ -173,15 +170,20 @@ def record(connection: Connection, address: Address) -> Record | None:
     row = connection.execute(sql.RECORD, its).one_or_none()
     if row is None:
         return None
-    held = connection.execute(sql.NEEDED, its).scalars()
     return Record(
         address=address,
         backend=row.backend,
         inputs=row.inputs,
         outputs=row.outputs,
-        needs=frozenset(map(Address.parse, held)),
+        needs=needed(connection, address),
         generation=row.generation,
     )
+
+
+def needed(connection: Connection, address: Address) -> frozenset[Address]:
+    """What a record holds on to."""
+    held = connection.execute(sql.NEEDED, {"its_address": str(address)}).scalars()
+    return frozenset(map(Address.parse, held))
 
 
 def part(connection: Connection, wanted: Iterable[Address]) -> State:
@@ -362,6 +364,23 @@ def put_node(connection: Connection, name: str, values: Mapping[str, Any]) -> No
     changed = connection.execute(sql.CHANGE_NODE_STATUS, {"its_name": name, **values})
     if not changed.rowcount:
         connection.execute(sql.ADD_NODE_STATUS, {"name": name, **values})
+
+
+def volumes_of(address: Address, needs: Iterable[Address]) -> tuple[Address, ...]:
+    """The volumes of which a record says by its being there whether something has them attached."""
+    about = {VOLUME: (address,), ATTACHMENT: tuple(need for need in needs if need.kind == VOLUME)}
+    return about.get(address.kind, ())
+
+
+def note_detached(connection: Connection, now: float, volumes: Iterable[Address] | None = None) -> None:
+    """Note of `volumes`, or of all, what nothing has attached: from `now` on, if not from before."""
+    if volumes is None:
+        connection.execute(sql.DETACHED, {"detached_since": now})
+        return
+    for address in volumes:
+        its = {"its_address": str(address)}
+        connection.execute(sql.DETACHED_ONE, {**its, "detached_since": now})
+        connection.execute(sql.ATTACHED_ONE, its)
 
 
 def prune(connection: Connection, keep: int) -> None:

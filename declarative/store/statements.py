@@ -6,7 +6,7 @@ to `execute` by the names of their columns.
 
 from __future__ import annotations
 
-from sqlalchemy import BindParameter, bindparam, delete, func, insert, select, update
+from sqlalchemy import BindParameter, bindparam, delete, func, insert, not_, select, update
 
 from declarative.store import tables as t
 
@@ -39,6 +39,14 @@ OWNER = select(_records.address).where(
 ADD_RECORD = insert(t.resources)
 CHANGE_RECORD = update(t.resources).where(_records.address == _ADDRESS)
 DROP_RECORD = delete(t.resources).where(_records.address == _ADDRESS)
+
+_ATTACHED = select(_needs.needed).where(_needs.needed == _records.address).exists()
+DETACHED = update(t.resources).where(
+    _records.kind == "volume", _records.detached_since.is_(None), not_(_ATTACHED)
+)
+"""Volumes of which it is not known since when nothing has them attached, and nothing has."""
+DETACHED_ONE = DETACHED.where(_records.address == _ADDRESS)
+ATTACHED_ONE = update(t.resources).where(_records.address == _ADDRESS, _ATTACHED).values(detached_since=None)
 
 NEEDED = select(_needs.needed).where(_needs.address == _ADDRESS)
 NEEDS = select(t.needs).where(_needs.address.in_(_ADDRESSES))

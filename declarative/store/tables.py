@@ -64,6 +64,7 @@ resources = Table(
     Column("inputs", JSON, nullable=False),
     Column("outputs", JSON, nullable=False),
     Column("generation", Integer, nullable=False),
+    Column("detached_since", Double),  # of volumes alone; NULL: something has it attached, or not known
     CheckConstraint("address = kind || '/' || name", name="address"),
     # With the kind: some clouds number their nodes and volumes apart from one another.
     UniqueConstraint("backend", "kind", "external_id"),
@@ -167,7 +168,12 @@ def _to_2(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE operations ADD COLUMN doing TEXT")
 
 
-MIGRATIONS: Sequence[Migration] = (_to_2,)
+def _to_3(connection: Connection) -> None:
+    """Since when volumes are attached to nothing."""
+    connection.exec_driver_sql("ALTER TABLE resources ADD COLUMN detached_since DOUBLE PRECISION")
+
+
+MIGRATIONS: Sequence[Migration] = (_to_2, _to_3)
 """MIGRATIONS[i] makes format i+2 of format i+1, on every database; append, never edit.
 
 With each: the format before it as a fixture in `tests/states`. What every format keeps: see `migrations`.
@@ -177,6 +183,7 @@ FORMAT_VERSION = 1 + len(MIGRATIONS)
 
 ADDED: Mapping[int, Collection[str]] = {
     2: ("rank_status.confinement", "node_status.can", "operations.host", "operations.doing"),
+    3: ("resources.detached_since",),
 }
 """Format → all that it changed, if that was to add columns which are NULL where a value is not known: a state
 of the format before it can be read as it is. A format that changed more has no entry.
@@ -188,11 +195,12 @@ def readable(found: int) -> bool:
     return all(number in ADDED for number in range(found + 1, FORMAT_VERSION + 1))
 
 
-def every(table: Table, connection: Connection) -> Select[Any]:
-    """All columns of a table, with NULL for those that a state of an older format has not got yet."""
+def every(table: Table, connection: Connection, *, but: Collection[str] = ()) -> Select[Any]:
+    """All columns of a table `but` some, with NULL for those that an older format has not got yet."""
     found = connection.get_execution_options().get("format", FORMAT_VERSION)
     late = {name for number, names in ADDED.items() if number > found for name in names}
-    return select(*(null().label(c.name) if f"{table.name}.{c.name}" in late else c for c in table.c))
+    wanted = (c for c in table.c if c.name not in but)
+    return select(*(null().label(c.name) if f"{table.name}.{c.name}" in late else c for c in wanted))
 
 
 def suit(dialect: str) -> None:

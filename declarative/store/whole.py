@@ -62,6 +62,7 @@ def dump(state: State, held: Held) -> dict[str, Any]:
         ],
         "ranks": {name: asdict(status) for name, status in state.ranks.items()},
         "nodes": {name: {"idle_since": None, **seen} for name, seen in nodes.items()},
+        "volumes": {name: {"detached_since": since} for name, since in state.detached_since.items()},
         "generations": {str(address): number for address, number in state.generations.items()},
         "intents": [_intent(intent) for intent in sorted(state.intents, key=lambda i: i.id)],
     }
@@ -110,6 +111,7 @@ def parse(data: object) -> tuple[State, Held]:
         reserved_blocks=LIST,
         ranks=MAP,
         nodes=MAP,
+        volumes=MAP,
         generations=MAP,
         intents=LIST,
     )
@@ -135,6 +137,9 @@ def parse(data: object) -> tuple[State, Held]:
         ranks={name: _read_rank(value, f"ranks.{name}") for name, value in top["ranks"].items()},
         readiness=readiness,
         idle_since=idle,
+        detached_since={
+            name: _read_volume(value, f"volumes.{name}") for name, value in top["volumes"].items()
+        },
         generations=generations,
         intents=_read_intents(top["intents"]),
     )
@@ -160,10 +165,11 @@ def _check_format(found: object) -> None:
 
 def _renewed(data: object) -> object:
     """What an earlier format printed, as this one does: with what it did not know of as not known."""
-    if not isinstance(data, dict) or data.get("format_version") != 1:
+    if not isinstance(data, dict) or data.get("format_version") not in (1, 2):
         return data
-    added = {"ranks": {"confinement": None}, "nodes": {"can": None}}
-    return {key: _with(value, added[key]) if key in added else value for key, value in data.items()}
+    added = {"ranks": {"confinement": None}, "nodes": {"can": None}} if data["format_version"] == 1 else {}
+    found = {key: _with(value, added[key]) if key in added else value for key, value in data.items()}
+    return {**found, **({} if "volumes" in found else {"volumes": {}})}
 
 
 def _with(things: object, more: Mapping[str, object]) -> object:
@@ -325,6 +331,11 @@ def _read_nodes(values: Mapping[str, object]) -> tuple[dict[str, Readiness], dic
         elif (item["reason"], item["observed_at"], item["can"]) != (None, None, None):
             raise _bad(f"{where} was observed, and has no `state`")
     return readiness, idle
+
+
+def _read_volume(value: object, where: str) -> float:
+    since: float = _fields(value, where, detached_since=NUMBER)["detached_since"]
+    return since
 
 
 def _state(kind: type[E], text: str, where: str) -> E:

@@ -132,10 +132,10 @@ class Writer:
             if not self._close(connection, intent, "done"):
                 return
             if intent.op == "delete":
-                rows.remove(connection, intent.address)
+                self._remove(connection, intent.address)
                 self._supersede(connection, intent.address)
             else:
-                rows.put(connection, intents.made_of(connection, intent, outputs))
+                self._put(connection, intents.made_of(connection, intent, outputs))
                 if idle_since is not None:
                     rows.put_node(connection, intent.address.name, {"idle_since": idle_since})
             _count(connection, observed=observed)
@@ -170,6 +170,18 @@ class Writer:
         # What is gone has no other outcome any more.
         end = {"ended_at": self._clock(), "result": "superseded"}
         connection.execute(sql.SUPERSEDE_OPERATIONS, {"its_address": str(address), **end})
+
+    def _put(self, connection: Connection, made: Record) -> None:
+        rows.put(connection, made)
+        rows.note_detached(connection, self._clock(), rows.volumes_of(made.address, made.needs))
+
+    def _remove(self, connection: Connection, address: Address) -> bool:
+        """Whether it was recorded."""
+        needs = rows.needed(connection, address) if address.kind == rows.ATTACHMENT else ()
+        volumes = rows.volumes_of(address, needs)
+        gone = rows.remove(connection, address)
+        rows.note_detached(connection, self._clock(), volumes)
+        return gone
 
     # ------------------------------------------------------------------------------------ blocks
 
@@ -239,7 +251,7 @@ class Writer:
                 if rows.record(connection, record.address) == record:
                     return  # adopted before
                 rows.raise_generation(connection, record.address, record.generation)
-            rows.put(connection, record)
+            self._put(connection, record)
             if idle_since is not None:
                 rows.put_node(connection, record.address.name, {"idle_since": idle_since})
             rows.count_up(connection)
@@ -248,7 +260,7 @@ class Writer:
     def forget(self, address: Address, *, observed: bool = False) -> None:
         """Remove a record without a backend call: its absence was confirmed. None there is no harm."""
         with self._write() as connection:
-            if rows.remove(connection, address):
+            if self._remove(connection, address):
                 _count(connection, observed=observed)
 
     # ------------------------------------------------------------------------------------ by hand
@@ -261,7 +273,7 @@ class Writer:
                 if address.kind == rows.RESERVATION:
                     self._release(connection, address, now)
                 else:
-                    rows.remove(connection, address)
+                    self._remove(connection, address)
             rows.count_up(connection)
 
     def move(self, names: Names) -> dict[Address, Address]:
@@ -300,6 +312,14 @@ class Writer:
         """Write since when a node is idle, None for busy; the serial stays."""
         with self._write() as connection:
             rows.put_node(connection, node, {"idle_since": since})
+
+    @resumed
+    def note_detached(self) -> None:
+        """Volumes of which it is not known since when they are attached to nothing are so from now on; the
+        serial stays.
+        """
+        with self._write() as connection:
+            rows.note_detached(connection, self._clock())
 
     @resumed
     def set_needs(self, address: Address, needs: Iterable[Address]) -> None:
