@@ -101,6 +101,10 @@ class VolumeWant:
     name: str
     inputs: Mapping[str, Any]
     declared_by: str
+    cleanup: int | None = None
+    """Seconds after which it is deleted when nothing has it attached; None to keep it. What is cleaned up is
+    there for tasks alone: it is made for one.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +161,7 @@ def volume_inputs(volume: Volume, backend: Backend) -> dict[str, Any]:
         "volume_type": volume.volume_type,
         VOLUME_ID: volume.volume_id,
         "tags": dict(sorted(volume.tags.items())) or None,
-        "prevent_destroy": volume.prevent_destroy,
+        "prevent_destroy": volume.protected,
     }
     return {k: v for k, v in inputs.items() if v is not None}
 

@@ -1,6 +1,6 @@
 """Kills the command at each of its writes in turn, and lets it be run again: a program for test_e2e_faults.
 
-    crash.py DIR apply|destroy write|begin
+    crash.py DIR apply|destroy|cleanup write|begin
 
 Children are forked from here, so that what takes long, the imports, is done once.
 """
@@ -77,11 +77,11 @@ def fleetform(project: Path, *args: str, step: int = 0, when: str = "") -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def declare(project: Path) -> None:
+def declare(project: Path, **fields: Any) -> None:
     """A gang of two on one node, each with a volume, that ends once both run."""
     documents = [
         fleet(nodes=1),
-        volume("data", count=2),
+        volume("data", count=2, **fields),
         task(
             "job",
             GANG.format(up=project / "up", runs=project / "runs"),
@@ -126,6 +126,22 @@ def crash_destroy(project: Path, step: int, when: str) -> dict[str, Any] | None:
     }
 
 
+def crash_cleanup(project: Path, step: int, when: str) -> dict[str, Any] | None:
+    """The same for volumes whose time has come: they are gone, and stay so."""
+    declare(project, auto_cleanup_duration="0s")
+    assert fleetform(project, "apply", "--auto-approve", "--wait") == 0
+    killed = fleetform(project, "apply", "--auto-approve", "--parallelism=1", step=step, when=when)
+    if killed == 0:
+        return None
+    return {
+        "killed": killed,
+        "again": fleetform(project, "apply", "--auto-approve"),
+        "plan": fleetform(project, "plan", "--detailed-exitcode"),
+        "check": fleetform(project, "state", "check"),
+        "left": [str(p) for p in (project / ".fleetform" / "local" / "volumes").glob("data-*")],
+    }
+
+
 def main() -> None:
     """One line of JSON for each step, to the last one there is."""
     for name in ("apply", "destroy", "status", "plan", "state", "logs"):
@@ -133,7 +149,7 @@ def main() -> None:
     for name in ("apply", "plan", "render", "store", "loader"):
         importlib.import_module(f"declarative.{name}")
     root, command, when = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-    crash = crash_apply if command == "apply" else crash_destroy
+    crash = {"apply": crash_apply, "destroy": crash_destroy, "cleanup": crash_cleanup}[command]
     for step in range(1, MOST):
         project = root / f"{step}"
         project.mkdir()

@@ -84,7 +84,10 @@ def project(
         backend = places[str(volume.backend)] if volume.backend in places else default
         for name in volume_names(volume):
             wants[name] = VolumeWant(
-                name=name, inputs=volume_inputs(volume, backend), declared_by=f"volume/{volume.name}"
+                name=name,
+                inputs=volume_inputs(volume, backend),
+                declared_by=f"volume/{volume.name}",
+                cleanup=volume.cleanup,
             )
     asked: dict[str, TaskWant] = {}
     for words in tasks:
@@ -137,6 +140,7 @@ class World:
     records: dict[Address, Record] = field(default_factory=dict)
     ranks: dict[str, RankStatus] = field(default_factory=dict)
     idle_since: dict[str, float] = field(default_factory=dict)
+    detached_since: dict[str, float] = field(default_factory=dict)
     sick: dict[str, NodeState] = field(default_factory=dict)
     gone: set[Address] = field(default_factory=set)
     limits: dict[tuple[Any, ...], int] = field(default_factory=dict)
@@ -150,6 +154,7 @@ class World:
             records=dict(self.records),
             ranks=dict(self.ranks),
             idle_since=dict(self.idle_since),
+            detached_since=dict(self.detached_since),
             sick=dict(self.sick),
             gone=set(self.gone),
             limits=dict(self.limits),
@@ -168,6 +173,7 @@ class World:
             records=dict(self.records),
             ranks=dict(self.ranks),
             idle_since=dict(self.idle_since),
+            detached_since=dict(self.detached_since),
         )
 
     def of(self, kind: str) -> list[Record]:
@@ -210,6 +216,7 @@ class World:
                 self.records[record.address] = replace(record, outputs=outputs)
         for node in held - self._nodes_held():
             self.idle_since[node] = self.now
+        self._note_detached()
 
     def end(self, rank: str, state: RankState) -> None:
         """A rank that runs ends."""
@@ -314,6 +321,7 @@ class World:
             self.idle_since.pop(str(inputs["node"]), None)
         elif address.kind == "rank":
             self.ranks[address.name] = RankStatus(state=RankState.RUNNING)
+        self._note_detached()
 
     def _can_reserve(self, action: Action, inputs: Mapping[str, Any]) -> None:
         node = self.records.get(Address("node", inputs["node"]))
@@ -387,6 +395,12 @@ class World:
             self.sick.pop(name, None)
         elif action.address.kind == "reservation" and record.inputs["node"] not in self._nodes_held():
             self.idle_since[str(record.inputs["node"])] = self.now
+        self._note_detached()
+
+    def _note_detached(self) -> None:
+        attached = {str(r.inputs["volume"]) for r in self.of("attachment")}
+        free = [r.address.name for r in self.of("volume") if r.address.name not in attached]
+        self.detached_since = {name: self.detached_since.get(name, self.now) for name in free}
 
 
 def _offer_key(inputs: Mapping[str, Any]) -> tuple[Any, ...]:

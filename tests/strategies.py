@@ -73,10 +73,14 @@ def volumes() -> st.SearchStrategy[list[Words]]:
         tags=pick({}, {"t": "1"}),
     )
     protected = pick(False, False, False, False, True)
+    cleanup = pick(None, None, None, "0s", "30m", "off")
     one = st.builds(
-        lambda name, kept, rest: _placed({"name": name, "prevent_destroy": kept, **rest}),
+        lambda name, kept, after, rest: _placed(
+            {"name": name, "prevent_destroy": kept, "auto_cleanup_duration": after, **rest}
+        ),
         pick("data", "spare"),
         protected,
+        cleanup,
         fields,
     )
     return st.lists(one, max_size=2, unique_by=lambda v: v["name"])
@@ -84,6 +88,8 @@ def volumes() -> st.SearchStrategy[list[Words]]:
 
 def _placed(volume: Words) -> Words:
     """In a region that its backend has."""
+    if volume["auto_cleanup_duration"] not in (None, "off"):
+        del volume["prevent_destroy"]
     backend = volume.setdefault("backend", "sky")
     if backend == "lab":
         volume.pop("region", None)

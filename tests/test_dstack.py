@@ -28,9 +28,7 @@ SAID: dict[str, list[tuple[int, str, str]]] = {
     "fleet-elastic": [],
     "fleet-ssh": [],
     "volume": [],
-    "volume-cloud": [
-        (8, "not-supported-yet", "`auto_cleanup_duration`"),
-    ],
+    "volume-cloud": [(3, "dangling-reference", "`aws`")],
     "volume-kubernetes": [
         (5, "dstack-field", "`claim_name`"),
         (6, "dstack-field", "`storage_class_name`"),

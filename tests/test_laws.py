@@ -10,9 +10,9 @@ from dataclasses import replace
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from declarative.plan import Inventory, Op, ReservationStatus, make
+from declarative.plan import Inventory, Op, Reason, ReservationStatus, make
 from declarative.render import plan_json, to_json
-from declarative.state import KINDS, Address, NodeState, RankState, natural
+from declarative.state import KINDS, RETRIES, Address, NodeState, RankState, natural
 from tests.model import World, offers_of, project, set_limits
 from tests.strategies import BACKENDS, happen, pairs, words
 
@@ -52,6 +52,11 @@ def lived(found, rng):
     return world
 
 
+def wanted_of(world, kind):
+    """What is recorded of them, but for which retry a rank is: that counts anew if its old one is gone."""
+    return {r.address: {k: v for k, v in r.inputs.items() if k != RETRIES} for r in world.of(kind)}
+
+
 @LAW
 @given(pairs(), SEEDS)
 def test_after_apply_the_plan_is_empty(found, seed):
@@ -89,9 +94,7 @@ def test_a_plan_that_was_cut_short_is_completed_by_the_next(found, seed):
     assert ids(world.plan(desired)) == []
     if not plan.unplaced and not second.unplaced:
         for kind in ("volume", "rank"):
-            assert {r.address: r.inputs for r in whole.of(kind)} == {
-                r.address: r.inputs for r in world.of(kind)
-            }
+            assert wanted_of(whole, kind) == wanted_of(world, kind)
         # Which of several equal nodes a rank got may differ, and so may an idle node that is left.
         assert {r.address for r in whole.of("reservation")} == {r.address for r in world.of("reservation")}
 
@@ -281,6 +284,38 @@ def test_protected_volumes_are_never_lost(found, seed):
     named = {d.address for d in plan.diagnostics if d.code == "protected"}
     assert lost <= named
     assert bool(named) <= (plan.result == "error")
+
+
+@LAW
+@given(pairs(), SEEDS)
+def test_what_is_cleaned_up_is_there_for_tasks_alone(found, seed):
+    """A volume with an `auto_cleanup_duration` is made for a rank that gets it in the same plan. After a plan
+    it is gone if its time had come, and no rank has it, and no task that finds no place waits for it.
+    """
+    rng = random.Random(seed)
+    kept = [{**v, "auto_cleanup_duration": None} if rng.random() < 0.7 else v for v in found[0]["volumes"]]
+    world = lived({**found[0], "volumes": kept}, rng)
+    world.now += rng.choice((0, 3600))
+    desired = declared(found[1])
+    plan = step(world, desired, rng)
+    if plan is None:
+        return
+    attached = {r.inputs["volume"] for r in world.of("attachment")}
+    made = {a.address.name for a in plan.actions if a.id == f"create:{a.address}"}
+    unused = {a.address.name: a.op for a in plan.actions if a.reason is Reason.UNUSED}
+    assert set(unused.values()) <= {Op.DELETE}
+    waiting = [desired.tasks[r.task].mounts for r in plan.unplaced]
+    waited = {name for ranks in waiting for rank in ranks for mount in rank for name in mount.names}
+    for name, want in desired.volumes.items():
+        if want.cleanup is None:
+            assert world.state().get("volume", name)
+            assert name not in unused
+        elif name not in attached:
+            event("cleaned up" if name in unused else "left alone")
+            assert name not in made
+            over = world.now - world.detached_since.get(name, world.now) >= want.cleanup
+            assert name in waited or world.state().get("volume", name) is None or not over
+        assert name not in unused.keys() & attached
 
 
 @LAW

@@ -29,15 +29,9 @@ def fields_table() -> str:
     out: list[str] = []
     for kind, cls in DOCUMENTS.items():
         out += ["", f"**{kind}**", "", "| field | default | meaning |", "|---|---|---|"]
-        later = []
         for field in fields_of(cls):
-            if field.not_yet and not field.not_yet.works:
-                later.append(f"`{field.name}`")
-                continue
             name = f"`{field.name}`" + (" (required)" if field.required else "")
             out.append(f"| {name} | {_default(field.default)} | {field.doc} |")
-        if later:
-            out += ["", f"Not supported yet: {', '.join(later)}."]
     return "\n".join(out) + "\n\n"
 
 

@@ -156,7 +156,7 @@ LANGUAGE: dict[str, Code] = {
     "not-supported-yet": Code(
         Group.LANGUAGE,
         "part of the language, but it does not work in this version; it is refused, never ignored",
-        "volume_type: gp3",
+        'resources: {cpu: "arm:4.."}',
         "the hint says what to do meanwhile",
     ),
     "missing-field": Code(

@@ -40,7 +40,8 @@ PLANNING: dict[str, Code] = {
     "volume-waits": Code(
         Group.PLANNING,
         "a volume on a host's disk has no `host`, and no rank mounts it that would choose one, so it is not "
-        "made for now; a warning",
+        "made for now; or one with an `auto_cleanup_duration`, which is made for the rank that mounts it; a "
+        "warning",
         "type: volume\nname: data\nbackend: ssh\nsize: 100GB",
         "write `host:`, or mount it in a task: then it is made on the host of its rank, and stays there",
     ),

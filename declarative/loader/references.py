@@ -227,7 +227,9 @@ class _Assembly:
                 summary = f"`{name}` is declared by `{other.declared_by}` too, at {first}"
                 self._say(entry, ("name",), "duplicate-name", summary, "give one of them another name")
                 return
-            volumes.wants[name] = VolumeWant(name=name, inputs=inputs, declared_by=entry.address)
+            volumes.wants[name] = VolumeWant(
+                name=name, inputs=inputs, declared_by=entry.address, cleanup=entry.spec.cleanup
+            )
             volumes.places[name] = place
 
     def _default_backend(self, name: str | None) -> Backend:

@@ -58,9 +58,10 @@ def _volume_actions(steps: Steps, volumes: Mapping[str, VolumeFate], recorded: S
         if fate.waits:
             continue
         address = Address("volume", fate.name)
-        if fate.record and (fate.after is None or fate.replaced) and not fate.kept_back:
+        goes = fate.after is None or fate.unused
+        if fate.record and (goes or fate.replaced) and not fate.kept_back:
             _delete(steps, fate.record, fate.reason, fate.because)
-        if fate.after is None:
+        if fate.after is None or fate.unused:
             continue
         backend = str(fate.after["backend"])
         if fate.record is None or fate.replaced:

@@ -127,7 +127,7 @@ class Explainer:
                 region=str(v.after["region"]),
                 zone=v.after.get("zone"),
                 holder=holders.get(v.name),
-                fresh=v.record is None or v.replaced,
+                fresh=v.record is None or v.replaced or v.unused,
             )
             for v in self.found.volumes.values()
             if v.after is not None

@@ -13,6 +13,7 @@ from declarative.diagnostic import Diagnostic
 from declarative.placement import Ask, Node, Outcome, Refusal, VolumeAt, place
 from declarative.plan import tasks as task_fates
 from declarative.plan import volumes as volume_fates
+from declarative.plan.cleanup import cleaned
 from declarative.plan.fleets import Fleets
 from declarative.plan.tasks import Fate, TaskFate
 from declarative.plan.types import Inventory, Reason
@@ -95,8 +96,9 @@ def _judge(asked: Question, stuck: frozenset[str]) -> Fates:
         retired = fleets.retire(frozenset(c.node for c in outcome.choices), _launched(outcome))
         if not (retired and outcome.refusals):
             break  # else what goes may make room below a fleet's maximum
-    zoned = volume_fates.in_zones(desired, volumes, outcome.zones)
-    return Fates(fleets=fleets, volumes=zoned, tasks=fates, outcome=outcome, errors=tuple(errors))
+    volumes = volume_fates.in_zones(desired, volumes, outcome.zones)
+    volumes = cleaned(desired, state, volumes, outcome, freed=freed, now=asked.now)
+    return Fates(fleets=fleets, volumes=volumes, tasks=fates, outcome=outcome, errors=tuple(errors))
 
 
 def _held(state: State, tasks: frozenset[str]) -> frozenset[Address]:

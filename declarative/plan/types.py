@@ -38,6 +38,7 @@ class Reason(StrEnum):
     RETRY = "retry"
     SURPLUS = "surplus"
     IDLE = "idle"
+    UNUSED = "unused"
     MISMATCH = "mismatch"
     DRIFT = "drift"
     UNFIT = "unfit"

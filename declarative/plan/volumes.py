@@ -30,7 +30,9 @@ class VolumeFate:
     kept_back: bool = False
     """It is protected: `destroy` leaves it and names it."""
     waits: bool = False
-    """It is made on the host of its rank, and has none yet: nothing is done about it."""
+    """It is made for a rank, and has none yet: nothing is done about it."""
+    unused: bool = False
+    """It is deleted, and made as it is declared for the next task that mounts it."""
 
 
 def judge_all(
@@ -166,24 +168,31 @@ def in_zones(
 
 
 def waiting(desired: Desired, fates: Mapping[str, VolumeFate]) -> list[Diagnostic]:
-    """What to say of volumes that wait for a rank to choose their host, and that no rank mounts."""
+    """What to say of volumes that wait for a rank, and that no rank mounts."""
     names = [fate.name for fate in fates.values() if fate.waits]
     if not names:
         return []
     ranks = [mounts for want in desired.tasks.values() for mounts in want.mounts]
     mounted = {name for mounts in ranks for mount in mounts for name in mount.names}
-    return [
-        Diagnostic(
-            code="volume-waits",
-            summary=f"volume/{name} is not made yet: it has no `host`, and no rank mounts it",
-            hint="write `host:`, or mount it in a task: then it is made on the host of its rank",
-            address=f"volume/{name}",
-            span=desired.places.get(f"volume/{name}"),
-            severity=Severity.WARNING,
-        )
-        for name in names
-        if name not in mounted
-    ]
+    return [_waits(desired, name) for name in names if name not in mounted]
+
+
+def _waits(desired: Desired, name: str) -> Diagnostic:
+    address = f"volume/{name}"
+    if desired.volumes[name].cleanup is None:
+        summary = f"{address} is not made yet: it has no `host`, and no rank mounts it"
+        hint = "write `host:`, or mount it in a task: then it is made on the host of its rank"
+    else:
+        summary = f"{address} is not there: it has an `auto_cleanup_duration`, and no rank mounts it"
+        hint = "mount it in a task, for which it is made then; or remove `auto_cleanup_duration`"
+    return Diagnostic(
+        code="volume-waits",
+        summary=summary,
+        hint=hint,
+        address=address,
+        span=desired.places.get(address),
+        severity=Severity.WARNING,
+    )
 
 
 def _smaller(desired: Desired, name: str) -> Diagnostic:

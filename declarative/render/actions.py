@@ -160,6 +160,7 @@ def _words(action: Action) -> str:
         Reason.RETRY: _retry(action, task),
         Reason.SURPLUS: f"above the `nodes` of {fleet}",
         Reason.IDLE: "idle for longer than its fleet's `idle_duration`",
+        Reason.UNUSED: "attached to nothing for longer than its `auto_cleanup_duration`",
         Reason.DESTROY: "destroy",
         Reason.MISMATCH: f"outside the {because or 'limits'} of {fleet}",
         Reason.DRIFT: f"{because or 'it'} changed outside of fleetform",

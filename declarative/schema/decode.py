@@ -238,7 +238,6 @@ def decode(cls: type[T], value: Json, path: Path, out: list[Problem]) -> T | Non
             out.append(_unknown(cls, str(key), path))
         elif not (item is None and field.optional):
             given[key] = _value(field.hint, item, (*path, key), field.bounds, out)
-            _not_yet(field, given[key], (*path, key), out)
     missing = [f for f in fields.values() if f.required and f.name not in value]
     unknown = [str(key) for key in value if key not in fields][:MAX_PROBLEMS] if missing else []
     meant = {_unknown_hint(cls, key)[1] for key in unknown}
@@ -248,8 +247,7 @@ def decode(cls: type[T], value: Json, path: Path, out: list[Problem]) -> T | Non
             out.append(
                 Problem(path, "missing-field", summary, f"add `{field.name}: …`; {_clause(field.doc)}")
             )
-    # What is only not supported yet was read: it can be held against the other fields all the same.
-    if any(problem.code != "not-supported-yet" for problem in out[before:]):
+    if len(out) > before:
         return None
     found = None
     try:
@@ -262,13 +260,6 @@ def decode(cls: type[T], value: Json, path: Path, out: list[Problem]) -> T | Non
 def _clause(sentence: str) -> str:
     """A sentence as the end of another one."""
     return (sentence[:1].lower() + sentence[1:]).rstrip(",. …")
-
-
-def _not_yet(field: Field, value: Any, path: Path, out: list[Problem]) -> None:
-    mark = field.not_yet
-    if mark and value is not None and value != field.default and not (mark.works and mark.works(value)):
-        summary = f"{'this ' if mark.works else ''}`{field.name}` is not supported yet"
-        out.append(Problem(path, "not-supported-yet", summary, mark.instead, at_key=True))
 
 
 def encode(value: Any) -> Any:

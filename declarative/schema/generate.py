@@ -50,9 +50,7 @@ def _property(field: Field) -> dict[str, Any]:
     if field.optional:
         # `field:` with nothing behind it means "left out", as it does in dstack's files.
         schema = {"anyOf": [schema, {"type": "null"}]}
-    later = field.not_yet
-    text = field.doc + (f" Not supported yet: {later.instead}." if later and not later.works else "")
-    return {"description": text.strip(), **schema} if text else schema
+    return {"description": field.doc, **schema} if field.doc else schema
 
 
 def object_schema(cls: type) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a field says about itself: its documentation, bounds, and whether it works yet."""
+"""What a field says about itself: its documentation, and bounds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, Self, TypeAlias, runtime_checkable
 
@@ -33,17 +33,6 @@ class Is:
 @dataclass(frozen=True, slots=True)
 class InPlace:
     """A change of this field is applied to what exists; a change of any other field replaces it."""
-
-
-@dataclass(frozen=True, slots=True)
-class NotYet:
-    """The field is part of the language, but what it asks for does not work in this version.
-
-    `works` tells the values that do work, where some do.
-    """
-
-    instead: str
-    works: Callable[[Any], bool] | None = None
 
 
 class BadValueError(ValueError):
@@ -119,7 +108,6 @@ class Field:
     doc: str
     bounds: Is
     in_place: bool
-    not_yet: NotYet | None
     default: Any
 
 
@@ -159,7 +147,6 @@ def fields_of(cls: type) -> tuple[Field, ...]:
                 doc=next((m.text for m in marks if isinstance(m, Doc)), ""),
                 bounds=next((m for m in marks if isinstance(m, Is)), Is()),
                 in_place=any(isinstance(m, InPlace) for m in marks),
-                not_yet=next((m for m in marks if isinstance(m, NotYet)), None),
                 default=default,
             )
         )

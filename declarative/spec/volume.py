@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
-from declarative.schema import BadValueError, Doc, InPlace, Is, NotYet
+from declarative.schema import BadValueError, Doc, InPlace, Is
 from declarative.spec.text import Name, Tags
 from declarative.spec.values import MAX_COUNT, Duration, Size
 
@@ -25,8 +25,13 @@ class Volume:
     availability_zone: Annotated[str | None, Doc("The region's zone.")] = None
     tags: Annotated[Tags, InPlace(), Doc("Tags on the volume.")] = field(default_factory=Tags)
     prevent_destroy: Annotated[
-        bool, InPlace(), Doc("A plan that would destroy or replace it is an error; true unless set to false.")
-    ] = True
+        bool | None,
+        InPlace(),
+        Doc(
+            "A plan that would destroy or replace it is an error; true unless set to false, or an "
+            "`auto_cleanup_duration` says that it may go."
+        ),
+    ] = None
     volume_id: Annotated[
         str | None,
         Doc("A cloud's volume that is there, to adopt: with data it is never formatted, and never deleted."),
@@ -42,8 +47,10 @@ class Volume:
     auto_cleanup_duration: Annotated[
         Duration | None,
         InPlace(),
-        NotYet("remove it, and the document once the volume is not needed any more"),
-        Doc("Delete it after it was detached for this long."),
+        Doc(
+            "It is made for the first task that mounts it, and deleted by the first `apply` after it was "
+            "attached to nothing for so long; default: made at once, and kept."
+        ),
     ] = None
 
     FOREIGN: ClassVar[Mapping[str, str]] = {
@@ -67,3 +74,21 @@ class Volume:
         if self.volume_id is not None and self.count is not None:
             hint = "leave `count` out, and write a document for each volume"
             raise BadValueError("bad-value", "`volume_id` is one volume, and `count` makes several", hint)
+        if self.prevent_destroy and self.cleanup is not None and self.volume_id is None:
+            raise BadValueError(
+                "bad-value",
+                "`auto_cleanup_duration` deletes the volume, and `prevent_destroy: true` forbids it",
+                "remove one of the two",
+                ("auto_cleanup_duration",),
+                at_key=True,
+            )
+
+    @property
+    def cleanup(self) -> int | None:
+        """Seconds after which it is deleted when nothing has it attached; None to keep it."""
+        return self.auto_cleanup_duration.seconds if self.auto_cleanup_duration else None
+
+    @property
+    def protected(self) -> bool:
+        """Whether a plan may not destroy or replace it."""
+        return self.cleanup is None if self.prevent_destroy is None else self.prevent_destroy

@@ -1,0 +1,47 @@
+"""Volumes with an `auto_cleanup_duration`: made for a task, and deleted when nothing had them attached for so
+long. So are nodes above a fleet's target.
+
+What was cleaned up is made again for the next task that mounts it, and not for the sake of being there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from declarative.placement import Outcome
+from declarative.plan.types import Reason
+from declarative.plan.volumes import VolumeFate
+from declarative.resource import Desired
+from declarative.state import State
+
+
+def cleaned(
+    desired: Desired,
+    state: State,
+    fates: Mapping[str, VolumeFate],
+    outcome: Outcome,
+    *,
+    freed: Collection[str],
+    now: float,
+) -> dict[str, VolumeFate]:
+    """The fates of all volumes, once it is known which ranks get them; `freed` ranks give theirs back."""
+    used = {name for choice in outcome.choices for name in choice.volumes.values()}
+    used |= {str(r.inputs["volume"]) for r in state.of("attachment") if r.inputs["rank"] not in freed}
+    asked = [desired.tasks[refusal.task].mounts for refusal in outcome.refusals]
+    wanted = {name for ranks in asked for mounts in ranks for mount in mounts for name in mount.names}
+    out = dict(fates)
+    for name, want in desired.volumes.items():
+        fate = fates[name]
+        if want.cleanup is None or name in used or fate.after is None:
+            continue
+        # One that is attached until this plan, or that this plan would make, is so from now on.
+        since = state.detached_since.get(name, now)
+        if fate.record is None:
+            out[name] = replace(fate, waits=True)
+        elif fate.replaced:
+            out[name] = replace(fate, unused=True)
+        elif name not in wanted and now - since >= want.cleanup:
+            because = ("auto_cleanup_duration",)
+            out[name] = replace(fate, unused=True, reason=Reason.UNUSED, because=because)
+    return out
