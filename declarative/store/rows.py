@@ -366,21 +366,18 @@ def put_node(connection: Connection, name: str, values: Mapping[str, Any]) -> No
         connection.execute(sql.ADD_NODE_STATUS, {"name": name, **values})
 
 
-def volumes_of(address: Address, needs: Iterable[Address]) -> tuple[Address, ...]:
-    """The volumes of which a record says by its being there whether something has them attached."""
-    about = {VOLUME: (address,), ATTACHMENT: tuple(need for need in needs if need.kind == VOLUME)}
-    return about.get(address.kind, ())
+def note_attached(connection: Connection, volumes: Iterable[Address]) -> None:
+    """Note that something has them attached."""
+    for address in volumes:
+        connection.execute(sql.CHANGE_RECORD, {"its_address": str(address), "detached_since": None})
 
 
 def note_detached(connection: Connection, now: float, volumes: Iterable[Address] | None = None) -> None:
     """Note of `volumes`, or of all, what nothing has attached: from `now` on, if not from before."""
     if volumes is None:
         connection.execute(sql.DETACHED, {"detached_since": now})
-        return
-    for address in volumes:
-        its = {"its_address": str(address)}
-        connection.execute(sql.DETACHED_ONE, {**its, "detached_since": now})
-        connection.execute(sql.ATTACHED_ONE, its)
+    for address in volumes or ():
+        connection.execute(sql.DETACHED_ONE, {"its_address": str(address), "detached_since": now})
 
 
 def prune(connection: Connection, keep: int) -> None:

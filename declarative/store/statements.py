@@ -46,7 +46,6 @@ DETACHED = update(t.resources).where(
 )
 """Volumes of which it is not known since when nothing has them attached, and nothing has."""
 DETACHED_ONE = DETACHED.where(_records.address == _ADDRESS)
-ATTACHED_ONE = update(t.resources).where(_records.address == _ADDRESS, _ATTACHED).values(detached_since=None)
 
 NEEDED = select(_needs.needed).where(_needs.address == _ADDRESS)
 NEEDS = select(t.needs).where(_needs.address.in_(_ADDRESSES))

@@ -173,14 +173,16 @@ class Writer:
 
     def _put(self, connection: Connection, made: Record) -> None:
         rows.put(connection, made)
-        rows.note_detached(connection, self._clock(), rows.volumes_of(made.address, made.needs))
+        if made.address.kind == rows.VOLUME:
+            rows.note_detached(connection, self._clock(), [made.address])
+        elif made.address.kind == rows.ATTACHMENT:
+            rows.note_attached(connection, _volumes(made.needs))
 
     def _remove(self, connection: Connection, address: Address) -> bool:
         """Whether it was recorded."""
-        needs = rows.needed(connection, address) if address.kind == rows.ATTACHMENT else ()
-        volumes = rows.volumes_of(address, needs)
+        held = rows.needed(connection, address) if address.kind == rows.ATTACHMENT else ()
         gone = rows.remove(connection, address)
-        rows.note_detached(connection, self._clock(), volumes)
+        rows.note_detached(connection, self._clock(), _volumes(held))
         return gone
 
     # ------------------------------------------------------------------------------------ blocks
@@ -344,6 +346,10 @@ class Writer:
 def _count(connection: Connection, *, observed: bool) -> None:
     if not observed:
         rows.count_up(connection)
+
+
+def _volumes(addresses: Iterable[Address]) -> list[Address]:
+    return [address for address in addresses if address.kind == rows.VOLUME]
 
 
 def _fits(connection: Connection, address: Address, node: str, wanted: tuple[int, ...]) -> None:
