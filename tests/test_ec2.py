@@ -387,6 +387,17 @@ def test_a_volume_has_one_address(ec2, tmp_path, fleet, theirs):
     fleet.provider.delete(disk)
 
 
+def test_what_others_have_in_use_is_let_go_all_the_same(fleet, theirs):
+    """Nobody is asked to detach what is not ours."""
+    made, region = theirs
+    node = fleet.create("node", "gpu-0", ZONE, **SMALL)
+    region.ask("AttachVolume", VolumeId=made, InstanceId=node.outputs["id"], Device="/dev/sdf")
+    disk = fleet.create("volume", "data-0", ZONE, volume_id=made)
+    fleet.provider.delete(disk)
+    assert region.volume(made).tags == {"Name": "theirs", "team": "old"}
+    region.ask("DetachVolume", VolumeId=made, InstanceId=node.outputs["id"])
+
+
 def test_sizes_that_a_type_has_not_are_refused(fleet):
     """Before anything is asked for."""
     with pytest.raises(PermanentError, match="type st1 has 125 to 16384 GB, and not 1") as caught:

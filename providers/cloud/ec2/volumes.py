@@ -14,6 +14,7 @@ from providers.cloud import marks
 from providers.cloud.account import gibibytes, look_up, waits
 from providers.cloud.adopted import check_tags, was_adopted
 from providers.cloud.changes import check_fixed, gone, size_of
+from providers.cloud.claims import ON
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import Account, made_id
 from providers.cloud.ec2.adopted import adopted, let_go
@@ -167,8 +168,9 @@ class Volumes:
             found = self.listed(address=str(have.address))
             there = [(self._account.region(v.region), v) for v in found]
         for region, volume in there:
-            self._check_free(region, volume, have.address)
-            if VOLUME_ID in have.inputs or was_adopted(volume.tags, volume.id):
+            theirs = VOLUME_ID in have.inputs or was_adopted(volume.tags, volume.id)
+            self._check_free(region, volume, have.address, theirs=theirs)
+            if theirs:
                 let_go(region, volume)
                 continue
             try:
@@ -177,16 +179,18 @@ class Volumes:
                 if error.kind is not PermanentKind.NOT_FOUND:
                     raise
 
-    def _check_free(self, region: Region, volume: Volume, address: Address) -> None:
-        holders = [held for held in volume.held if held.state not in ("detaching", "busy")]
+    def _check_free(self, region: Region, volume: Volume, address: Address, *, theirs: bool) -> None:
+        """What was adopted (`theirs`) others may have, but not an instance that got it from us."""
+        ours = [held for held in volume.held if not theirs or ON + held.instance in volume.tags]
+        holders = [held for held in ours if held.state not in ("detaching", "busy")]
         living = region.instances_by_id(held.instance for held in holders) if holders else {}
         alive = [i for i in living.values() if not i.gone]
         if alive:
             summary = f"{address} is on {alive[0].tags.get(marks.ADDRESS, alive[0].id)} ({alive[0].id})"
             hint = "detach it first"
             raise PermanentError(PermanentKind.CONFLICT, summary, about=str(address), hint=hint)
-        if volume.held:
-            summary = f"{volume.id} is not free yet: {volume.held[0].instance} is letting go of it"
+        if ours:
+            summary = f"{volume.id} is not free yet: {ours[0].instance} is letting go of it"
             raise TransientError(TransientKind.BUSY, summary, about=str(address))
 
     def of(self, have: Record, *, untagged: bool = False) -> tuple[Region, Volume | None]:
