@@ -177,6 +177,9 @@ def test_a_volume_is_adopted_and_stays(project, cloud):
     project.apply(env=ENV)
     assert made["metadata"].items() >= {**own, "by": "us", "fleetform:address": "volume/data"}.items()
     assert project.run("plan", "--json", env=ENV).json["result"] == "none"
+    project.declare(backend(cloud), {**data, "name": "renamed"})
+    project.apply(env=ENV)
+    assert made["metadata"]["fleetform:address"] == "volume/renamed"
     project.declare(backend(cloud))
     killed()
     project.apply(env=ENV)

@@ -408,6 +408,21 @@ def test_a_volume_that_is_adopted_is_let_go_and_never_deleted():
     assert other.result == "changes"
 
 
+def test_what_was_adopted_is_let_go_before_it_is_adopted_by_another_name():
+    """A document was renamed: one volume is one thing's at a time. Also where two change places."""
+    world, new = World(), {**ADOPTED, "name": "new"}
+    world.apply(world.plan(wanted(volumes=(ADOPTED,), tasks=())))
+    plan = world.plan(wanted(volumes=(new,), tasks=()))
+    assert action(plan, "create:volume/new").needs == ("delete:volume/old",)
+    world.apply(plan)
+    two = {**ADOPTED, "volume_id": "vol-2"}
+    world.apply(world.plan(wanted(volumes=(new, two), tasks=())))
+    swapped = {**new, "volume_id": "vol-2"}, {**two, "volume_id": "vol-1"}
+    plan = world.plan(wanted(volumes=swapped, tasks=()))
+    assert action(plan, "create:volume/old").needs == ("delete:volume/new", "delete:volume/old")
+    world.apply(plan)
+
+
 def test_a_volume_that_is_adopted_is_not_made_smaller():
     world = World()
     world.apply(world.plan(wanted(volumes=(ADOPTED,), tasks=())))

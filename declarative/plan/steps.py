@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from declarative.plan.types import Action, Op
+from declarative.resource import VOLUME_ID
 from declarative.state import KINDS, Address, State, natural
 
 
@@ -101,7 +102,9 @@ class Steps:
 
 
 def _places(address: Address, inputs: Mapping[str, Any]) -> list[object]:
-    """What only one can hold at a time: blocks, and volumes."""
+    """What only one can hold at a time: blocks, volumes, and what volumes were adopted."""
     if address.kind == "reservation":
         return [(inputs["node"], block) for block in inputs["blocks"]]
+    if address.kind == "volume" and VOLUME_ID in inputs:
+        return [(VOLUME_ID, inputs.get("backend"), inputs[VOLUME_ID])]
     return [inputs["volume"]] if address.kind == "attachment" else []
