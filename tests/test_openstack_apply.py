@@ -185,3 +185,29 @@ def test_a_volume_is_adopted_and_stays(project, cloud):
     project.apply(env=ENV)
     assert (cloud.volumes, made["metadata"], made["name"]) == ({made["id"]: made}, own, "results")
     project.run("state", "check", env=ENV)
+
+
+def test_what_goes_with_the_last_node_goes_also_after_a_kill(project, cloud):
+    """The node is gone by then, and nobody would delete it again: but its key pair is still there."""
+    project.declare(backend(cloud), fleet("gpu", backends=["stack"], nodes=2, resources={"cpu": 1}))
+    project.apply(env=ENV)
+    assert len(cloud.pairs) == 1
+    doomed: list[subprocess.Popen] = []
+    armed, started = [True], threading.Event()
+
+    def kill(method, path):
+        if not armed[0] or method != "DELETE" or "/os-keypairs/" not in path:
+            return None
+        armed[0] = False
+        started.wait(60)
+        os.kill(doomed[-1].pid, signal.SIGKILL)
+        return "lost-before"
+
+    cloud.rules.append(kill)
+    doomed.append(project.start("destroy", "--auto-approve", env=ENV))
+    started.set()
+    assert ended(doomed[-1], None).code == -signal.SIGKILL
+    assert (cloud.servers, len(cloud.pairs)) == ({}, 1)
+    project.run("destroy", "--auto-approve", env=ENV)
+    assert cloud.pairs == {}
+    assert project.run("status", "--json", env=ENV).json["nodes"] == []

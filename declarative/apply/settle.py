@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from declarative.apply.backends import Backends
+from declarative.apply.drift import PATIENCE
 from declarative.apply.inventory import Resolution, Seen, look, node_of_rank, poll
 from declarative.plan import effective, vanished
 from declarative.provider import PermanentError, PermanentKind, ProviderError
@@ -76,6 +77,7 @@ def settle(
     writer: Writer, backends: Backends, seen: Seen, now: Callable[[], float], note: Note | None = None
 ) -> State:
     """Write what `seen` found, stop gangs that have to stop, give back what ended; the new state."""
+    _end(backends, writer.state(), seen)
     recover(writer, seen, now())
     before = writer.state()
     inventory = seen.inventory
@@ -105,6 +107,21 @@ def _undated(state: State) -> bool:
     """Whether an older version did not note of a volume since when nothing has it attached."""
     volumes = {r.address for r in state.of("volume") if r.address.name not in state.detached_since}
     return bool(volumes - {need for r in state.of("attachment") for need in r.needs} if volumes else ())
+
+
+def _end(backends: Backends, state: State, seen: Seen) -> None:
+    """Delete nodes that are gone once more, if a killed command was deleting them: what goes with the last
+    one, as the key pair, may still be there.
+    """
+
+    def delete(node: Record) -> None:
+        with contextlib.suppress(ProviderError):  # the node itself is gone
+            call(lambda: backends.get(node.backend).delete(node), policy=PATIENCE)
+
+    gone = [r.intent.address for r in seen.resolutions if r.gone and r.intent.address.kind == "node"]
+    nodes = [record for address in gone if (record := state.records.get(address))]
+    with ThreadPoolExecutor(MOST_STOPS, thread_name_prefix="end") as pool:
+        list(pool.map(delete, nodes))
 
 
 def recover(writer: Writer, seen: Seen, now: float) -> None:
