@@ -220,7 +220,7 @@ def test_what_is_nowhere_to_be_had_is_said_and_leaves_nothing(project, ec2):
     with Line(ec2.port) as line:
         line.rules.append(none_left)
         project.declare(backend(line.port), gpu, task("train", "true", nodes=2, resources={"gpu": "H100:8"}))
-        done = project.apply(code=4, env=ENV)
+        done = project.apply("--wait", code=4, env=ENV)
         assert line.count("RunInstances") <= 2 * 3
         assert there(project, line.port) == {}
         project.run("state", "check", env=ENV)
@@ -229,7 +229,7 @@ def test_what_is_nowhere_to_be_had_is_said_and_leaves_nothing(project, ec2):
     assert all(f"p5.48xlarge in {zone} (" in text for zone in zones)
     assert "InsufficientInstanceCapacity" in text
     assert "nothing else is left to try" in done.err
-    assert "fleetform apply --wait" not in done.err
+    assert done.out.endswith("task/train: pending: it did not start\n")
 
 
 def test_who_waits_for_capacity_tries_as_long_as_it_said(project, ec2):
@@ -247,11 +247,9 @@ def test_who_waits_for_capacity_tries_as_long_as_it_said(project, ec2):
 
     with Line(ec2.port) as line:
         line.rules.append(one_left)
-        project.declare(
-            backend(line.port),
-            fleet("gpu", "0..2", placement="cluster", resources={"cpu": 2}, **words),
-            task("train", "true", nodes=2, **retry),
-        )
+        gpu = fleet("gpu", "0..2", resources={"cpu": 2}, **words)
+        train = task("train", "true", nodes=2, fleets=["gpu"], **retry)
+        project.declare(backend(line.port), gpu, train)
         done = project.apply("--parallelism", "1", code=4, env=ENV)
         text = (
             "task/train stays pending (no capacity now): `fleetform apply --wait` tries again until there is"
@@ -262,6 +260,13 @@ def test_who_waits_for_capacity_tries_as_long_as_it_said(project, ec2):
         assert there(project, line.port) == {}
         project.run("state", "check", env=ENV)
         assert line.count("RunInstances") == 2 * 3
+        # What nobody waits for has failed all the same.
+        more = fleet("more", 1, **words, resources={"cpu": 2})
+        project.declare(backend(line.port), gpu, more, train)
+        line.rules[:] = [
+            lambda asked: "500=InsufficientInstanceCapacity" if asked["Action"] == "RunInstances" else None
+        ]
+        assert "tried again in 1 s" in project.apply("--wait", code=4, env=ENV).err
     events = done.events
     assert {"event": "pending", "address": "task/train"} in events
     (note,) = [e["text"] for e in events if e["event"] == "note"]
