@@ -1,10 +1,11 @@
-"""The block map: one line a node, and which rank holds which of its blocks."""
+"""The block map: a line for each node or for many that are alike, and which rank holds which blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from declarative.render.alike import folded
 from declarative.render.text import Cell, Paint, cells, clean, columns
 
 CELLS = 4
@@ -21,6 +22,8 @@ class Row:
     holders: Mapping[int, str] | None
     note: str
     style: str | None = None
+    kind: str | None = None
+    """What to compare `note` by, where it tells something of this node alone."""
 
 
 def map_lines(rows: Sequence[Row], paint: Paint, width: int, *, indent: str = "  ") -> list[str]:
@@ -40,7 +43,9 @@ def map_lines(rows: Sequence[Row], paint: Paint, width: int, *, indent: str = " 
         ]
         for row in rows
     ]
-    return columns(table, paint, indent=indent)
+    kinds = [clean(row.note if row.kind is None else row.kind) for row in rows]
+    loosely = kinds if any(row.kind is not None for row in rows) else ()
+    return columns(folded(table, loosely), paint, indent=indent)
 
 
 def _holder(row: Row, block: int) -> str:

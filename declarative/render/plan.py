@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from declarative.plan import Cost, NodePreview, Op, Plan, Reservation, ReservationStatus
 from declarative.render.actions import actions_lines, counts, unplaced_count
+from declarative.render.alike import folded
 from declarative.render.blocks import Row, map_lines
 from declarative.render.data import iso
 from declarative.render.diagnostics import count_text
@@ -103,7 +104,7 @@ def _drift(plan: Plan, paint: Paint) -> list[str]:
             [Cell(clean(d.address), "bold"), Cell(clean(d.change), "yellow"), Cell(sentence(d.detail))]
             for d in plan.drift
         ]
-        out += ["Changed outside of fleetform:", "", *columns(rows, paint), ""]
+        out += ["Changed outside of fleetform:", "", *columns(folded(rows), paint), ""]
     if any(d.change == "orphan" for d in plan.drift):
         out += [
             "Orphans: `fleetform state adopt ADDRESS` records one, `fleetform destroy --orphans` deletes all."
@@ -200,7 +201,7 @@ def _rank_table(shown: Sequence[Reservation], sums: Mapping[str, str], paint: Pa
         rows += [[Cell(text if at == 4 else "") for at in range(7)] for text in rest]
         if item.task in sums and (i + 1 == len(shown) or shown[i + 1].task != item.task):
             rows.append(_sum_row(item.task, sums[item.task]))
-    return columns(rows, paint)
+    return columns(folded(rows), paint)
 
 
 def _rank_row(item: Reservation, volume: str) -> list[Cell]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from declarative.render.alike import folded, numberless
 from declarative.render.blocks import Row, map_lines
 from declarative.render.text import Cell, Paint, clean, columns, money, seal, sentence
 from declarative.render.views import HostView, NodeView, RankView, StatusView, TaskView, VolumeView
@@ -66,16 +67,23 @@ def _fleets(view: StatusView, paint: Paint) -> list[str]:
 
 def _nodes(nodes: Sequence[NodeView], paint: Paint, width: int) -> list[str]:
     rows = [
-        Row(node=n.name, total=n.total, holders=n.holders, note=_note(n), style=STYLES.get(n.state))
+        Row(
+            node=n.name,
+            total=n.total,
+            holders=n.holders,
+            note=_note(n, n.reason),
+            style=STYLES.get(n.state),
+            kind=_note(n, numberless(n.reason or "")),  # reasons quote the node's address
+        )
         for n in nodes
     ]
     return map_lines(rows, paint, width)
 
 
-def _note(node: NodeView) -> str:
+def _note(node: NodeView, why: str | None) -> str:
     """The state, why it is so, and the price where it is known."""
     price = "" if node.price is None else f", {money(node.price)} USD/h"
-    reason = f": {sentence(node.reason)}" if node.reason else ""
+    reason = f": {sentence(why)}" if why else ""
     seen = "" if node.age is None else f", seen {ago(node.age)}"
     return f"{node.state}{reason}{price}{seen}"
 
@@ -117,7 +125,7 @@ def _volumes(volumes: Sequence[VolumeView], paint: Paint) -> list[str]:
                 Cell(reason),
             ]
         )
-    return columns(rows, paint)
+    return columns(folded(rows), paint)
 
 
 def _tasks(view: StatusView, paint: Paint) -> list[str]:
@@ -127,7 +135,7 @@ def _tasks(view: StatusView, paint: Paint) -> list[str]:
         cause = sentence(task.cause or "")
         rows.append([Cell(clean(f"task/{task.name}"), "bold"), _state(task.state), Cell(""), Cell(cause)])
         rows += [_rank(task, rank, silent) for rank in task.ranks]
-    return columns(rows, paint)
+    return columns(folded(rows), paint)
 
 
 def _rank(task: TaskView, rank: RankView, silent: Mapping[str, str]) -> list[Cell]:
