@@ -69,6 +69,30 @@ def group_of(there, record):
     return found["reservationSet"][0]["instancesSet"][0]["placement"].get("groupName")
 
 
+def disks_of(there, record):
+    """Size and kind of the disks that a node started from."""
+    asked = [{"Name": "attachment.instance-id", "Value": [record.outputs["id"]]}]
+    found = region_of(there).ask("DescribeVolumes", Filter=asked)["volumeSet"] or []
+    return [(item["size"], item["volumeType"]) for item in found]
+
+
+@pytest.mark.parametrize(
+    ("options", "disk"),
+    [
+        ({"disk_size": 200}, ("200", "gp2")),
+        ({"disk_size": 100, "disk_type": "gp3"}, ("100", "gp3")),
+    ],
+    ids=["size", "both"],
+)
+def test_nodes_start_from_a_disk_as_large_as_asked_for(there, options, disk):
+    """The image's own, and no second one beside it."""
+    one = there(options=options)
+    node = create(one)
+    assert disks_of(one, node) == [disk]
+    one.delete(node)
+    assert disks_of(one, node) == []
+
+
 # -------------------------------------------------------------------------------------------- images
 
 NOBLE = ImageFilter(name="noble-*")

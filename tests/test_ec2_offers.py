@@ -53,6 +53,14 @@ def test_prices_have_the_day_that_they_are_of():
     assert {(o.price, o.priced_on) for o in found if o.instance_type != "p5.48xlarge"} == {(None, None)}
 
 
+def test_a_disk_that_is_set_is_what_requests_are_measured_by():
+    """Without it nobody knows how large the image's is."""
+    assert {o.shape.disk_mib for o in reported()} == {None}
+    assert {o.shape.disk_mib for o in reported(options={"disk_size": 100})} == {100 * 1024}
+    with pytest.raises(PermanentError, match="`disk_size` is in GiB, and cannot be 0"):
+        reported(options={"disk_size": 0})
+
+
 NEGOTIATED = {"instance_type": "p5.48xlarge", "cpu": 192, "memory": "2TB", "gpu": "H100:8", "price": 60.0}
 COUNTED = {"instance_type": "dl9.test", "cpu": 64, "memory": "1TB", "gpu": "H100:8", "price": 50.0}
 

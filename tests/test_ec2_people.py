@@ -83,6 +83,7 @@ def test_whom_ec2_does_not_let_in(project, line, fault, words):
     ("settings", "words"),
     [
         ({"image": "ami-0123456789"}, ("us-east-1 has no image ami-0123456789", "images are of one region")),
+        ({"image": "noble"}, ("us-east-1 has no image noble", "`image: {filter: {name: …, owner: …}}`")),
         ({"image": {"eu-west-1": AMI}}, ("names no image for us-east-1",)),
         ({"options": {"architecture": "arm64"}}, ("is for x86_64, and nodes are arm64",)),
         ({"network": {"subnets": {ZONE: "subnet-0a"}}}, ("us-east-1 has no subnet subnet-0a",)),
@@ -92,7 +93,18 @@ def test_whom_ec2_does_not_let_in(project, line, fault, words):
         ({"credentials": {"key": "FLEETFORM_TEST_KEY", "secret": "UNSET"}}, ("variable UNSET is not set",)),
         ({"credentials": {"key": "FLEETFORM_TEST_KEY"}}, ("names no `secret` under `credentials`",)),
     ],
-    ids=["image", "no image", "architecture", "subnet", "tls", "nobody", "region", "unset", "not named"],
+    ids=[
+        "image",
+        "image by name",
+        "no image",
+        "architecture",
+        "subnet",
+        "tls",
+        "nobody",
+        "region",
+        "unset",
+        "not named",
+    ],
 )
 def test_what_a_backend_says_wrong(project, line, settings, words):
     """Each is found by the plan, in words, and nothing is asked to be made."""
@@ -130,6 +142,17 @@ def test_what_a_volume_says_wrong(project, line, disk, words):
     project.declare(backend(line.port), {k: v for k, v in declared.items() if v is not None})
     says(project.run("plan", code=1, env=ENV), "error[backend-refuses]", *words)
     assert line.count("CreateVolume") == 0
+
+
+def test_a_disk_that_is_smaller_than_its_image(project, line):
+    declared = backend(line.port, options={"disk_size": 1})
+    project.declare(declared, small())
+    says(
+        project.run("plan", code=1, env=ENV),
+        "error[backend-refuses]",
+        f"the image {AMI} needs a disk of",
+        "`options: {disk_size:",
+    )
 
 
 def test_what_a_plan_asks_is_asked_side_by_side(project, line):

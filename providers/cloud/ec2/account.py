@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from declarative.provider import Config, PermanentError, PermanentKind
 from declarative.resource import VOLUME_ID
@@ -12,11 +13,13 @@ from declarative.state import Record
 from providers.cloud import marks, regions, settings
 from providers.cloud.catalog import Catalog, catalog
 from providers.cloud.ec2.codes import MISMATCH
-from providers.cloud.ec2.images import newest
+from providers.cloud.ec2.images import Disk, newest, own_disk
 from providers.cloud.ec2.region import Region, endpoint
 from providers.cloud.marks import Mark
 
 OPTIONS: Mapping[str, type | tuple[type, ...]] = {
+    "disk_size": int,
+    "disk_type": str,
     "key_name": str,
     "placement_group": str,
     "volume_iops": int,
@@ -36,6 +39,16 @@ class Account(regions.Account[Region]):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config, OPTIONS)
+        if self.disk_size is not None and self.disk_size < 1:
+            summary = f"the option `disk_size` is in GiB, and cannot be {self.disk_size}"
+            raise PermanentError(PermanentKind.INVALID, summary, about="options.disk_size")
+        self._own: dict[tuple[str, str], Disk] = {}
+
+    @property
+    def disk_size(self) -> int | None:
+        """GiB of the disk that a node starts from; None is what its image says."""
+        found = self.options.get("disk_size")
+        return None if found is None else int(found)
 
     @property
     def catalog(self) -> Catalog:
@@ -53,6 +66,17 @@ class Account(regions.Account[Region]):
     def find_image(self, region: str, asked: ImageFilter) -> str:
         """See `account.Account`."""
         return newest(self.region(region), asked, self.architecture)
+
+    def own_disk(self, region: Region, image: str) -> dict[str, Any]:
+        """Parameters of the disk that a node starts from; none where the options say nothing of it."""
+        told = {"VolumeSize": self.disk_size, "VolumeType": self.options.get("disk_type")}
+        if not any(told.values()):
+            return {}
+        key = region.name, image
+        if key not in self._own:
+            self._own[key] = own_disk(region, image)
+        mapping = {"DeviceName": self._own[key].device, "Ebs": {**told, "DeleteOnTermination": True}}
+        return {"BlockDeviceMapping": [mapping]}
 
     # -------------------------------------------------------------------------------------- marks
 

@@ -13,7 +13,7 @@ from declarative.state import Address
 from providers.cloud import ahead
 from providers.cloud.ec2 import adopted, answers
 from providers.cloud.ec2.account import Account
-from providers.cloud.ec2.codes import HINTS
+from providers.cloud.ec2.images import disk_of, look
 from providers.cloud.ec2.nodes import Nodes
 from providers.cloud.ec2.region import Region
 from providers.cloud.ec2.volumes import Volumes
@@ -78,15 +78,15 @@ def _zones(region: Region, wanted: Mapping[str, str]) -> None:
 
 def _image(account: Account, region: Region) -> None:
     """`PermanentError` if there is no image, or one that the nodes cannot start."""
-    image, action = account.image(region.name), "DescribeImages"
-    found = region.ask(action, "image", Filter=[{"Name": "image-id", "Value": [image]}])
-    item = next(iter(answers.listed(action, found, "imagesSet")), None)
-    if item is None:
-        summary = f"{region.name} has no image {image}"
-        hint = HINTS["InvalidAMIID.NotFound"]
-        raise PermanentError(PermanentKind.NOT_FOUND, summary, about="image", hint=hint)
+    image = account.image(region.name)
+    item = look(region, image)
     built = item.get("architecture")
     if built not in (None, account.architecture):
         summary = f"the image {image} is for {built}, and nodes are {account.architecture}"
         hint = f"write `options: {{architecture: {built}}}`, or name another image"
         raise PermanentError(PermanentKind.INVALID, summary, about="image", hint=hint)
+    least, size = disk_of(item).size, account.disk_size
+    if size is not None and size < least:
+        summary = f"the image {image} needs a disk of {least} GiB, and `disk_size` is {size}"
+        hint = f"write `options: {{disk_size: {least}}}`, or more"
+        raise PermanentError(PermanentKind.INVALID, summary, about="options.disk_size", hint=hint)

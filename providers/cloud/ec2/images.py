@@ -1,4 +1,4 @@
-"""Which image an `image: {filter: …}` means: the newest that fits.
+"""Which image an `image: {filter: …}` means, the newest that fits; and the disk that an image comes with.
 
 Names of images are anybody's to choose, so that only those of one owner count: the account's own where none
 is named. Where a later try finds a newer image than the one before, its create differs from that one's: EC2
@@ -7,16 +7,55 @@ says so, and what the first try made is found by its token (`account.once`).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from declarative.provider import PermanentError, PermanentKind
 from declarative.spec.clouds import ImageFilter
+from providers.cloud.ec2 import answers
 from providers.cloud.ec2.region import Region
 
 PAGE = 1000
 OWN = "self"
 """EC2's word for the account that asks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disk:
+    """The disk that nodes of an image start from: as what, and how many GiB it has at least."""
+
+    device: str
+    size: int = 0
+
+
+def look(region: Region, image: str) -> dict[str, Any]:
+    """What EC2 says of an image; `PermanentError` if there is none."""
+    action = "DescribeImages"
+    found = region.ask(action, "image", Filter=[{"Name": "image-id", "Value": [image]}])
+    item = next(iter(answers.listed(action, found, "imagesSet")), None)
+    if item is None:
+        summary = f"{region.name} has no image {image}"
+        hint = "images are of one region: write one for each, `image: {us-east-1: ami-…}`"
+        if not image.startswith("ami-"):
+            hint = "`image` is the id of one, `ami-…`; by its name: `image: {filter: {name: …, owner: …}}`"
+        raise PermanentError(PermanentKind.NOT_FOUND, summary, about="image", hint=hint)
+    return item
+
+
+def own_disk(region: Region, image: str) -> Disk:
+    """The disk of an image that is there."""
+    return disk_of(look(region, image))
+
+
+def disk_of(item: dict[str, Any]) -> Disk:
+    """What `look` found, as a disk."""
+    device = str(item.get("rootDeviceName") or "/dev/xvda")
+    for mapped in item.get("blockDeviceMapping") or ():
+        if mapped.get("deviceName") == device:
+            size = str((mapped.get("ebs") or {}).get("volumeSize") or "")
+            return Disk(device=device, size=int(size) if size.isdecimal() else 0)
+    return Disk(device=device)
 
 
 def newest(region: Region, asked: ImageFilter, architecture: str) -> str:

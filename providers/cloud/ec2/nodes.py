@@ -133,6 +133,7 @@ class Nodes:
             KeyName=self._account.options.get("key_name") or self._keys.name,
             UserData=base64.b64encode(told.encode()).decode(),
             **network,
+            **self._account.own_disk(region, image),
             TagSpecification=[*tagged("instance", tags), *tagged("volume", _disk_tags(tags))],
         )
         action = "RunInstances"

@@ -9,6 +9,8 @@ and is unknown.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from declarative.diagnostic import suggest
 from declarative.provider import PermanentError, PermanentKind
 from declarative.resource import Offer
@@ -19,6 +21,7 @@ from providers.cloud.ec2.region import endpoint
 def offers(account: Account) -> tuple[Offer, ...]:
     """All offers in the backend's regions and zones, for its images' architecture."""
     config, known = account.config, account.catalog
+    disk = account.disk_size and account.disk_size * 1024
     out: list[Offer] = []
     for region in config.regions:
         if config.endpoint is None:
@@ -27,6 +30,7 @@ def offers(account: Account) -> tuple[Offer, ...]:
         for kind in known.types.values():
             if region not in kind.prices or kind.architecture != account.architecture:
                 continue
+            shape = replace(kind.shape, disk_mib=disk) if disk else kind.shape
             for zone in zones:
                 for spot in (False, True):
                     out.append(  # noqa: PERF401  # four loops in one expression are not read
@@ -35,7 +39,7 @@ def offers(account: Account) -> tuple[Offer, ...]:
                             region=region,
                             zone=zone,
                             instance_type=kind.name,
-                            shape=kind.shape,
+                            shape=shape,
                             price=None if spot else kind.prices[region],
                             spot=spot,
                             bids=spot,

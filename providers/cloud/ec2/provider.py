@@ -21,7 +21,8 @@ from providers.cloud.provider import Cloud
 class Ec2(Cloud):
     """One use of EC2, or of what speaks its protocol. No secret is read before something has to be asked.
 
-    Options: `timeout` (seconds of one request), `architecture` of the image (`x86_64`, `arm64`), `key_name`
+    Options: `timeout` (seconds of one request), `architecture` of the image (`x86_64`, `arm64`), `disk_size`
+    (GiB) and `disk_type` of the disk that nodes start from (what the image says if left out), `key_name`
     (a key pair of the account, besides the state's own key), `placement_group` (the name of one that is there
     for all fleets with `placement: cluster`; `off` for none), `volume_iops` and `volume_throughput` (MiB/s,
     of volumes that are made), `identity_file` (the private key for the nodes,
