@@ -17,6 +17,7 @@ from declarative.spec.values import Size
 from declarative.state import ANOTHERS, TAGS, Address, Record
 from providers.cloud import marks, settings
 from providers.cloud.marks import Mark
+from providers.cloud.needed import write
 
 T = TypeVar("T")
 
@@ -137,7 +138,8 @@ class Account:
         asked = self.config.image.get(region) or self.config.image.get(ANYWHERE)
         if not asked:
             summary = f"backend {self.config.backend} names no image for {region}"
-            hint = f"write `image: ID`, or `image: {{{region}: ID}}`"
+            hint = None if self.config.image else write(self.config, "image")
+            hint = hint or f"write `image: ID`, or `image: {{{region}: ID}}`"
             raise PermanentError(PermanentKind.INVALID, summary, about="image", hint=hint)
         if isinstance(asked, str):
             return asked

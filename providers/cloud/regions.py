@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 from declarative.provider import Config, PermanentError, PermanentKind
 from declarative.state import Record
 from providers.cloud import account
+from providers.cloud.needed import write
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -25,11 +26,14 @@ def side_by_side(places: Sequence[P], look: Callable[[P], Sequence[T]]) -> list[
         return [found for part in pool.map(look, places) for found in part]
 
 
-def named(account: account.Account, hint: str) -> list[str]:
-    """The regions where something of ours may be; `PermanentError` if none is named."""
+def named(account: account.Account, hint: str | None = None) -> list[str]:
+    """The regions where something of ours may be; `PermanentError` if none is named. `hint` is for drivers of
+    which `needed` knows nothing.
+    """
     names = list(dict.fromkeys((*account.config.regions, *account.config.elsewhere)))
     if not names:
         summary = f"backend {account.config.backend} names no regions"
+        hint = write(account.config, "regions") or hint
         raise PermanentError(PermanentKind.INVALID, summary, about="regions", hint=hint)
     return names
 
@@ -44,9 +48,6 @@ def known(account: account.Account, name: object) -> str:
 
 class Account(account.Account, ABC, Generic[R]):
     """The regions of a backend, of type `R`. They come to life when they are first asked."""
-
-    REGIONS: str
-    """What to write where none is named, as a hint."""
 
     def __init__(self, config: Config, options: Mapping[str, type | tuple[type, ...]]) -> None:
         """See `account.Account`."""
@@ -68,7 +69,7 @@ class Account(account.Account, ABC, Generic[R]):
 
     def regions(self) -> list[R]:
         """All regions where something of ours may be."""
-        return [self.region(name) for name in named(self, self.REGIONS)]
+        return [self.region(name) for name in named(self)]
 
     def each(self, look: Callable[[R], Sequence[T]]) -> list[T]:
         """What is found in all regions, side by side; one that cannot be asked is an error."""

@@ -7,6 +7,7 @@ out of every message.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 
 from declarative.diagnostic import suggest
 from declarative.provider import Config, PermanentError, PermanentKind
+from providers.cloud.needed import NEEDED, write
 from providers.cloud.scrub import Scrub
 
 RETRIES = "LIBCLOUD_RETRY_FAILED_HTTP_REQUESTS"
@@ -47,20 +49,24 @@ def secrets(config: Config, needed: tuple[str, ...], optional: tuple[str, ...] =
         example = ", ".join(f"{key}: NAME_OF_A_VARIABLE" for key in needed)
         summary = f"backend {config.backend} names no `{missing[0]}` under `credentials`"
         hint = f"write `credentials: {{{example}}}`"
+        if {*needed} <= {*re.findall(r"(\w+):", NEEDED.get(config.driver, {}).get("credentials", ""))}:
+            hint = write(config, "credentials") or hint
         raise PermanentError(PermanentKind.AUTH, summary, about="credentials", hint=hint)
-    return {key: _value(config, key) for key in config.credentials}
-
-
-def _value(config: Config, key: str) -> str:
-    variable = config.credentials[key]
-    value = os.environ.get(variable, "").strip()
-    if not value:
-        summary = f"the environment variable {variable} is not set"
+    values = {key: os.environ.get(name, "").strip() for key, name in config.credentials.items()}
+    unset = [key for key, value in values.items() if not value]
+    if unset:
+        names = " and ".join(config.credentials[key] for key in unset)
+        variables = "variable" if len(unset) == 1 else "variables"
+        summary = f"the environment {variables} {names} {'is' if len(unset) == 1 else 'are'} not set"
+        which = " and ".join(f"`{key}`" for key in unset)
         hint = (
-            f"export it, with the credential `{key}` of backend {config.backend}, or name the one that has it"
+            f"export it, with the credential {which} of backend {config.backend}, or name the one that has it"
+            if len(unset) == 1
+            else f"export them, with the credentials {which} of backend {config.backend}, "
+            "or name those that have them"
         )
-        raise PermanentError(PermanentKind.AUTH, summary, about=f"credentials.{key}", hint=hint)
-    return value
+        raise PermanentError(PermanentKind.AUTH, summary, about=f"credentials.{unset[0]}", hint=hint)
+    return values
 
 
 def scrub(values: Mapping[str, str]) -> Scrub:

@@ -13,6 +13,7 @@ from providers.cloud import account, settings
 from providers.cloud.azure.codes import said
 from providers.cloud.connection import Connection
 from providers.cloud.limiter import limiter
+from providers.cloud.needed import write
 from providers.cloud.rest import Form, Rest, Tokens, link, listed, pages
 from providers.cloud.scrub import Scrub
 
@@ -39,7 +40,7 @@ class Account(account.Account):
         group = str(self.options.get("resource_group") or "")
         if not _GROUP.fullmatch(group):
             summary = f"backend {config.backend}: it is not said in which resource group"
-            hint = "write `options: {resource_group: my-group}`"
+            hint = write(config, "options")
             raise PermanentError(PermanentKind.INVALID, summary, about="options.resource_group", hint=hint)
         self.group = group.lower()
         """In lower case: Azure answers in any."""

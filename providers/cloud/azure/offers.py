@@ -14,6 +14,7 @@ from declarative.provider import PermanentError, PermanentKind
 from declarative.resource import Offer
 from providers.cloud.azure.account import ARCHITECTURES, Account
 from providers.cloud.bundle import day, prices
+from providers.cloud.needed import write
 from providers.cloud.rest import strange
 
 VERSION = "2021-07-01"
@@ -44,7 +45,7 @@ def offers(account: Account) -> tuple[Offer, ...]:
     config = account.config
     if not config.regions:
         summary = f"backend {config.backend} names no regions"
-        hint = "write `regions: [eastus]`, or those that you use"
+        hint = write(config, "regions")
         raise PermanentError(PermanentKind.INVALID, summary, about="regions", hint=hint)
     out: list[Offer] = []
     for region in config.regions:

@@ -33,7 +33,6 @@ class Account(regions.Account[Region]):
     """The regions of a backend, and whose things are looked for there."""
 
     CLOUD = "EC2"
-    REGIONS = "write `regions: [us-east-1]`, or those that you use"
     MISMATCH = MISMATCH
     ARCHITECTURES = ("x86_64", "arm64")
 

@@ -16,6 +16,7 @@ from declarative.resource import Offer
 from providers.cloud.bundle import day, prices
 from providers.cloud.gce import answers
 from providers.cloud.gce.account import Account
+from providers.cloud.needed import write
 from providers.cloud.rest import pages, strange
 
 WHAT = "list of machine types"
@@ -44,7 +45,7 @@ def offers(account: Account) -> tuple[Offer, ...]:
     config = account.config
     if not config.regions:
         summary = f"backend {config.backend} names no regions"
-        hint = "write `regions: [us-central1]`, or those that you use"
+        hint = write(config, "regions")
         raise PermanentError(PermanentKind.INVALID, summary, about="regions", hint=hint)
     out: list[Offer] = []
     for region, zones in _zones(account).items():

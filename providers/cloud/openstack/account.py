@@ -11,6 +11,7 @@ from declarative.spec.clouds import ImageFilter
 from declarative.state import Record
 from providers.cloud import marks, regions, settings
 from providers.cloud.marks import Mark
+from providers.cloud.needed import write
 from providers.cloud.openstack import names
 from providers.cloud.openstack.login import Login
 from providers.cloud.openstack.once import SETTLE, Once
@@ -50,7 +51,6 @@ class Account(regions.Account[Region]):
     """The regions of a backend, and whose things are looked for there."""
 
     CLOUD = "OpenStack"
-    REGIONS = "write `regions: [RegionOne]`, as `OS_REGION_NAME` has it"
 
     def __init__(self, config: Config) -> None:
         super().__init__(config, OPTIONS)
@@ -87,7 +87,7 @@ class Account(regions.Account[Region]):
         given = self.config.endpoint
         if not given:
             summary = f"backend {self.config.backend} names no `endpoint`"
-            hint = "write keystone's URL, as `OS_AUTH_URL` has it: `endpoint: https://cloud.example.org:5000`"
+            hint = f"{write(self.config, 'endpoint')} (keystone's, as `OS_AUTH_URL` has it)"
             raise PermanentError(PermanentKind.INVALID, summary, about="endpoint", hint=hint)
         plain = given.rstrip("/").removesuffix("/v3").rstrip("/")
         if re.search(r"/v\d[^/]*$", plain):
@@ -110,7 +110,7 @@ class Account(regions.Account[Region]):
             project = {"name": self.options["project"], "domain": domain}
         else:
             summary = f"backend {self.config.backend} names no project of OpenStack"
-            hint = "write `options: {project: NAME}`, as `OS_PROJECT_NAME` has it"
+            hint = f"{write(self.config, 'options')} (as `OS_PROJECT_NAME` has it)"
             raise PermanentError(PermanentKind.INVALID, summary, about="options.project", hint=hint)
         return {
             "identity": {"methods": ["password"], "password": {"user": user}},

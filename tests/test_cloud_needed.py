@@ -1,0 +1,72 @@
+"""Whoever leaves out one thing that a backend needs is told of all of them, and of what they are called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from declarative.provider import PermanentError
+from providers.cloud import WIRED, cloud, needed, settings
+from tests.cli import fleet
+from tests.cloud_ec2.run import config
+
+AWS = {"key": "AWS_ACCESS_KEY_ID", "secret": "AWS_SECRET_ACCESS_KEY"}
+
+
+def test_every_driver_of_ours_has_examples() -> None:
+    assert needed.NEEDED.keys() == WIRED.keys()
+
+
+@pytest.mark.parametrize(
+    ("driver", "first", "words"),
+    [
+        ("gce", "regions", ("{key: GOOGLE_APPLICATION_CREDENTIALS}", "`image: ubuntu-os-cloud/")),
+        ("azure", "options", ("`regions: [eastus]`", "tenant_id: AZURE_TENANT_ID", "`network: {subnets:")),
+        ("openstack", "regions", ("`endpoint: https://", "username: OS_USERNAME", "`options: {project:")),
+        ("digitalocean", "regions", ("{key: DIGITALOCEAN_TOKEN}", "`image: ")),
+        ("vultr", "regions", ("{key: VULTR_API_KEY}", "`image: ")),
+    ],
+)
+def test_a_backend_that_says_nothing(tmp_path: Any, driver: str, first: str, words: tuple[str, ...]) -> None:
+    bare: dict[str, Any] = {"endpoint": None, "image": {}, "credentials": {}, "options": {}, "regions": ()}
+    with pytest.raises(PermanentError) as caught:
+        cloud(config(9, tmp_path, **bare, driver=driver)).offers()
+    hint = caught.value.hint or ""
+    assert hint.startswith(f"write `{first}: ")
+    for word in words:
+        assert word in hint
+
+
+def test_what_is_there_is_not_asked_for_again(tmp_path: Any) -> None:
+    application = {"id": "OS_ID", "secret": "OS_SECRET"}
+    more: dict[str, Any] = {"driver": "openstack", "image": {}, "options": {}, "credentials": application}
+    hint = needed.write(config(9, tmp_path, **more), "regions")
+    assert hint == "write `regions: [RegionOne]`; missing as well: `image: debian-12`"
+    assert needed.write(config(9, tmp_path, driver="linode"), "regions") is None
+
+
+def test_a_backend_without_an_image(tmp_path: Any) -> None:
+    account = cloud(config(9, tmp_path, image={}))._account  # type: ignore[attr-defined]
+    with pytest.raises(PermanentError) as caught:
+        account.image("us-east-1")
+    assert caught.value.hint == "write `image: ami-…`"
+
+
+def test_all_variables_that_are_not_set_are_named_at_once(monkeypatch: Any, tmp_path: Any) -> None:
+    for name in AWS.values():
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(PermanentError) as caught:
+        settings.secrets(config(9, tmp_path, credentials=AWS), ("key", "secret"))
+    told = "the environment variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set"
+    assert caught.value.summary == told
+    assert "`key` and `secret`" in (caught.value.hint or "")
+
+
+def test_credentials_are_asked_for_by_their_usual_names(project: Any) -> None:
+    """By the first plan of somebody who knows no more than the driver's name."""
+    aws = {"type": "backend", "name": "aws", "driver": "ec2", "regions": ["us-east-1"]}
+    project.declare(aws, fleet("gpu", backends=["aws"], resources={"cpu": 2}))
+    done = project.run("plan", code=1)
+    assert "write `credentials: {key: AWS_ACCESS_KEY_ID, secret: AWS_SECRET_ACCESS_KEY}`" in done.err
+    assert "missing as well: `image: ami-…`" in done.err
