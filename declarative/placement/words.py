@@ -52,6 +52,9 @@ WORDS = {
     "limit": "beyond the offer's limit",
 }
 
+NAMED = 3
+"""Nodes that a hint names."""
+
 ABLE = {
     "isolation": "let the hosts' user be root there or delegate cgroups to him, or leave out `isolation`",
     "no-runtime": "install podman on a host, or leave out the task's `image`",
@@ -113,6 +116,14 @@ def hint_for(
     else:
         return None if never else "wait until running tasks have ended, then run `fleetform apply` again"
     return f"{advice}{wait}"
+
+
+def starting_hint(nodes: Sequence[str]) -> str:
+    """What to do about a task for which there are enough nodes, of which these are on their way."""
+    names = ", ".join(f"node/{name}" for name in nodes[:NAMED])
+    more = f" and {len(nodes) - NAMED} more" if len(nodes) > NAMED else ""
+    are, they = ("are", "they are") if len(nodes) > 1 else ("is", "it is")
+    return f"{names}{more} {are} starting: run `fleetform apply` again once {they} ready"
 
 
 def _either(changes: Sequence[str]) -> str:
