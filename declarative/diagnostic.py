@@ -90,7 +90,7 @@ def located(diagnostics: Iterable[Diagnostic], places: Mapping[str, Span]) -> li
     return [replace(d, span=places.get(d.address or "")) if d.span is None else d for d in diagnostics]
 
 
-def suggest(word: str, known: Iterable[str]) -> str | None:
-    """`did you mean …?` for a mistyped word, or None where nothing is near."""
-    near = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)
+def suggest(word: str, known: Iterable[str], alike: float = 0.6) -> str | None:
+    """`did you mean …?` for a mistyped word, or None where nothing is near: `alike` is 1 for the same."""
+    near = difflib.get_close_matches(word, sorted(known), n=1, cutoff=alike)
     return f"did you mean `{near[0]}`?" if near else None

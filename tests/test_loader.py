@@ -14,6 +14,7 @@ from declarative.codes import CODES
 from declarative.diagnostic import Diagnostic, InvalidError, Severity
 from declarative.loader import Loaded, load
 from declarative.loader import files as files_module
+from declarative.provider import installed
 from declarative.resource import RankMount
 from declarative.schema import Problem, fields_of, validate
 from declarative.schema.validate import _validator
@@ -378,6 +379,20 @@ CASES = {
         "write `driver: ec2`",
         "backend/aws",
         (2, 7),
+    ),
+    "bad-value: a driver that nothing is like": (
+        "type: backend\nname: lab\ndriver: runpod\n",
+        "there is no driver `runpod`",
+        f"there are {', '.join(installed())}; of libcloud's others, see docs/clouds.md",
+        "backend/lab",
+        (3, 9),
+    ),
+    "bad-value: a cloud's other name": (
+        "type: backend\nname: lab\ndriver: google\n",
+        "there is no driver `google`",
+        "write `driver: gce`",
+        "backend/lab",
+        (3, 9),
     ),
     "nodes-and-ssh: a backend of hosts": (
         FLEET + "backends: [local, ssh]\n",

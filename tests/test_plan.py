@@ -350,6 +350,13 @@ def test_a_protected_volume_is_not_replaced(words, field):
     assert "`prevent_destroy` is true" in plan.diagnostics[0].summary
 
 
+def test_a_volume_that_may_have_been_renamed():
+    """Whoever renames one in the YAML alone is told of the command that keeps it."""
+    plan = brought(volumes=(DATA,)).plan(wanted(volumes=({**DATA, "name": "store"},), tasks=()))
+    (error, *_) = [d for d in plan.diagnostics if d.code == "protected"]
+    assert f"`fleetform state mv {error.address} volume/NEW`" in (error.hint or "")
+
+
 def test_an_unprotected_volume_is_replaced_with_the_gang_that_holds_it():
     """Delete and create, the gang around it; because is the field, then the address."""
     volume = {**FREE, "size": "2GB"}

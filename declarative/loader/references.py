@@ -28,8 +28,15 @@ MAX_HOSTS = 10_000
 """Each is asked by itself."""
 
 
-DSTACKS = {"aws": "ec2", "gcp": "gce"}
-"""dstack's names of clouds, by which its users may have named their backends."""
+OTHERS = {
+    "aws": "ec2",
+    "gcp": "gce",
+    "amazon": "ec2",
+    "google": "gce",
+    "azurerm": "azure",
+    "do": "digitalocean",
+}
+"""Names that others have for clouds. dstack's users may have named their backends by its own."""
 
 
 def _unknown(driver: str) -> str | None:
@@ -39,7 +46,7 @@ def _unknown(driver: str) -> str | None:
     from declarative.provider import unknown
 
     hint = unknown(driver)
-    return f"write `driver: {DSTACKS[driver]}`" if hint and driver in DSTACKS else hint
+    return f"write `driver: {OTHERS[driver]}`" if hint and driver in OTHERS else hint
 
 
 def assemble(entries: Sequence[Entry], project: ProjectFile, scope: Scope, findings: Findings) -> Desired:

@@ -211,7 +211,10 @@ def _protected(desired: Desired, name: str, what: str, *, declared: bool) -> Dia
     if declared:
         hint = "undo the change, or set `prevent_destroy: false` if its content may be lost"
     else:
-        hint = "declare it again, or set `prevent_destroy: false`, apply, and remove it then"
+        hint = (
+            f"if it was renamed: `fleetform state mv {address} volume/NEW`; else declare it again, "
+            "or set `prevent_destroy: false`, apply, and remove it then"
+        )
     summary = f"{address} would {what}, but its `prevent_destroy` is true"
     return Diagnostic(
         code="protected", summary=summary, hint=hint, address=address, span=desired.places.get(address)
