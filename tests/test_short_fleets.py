@@ -35,6 +35,11 @@ def refused(fleet, backend=BACKEND, *, offers=None, said=()):
     ("fleet", "why", "hint"),
     [
         ({"regions": ["us-est-1"]}, ": none is in its `regions`", "did you mean `us-east-1`?"),
+        (
+            {"regions": ["us-west-2"]},
+            ": none is in its `regions`",
+            "backend aws is used in us-east-1: write one of these, or widen its `regions`",
+        ),
         ({"instance_types": ["hgx.bog"]}, ": none is in its `instance_types`", "did you mean `hgx.big`?"),
         ({"instance_types": ["q"]}, ": none is in its `instance_types`", "there are hgx.big, l4.small"),
         ({"resources": {"gpu": "H10:8"}}, ": none has a GPU called H10", "did you mean `H100`?"),

@@ -13,6 +13,8 @@ from declarative.resource import Desired, Offer, shaped
 from declarative.spec import Fleet
 
 WIDEN = "widen the fleet's `resources`, `max_price`, `backends` or `regions`, or lower its `nodes`"
+MISTYPED = 0.85
+"""How alike two names of regions have to be, for one to be meant by the other."""
 NAMED = 8
 """How many names a hint lists."""
 
@@ -41,6 +43,8 @@ def _why(desired: Desired, fleet: Fleet, inventory: Inventory) -> Why:
         within = _within(fleet, backends, left, limit)
         if not within:
             asked = [str(word) for word in getattr(fleet, limit)]
+            if limit == "regions":
+                return f": none is in its `{limit}`", _regions(asked, left)
             return f": none is in its `{limit}`", _known(asked, {_said(o, limit) for o in left})
         left = within
     if not (within := _within(fleet, backends, left, "resources")):
@@ -82,6 +86,18 @@ def _nothing(desired: Desired, backends: Sequence[str], inventory: Inventory) ->
         "check its `regions` and `availability_zones`; of some clouds, `--offline` knows only the `catalog`"
     )
     return f": backend {name} offers nothing in {listing}", hint
+
+
+def _regions(asked: Iterable[str], offers: Sequence[Offer]) -> str:
+    """Most regions are like each other: only one that is mistyped is taken for another."""
+    known = {o.region for o in offers}
+    for word in asked:
+        if near := suggest(word, known, MISTYPED):
+            return near
+    backends = sorted({o.backend for o in offers})
+    names = " and ".join(f"backend {name}" for name in backends)
+    verb, their = ("is", "its") if len(backends) == 1 else ("are", "their")
+    return f"{names} {verb} used in {_list(known)}: write one of these, or widen {their} `regions`"
 
 
 def _known(asked: Iterable[str], known: set[str]) -> str:
