@@ -36,6 +36,7 @@ def errors(directory: Path, **options) -> list[Diagnostic]:
 
 
 FLEET = "type: fleet\nname: gpu\nnodes: 1\n"
+RACKS = "type: backend\nname: rack\ndriver: ssh\n"
 RACK = "type: fleet\nname: rack\nssh_config: {hosts: [a]}\n"
 VOLUME = "type: volume\nname: data\nsize: 1GB\n"
 TASK = "type: task\nname: train\ncommands: [run]\n"
@@ -253,6 +254,29 @@ CASES = {
         "add `name: …`; the fleet's name",
         None,
         (2, 7),
+    ),
+    "missing-field: a word that is no word": (
+        "type: backend\nname: lab\ndriver: ec2\ncatalog:\n- {instance_type: a, memory: 1GB}\n",
+        "`cpu` is missing",
+        "add `cpu: …`; CPUs of one instance",
+        "backend/lab",
+        (5, 3),
+    ),
+    "missing-field: a volume between two clouds": (
+        "type: backend\nname: here\ndriver: ec2\n---\n"
+        + RACKS
+        + "---\ntype: volume\nname: data\nsize: 1GB\n",
+        "several backends are declared, and a volume is in one of them",
+        "write `backend: here` or `backend: rack`",
+        "volume/data",
+        (10, 7),
+    ),
+    "wrong-type: an image that is a number": (
+        "type: backend\nname: lab\ndriver: vultr\nimage: 2284\n",
+        "expected an image, found `2284`",
+        'put an id that is a number in quotes: `"2284"`',
+        "backend/lab",
+        (4, 8),
     ),
     "missing-field: nested": (
         "type: backend\nname: lab\ncatalog:\n- {cpu: 1, memory: 1GB}\n",

@@ -246,10 +246,24 @@ class _Assembly:
         found = self.backends.get(name or LOCAL)
         return found if found is not None else Backend(name=Name(name or LOCAL))
 
+    def _chosen(self, entry: Entry, path: Path, backend: str | None) -> None:
+        """That the backend of a volume is declared, and named where there are several."""
+        if backend is not None:
+            self._backend_name(entry, (*path, "backend"), backend)
+        elif several := self._several():
+            hint = "write " + " or ".join(f"`backend: {name}`" for name in several)
+            summary = "several backends are declared, and a volume is in one of them"
+            self._say(entry, path, "missing-field", summary, hint)
+
+    def _several(self) -> list[str]:
+        """The backends among which a volume has to choose: a folder of this machine is no stand-in for a disk."""
+        drivers = {name: self._driver(name) for name in self.kinds["backend"]}
+        clouds = [name for name, driver in drivers.items() if driver not in BUILT_IN]
+        return sorted(drivers) if clouds and len(drivers) > 1 and LOCAL not in drivers.values() else []
+
     def _volume_backend(self, entry: Entry, path: Path, volume: Volume | Inline) -> None:
         """The backend of a volume, and where it says that it is there: in a region, or on a host."""
-        if volume.backend is not None:
-            self._backend_name(entry, (*path, "backend"), volume.backend)
+        self._chosen(entry, path, volume.backend)
         host = volume.host if isinstance(volume, Volume) else None
         driver = self._default_backend(volume.backend).provider
         for field in ("volume_id", "volume_type") if driver in BUILT_IN else ():

@@ -259,7 +259,8 @@ def decode(cls: type[T], value: Json, path: Path, out: list[Problem]) -> T | Non
 
 def _clause(sentence: str) -> str:
     """A sentence as the end of another one."""
-    return (sentence[:1].lower() + sentence[1:]).rstrip(",. …")
+    first = sentence[:1] if sentence[1:2].isupper() else sentence[:1].lower()  # `CPUs of …` stays
+    return (first + sentence[1:]).rstrip(",. …")
 
 
 def encode(value: Any) -> Any:

@@ -96,7 +96,9 @@ class Images(dict[str, Image]):
         if isinstance(value, str) or _is_filter(value):
             return cls({ANYWHERE: cls._one(value)})
         if not isinstance(value, Mapping) or not value:
-            raise BadValueError("wrong-type", f"expected an image, found {describe(value)}", cls.HINT)
+            number = isinstance(value, int) and not isinstance(value, bool)
+            hint = f'put an id that is a number in quotes: `"{value}"`' if number else cls.HINT
+            raise BadValueError("wrong-type", f"expected an image, found {describe(value)}", hint)
         faults: list[BadValueError] = []
         found: dict[str, Image] = {}
         for key, item in value.items():
