@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from declarative.provider import PermanentError
-from providers.cloud import WIRED, cloud, needed, settings
+from providers.cloud import WIRED, account, cloud, needed, settings
+from providers.cloud.any import named
+from providers.cloud.azure import account as azure
+from providers.cloud.ec2 import account as ec2
+from providers.cloud.gce import account as gce
+from providers.cloud.openstack import account as openstack
 from tests.cli import fleet
 from tests.cloud_ec2.run import config
 
@@ -38,6 +45,26 @@ def test_a_backend_that_says_nothing(tmp_path: Any, driver: str, first: str, wor
         assert word in hint
 
 
+@pytest.mark.parametrize(
+    ("driver", "options"),
+    [
+        ("ec2", ec2.OPTIONS),
+        ("openstack", openstack.OPTIONS),
+        ("gce", gce.OPTIONS),
+        ("azure", azure.OPTIONS),
+        ("others", named.OPTIONS),
+    ],
+)
+def test_every_option_is_told_of(driver: str, options: dict[str, Any]) -> None:
+    """In the table at the end of docs/clouds.md, and none that there is not."""
+    text = (Path(__file__).parents[1] / "docs" / "clouds.md").read_text(encoding="utf-8")
+    shared, _, table = text.partition("\n## Options\n")[2].partition("\n|")
+    line = next(line for line in table.splitlines() if line.startswith((f"| `{driver}`", f"| {driver} ")))
+    told = set(re.findall(r"`(\w+)`", line.split("|")[2])) - {"x86_64", "arm64", *openstack.INTERFACES}
+    assert told == options.keys()
+    assert {*re.findall(r"`(\w+)`", shared)} == account.OPTIONS.keys()
+
+
 def test_what_is_there_is_not_asked_for_again(tmp_path: Any) -> None:
     application = {"id": "OS_ID", "secret": "OS_SECRET"}
     more: dict[str, Any] = {"driver": "openstack", "image": {}, "options": {}, "credentials": application}
@@ -47,9 +74,9 @@ def test_what_is_there_is_not_asked_for_again(tmp_path: Any) -> None:
 
 
 def test_a_backend_without_an_image(tmp_path: Any) -> None:
-    account = cloud(config(9, tmp_path, image={}))._account  # type: ignore[attr-defined]
+    found = cloud(config(9, tmp_path, image={}))._account  # type: ignore[attr-defined]
     with pytest.raises(PermanentError) as caught:
-        account.image("us-east-1")
+        found.image("us-east-1")
     assert caught.value.hint == "write `image: ami-…`"
 
 

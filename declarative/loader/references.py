@@ -256,7 +256,7 @@ class _Assembly:
             self._say(entry, path, "missing-field", summary, hint)
 
     def _several(self) -> list[str]:
-        """The backends among which a volume has to choose: a folder of this machine is no stand-in for a disk."""
+        """Those among which a volume has to choose: a folder of this machine is no stand-in for a disk."""
         drivers = {name: self._driver(name) for name in self.kinds["backend"]}
         clouds = [name for name, driver in drivers.items() if driver not in BUILT_IN]
         return sorted(drivers) if clouds and len(drivers) > 1 and LOCAL not in drivers.values() else []
