@@ -51,3 +51,17 @@ def test_orphans_are_deleted_and_nothing_else(forgetful):
     assert [e["event"] for e in events] == ["orphans", "kept"]
     assert events[1]["addresses"] == ["volume/keep"]
     assert forgetful.run("state", "list").out == "node/gpu-0\n"
+
+
+def test_orphans_are_shown_also_where_nothing_else_is_recorded(project):
+    """Whoever forgot the last thing of a backend, or lost its state, still pays for them."""
+    data = volume("data")
+    project.declare(data)
+    project.apply()
+    project.run("state", "rm", "--auto-approve", "volume/data")
+    project.declare(volume("other"))
+    (drift,) = project.plan()["drift"]
+    assert (drift["address"], drift["change"]) == ("volume/data", "orphan")
+    project.run("state", "adopt", "volume/data")
+    project.declare(data)
+    project.no_changes()

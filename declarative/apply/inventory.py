@@ -96,6 +96,8 @@ def look(
             names = sorted({*names, *(n for n in backends.names() if not _of_hosts(backends, n))})
         for name in names:
             _look_at(state, name, backends, found)
+        if offers and state.lineage:
+            _look_for_more(state, backends, {*names}, found)
     found.diagnostics += _taken_up(found.resolutions)
     known = _offers(backends, found, offline=offline) if offers else {}
     if offers:
@@ -122,6 +124,19 @@ def look(
         diagnostics=tuple(found.diagnostics),
     )
     return Seen(inventory, found.resolutions, found.compared.orphans)
+
+
+def _look_for_more(state: State, backends: Backends, seen: Collection[str], found: _Look) -> None:
+    """What this state made in backends of which nothing is recorded: it was forgotten, or its record lost.
+
+    One that cannot be read is no matter as long as nothing is wanted of it.
+    """
+    for name in backends.names():
+        if name not in seen and not _of_hosts(backends, name):
+            more = _Look()
+            _look_at(state, name, backends, more)
+            if not more.diagnostics:
+                found.compared.orphans += more.compared.orphans
 
 
 def _of_hosts(backends: Backends, name: str) -> bool:
