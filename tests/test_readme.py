@@ -73,4 +73,4 @@ def test_what_is_shown_of_clouds_is_valid(tmp_path):
             folder.mkdir()
             (folder / "main.yaml").write_text(block)
             names |= load(folder).desired.backends.keys()
-    assert names == {"aws", "stack", "gcp", "az", "do"}
+    assert names == {"aws", "stack", "gcp", "az", "do", "vu"}
