@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import pty
+import select
 import signal
 import socket
 import subprocess
@@ -236,13 +237,13 @@ def on_terminal(
     os.close(slave)
     screen = b""
     with suppress(OSError):  # how the end of the last writer reads
-        while data := os.read(master, 65536):
+        while select.select([master], [], [], PATIENCE)[0] and (data := os.read(master, 65536)):
             screen += data
             if typed and b"Only `yes` is accepted: " in screen:
                 asked()
                 os.write(master, typed)
                 typed = b""
-    os.close(master)
+    os.close(master)  # who still waits there hangs up
     return process.wait(PATIENCE), screen.decode()
 
 
