@@ -422,6 +422,30 @@ def test_a_group_whose_answer_was_lost_is_found(tmp_path):
         assert provider(server.port, tmp_path, "ours").create(NODE, TOKEN, BIG, {})
 
 
+def test_a_group_goes_with_an_instance_that_never_ran(tmp_path):
+    """There was no capacity for it, which EC2 said when it had been made."""
+    ended = instance("i-00000001", OURS, "terminated", "Server.InsufficientInstanceCapacity")
+    none = answer("DescribeInstances", reservations())
+    said = {
+        **SAID,
+        "RunInstances": answer(
+            "RunInstances", f"<instancesSet>{instance('i-00000001', OURS, 'pending')}</instancesSet>"
+        ),
+    }
+
+    def say(asked):
+        if asked["Action"] == "DescribeInstances":
+            mine = asked["Filter.1.Name"] == "instance-id"
+            return answer("DescribeInstances", reservations(ended)) if mine else none
+        return scripted(asked, said)
+
+    with Scripted(say) as server:
+        with pytest.raises(PermanentError) as caught:
+            provider(server.port, tmp_path, "ours").create(NODE, TOKEN, BIG, {})
+        assert caught.value.kind is PermanentKind.NO_CAPACITY
+        assert [a["GroupName"] for a in server.asked if a["Action"] == "DeletePlacementGroup"] == [GROUP]
+
+
 def test_the_catalog_says_which_types_have_no_placement_group():
     types = catalog("ec2").types
     alone = {name.partition(".")[0] for name, kind in types.items() if not kind.clusters}

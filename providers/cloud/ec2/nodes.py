@@ -98,18 +98,18 @@ class Nodes:
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. It ends when the instance runs."""
         region = self._account.region(inputs.get("region"))
-        with self._changing(region, ending=False), self._groups.changing(region, inputs):
+        with self._changing(region, ending=False), self._groups.changing(inputs):
             try:
                 instance = self._account.once(
                     token,
                     lambda: self._run(region, address, token, inputs),
                     lambda: next(iter(self._of_token(region, token)), None),
                 )
+                self._account.check_answer(instance.tags, token, instance.id)
+                return outputs(_running(region, instance))
             except PermanentError:
                 self._keys.left(region)
                 raise
-        self._account.check_answer(instance.tags, token, instance.id)
-        return outputs(_running(region, instance))
 
     def _run(self, region: Region, address: Address, token: str, inputs: Mapping[str, Any]) -> Instance:
         zone = inputs.get("zone")
@@ -120,7 +120,7 @@ class Nodes:
         mine = self._account.tags(self._account.mark(address, token, inputs))
         tags = {**mine, marks.HOST_KEY: key.public, marks.USER: user}
         told = begin.user_data(user, login.public, key)
-        group = None if close else self._groups.bring(region, inputs)
+        group = None if close else self._groups.bring(inputs)
         asked = dict(
             ClientToken=token,
             MinCount=1,
@@ -160,7 +160,7 @@ class Nodes:
             self._keys.forgotten(region)
             return True
         if UNKNOWN in error.summary and group and not self._groups.given:
-            self._groups.forgotten(region, group)
+            self._groups.forgotten(group)
             return True
         return False
 
@@ -202,7 +202,8 @@ class Nodes:
             for region in {region.name: region for region in places}.values():
                 stack.enter_context(self._changing(region, ending=True))
                 self._keys.left(region)
-                stack.enter_context(self._groups.changing(region, have.inputs, ends=True))
+            if places:
+                stack.enter_context(self._groups.changing(have.inputs, ends=True))
             for region, made in there:
                 self._end(region, made, have.address)
 
