@@ -298,6 +298,17 @@ class Checks(Protocol):
         ...
 
 
+@runtime_checkable
+class Clears(Protocol):
+    """A provider whose creates make more than the thing: one that is cut short may leave some of that."""
+
+    def clear(self, address: Address, token: str, inputs: Mapping[str, Any]) -> None:
+        """Remove what a create with this token may have left, which made nothing and is not tried again.
+        What others need stays.
+        """
+        ...
+
+
 class Look(Protocol):
     """What came of a look at a host."""
 

@@ -259,6 +259,22 @@ def test_what_goes_with_the_last_node_goes_though_it_ended_by_itself(there):
     assert one._account.owner not in str(pairs)
 
 
+def test_what_a_create_that_was_cut_short_left_is_cleared(there):
+    """The controller ended before it asked for the instance. What other nodes need stays."""
+    one = there()
+    one._instances._groups.bring(BIG)
+    one._instances._keys.bring(region_of(one))
+    one.clear(NODE, TOKEN, BIG)
+    assert groups(one) == []
+    pairs = region_of(one).ask("DescribeKeyPairs")["keySet"] or []
+    assert one._account.owner not in str(pairs)
+    create(one, 1)
+    there().clear(NODE, TOKEN, BIG)
+    assert len(groups(one)) == 1
+    pairs = region_of(one).ask("DescribeKeyPairs")["keySet"] or []
+    assert one._account.owner in str(pairs)
+
+
 OURS = marks.written(marks.Mark(owner="ours", address=NODE, token=TOKEN, inputs=BIG))
 GROUP = f"fleetform-ours-gpu-{ZONE}"
 MINE = (

@@ -2,6 +2,7 @@
 
 from declarative.apply.again import NOT_STARTED, Due, Lack, Retries, lacking, part_for
 from declarative.apply.backends import Backends
+from declarative.apply.begun import clear, unwanted
 from declarative.apply.bundles import changed_files, named
 from declarative.apply.drift import Orphan
 from declarative.apply.execute import Tools
@@ -36,6 +37,7 @@ __all__ = [
     "cause_of",
     "changed_files",
     "check_vanished",
+    "clear",
     "delete_orphans",
     "follow",
     "foresee",
@@ -54,4 +56,5 @@ __all__ = [
     "state_of",
     "stop_task",
     "survey",
+    "unwanted",
 ]

@@ -15,6 +15,7 @@ from typing import Any
 from declarative.plan.hosts import reached_by
 from declarative.provider import (
     Checks,
+    Clears,
     Launch,
     LogEnd,
     LogEnds,
@@ -141,6 +142,11 @@ class Renamed:
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
         """See `provider.Checks`; others find out when it is done."""
         return self._provider.check(wanted) if isinstance(self._provider, Checks) else ()
+
+    def clear(self, address: Address, token: str, inputs: Mapping[str, Any]) -> None:
+        """See `provider.Clears`; others leave nothing."""
+        if isinstance(self._provider, Clears):
+            self._provider.clear(address, token, inputs)
 
     def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | None] | None:
         """See `provider.Recalls`, by present addresses; None for a provider that cannot."""

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from declarative.apply.again import Lack, lacking
+from declarative.apply.begun import clear, is_node
 from declarative.apply.execute import Tools, execute
 from declarative.apply.failover import Failover
 from declarative.apply.settle import detach, release_ended, stop_ranks
@@ -64,6 +65,8 @@ def _give_up_elsewhere(actions: Sequence[Action], tools: Tools) -> None:
             zone = (action.after or {}).get("zone")
             moved = (action.backend, zone) != (intent.backend, intent.inputs.get("zone"))
         if moved:
+            if is_node(intent) and intent.address not in tools.writer.state().records:
+                clear(tools.backends, [intent])
             tools.writer.close_intent(intent, "not-done")
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from declarative.apply.backends import Backends
+from declarative.apply.begun import clear, is_node
 from declarative.apply.drift import PATIENCE
 from declarative.apply.inventory import Resolution, Seen, look, node_of_rank, poll
 from declarative.plan import effective, vanished
@@ -23,6 +24,7 @@ from declarative.state import (
     NOTICED,
     STARTED,
     Address,
+    Intent,
     RankState,
     RankStatus,
     Record,
@@ -78,6 +80,7 @@ def settle(
 ) -> State:
     """Write what `seen` found, stop gangs that have to stop, give back what ended; the new state."""
     _end(backends, writer.state(), seen)
+    clear(backends, [r.intent for r in seen.resolutions if _is_over(r, now())])
     recover(writer, seen, now())
     before = writer.state()
     inventory = seen.inventory
@@ -138,6 +141,17 @@ def recover(writer: Writer, seen: Seen, now: float) -> None:
             writer.close_intent(resolution.intent, "not-done")
 
 
+def _is_over(resolution: Resolution, now: float) -> bool:
+    """Whether a create of a node made nothing, and will make nothing any more."""
+    intent = resolution.intent
+    there = resolution.record or resolution.gone
+    return is_node(intent) and not there and _is_old(intent, now)
+
+
+def _is_old(intent: Intent, now: float) -> bool:
+    return intent.begun_at is not None and now - intent.begun_at > LONGEST_CALL
+
+
 def _may_come(writer: Writer, resolution: Resolution, now: float) -> bool:
     """Whether a create that is not there may still be: its caller died, its request may be under way.
 
@@ -145,7 +159,7 @@ def _may_come(writer: Writer, resolution: Resolution, now: float) -> bool:
     by a later look when nobody wants it any more. No request is under way for `LONGEST_CALL`.
     """
     intent = resolution.intent
-    if intent.begun_at is not None and now - intent.begun_at > LONGEST_CALL:
+    if _is_old(intent, now):
         return False
     if intent.op != "create" or intent.address.kind != "rank":
         return intent.op == "create"

@@ -154,8 +154,10 @@ class Run:
             raise failed("declined", f"{self.doing} was declined: nothing was done")
 
     def _carry_out(self, plan: Plan, writer: Writer) -> int:
-        from declarative.apply import lacking
+        from declarative.apply import clear, lacking, unwanted
 
+        state = writer.state()
+        clear(self.session.backends(self.desired, state), unwanted(plan, state))
         results: tuple[ActionResult, ...] = ()
         interrupted = False
         if plan.actions:

@@ -10,7 +10,14 @@ from dataclasses import replace
 
 import pytest
 
-from declarative.provider import Checks, PermanentError, ProviderError, Recalls, TransientError
+from declarative.provider import (
+    Checks,
+    Clears,
+    PermanentError,
+    ProviderError,
+    Recalls,
+    TransientError,
+)
 from declarative.state import Address, NodeState, Record
 from providers.testing.place import Base, Place, launch
 
@@ -218,6 +225,18 @@ class Things(Base):
             wanted[Address("volume", "data-0")] = self.volume_inputs
         assert list(provider.check(wanted)) == []
         assert provider.inventory() == ()
+
+    def test_what_is_cleared_was_cut_short(self, place: Place) -> None:
+        """What was made stays, and what it needs. Where nothing was made, there is nothing to say."""
+        provider = place.provider
+        if not isinstance(provider, Clears):
+            pytest.skip("a create of this provider makes no more than the thing")
+        made = place.node("gpu-0")
+        for name in ("gpu-0", "gpu-1", "gpu-1"):
+            other = replace(made, address=Address("node", name), outputs={})
+            provider.clear(other.address, place.token(other), other.inputs)
+        assert [thing.address for thing in provider.inventory()] == [made.address]
+        assert place.node("gpu-1").outputs["id"] != made.outputs["id"]
 
     # ---------------------------------------------------------------------------------- readiness
 

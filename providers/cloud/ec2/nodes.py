@@ -207,6 +207,12 @@ class Nodes:
             for region, made in there:
                 self._end(region, made, have.address)
 
+    def clear(self, inputs: Mapping[str, Any]) -> None:
+        """See `provider.Clears`: the key pair and the placement group, if nothing else is there."""
+        region = self._account.region(inputs.get("region"))
+        with self._changing(region, ending=True), self._groups.changing(inputs, ends=True):
+            self._keys.left(region)
+
     def _end(self, region: Region, made: str, address: Address) -> None:
         try:
             region.ask("TerminateInstances", str(address), InstanceId=[made])

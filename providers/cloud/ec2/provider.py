@@ -56,6 +56,10 @@ class Ec2(Cloud):
             *self._held.things(volumes, (i.id for i in instances)),
         )
 
+    def clear(self, address: Address, token: str, inputs: Mapping[str, Any]) -> None:
+        """See `provider.Clears`."""
+        self._instances.clear(inputs)
+
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
         """See `provider.Checks`."""
         return ahead.faults(self._account, self._instances, self._disks, wanted)
