@@ -178,7 +178,7 @@ class Cloud:
 
     def _unreserved(self, address: Address) -> PermanentError:
         summary = f"{address}: the driver `{self._config.driver}` has no capacity reservations"
-        hint = "remove the fleet's `reservation`, or name a backend of EC2 under `backends`"
+        hint = "remove the fleet's `reservation`, or name a backend of EC2, GCE or Azure under `backends`"
         return PermanentError(PermanentKind.INVALID, summary, about="reservation", hint=hint)
 
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -3,6 +3,8 @@
 Written from Microsoft's reference of the API, not measured on it. What it is strict about: a resource is
 there as soon as it was put and done a look later, what is used by another cannot go, `If-None-Match` is
 heeded, a page has few things, ids come back in another case, a request without the login's token is refused.
+Machines of a proximity placement group are in one zone; those of a capacity reservation group are of a type
+and in a zone of it, and in no proximity placement group.
 """
 
 from __future__ import annotations
@@ -108,6 +110,15 @@ class Azure:
             return error(401, "AuthenticationFailed")
         return self._asked(asked)
 
+    def reserve(self, name: str, kind: str, zones: tuple[str, ...] = ("1",), location: str = REGION) -> None:
+        """Have a capacity reservation group, with something reserved in it."""
+        self.things[f"microsoft.compute/capacityreservationgroups/{name.lower()}"] = {
+            "name": name,
+            "location": location,
+            "properties": {"provisioningState": "Succeeded"},
+            "reserved": [{"name": f"{name}-1", "sku": {"name": kind, "capacity": 1}, "zones": list(zones)}],
+        }
+
     def _asked(self, asked: Asked) -> Answer:
         if asked.path == f"{BELOW}/providers/Microsoft.Compute/skus":
             return 200, {"value": self.skus}
@@ -126,6 +137,8 @@ class Azure:
         thing = self.things.get(key)
         if last == "default":
             return self._tags(thing, asked)
+        if last == "capacityreservations" and thing is not None:
+            return 200, {"value": thing["reserved"]}
         if asked.method == "PUT":
             return self._put(key, kind, asked)
         if thing is None:
@@ -156,6 +169,9 @@ class Azure:
             return error(412, "PreconditionFailed", "The resource exists.")
         if kind == "virtualmachines" and self.sold_out and not self.sold_out.startswith("later:"):
             return error(409, self.sold_out, "The requested size is not available in the location")
+        wrong = self._misplaced(asked.body) if kind == "virtualmachines" else None
+        if wrong:
+            return wrong
         self.count += 1
         thing = {
             "id": asked.path.replace(GROUP.lower(), GROUP.upper()),
@@ -170,6 +186,32 @@ class Azure:
         self.things[key] = thing
         getattr(self, f"_made_{kind}", lambda *_: None)(thing, name)
         return 201 if have is None else 200, thing
+
+    def _misplaced(self, body: dict[str, Any]) -> Answer | None:
+        """Why a machine cannot be where it is asked for."""
+        inner, zones = body["properties"], body.get("zones") or []
+        near = (inner.get("proximityPlacementGroup") or {}).get("id")
+        taken = ((inner.get("capacityReservation") or {}).get("capacityReservationGroup") or {}).get("id")
+        if near and _key(near) not in self.things:
+            return error(400, "InvalidResourceReference", f"Resource {near} was not found.")
+        if near and any(m.get("zones", []) != zones for m in self.near(_key(near))):
+            return error(409, "OverconstrainedZonalAllocationRequest", "Allocation failed.")
+        if near and taken:
+            return error(400, "BadRequest", "A capacity reservation has no proximity placement group.")
+        if taken and taken.lower().startswith(BELOW.lower()):
+            found = self.things.get(_key(taken))
+            kind = inner["hardwareProfile"]["vmSize"]
+            if not found or not any(
+                (r["sku"]["name"], r["zones"]) == (kind, zones) for r in found["reserved"]
+            ):
+                return error(409, "BadRequest", f"There is no reservation of {kind} in {taken}.")
+        return None
+
+    def near(self, key: str) -> list[dict[str, Any]]:
+        """The machines of a proximity placement group."""
+        machines = [t for k, t in self.things.items() if k.split("/")[1] == "virtualmachines"]
+        group = "proximityPlacementGroup"
+        return [m for m in machines if _key((m["properties"].get(group) or {}).get("id")) == key]
 
     def _made_virtualmachines(self, thing: dict[str, Any], name: str) -> None:
         inner = thing["properties"]
@@ -202,10 +244,12 @@ class Azure:
         thing["properties"]["ipAddress"] = f"198.51.100.{self.count}"
 
     def _at(self, resource: str) -> Any:
-        return self.things[re.sub(r".*/providers/", "", resource.lower())]
+        return self.things[_key(resource)]
 
     def _delete(self, key: str, kind: str, thing: dict[str, Any]) -> Answer:
         inner = thing["properties"]
+        if kind == "proximityplacementgroups" and self.near(key):
+            return error(409, "OperationNotAllowed", "Proximity placement group has virtual machines.")
         if kind == "disks" and thing.get("managedBy"):
             return error(409, "OperationNotAllowed", "Disk is attached to VM.")
         if kind == "networkinterfaces" and inner.get("virtualMachine"):
@@ -245,3 +289,8 @@ class Azure:
             disk.pop("managedBy", None)
             disks[:] = [d for d in disks if d["managedDisk"]["id"].lower() != one["diskId"].lower()]
         return 202, None
+
+
+def _key(resource: object) -> str:
+    """Where a thing of this id is kept."""
+    return re.sub(r".*/providers/", "", str(resource).lower())

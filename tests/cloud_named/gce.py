@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from declarative.provider import Config
+from tests.cloud_named.gce_placed import Placed, in_policy
 from tests.cloud_named.web import Answer, Asked
 
 PROJECT = "project_name".replace("_", "-")
@@ -84,6 +85,9 @@ class Gce:
         self.count = 0
         self.exhausted: set[str] = set()
         """Zones without capacity."""
+        self.offering = {ZONE}
+        """Zones with the types that were recorded for one."""
+        self.placed = Placed(PROJECT)
 
     def __call__(self, asked: Asked) -> Answer:
         if asked.path == "/token":
@@ -93,6 +97,8 @@ class Gce:
             )
         if asked.headers.get("Authorization") != "Bearer ya29.t":
             return error(401, "authError")
+        if asked.path.endswith("/aggregated/reservations"):
+            return self._reserved(asked.path.split("/")[4], asked)
         return self._asked(asked) if asked.path.startswith(ROOT) else error(404, "notFound")
 
     def _asked(self, asked: Asked) -> Answer:
@@ -101,9 +107,10 @@ class Gce:
             return 200, self._offered(words)
         if words[0] == "aggregated":
             return self._listed(words[1], asked)
-        _, zone, kind, *rest = words
-        if kind == "operations":
-            return self._operation(rest[0])
+        scope, zone, kind, *rest = words
+        if scope == "regions" or kind == "operations":
+            done = kind == "operations"
+            return self._operation(rest[0], f"{scope}/{zone}") if done else self._policy(zone, rest, asked)
         if not rest:
             return self._insert(zone, kind, asked.body)
         key = f"{zone}/{rest[0]}"
@@ -118,11 +125,11 @@ class Gce:
         return found
 
     def _offered(self, words: list[str]) -> Any:
-        """As it was recorded, for one zone; the others have nothing."""
+        """As it was recorded for one zone; most of the others have nothing."""
         if words == ["zones"]:
             return recorded("zones")
         types = recorded("zones_us-central1-a_machineTypes")
-        return types if words[1] == ZONE else {"kind": types["kind"]}
+        return types if words[1] in self.offering else {"kind": types["kind"]}
 
     def _url(self, zone: str, kind: str, name: str) -> str:
         return f"https://www.googleapis.com/compute/v1/projects/{PROJECT}/zones/{zone}/{kind}/{name}"
@@ -143,12 +150,35 @@ class Gce:
         more = {"nextPageToken": str(start + PAGE)} if start + PAGE < len(found) else {}
         return 200, {"kind": f"compute#{kind}AggregatedList", "items": items, **more}
 
-    def _done(self, zone: str, failed: tuple[str, str] | None = None, status: int = 200) -> Answer:
+    def _reserved(self, project: str, asked: Asked) -> Answer:
+        if project not in self.placed.reservations and project != PROJECT:
+            return error(403, "forbidden", "Required 'compute.reservations.list' permission")
+        mine = re.search(r'name="([^"]*)"', asked.params["filter"])
+        items: dict[str, Any] = {"zones/europe-west1-b": {"warning": {"code": "NO_RESULTS_ON_PAGE"}}}
+        for found in self.placed.reservations.get(project, ()):
+            if mine and found["name"] == mine[1]:
+                scope = found["zone"].partition("/zones/")[2]
+                items.setdefault(f"zones/{scope}", {"reservations": []})["reservations"].append(found)
+        return 200, {"kind": "compute#reservationAggregatedList", "items": items}
+
+    def _policy(self, region: str, rest: list[str], asked: Asked) -> Answer:
+        name = "".join(rest)
+        found = self.placed.policies.get(f"{region}/{name}")
+        if asked.method != "POST" and found is None:
+            return error(404, "notFound", f"The resource '{self.placed.url(region, name)}' was not found")
+        if asked.method == "GET":
+            return 200, found
+        used = in_policy(list(self.things["instances"].values()), name)
+        code, refused = self.placed.change(asked.method, region, name, asked.body, used)
+        return error(refused[0], code, refused[1]) if refused else self._done(f"regions/{region}")
+
+    def _done(self, where: str, failed: tuple[str, str] | None = None, status: int = 200) -> Answer:
+        """An operation, in a zone or in `regions/…`."""
         self.count += 1
         found: dict[str, Any] = {
             "kind": "compute#operation",
             "name": f"operation-{self.count}",
-            "zone": zone,
+            "zone": where,
             "status": "PENDING",
         }
         ended = {**found, "status": "DONE"}
@@ -157,8 +187,11 @@ class Gce:
         self.operations[found["name"]] = ended
         return status, found
 
-    def _operation(self, name: str) -> Answer:
-        return 200, self.operations[name]
+    def _operation(self, name: str, where: str) -> Answer:
+        found = self.operations[name]
+        # It is known in its own place alone.
+        mine = where in (found["zone"], f"zones/{found['zone']}")
+        return (200, found) if mine else error(404, "notFound", f"operation {name}")
 
     def _insert(self, zone: str, kind: str, body: dict[str, Any]) -> Answer:
         key = f"{zone}/{body['name']}"
@@ -170,6 +203,10 @@ class Gce:
             return error(409, "alreadyExists", f"The resource '{key}' already exists")
         if kind == "instances" and zone in self.exhausted:
             return self._done(zone, ("ZONE_RESOURCE_POOL_EXHAUSTED", f"The zone '{zone}' has none"))
+        refused = kind == "instances" and self.placed.refused(zone, body, list(self.things[kind].values()))
+        if refused:
+            code, text, status = refused
+            return error(status, code, text) if status else self._done(zone, (code, text))
         self.count += 1
         thing = {
             "kind": f"compute#{kind[:-1]}",
@@ -183,9 +220,11 @@ class Gce:
         if kind == "disks":
             thing |= {"status": "READY", "sizeGb": body["sizeGb"], "type": body["type"]}
         else:
-            network = {"networkIP": f"10.0.0.{self.count}"}
+            network: dict[str, Any] = {"networkIP": f"10.0.0.{self.count}"}
             if body["networkInterfaces"][0].get("accessConfigs"):
-                network["accessConfigs"] = [{"natIP": f"192.0.2.{self.count}"}]  # type: ignore[assignment]
+                network["accessConfigs"] = [{"natIP": f"192.0.2.{self.count}"}]
+            kept = {k: v for k, v in body.items() if k in ("resourcePolicies", "reservationAffinity")}
+            thing |= kept
             thing |= {
                 "status": "RUNNING",
                 "machineType": body["machineType"],

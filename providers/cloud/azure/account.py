@@ -19,9 +19,11 @@ from providers.cloud.scrub import Scrub
 
 ENDPOINT = "https://management.azure.com"
 LOGIN = "https://login.microsoftonline.com"
+COMPUTE = "2024-07-01"
+"""Since 2024-03-01 disks come and go without a write of the whole machine, and `If-None-Match` is heeded."""
 NEEDED = ("tenant_id", "subscription_id", "key", "secret")
 OPTIONS: Mapping[str, type | tuple[type, ...]] = dict.fromkeys(
-    ("resource_group", "login_endpoint", "login_resource", "disk_type", "admin_user"), str
+    ("resource_group", "login_endpoint", "login_resource", "disk_type", "admin_user", "placement_group"), str
 ) | {"disk_size": int}
 ARCHITECTURES = {"x86_64": "x64", "arm64": "Arm64"}
 """And what Azure calls them."""

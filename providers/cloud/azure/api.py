@@ -14,13 +14,13 @@ from declarative.state import Address
 from providers.cloud import marks
 from providers.cloud.account import look_up, pauses
 from providers.cloud.azure import answers
-from providers.cloud.azure.account import Account
+from providers.cloud.azure.account import COMPUTE, Account
 from providers.cloud.azure.bodies import TYPE, address_body, disk_body, interface_body, machine_body, public
-from providers.cloud.named import Disk, Machine, Told, Wanted
+from providers.cloud.azure.proximity import Proximity
+from providers.cloud.azure.reservations import Reservations
+from providers.cloud.named import Disk, Machine, Reserved, Told, Wanted
 from providers.cloud.rest import missing
 
-COMPUTE = "2024-07-01"
-"""Since 2024-03-01 disks come and go without a write of the whole machine, and `If-None-Match` is heeded."""
 DISKS = "2023-10-02"
 NETWORK = "2023-11-01"
 TAGS = "2021-04-01"
@@ -45,6 +45,12 @@ class Api:
 
     def __init__(self, account: Account) -> None:
         self._account = account
+        self._reservations = Reservations(account)
+        self.sites = Proximity(account, self.machines)
+
+    def reserved(self, inputs: Mapping[str, Any]) -> Reserved:
+        """See `named.Api`."""
+        return self._reservations.asked(inputs)
 
     def machine_id(self, name: str, inputs: Mapping[str, Any]) -> str:
         """See `named.Api`."""

@@ -9,6 +9,7 @@ from typing import Any
 from declarative.provider import PermanentError, PermanentKind
 from declarative.spec.clouds import ANYWHERE, Reach
 from providers.cloud.azure.account import Account, number_of
+from providers.cloud.azure.proximity import path_of
 from providers.cloud.named import Told, Wanted
 
 ADMIN = "azureuser"
@@ -120,6 +121,10 @@ def machine_body(account: Account, wanted: Wanted, told: Told, interface: str) -
         cap = wanted.inputs.get("max_price")
         price = {"maxPrice": -1 if cap is None else round(float(cap), 5)}
         inner |= {"priority": "Spot", "evictionPolicy": "Delete", "billingProfile": price}
+    if wanted.group:
+        inner["proximityPlacementGroup"] = {"id": path_of(account, wanted.group)}
+    if wanted.reserved:
+        inner |= wanted.reserved.body
     return {
         "location": wanted.inputs.get("region"),
         "tags": dict(wanted.tags),

@@ -17,9 +17,10 @@ class Azure(Named):
 
     Credentials: `tenant_id`, `subscription_id`, `key` (the application's id) and `secret`. Options:
     `resource_group`, which is there already; `disk_type` and `disk_size` (GB) of the machine's own disk;
-    `admin_user`, a name that Azure wants; `architecture` of the image; `login_endpoint` and `login_resource`
-    of another Azure than the public one, beside the backend's `endpoint`; and those of all clouds. Zones are
-    written `eastus-1`, and `network.subnets` maps a zone or a region to `network/subnet`.
+    `placement_group`, a proximity placement group that is there, for all fleets with `placement: cluster`, or
+    `off` for none; `admin_user`, a name that Azure wants; `architecture` of the image; `login_endpoint` and
+    `login_resource` of another Azure than the public one, beside the backend's `endpoint`; and those of all
+    clouds. Zones are written `eastus-1`, and `network.subnets` maps a zone or a region to `network/subnet`.
     """
 
     def __init__(self, config: Config) -> None:

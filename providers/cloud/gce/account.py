@@ -18,9 +18,9 @@ from providers.cloud.rest import Form, Rest, Tokens, link
 from providers.cloud.scrub import Scrub
 
 ENDPOINT = "https://compute.googleapis.com"
-OPTIONS: Mapping[str, type | tuple[type, ...]] = dict.fromkeys(("project", "network", "disk_type"), str) | {
-    "disk_size": int
-}
+OPTIONS: Mapping[str, type | tuple[type, ...]] = dict.fromkeys(
+    ("project", "network", "disk_type", "placement_group"), str
+) | {"disk_size": int}
 
 
 class Account(account.Account):

@@ -7,7 +7,7 @@ from typing import Any
 
 from providers.cloud.faults import by_status, fault
 from providers.cloud.gce import labels
-from providers.cloud.gce.codes import CODES, first, hint
+from providers.cloud.gce.codes import first, hint, kind_of
 from providers.cloud.named import Device, Disk, Machine, Phase
 from providers.cloud.rest import strange
 
@@ -40,11 +40,11 @@ def tail(url: object) -> str:
     return str(url or "").rpartition("/")[2]
 
 
-def place(url: object) -> str:
-    """`project/zone/name` of a URL or a part of one: `…/projects/p/zones/z/disks/d`."""
+def place(url: object, scope: str = "zones") -> str:
+    """`project/zone/name` of a URL or a part of one: `…/projects/p/zones/z/disks/d`. So of `regions`."""
     words = str(url or "").split("/")
     try:
-        return f"{words[words.index('projects') + 1]}/{words[words.index('zones') + 1]}/{words[-1]}"
+        return f"{words[words.index('projects') + 1]}/{words[words.index(scope) + 1]}/{words[-1]}"
     except (ValueError, IndexError):
         return ""
 
@@ -127,7 +127,7 @@ def done(what: str, found: Mapping[str, Any], about: str | None) -> bool:
     if found.get("error"):
         error = found["error"] if isinstance(found["error"], dict) else {}
         code, message = first(error)
-        kind = CODES.get(code)
+        kind = kind_of(code, message)
         if kind is None:
             kind = by_status(int(found.get("httpErrorStatusCode") or 500))
         raise fault(kind, f"{what}: {code}: {message}"[:400], about=about, hint=hint(code))

@@ -13,7 +13,9 @@ from providers.cloud.account import look_up, pauses
 from providers.cloud.gce import answers, labels
 from providers.cloud.gce.account import Account
 from providers.cloud.gce.bodies import TYPE, disk_body, instance_body
-from providers.cloud.named import Disk, Machine, Phase, Told, Wanted
+from providers.cloud.gce.policies import Policies
+from providers.cloud.gce.reservations import Reservations
+from providers.cloud.named import Disk, Machine, Phase, Reserved, Told, Wanted
 from providers.cloud.rest import missing, pages
 
 PAGE = 500
@@ -32,6 +34,12 @@ class Api:
 
     def __init__(self, account: Account) -> None:
         self._account = account
+        self._reservations = Reservations(account)
+        self.sites = Policies(account, self._do, self.machines)
+
+    def reserved(self, inputs: Mapping[str, Any]) -> Reserved:
+        """See `named.Api`."""
+        return self._reservations.asked(inputs, self._account.zone(inputs))
 
     def machine_id(self, name: str, inputs: Mapping[str, Any]) -> str:
         """See `named.Api`."""
@@ -68,12 +76,12 @@ class Api:
         return missing(partial(self._account.ask, f"look at {_name(made)}", "GET", _path(kind, made)))
 
     def _do(self, what: str, method: str, path: str, about: str | None = None, **more: Any) -> None:
-        """Ask for a change below a zone, and see it through to its end."""
+        """Ask for a change below a zone or a region, and see it through to its end."""
         found = self._account.ask(what, method, path, about=about, **more)
         if answers.done(what, found, about):
             return
-        zone = "/".join(path.split("/")[:3])
-        look = partial(self._account.ask, what, "GET", f"{zone}/operations/{found.get('name')}")
+        where = "/".join(path.split("/")[:3])
+        look = partial(self._account.ask, what, "GET", f"{where}/operations/{found.get('name')}")
         for _ in pauses(f"{what} takes its time", about or path):
             if answers.done(what, look_up(look), about):
                 return

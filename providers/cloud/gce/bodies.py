@@ -11,6 +11,7 @@ from declarative.state import Address
 from providers.cloud import marks
 from providers.cloud.gce import labels
 from providers.cloud.gce.account import Account
+from providers.cloud.gce.policies import path_of
 from providers.cloud.named import Told, Wanted
 
 TYPE = "pd-balanced"
@@ -24,6 +25,9 @@ def instance_body(account: Account, wanted: Wanted, told: Told) -> dict[str, Any
     mine, text = labels.of_instance(wanted.tags, str(wanted.address))
     items = {labels.ITEM: text, "user-data": told.user_data, "block-project-ssh-keys": "TRUE"}
     groups = list(account.config.network.security_groups)
+    reserved = dict(wanted.reserved.body) if wanted.reserved else {}
+    scheduling = _scheduling(inputs, bool(accelerators), grouped=bool(wanted.group))
+    scheduling |= reserved.pop("scheduling", {})
     return {
         "name": name,
         "description": str(wanted.address),
@@ -34,7 +38,9 @@ def instance_body(account: Account, wanted: Wanted, told: Told) -> dict[str, Any
         "networkInterfaces": [_network(account, zone, inputs)],
         **({"tags": {"items": groups}} if groups else {}),
         **({"guestAccelerators": accelerators} if accelerators else {}),
-        "scheduling": _scheduling(inputs, bool(accelerators)),
+        "scheduling": scheduling,
+        **({"resourcePolicies": [f"projects/{path_of(wanted.group)}"]} if wanted.group else {}),
+        **reserved,
     }
 
 
@@ -91,12 +97,14 @@ def _network(account: Account, zone: str, inputs: Mapping[str, Any]) -> dict[str
     return found
 
 
-def _scheduling(inputs: Mapping[str, Any], accelerators: bool) -> dict[str, Any]:
-    """With GPUs it cannot be moved while its host is mended. A spot instance that is taken away is gone."""
+def _scheduling(inputs: Mapping[str, Any], accelerators: bool, *, grouped: bool) -> dict[str, Any]:
+    """With GPUs, and close to others, it cannot be moved while its host is mended. A spot instance that is
+    taken away is gone.
+    """
     gpus = (inputs.get("resources") or {}).get("gpus")
     spot = bool(inputs.get("spot"))
     found: dict[str, Any] = {"automaticRestart": not spot}
-    if gpus or accelerators or spot:
+    if gpus or accelerators or spot or grouped:
         found["onHostMaintenance"] = "TERMINATE"
     if spot:
         found |= {"provisioningModel": "SPOT", "instanceTerminationAction": "DELETE"}

@@ -6,6 +6,7 @@ right that is missing.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,6 +54,18 @@ _CODES: Mapping[Kind, str] = {
 }
 CODES: Mapping[str, Kind] = {code: kind for kind, codes in _CODES.items() for code in codes.split()}
 
+_TEXTS: tuple[tuple[re.Pattern[str], Kind], ...] = (
+    (
+        re.compile(r"reservation .*does not have (available resources|sufficient capacity)"),
+        PermanentKind.NO_CAPACITY,
+    ),
+    (re.compile(r"reservation to be in READY state"), PermanentKind.NO_CAPACITY),
+    (re.compile(r"No available resources in specified reservations"), PermanentKind.INVALID),
+    (re.compile(r"[Rr]eservations? .*do(es)? not exist"), PermanentKind.NOT_FOUND),
+    (re.compile(r"[Cc]ould not find the given reservation"), PermanentKind.NOT_FOUND),
+)
+"""What is said of reservations has the code of any condition (`CONDITION_NOT_MET`), which is waited for."""
+
 _HINTS: Mapping[str, str] = {
     "accessNotConfigured": "enable the Compute Engine API for the project",
     "billingNotEnabled": "connect the project with a billing account",
@@ -62,6 +75,12 @@ _HINTS: Mapping[str, str] = {
     "invalid_grant": "is the key still one of the service account's, and this machine's clock right?",
     "PERMISSIONS_ERROR": "give the service account the role Service Account User on the project",
 }
+
+
+def kind_of(code: str, message: str) -> Kind | None:
+    """What an error means; None if nobody knows."""
+    found = (kind for pattern, kind in _TEXTS if pattern.search(message))
+    return next(found, CODES.get(code))
 
 
 def said(answer: Answer) -> Said | None:
@@ -78,7 +97,8 @@ def said(answer: Answer) -> Said | None:
         return None
     code, message = first(error)
     # `required` is also what a field is called that was left out.
-    kind = PermanentKind.INVALID if code == "required" and answer.status == 400 else CODES.get(code)
+    required = code == "required" and answer.status == 400
+    kind = PermanentKind.INVALID if required else kind_of(code, message)
     return Said(kind=kind, text=f"{code}: {message}" if code else message, hint=_HINTS.get(code))
 
 

@@ -16,8 +16,10 @@ class Gce(Named):
     """One project of GCE. No secret is read before something has to be asked.
 
     Credentials: see `login`. Options: `project` (else that of the key), `network` (its name, where no subnets
-    are named), `disk_type` and `disk_size` (GB) of the boot disk, `architecture` of the image, and those of
-    all clouds. `network.security_groups` are network tags here, which firewall rules go by.
+    are named), `disk_type` and `disk_size` (GB) of the boot disk, `architecture` of the image,
+    `placement_group` (a placement policy that is there, for all fleets with `placement: cluster`; `off` for
+    none), and those of all clouds. `network.security_groups` are network tags here, which firewall rules go
+    by.
     """
 
     def __init__(self, config: Config) -> None:

@@ -3,7 +3,7 @@ meets what the first try made. What such clouds have in common stands here; each
 asked.
 """
 
-from providers.cloud.named.api import Api, Device, Disk, Machine, Phase, Told, Wanted
+from providers.cloud.named.api import Api, Device, Disk, Machine, Phase, Reserved, Told, Wanted
 from providers.cloud.named.provider import Named
 
-__all__ = ["Api", "Device", "Disk", "Machine", "Named", "Phase", "Told", "Wanted"]
+__all__ = ["Api", "Device", "Disk", "Machine", "Named", "Phase", "Reserved", "Told", "Wanted"]

@@ -73,13 +73,30 @@ class Disk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reserved:
+    """What a machine takes of a reservation."""
+
+    body: Mapping[str, Any]
+    """What stands in the request of it, for the `Api` alone."""
+    group: str = ""
+    """The id of the placement group that goes with it."""
+    grouped: bool = False
+    """Whether a machine of it can be in another placement group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What is to be made: under which id, for which address, from what, and with which tags."""
+    """What is to be made: under which id, for which address, from what, and with which tags.
+
+    Of a machine besides: the id of its placement group, empty for none, and the reservation that it is of.
+    """
 
     id: str
     address: Address
     inputs: Mapping[str, Any]
     tags: Mapping[str, str]
+    group: str = ""
+    reserved: Reserved | None = None
 
     @property
     def name(self) -> str:
@@ -95,6 +112,36 @@ class Told:
     login: str
 
 
+class Sites(Protocol):
+    """The placement groups of an account, by their ids."""
+
+    @property
+    def called(self) -> str:
+        """What the cloud calls one."""
+
+    @property
+    def most(self) -> int | None:
+        """Machines that one takes; None if nobody says."""
+
+    def takes(self, inputs: Mapping[str, Any]) -> bool:
+        """Whether a machine of the type can be in one."""
+
+    def id_of(self, name: str, inputs: Mapping[str, Any]) -> str:
+        """The id of one by its name, or by what else people call it; `PermanentError` if nothing is."""
+
+    def tags(self, made: str) -> Mapping[str, str] | None:
+        """What one says of itself; None if there is none."""
+
+    def make(self, made: str, inputs: Mapping[str, Any], tags: Mapping[str, str]) -> None:
+        """Make it, where `inputs` put its machines; `CONFLICT` if there is one."""
+
+    def used(self, made: str) -> bool:
+        """Whether a machine of the owner's is in it that does not end."""
+
+    def remove(self, made: str) -> None:
+        """Remove it; BUSY while a machine is in it, nothing to do where it is not there."""
+
+
 class Api(Protocol):
     """One account of a cloud. Faults are the port's.
 
@@ -106,6 +153,15 @@ class Api(Protocol):
 
     disk_type: str
     called: str
+
+    @property
+    def sites(self) -> Sites:
+        """Its placement groups."""
+
+    def reserved(self, inputs: Mapping[str, Any]) -> Reserved:
+        """What a machine takes of the reservation that `inputs` name; `PermanentError` if there is none such,
+        `NO_CAPACITY` if it is not for this machine, here.
+        """
 
     def machine_id(self, name: str, inputs: Mapping[str, Any]) -> str:
         """The id that a machine of that name has, where `inputs` put it; `PermanentError` if they do not."""

@@ -25,10 +25,11 @@ from providers.cloud.classes import Kind
 from providers.cloud.faults import fault
 from providers.cloud.hosts import Seen
 from providers.cloud.keys import Keys
-from providers.cloud.named.api import Api, Machine, Phase, Told, Wanted, name_of
+from providers.cloud.named.api import Api, Machine, Phase, Reserved, Told, Wanted, name_of
+from providers.cloud.named.groups import Groups
 from providers.ssh.pair import Login
 
-FIXED = ("backend", "region", "zone", "instance_type", "spot", "resources")
+FIXED = ("backend", "region", "zone", "instance_type", "spot", "reservation", "resources")
 """Inputs of a node that are those of its machine: it is made anew to change them."""
 
 FINGERPRINT = f"{marks.OURS}fingerprint"
@@ -49,6 +50,7 @@ class Nodes:
         self._keys = keys
         self._api = api
         self._kinds = kinds
+        self.groups = Groups(account, api)
         self._turn = threading.Lock()
         self._compared = False
 
@@ -97,33 +99,57 @@ class Nodes:
 
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. It ends when the machine runs."""
+        with self.groups.changing(inputs):
+            return self._create(address, token, inputs)
+
+    def _create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         made = self._api.machine_id(name_of(address, token), inputs)
-        look = partial(self._api.machine, made)
-        machine = look()
+        machine = self._api.machine(made)
         if machine is None:
             try:
-                machine = self._run(address, made, token, inputs)
-            except PermanentError as error:
-                machine = look_up(look) if error.kind is PermanentKind.CONFLICT else None
-                if error.kind is not PermanentKind.CONFLICT:
-                    with suppress(ProviderError):  # what it is about was said
-                        self._api.clean(made)
-                    raise
-                if machine is None:
-                    raise TransientError(TransientKind.BUSY, error.summary, about=error.about) from None
+                machine = self._run(*self._asked(address, made, token, inputs))
+            except PermanentError:
+                with suppress(ProviderError):  # what it is about was said
+                    self._api.clean(made)
+                raise
         if not self._ours(machine) or machine.tags.get(marks.TOKEN) != token:
             summary = f"{machine.id} is there, and does not carry this state's marks"
             hint = f"somebody removed them: look at it in {self._account.CLOUD}, and delete it"
             raise PermanentError(PermanentKind.CONFLICT, summary, about=str(address), hint=hint)
         return outputs(self._running(machine))
 
-    def _run(self, address: Address, made: str, token: str, inputs: Mapping[str, Any]) -> Machine:
+    def _asked(
+        self, address: Address, made: str, token: str, inputs: Mapping[str, Any]
+    ) -> tuple[Wanted, Told]:
+        """What the machine is made from. What it needs besides is there then."""
         login, key = self._login(), self._keys.host_key(token)
         user = self._account.config.ssh_user or begin.USER
         mine = tags_of(self._account, address, token, inputs)
         tags = {**mine, marks.HOST_KEY: key.public, marks.USER: user, FINGERPRINT: login.fingerprint}
         told = Told(user_data=begin.user_data(user, login.public, key), login=login.public)
-        return self._api.run(Wanted(id=made, address=address, inputs=inputs, tags=tags), told)
+        reserved = self.reserved(inputs)
+        group = self.groups.of_node(inputs, reserved)
+        return Wanted(
+            id=made, address=address, inputs=inputs, tags=tags, group=group, reserved=reserved
+        ), told
+
+    def _run(self, wanted: Wanted, told: Told) -> Machine:
+        """The machine, made now or by another try."""
+        try:
+            return self._api.run(wanted, told)
+        except PermanentError as error:
+            there = None
+            if error.kind is PermanentKind.CONFLICT:
+                there = look_up(partial(self._api.machine, wanted.id))
+            elif not self.groups.went(error, wanted.group, wanted.inputs):
+                raise
+            if there is None:
+                raise TransientError(TransientKind.BUSY, error.summary, about=error.about) from None
+            return there
+
+    def reserved(self, inputs: Mapping[str, Any]) -> Reserved | None:
+        """What a node takes of its reservation; `PermanentError` if it cannot."""
+        return self._api.reserved(inputs) if inputs.get("reservation") else None
 
     def _login(self) -> Login:
         """The key; `PermanentError` if the nodes that there are let in another one."""
@@ -184,7 +210,13 @@ class Nodes:
         return have.outputs
 
     def delete(self, have: Record) -> None:
-        """See the port. It ends when nothing of the machine is left."""
+        """See the port. It ends when nothing of the machine is left. With the last one of a cluster goes its
+        placement group: also where the machine had ended before.
+        """
+        with self.groups.changing(have.inputs, ends=True):
+            self._delete(have)
+
+    def _delete(self, have: Record) -> None:
         made = str(have.outputs.get("id") or "")
         if made:
             machine = self._of(have)
@@ -195,6 +227,13 @@ class Nodes:
             there = [m for m in self.listed() if m.tags.get(marks.ADDRESS) == str(have.address)]
         for machine in there:
             self._api.end(machine)
+
+    def clear(self, address: Address, token: str, inputs: Mapping[str, Any]) -> None:
+        """See `provider.Clears`."""
+        made = self._api.machine_id(name_of(address, token), inputs)
+        with self.groups.changing(inputs, ends=True):
+            if self._api.machine(made) is None:
+                self._api.clean(made)
 
     def _of(self, have: Record, *, untagged: bool = False) -> Machine | None:
         """The machine of a record, if it is there; one that is not ours is an error, and so is one that does

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from declarative.provider import ProviderError, Thing
@@ -17,11 +18,15 @@ from providers.cloud.named.nodes import Nodes
 from providers.cloud.named.volumes import Volumes
 from providers.cloud.provider import Cloud
 
+KIND = ("region", "zone", "instance_type", "reservation")
+"""Inputs of a node by which it is told whether it can be of its reservation."""
+
 
 class Named(Cloud):
     """One use of a cloud."""
 
     ADOPTS = True
+    RESERVES = True
 
     def __init__(self, account: Account, keys: Keys, api: Api, kinds: Mapping[str, Kind]) -> None:
         """`kinds`: what the cloud's codes mean."""
@@ -32,7 +37,19 @@ class Named(Cloud):
 
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
         """See `provider.Checks`."""
-        return [*super().check(wanted), *ahead.unfit(self._disks.seen, wanted)]
+        nodes = [inputs for address, inputs in wanted.items() if address.kind == "node"]
+        kinds = {tuple(str(inputs.get(key)) for key in KIND): inputs for inputs in nodes}
+        looks = [partial(self._machines.reserved, inputs) for _, inputs in sorted(kinds.items())]
+        return [
+            *super().check(wanted),
+            *ahead.unfit(self._disks.seen, wanted),
+            *ahead.found((), looks),
+            *self._machines.groups.unfit(nodes),
+        ]
+
+    def clear(self, address: Address, token: str, inputs: Mapping[str, Any]) -> None:
+        """See `provider.Clears`."""
+        self._machines.clear(address, token, inputs)
 
     def inventory(self) -> tuple[Thing, ...]:
         """See the port."""
