@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -18,7 +19,7 @@ from providers.cloud import account
 from providers.cloud.azure import Azure
 from tests.cli import ended, fleet
 from tests.cloud_named import azure as fake
-from tests.cloud_named.web import LOST, Asked, Web
+from tests.cloud_named.web import LOST, Asked, Web, losing
 
 ZONES = (f"{fake.REGION}-1", f"{fake.REGION}-2")
 TYPE = "Standard_D2s_v3"
@@ -198,6 +199,17 @@ def test_a_group_whose_answer_was_lost_is_found(web, cloud, there):
     create(one, node())
     assert groups(cloud) == [group(last(web))]
     assert len([a for a in web.asked if a.method == "PUT" and f"/{NEAR}s/" in a.path]) == 1
+
+
+def test_lost_answers_make_one_group_and_leave_none(web, cloud, there):
+    web.answer = losing(cloud, 1)
+    one = there()
+    with ThreadPoolExecutor(4) as pool:
+        nodes = list(pool.map(lambda i: call(lambda: create(one, node(i)), policy=PATIENT), range(6)))
+        assert {group(m) for m in machines(cloud)} == {*groups(cloud)}
+        assert len(groups(cloud)) == 1
+        list(pool.map(lambda record: call(lambda: one.delete(record), policy=PATIENT), nodes))
+    assert cloud.things == {}
 
 
 @pytest.mark.parametrize("how", ["", "later:"])

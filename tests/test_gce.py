@@ -27,6 +27,7 @@ from declarative.spec.clouds import Network, Reach
 from declarative.state import TAGS, Address, NodeState, Record
 from providers.cloud import account, marks
 from providers.cloud.gce import Gce, login
+from providers.ssh.pair import make
 from providers.testing import NODE, VOLUME, Conformance, Spoilt
 from tests.cloud_named import gce as fake
 from tests.cloud_named.web import LOST, TooEarly, Web, losing
@@ -320,6 +321,17 @@ def test_a_name_that_another_has_is_not_taken_for_ours(cloud, gce):
     with pytest.raises(PermanentError, match="does not carry this state's tags"):
         gce.delete(node)
     assert cloud.things["instances"]
+
+
+def test_a_key_that_the_other_nodes_do_not_let_in_is_said_at_once(web, cloud, gce, tmp_path):
+    """It is no conflict with a node of that name."""
+    made(gce, wanted("node", "gpu-0", NODES))
+    make(tmp_path / "other")
+    options = {"ssh_config": "/dev/null", "identity_file": str(tmp_path / "other")}
+    with pytest.raises(PermanentError, match="let in another key") as caught:
+        made(Bare(fake.config(web.url, tmp_path, options=options)), wanted("node", "gpu-1", NODES))
+    assert caught.value.kind is PermanentKind.CONFLICT
+    assert len(cloud.things["instances"]) == 1
 
 
 @pytest.mark.parametrize("change", ["unreachable", "loop", "strange", "page"])

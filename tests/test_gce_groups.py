@@ -21,7 +21,7 @@ from providers.cloud import account
 from providers.cloud.gce import Gce
 from tests.cli import ended, fleet
 from tests.cloud_named import gce as fake
-from tests.cloud_named.web import LOST, Asked, Web
+from tests.cloud_named.web import LOST, Asked, Web, losing
 
 ZONES = (f"{fake.REGION}-a", f"{fake.REGION}-b")
 TYPE = "a2-highgpu-1g"
@@ -194,6 +194,32 @@ def test_anothers_policy_is_neither_used_nor_deleted(web, cloud, there):
     assert policies(cloud) == [name]
 
 
+def test_a_fault_of_a_node_is_none_of_its_policy(cloud, there):
+    """Which is there, whatever is written on it by now."""
+    one = there()
+    create(one, node(0))
+    for found in cloud.placed.policies.values():
+        found["description"] = ""
+    cloud.placed.refused = lambda *_: ("invalid", "Invalid value for field 'resource.disks'", 400)
+    with pytest.raises(PermanentError, match=r"resource\.disks"):
+        create(one, node(1))
+
+
+def test_who_may_make_no_policies_is_told_how_to_do_without(web, cloud, there):
+    def answer(asked):
+        mine = asked.path.endswith("/resourcePolicies") or "/resourcePolicies/" in asked.path
+        return fake.error(403, "forbidden") if mine else cloud(asked)
+
+    web.answer = answer
+    with pytest.raises(PermanentError) as caught:
+        create(there(), node())
+    assert caught.value.kind is PermanentKind.AUTH
+    assert "Compute Admin" in str(caught.value.hint)
+    assert "placement_group: off" in str(caught.value.hint)
+    # One that is named need not be looked at.
+    assert there(placement_group="mine").check({node().address: dict(NODES)}) == []
+
+
 def test_a_policy_whose_answer_was_lost_is_found(web, cloud, there):
     lost: list[Asked] = []
 
@@ -210,6 +236,18 @@ def test_a_policy_whose_answer_was_lost_is_found(web, cloud, there):
         create(one, node())
     create(one, node())
     assert policies(cloud) == [policy(last(web))]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_lost_answers_make_one_policy_and_leave_none(web, cloud, there, seed):
+    web.answer = losing(cloud, seed)
+    one = there()
+    with ThreadPoolExecutor(4) as pool:
+        nodes = list(pool.map(lambda i: call(lambda: create(one, node(i)), policy=PATIENT), range(6)))
+        assert len(policies(cloud)) == 1
+        assert {policy(t) for t in cloud.things["instances"].values()} == {*policies(cloud)}
+        list(pool.map(lambda record: call(lambda: one.delete(record), policy=PATIENT), nodes))
+    assert (policies(cloud), cloud.things["instances"]) == ([], {})
 
 
 def test_no_policy_is_left_where_no_node_was_made(cloud, there):
@@ -409,18 +447,9 @@ def cluster(name="gpu", **more):
 
 @pytest.mark.slow
 def test_a_cluster_from_plan_to_destroy(project, web, cloud, env):
-    project.declare(backend(web), cluster())
-    project.apply(env=env)
-    (name,) = policies(cloud)
-    assert [policy(t) for t in cloud.things["instances"].values()] == [name, name]
-    assert project.plan(env=env)["result"] == "none"
-    project.run("destroy", "--auto-approve", env=env)
-    assert (policies(cloud), cloud.things["instances"]) == ([], {})
-
-
-@pytest.mark.slow
-def test_a_cluster_that_finds_no_room_takes_its_policy_with_it(project, web, cloud, env):
-    """All of it goes to the other zone; what was made in the first one is gone."""
+    """It finds no room in the first zone when one of it is there: all of it goes to the other, and what was
+    made in the first one is gone.
+    """
     cloud.offering = set(ZONES)
     cloud.placed.reserve("few", ZONES[0], TYPE, 1)
     cloud.placed.reserve("few", ZONES[1], TYPE)

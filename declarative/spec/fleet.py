@@ -126,7 +126,10 @@ class Fleet:
     prevent_destroy: Annotated[bool, InPlace(), Doc("A plan that would delete a node is an error.")] = False
     reservation: Annotated[
         str | None,
-        Doc("A cloud's capacity reservation, whose nodes are on demand: on EC2 `cr-…`, or a group's ARN."),
+        Doc(
+            "A cloud's capacity reservation, whose nodes are on demand: on EC2 `cr-…`, or a group's ARN; on "
+            "GCE a reservation's name, on Azure a group's."
+        ),
     ] = None
     ssh_config: Annotated[
         SshConfig | None,

@@ -69,7 +69,11 @@ class Groups(ABC):
         told = {"Name": name, marks.OWNER: self._account.owner, FLEET: str(inputs.get("fleet") or "")}
         try:
             self.make(name, inputs, told)
-        except PermanentError:
+        except PermanentError as error:
+            if error.kind is PermanentKind.AUTH:
+                off = f"write `options: {{{OPTION}: {OFF}}}` to do without"
+                hint = f"{error.hint}, or {off}" if error.hint else off
+                raise PermanentError(error.kind, error.summary, about=error.about, hint=hint) from None
             # Another worker or machine was first, or an answer was lost.
             have = self.tags(name, inputs)
             if have is None:

@@ -38,7 +38,9 @@ class Groups(groups.Groups):
         """
         name = self.of(inputs)
         refused = error.kind in (PermanentKind.NOT_FOUND, PermanentKind.INVALID)
-        if not refused or not name or made != self._sites.id_of(name, inputs) or self._sites.tags(made):
+        if not refused or not name or made != self._sites.id_of(name, inputs):
+            return False
+        if self._sites.tags(made) is not None:
             return False
         self.forgotten(name)
         return True
@@ -70,7 +72,13 @@ class Groups(groups.Groups):
 
     def _absent(self, given: str, cluster: Iterable[Inputs]) -> Iterator[PermanentError]:
         for made, region in sorted({(self._sites.id_of(given, i), str(i.get("region"))) for i in cluster}):
-            if self._sites.tags(made) is None:
+            try:
+                there = self._sites.tags(made) is not None
+            except PermanentError as error:
+                if error.kind is not PermanentKind.AUTH:
+                    raise
+                continue  # who may use it need not be let look
+            if not there:
                 summary = f"there is no {self.CALLED} `{given}` in {region}"
                 hint = f"check `options.{groups.OPTION}`; without it, one is made for each fleet"
                 yield PermanentError(PermanentKind.NOT_FOUND, summary, about=groups.OPTION, hint=hint)
