@@ -255,8 +255,8 @@ RESERVED = f"{fake.BELOW}/resourceGroups/{{}}/providers/Microsoft.Compute/capaci
 def test_a_node_takes_what_is_reserved(web, cloud, there, given, group_of):
     """In no placement group."""
     cloud.reserve("H100", TYPE)
-    one = there()
-    assert one.check({node().address: {**NODES, "reservation": given}}) == []
+    assert there().check({node().address: {**NODES, "reservation": given}}) == []
+    one = there(placement_group="mine") if given == "H100" else there()
     made = create(one, node(reservation=given))
     inner = last(web)["properties"]
     assert inner["capacityReservation"] == {"capacityReservationGroup": {"id": RESERVED.format(group_of)}}

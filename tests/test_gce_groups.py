@@ -176,6 +176,9 @@ def test_a_policy_that_is_named_has_to_be_there(cloud, there):
     with pytest.raises(PermanentError, match="is no placement policy of project-name in us-central1"):
         there(placement_group="projects/p/regions/eu/resourcePolicies/mine").check(wanted)
     assert there(placement_group="off").check(wanted) == []
+    cloud.placed.reserve("h100", fake.ZONE, TYPE)
+    reserved = {node().address: {**NODES, "reservation": "h100"}}
+    assert there(placement_group="mine").check(reserved) == []
     assert there().check(wanted) == []
 
 
@@ -313,6 +316,7 @@ def test_more_nodes_than_a_policy_takes_are_said_before(there, monkeypatch):
 
 # ---------------------------------------------------------------------------------------- reserved
 
+WHOLE = f"projects/{fake.PROJECT}/reservations"
 AFFINITY = {
     "consumeReservationType": "SPECIFIC_RESERVATION",
     "key": "compute.googleapis.com/reservation-name",
@@ -325,12 +329,13 @@ AFFINITY = {
         (fake.PROJECT, "h100", "h100"),
         (fake.PROJECT, f"projects/{fake.PROJECT}/reservations/h100", "h100"),
         ("other", "projects/other/reservations/h100", "projects/other/reservations/h100"),
+        (fake.PROJECT, "h100/reservationBlocks/b-1", f"{WHOLE}/h100/reservationBlocks/b-1"),
     ],
 )
 def test_a_node_takes_what_is_reserved(web, cloud, there, project, given, value):
     """In no policy: a reservation that has none takes no machine that is in one."""
     cloud.placed.reserve("h100", fake.ZONE, TYPE, project=project)
-    one = there()
+    one = there(placement_group="mine") if given == "h100" else there()
     made = create(one, node(reservation=given))
     assert last(web)["reservationAffinity"] == {**AFFINITY, "values": [value]}
     assert policy(last(web)) is None

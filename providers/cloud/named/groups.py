@@ -27,7 +27,7 @@ class Groups(groups.Groups):
 
     def of_node(self, inputs: Inputs, reserved: Reserved | None) -> str:
         """The id of the group of a node that is about to be made, and is there; empty if it has none."""
-        if reserved and (reserved.group or not (reserved.grouped or self.given)):
+        if reserved and (reserved.group or not reserved.grouped):
             return reserved.group
         name = self.bring(inputs)
         return self._sites.id_of(name, inputs) if name else ""
@@ -49,7 +49,9 @@ class Groups(groups.Groups):
 
     def unfit(self, wanted: Iterable[Inputs]) -> Iterator[PermanentError]:
         """What keeps nodes from being in their groups, as far as that can be told before they are made."""
-        cluster = [inputs for inputs in wanted if inputs.get("placement") == Placement.CLUSTER]
+        # What is reserved has a group of its own, or none.
+        free = (inputs for inputs in wanted if not inputs.get("reservation"))
+        cluster = [inputs for inputs in free if inputs.get("placement") == Placement.CLUSTER]
         if self.given == groups.OFF:
             return
         if self.given:
