@@ -11,6 +11,7 @@ from declarative.apply.foresee import foresee
 from declarative.apply.hosts import survey
 from declarative.apply.inventory import Seen, look, node_of_rank
 from declarative.apply.launch import missing_env
+from declarative.apply.offers import known_offers
 from declarative.apply.orphans import as_record, delete_orphans, matching, protected
 from declarative.apply.run import apply
 from declarative.apply.settle import VanishedError, check_vanished, refresh, settle
@@ -42,6 +43,7 @@ __all__ = [
     "follow",
     "foresee",
     "is_over",
+    "known_offers",
     "lacking",
     "look",
     "matching",

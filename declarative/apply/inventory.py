@@ -14,11 +14,12 @@ from typing import Any
 from declarative.apply.backends import Backends
 from declarative.apply.drift import PATIENCE, Compared, Orphan, compare, orphan_drift, orphans
 from declarative.apply.hosts import host_of, host_offers, listed, silent_nodes
+from declarative.apply.offers import known_offers, unreadable
 from declarative.apply.renamed import Renamed, as_recorded, kept, record_token, to_make
 from declarative.diagnostic import Diagnostic, Severity
 from declarative.plan import Inventory
 from declarative.provider import Provider, ProviderError, Thing
-from declarative.resource import CATALOGUED, LOCAL, SSH, Host, Offer, catalog_offers, merge_offers
+from declarative.resource import LOCAL, SSH, Host, Offer
 from declarative.retry import call
 from declarative.state import (
     MADE_AS,
@@ -99,8 +100,10 @@ def look(
         if offers and state.lineage:
             _look_for_more(state, backends, {*names}, found)
     found.diagnostics += _taken_up(found.resolutions)
-    known = _offers(backends, found, offline=offline) if offers else {}
+    known: dict[str, tuple[Offer, ...]] = {}
     if offers:
+        known, notes = known_offers(backends, backends.names(), offline=offline)
+        found.diagnostics += notes
         more, notes = host_offers(
             hosts,
             state,
@@ -145,31 +148,6 @@ def _of_hosts(backends: Backends, name: str) -> bool:
     return declared is not None and declared.provider == SSH
 
 
-def _offers(backends: Backends, found: _Look, *, offline: bool) -> dict[str, tuple[Offer, ...]]:
-    """Declared and reported offers of every backend; offline those that are known without asking anybody."""
-    out: dict[str, tuple[Offer, ...]] = {}
-    for name in backends.names():
-        backend = backends.declared.get(name)
-        declared = catalog_offers(backend) if backend else ()
-        reported: tuple[Offer, ...] = ()
-        if backend and backend.provider == SSH:
-            continue  # it launches nothing
-        if not offline or (backend.provider if backend else LOCAL) in CATALOGUED:
-            try:
-                provider = backends.get(name)
-            except ProviderError as error:
-                # What is declared cannot be launched either.
-                found.diagnostics.append(_unreadable(name, error))
-                out[name] = ()
-                continue
-            try:
-                reported = call(provider.offers, policy=PATIENCE)
-            except ProviderError as error:
-                found.diagnostics.append(_unreadable(name, error))
-        out[name] = merge_offers(declared, reported)
-    return out
-
-
 def _taken_up(resolutions: Iterable[Resolution]) -> list[Diagnostic]:
     """What commands that were cut short had begun, and what is known of it now; one line for each outcome."""
     outcomes: dict[str, list[str]] = {}
@@ -198,16 +176,6 @@ def _few(ids: list[str]) -> str:
     return ", ".join(ids[:MOST_NAMED]) + more
 
 
-def _unreadable(backend: str, error: ProviderError) -> Diagnostic:
-    return Diagnostic(
-        code="backend-unreadable",
-        summary=f"backend {backend} cannot be read: {error.summary}",
-        hint=error.hint or "nodes of it that do not answer count as unknown: they take no work",
-        address=f"backend/{backend}",
-        severity=Severity.WARNING,
-    )
-
-
 def _look_at(state: State, name: str, backends: Backends, found: _Look) -> None:
     """One backend: its listing, its nodes' readiness, its ranks, and its open intents."""
     nodes = [r for r in state.records.values() if (r.backend or LOCAL) == name and r.address.kind == "node"]
@@ -221,7 +189,7 @@ def _look_at(state: State, name: str, backends: Backends, found: _Look) -> None:
         _compare(state, name, things, lambda _: provider, found, recall=provider)
         _resolve(state, name, lambda _: provider, found)
     except ProviderError as error:
-        found.diagnostics.append(_unreadable(name, error))
+        found.diagnostics.append(unreadable(name, error))
         unknown = Readiness(state=NodeState.UNKNOWN, reason=error.summary)
         found.readiness.update({n.address.name: unknown for n in nodes})
     nodes = [r for r in nodes if r.address not in found.compared.gone]
@@ -231,7 +199,7 @@ def _look_at(state: State, name: str, backends: Backends, found: _Look) -> None:
         try:
             found.readiness.update(call(lambda: provider.readiness(nodes), policy=PATIENCE))
         except ProviderError as error:
-            found.diagnostics.append(_unreadable(name, error))
+            found.diagnostics.append(unreadable(name, error))
         found.ranks.update(poll(state, provider, nodes))
 
 
@@ -245,7 +213,7 @@ def _look_at_hosts(state: State, name: str, backends: Backends, found: _Look) ->
     things, faults = listed(backends, name, silent)
     recorded = {made_as(r).name for r in nodes}
     # Why a node cannot be listed, its readiness says; of what was only begun nothing else does.
-    found.diagnostics += [_unreadable(name, e) for n, e in sorted(faults.items()) if n not in recorded]
+    found.diagnostics += [unreadable(name, e) for n, e in sorted(faults.items()) if n not in recorded]
     unlisted = frozenset({*silent, *faults})
 
     def at(record: Record) -> Provider:
