@@ -361,15 +361,16 @@ env: [AWS_SECRET_ACCESS_KEY]
 """
 
 
+@pytest.mark.parametrize("command", ["plan", "offers"])
 @pytest.mark.parametrize("text", [STRANGER, CLOUD], ids=["local", "cloud"])
-def test_an_offline_plan_reads_the_project_and_nothing_else(tmp_path, text):
+def test_offline_the_project_is_read_and_nothing_else(tmp_path, text, command):
     """No socket, no process, nothing written, no file opened but the project's and Python's own."""
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "main.yaml").write_text(text)
     (folder / "run").write_text("touch owned")
     done = subprocess.run(
-        [sys.executable, "-B", "-c", WATCHED, "plan", "--offline"],
+        [sys.executable, "-B", "-c", WATCHED, command, "--offline"],
         cwd=folder,
         env=clean_env(AWS_SECRET_ACCESS_KEY="hunter2"),
         capture_output=True,
@@ -378,7 +379,7 @@ def test_an_offline_plan_reads_the_project_and_nothing_else(tmp_path, text):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "Plan: " in done.stdout
+    assert {"plan": "Plan: ", "offers": "USD/h"}[command] in done.stdout
     assert "hunter2" not in done.stdout + done.stderr
     seen = json.loads(done.stderr.rpartition("SEEN ")[2])
     assert [event for event in seen if event[0] != "open"] == []

@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "fmt": "put the files into their normal form",
     "plan": "show what apply would do",
     "explain": "why a task, a rank or a node is where it is",
+    "offers": "what could be launched, and for how much",
     "show": "what a saved plan would do",
     "apply": "do it",
     "destroy": "delete everything but what is protected",
@@ -54,6 +55,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "fleetform plan --out next.plan",
     ),
     "explain": ("fleetform explain task/train", "fleetform explain node/gpu-0 --json"),
+    "offers": (
+        "fleetform offers --gpu H100:8",
+        "fleetform offers fleet/gpu --max-price 10",
+        "fleetform offers --cpu 8.. --region us-east-1 --on-demand --json",
+    ),
     "show": ("fleetform show next.plan", "fleetform show next.plan --json"),
     "apply": (
         "fleetform apply --auto-approve --wait",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,14 @@ def _recorded(ctx: click.Context) -> list[str]:
 
 def _declared(ctx: click.Context) -> Iterator[tuple[str, int]]:
     """The tasks in the project's own files, with how many nodes they ask for."""
+    for document in _documents(ctx):
+        name, nodes = document.get("name"), document.get("nodes", 1)
+        if document.get("type") == "task" and isinstance(name, str):
+            yield name, nodes if isinstance(nodes, int) else 1
+
+
+def _documents(ctx: click.Context) -> Iterator[Mapping[str, Any]]:
+    """What stands in the project's own files."""
     from declarative.source import parse
 
     folder = _directory(ctx)
@@ -55,9 +63,7 @@ def _declared(ctx: click.Context) -> Iterator[tuple[str, int]]:
             if path.is_symlink() or path.stat().st_size > MOST_BYTES:
                 continue
             for document in parse(path.read_bytes(), path.name).documents:
-                name, nodes = document.data.get("name"), document.data.get("nodes", 1)
-                if document.data.get("type") == "task" and isinstance(name, str):
-                    yield name, nodes if isinstance(nodes, int) else 1
+                yield document.data
 
 
 def _tasks(ctx: click.Context) -> dict[str, int]:
@@ -115,6 +121,12 @@ def nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[A
 def tasks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
     """Task names."""
     return sorted(name for name in _tasks(ctx) if name.startswith(incomplete))
+
+
+def fleets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
+    """`fleet/<name>` of those that are declared."""
+    names = [str(d.get("name")) for d in _documents(ctx) if d.get("type") == "fleet"]
+    return sorted(a for name in names if (a := f"fleet/{name}").startswith(incomplete))
 
 
 def task_addresses(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001

@@ -11,6 +11,7 @@ from declarative.plan.fleets import allowed_backends, kept
 from declarative.plan.types import Inventory
 from declarative.resource import Desired, Offer, shaped
 from declarative.spec import Fleet
+from declarative.spec.values import Resources
 
 WIDEN = "widen the fleet's `resources`, `max_price`, `backends` or `regions`, or lower its `nodes`"
 MISTYPED = 0.85
@@ -27,25 +28,26 @@ def short(desired: Desired, outcome: Outcome, inventory: Inventory) -> list[Diag
     out: list[Diagnostic] = []
     for name, missing in outcome.short_fleets:
         address = f"fleet/{name}"
-        end, hint = _why(desired, desired.fleets[name], inventory)
+        end, hint = why_short(desired, desired.fleets[name], inventory)
         summary = f"no offer for {missing} of the fleet's nodes{end}"
         span = desired.places.get(address)
         out.append(Diagnostic(code="no-offer", summary=summary, hint=hint, address=address, span=span))
     return out
 
 
-def _why(desired: Desired, fleet: Fleet, inventory: Inventory) -> Why:
+def why_short(desired: Desired, fleet: Fleet, inventory: Inventory) -> Why:
+    """The first limit of a fleet that leaves nothing to launch, and what to write."""
     backends = allowed_backends(desired, fleet)
     left = [shaped(o, fleet.resources) for b in backends for o in inventory.offers.get(b, ()) if not o.host]
     if not left:
-        return _nothing(desired, backends, inventory)
+        return nothing_offered(desired, backends, inventory)
     for limit in ("regions", "availability_zones", "instance_types"):
         within = _within(fleet, backends, left, limit)
         if not within:
             asked = [str(word) for word in getattr(fleet, limit)]
             if limit == "regions":
-                return f": none is in its `{limit}`", _regions(asked, left)
-            return f": none is in its `{limit}`", _known(asked, {_said(o, limit) for o in left})
+                return f": none is in its `{limit}`", regions_hint(asked, left)
+            return f": none is in its `{limit}`", names_hint(asked, {_said(o, limit) for o in left})
         left = within
     if not (within := _within(fleet, backends, left, "resources")):
         return _nearest(fleet, left)
@@ -67,7 +69,8 @@ def _said(offer: Offer, limit: str) -> str:
     return words.get(limit, offer.zone or "")
 
 
-def _nothing(desired: Desired, backends: Sequence[str], inventory: Inventory) -> Why:
+def nothing_offered(desired: Desired, backends: Sequence[str], inventory: Inventory) -> Why:
+    """Why some backends offer nothing at all."""
     unread = {d.address for d in inventory.diagnostics if d.code == "backend-unreadable"}
     blind = [b for b in backends if f"backend/{b}" in unread]
     if blind:
@@ -88,7 +91,7 @@ def _nothing(desired: Desired, backends: Sequence[str], inventory: Inventory) ->
     return f": backend {name} offers nothing in {listing}", hint
 
 
-def _regions(asked: Iterable[str], offers: Sequence[Offer]) -> str:
+def regions_hint(asked: Iterable[str], offers: Sequence[Offer]) -> str:
     """Most regions are like each other: only one that is mistyped is taken for another."""
     known = {o.region for o in offers}
     for word in asked:
@@ -100,7 +103,8 @@ def _regions(asked: Iterable[str], offers: Sequence[Offer]) -> str:
     return f"{names} {verb} used in {_list(known)}: write one of these, or widen {their} `regions`"
 
 
-def _known(asked: Iterable[str], known: set[str]) -> str:
+def names_hint(asked: Iterable[str], known: set[str]) -> str:
+    """The name that may have been meant, or those that there are."""
     for word in asked:
         if near := suggest(word, known):
             return near
@@ -113,30 +117,41 @@ def _list(names: Iterable[str]) -> str:
 
 
 def _nearest(fleet: Fleet, offers: Sequence[Offer]) -> Why:
-    """The offer that lacks least, and what."""
-
-    def key(found: tuple[Offer, tuple[Shortfall, ...]]) -> tuple[object, ...]:
-        offer, lacks = found
-        bare = bool(fleet.resources.gpu) and not offer.shape.gpus
-        return (len(lacks), bare, sum(abs(s.short) for s in lacks), offer.instance_type)
-
-    offer, lacks = min(((o, misfits(fleet.resources, o.shape)) for o in offers), key=key)
-    known = {o.shape.gpu_name or "" for o in offers}
-    names = fleet.resources.gpu.names if fleet.resources.gpu else ()
-    if names and not {n.lower() for n in names} & {n.lower() for n in known}:
-        return f": none has a GPU called {' or '.join(names)}", _known(names, known)
-    lack = lacks[0]
-    what = lack.dimension.removesuffix("_mib").replace("_", " ")
-    end = f": nothing fits its `resources`; the nearest, {offer.instance_type}, has {what} {lack.had} where "
-    end += f"{lack.wanted} is asked for"
+    what, hint = nearest(fleet.resources, offers)
+    if hint:
+        return f": {what}", hint
+    end = f": nothing fits its `resources`; {what}"
     return end, "widen the fleet's `resources`, or its `backends` and `regions`"
 
 
+def nearest(want: Resources, offers: Sequence[Offer]) -> tuple[str, str | None]:
+    """The offer that lacks least, and what; a hint, where what is lacking is a GPU's name."""
+
+    def key(found: tuple[Offer, tuple[Shortfall, ...]]) -> tuple[object, ...]:
+        offer, lacks = found
+        bare = bool(want.gpu) and not offer.shape.gpus
+        return (len(lacks), bare, sum(abs(s.short) for s in lacks), offer.instance_type)
+
+    offer, lacks = min(((o, misfits(want, o.shape)) for o in offers), key=key)
+    known = {o.shape.gpu_name or "" for o in offers}
+    names = want.gpu.names if want.gpu else ()
+    if names and not {n.lower() for n in names} & {n.lower() for n in known}:
+        return f"none has a GPU called {' or '.join(names)}", names_hint(names, known)
+    lack = lacks[0]
+    what = lack.dimension.removesuffix("_mib").replace("_", " ")
+    return f"the nearest, {offer.instance_type}, has {what} {lack.had} where {lack.wanted} is asked for", None
+
+
 def _dear(offers: Sequence[Offer]) -> Why:
-    priced = [(o.price, o.instance_type) for o in offers if o.price is not None]
-    if not priced:
+    found = cheapest(offers)
+    if found is None:
         hint = "remove `max_price`, or declare prices in the backend's `catalog`"
         return ": what those that fit cost is not known, so none is surely within its `max_price`", hint
-    price, name = min(priced)
+    price, name = found
     end = f": the cheapest that fits, {name}, costs {price:g} USD an hour, more than its `max_price`"
     return end, f"write `max_price: {price:g}`, or let it have less: `resources`, `instance_types`, `nodes`"
+
+
+def cheapest(offers: Iterable[Offer]) -> tuple[float, str] | None:
+    """The lowest known price, USD an hour, and whose it is; None if no price is known."""
+    return min(((o.price, o.instance_type) for o in offers if o.price is not None), default=None)

@@ -51,7 +51,7 @@ def _end(plan: Plan, paint: Paint) -> list[str]:
     if plan.actions or plan.cost.before != plan.cost.after:
         lines.append(cost_line(plan.cost))
         if plan.cost.priced_on:
-            lines.append(paint("dim", priced_line(plan.cost)))
+            lines.append(paint("dim", prices_line(plan.cost.priced_on)))
     if plan.actions:
         lines.append(paint("bold", f"Plan: {counts(plan)}."))
     if plan.unplaced:
@@ -91,9 +91,9 @@ def cost_line(cost: Cost) -> str:
     return f"Cost: {after} USD/h (unchanged)" if before == after else f"Cost: {before} → {after} USD/h"
 
 
-def priced_line(cost: Cost) -> str:
+def prices_line(priced_on: Mapping[str, str]) -> str:
     """`Prices of aws as of 2025-03-02`: those of a catalog that is shipped get old."""
-    days = ", ".join(f"of {clean(name)} as of {clean(day)}" for name, day in cost.priced_on.items())
+    days = ", ".join(f"of {clean(name)} as of {clean(day)}" for name, day in priced_on.items())
     return f"Prices {days}; what is billed may differ, and `catalog` takes prices of your own."
 
 

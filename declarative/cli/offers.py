@@ -1,0 +1,173 @@
+"""`fleetform offers`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from declarative.cli import complete, pager
+from declarative.cli.session import (
+    Session,
+    emit,
+    failed,
+    has_errors,
+    json_option,
+    out_style,
+    project_command,
+)
+
+if TYPE_CHECKING:
+    from declarative.diagnostic import Diagnostic
+    from declarative.plan.offers import Asked, Offered
+    from declarative.resource import Desired
+    from declarative.spec import Fleet
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Amount(click.ParamType[Any]):
+    """A value as a field of `resources` has it."""
+
+    def __init__(self, field: str) -> None:
+        self.field = field
+        self.name = field
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from declarative.schema import BadValueError
+        from declarative.spec.values import Cpu, Disk, Gpu, Memory
+
+        kinds: dict[str, Any] = {"cpu": Cpu, "memory": Memory, "disk": Disk, "gpu": Gpu}
+        text = str(value)
+        try:
+            return kinds[self.field].parse(int(text) if text.isascii() and text.isdecimal() else text)
+        except BadValueError as error:
+            self.fail("; ".join(filter(None, (error.summary, error.hint))), param, ctx)
+
+
+def _amount(field: str, metavar: str, text: str) -> Callable[[F], F]:
+    return click.option(f"--{field}", metavar=metavar, type=Amount(field), help=text)
+
+
+@click.command("offers", short_help="what could be launched, and for how much")
+@click.argument("fleet", metavar="[FLEET]", required=False, shell_complete=complete.fleets)
+@_amount("gpu", "GPUS", "As in `resources`: `1`, `H100:8`, `A100:80GB:1..4`.")
+@_amount("cpu", "RANGE", "CPUs: `8..` is 8 or more, `8` exactly 8.")
+@_amount("memory", "RANGE", "`64GB..` is so much or more.")
+@_amount("disk", "RANGE", "As memory: `100GB..`.")
+@click.option(
+    "--backend", "backends", metavar="NAME", multiple=True, help="Of this backend; may be repeated."
+)
+@click.option("--region", "regions", metavar="NAME", multiple=True, help="In this region; may be repeated.")
+@click.option(
+    "--instance-type", "types", metavar="NAME", multiple=True, help="Of this type; may be repeated."
+)
+@click.option("--spot/--on-demand", default=None, help="Spot alone, or on demand alone; default: both.")
+@click.option(
+    "--max-price", metavar="USD", type=click.FloatRange(min=0, min_open=True), help="At most so much an hour."
+)
+@click.option("--all", "everything", is_flag=True, help="Print all, not the cheapest 30.")
+@click.option("--offline", is_flag=True, help="Contact nothing: safe on a stranger's YAML.")
+@click.option("--no-pager", is_flag=True, help="Print a long table as it is, also on a terminal.")
+@json_option
+@project_command
+def command(
+    session: Session,
+    *,
+    fleet: str | None,
+    everything: bool,
+    offline: bool,
+    no_pager: bool,
+    as_json: bool,
+    **asked: Any,
+) -> int:
+    """List what the project's backends could launch, cheapest first; of a FLEET, what it may launch.
+
+    Makes and keeps nothing, and reads no state. An unknown price comes last, shown as `?`; whether there is
+    capacity is seen when a node is asked for. Exits 0, also where nothing does, and 1 on errors.
+
+    With --json: format_version, total (how many were looked at), offers (backend, region, zone,
+    instance_type, resources, spot, price, priced_on, limit; one for each zone) and diagnostics.
+    """
+    from declarative.render.offers import offers_json, offers_text
+
+    found, diagnostics = look(session, fleet, offline=offline, **asked)
+    if as_json:
+        emit(offers_json(found, diagnostics))
+    else:
+        session.say(diagnostics)
+        pager.show(offers_text(found, everything=everything, color=out_style()["color"]), paged=not no_pager)
+    return 1 if has_errors(diagnostics) else 0
+
+
+def look(
+    session: Session, name: str | None, *, offline: bool, **asked: Any
+) -> tuple[Offered, tuple[Diagnostic, ...]]:
+    """The offers, and what there is to say of the project and its backends."""
+    from declarative.apply import known_offers
+    from declarative.diagnostic import in_order
+    from declarative.plan import Inventory
+    from declarative.plan.offers import backends_of, offered
+    from declarative.state import State
+
+    loaded = session.load()
+    assert loaded is not None
+    desired = loaded.desired
+    fleet = _fleet(desired, name)
+    wanted = _asked(desired, **asked)
+    names = backends_of(desired, fleet, wanted)
+    offers, faults = known_offers(session.backends(desired, State()), names, offline=offline)
+    found = offered(desired, fleet, wanted, Inventory(offers=offers, diagnostics=tuple(faults)))
+    return found, in_order((*session.warnings, *faults, *found.diagnostics))
+
+
+def _asked(
+    desired: Desired,
+    *,
+    backends: tuple[str, ...],
+    regions: tuple[str, ...],
+    types: tuple[str, ...],
+    spot: bool | None,
+    max_price: float | None,
+    **amounts: Any,
+) -> Asked:
+    from declarative.diagnostic import suggest
+    from declarative.plan.offers import Asked
+    from declarative.resource import LOCAL, SSH
+    from declarative.spec.values import Resources
+
+    for name in backends:
+        declared = desired.backends.get(name)
+        if declared is None and name != LOCAL:
+            known = sorted({LOCAL, *desired.backends})
+            hint = suggest(name, known) or f"there are {', '.join(known)}"
+            raise failed("unknown-address", f"the project has no backend `{name}`", hint)
+        if declared is not None and declared.provider == SSH:
+            raise failed("usage", f"backend {name} launches nothing: its hosts are there", "leave it out")
+    return Asked(
+        resources=Resources(**amounts),
+        backends=backends,
+        regions=regions,
+        instance_types=types,
+        spot=spot,
+        max_price=max_price,
+    )
+
+
+def _fleet(desired: Desired, name: str | None) -> Fleet | None:
+    """The fleet that is asked about: `gpu`, or `fleet/gpu`."""
+    from declarative.diagnostic import suggest
+
+    if name is None:
+        return None
+    short = name.removeprefix("fleet/")
+    fleet = desired.fleets.get(short)
+    if fleet is None:
+        known = [f"fleet/{n}" for n in desired.fleets]
+        hint = suggest(f"fleet/{short}", known) or "`fleetform offers` lists what all backends have"
+        raise failed("unknown-address", f"the project has no fleet `{short}`", hint)
+    if fleet.ssh_config is not None:
+        hint = "`fleetform status --refresh` shows how they are"
+        raise failed("usage", f"fleet/{short} launches nothing: its nodes are hosts that are there", hint)
+    return fleet
