@@ -176,6 +176,9 @@ def first_failure(statuses: Mapping[str, RankStatus | None]) -> str | None:
     return min(bad)[1] if bad else None
 
 
+BOOTING = frozenset({NodeState.PENDING, NodeState.PROVISIONING})
+"""The states of a node that was made and was not ready yet. Later ones are others."""
+
 START_UP_LIMIT = 600.0
 """Seconds that a node may take from its making to being ready."""
 

@@ -28,6 +28,7 @@ from declarative.resource import (
 from declarative.schema import decode
 from declarative.spec import Backend, Fleet, Name, Size, Task, Volume
 from declarative.state import (
+    BOOTING,
     NOTICED,
     Address,
     NodeState,
@@ -327,6 +328,8 @@ class World:
         node = self.records.get(Address("node", inputs["node"]))
         must(node and action.holds == (node.address,), "it does not hold its node")
         assert node is not None
+        if self.sick.get(inputs["node"]) in BOOTING:  # it is waited for, and comes up
+            del self.sick[inputs["node"]]
         must(self.readiness(inputs["node"]).state is NodeState.READY, f"{node.address} is not ready")
         must(inputs["blocks"], "no block")
         must(inputs["total_blocks"] == node.inputs["blocks"], "another split")

@@ -462,6 +462,19 @@ def test_who_waits_for_capacity_holds_nothing(site, market, nodes, placement):
     assert site.plan(desired).actions == ()
 
 
+def boot(market, looks):
+    """What is there is on its way, and ready when it was looked at so often."""
+    booting = Readiness(state=NodeState.PROVISIONING, reason="it is starting")
+    market.states = dict.fromkeys(market.nodes(), booting)
+    left = iter(range(looks))
+
+    def looked():
+        if next(left, None) is None:
+            market.states = {}
+
+    market.looked = looked
+
+
 def killed(desired, step, parallelism):
     """Whether an apply was killed at a write; the next one converges: all in one zone, nothing twice."""
     market = Market(room=stock(za=1))
@@ -472,6 +485,7 @@ def killed(desired, step, parallelism):
     except KilledError:
         died = True
         market.room = stock(za=0) if step % 3 else stock()
+        boot(market, looks=4)
         assert site.apply(desired, parallelism=parallelism), site.results
     assert len(market.nodes()) == 3
     assert len(set(market.where().values())) == 1, (step, market.where())
@@ -485,8 +499,10 @@ def killed(desired, step, parallelism):
 
 @pytest.mark.slow
 def test_killed_at_any_write():
-    """With nodes in the first zone, on the way, and in the second."""
-    desired = declared(fleets=[FLEET], tasks=[{**GANG, "nodes": 3}], **ZONES)
+    """With nodes in the first zone, on the way, and in the second; what was made is booting still, and the
+    fleet has room for as many again.
+    """
+    desired = declared(fleets=[{**FLEET, "nodes": "0..8"}], tasks=[{**GANG, "nodes": 3}], **ZONES)
     step = 1
     while killed(desired, step, 1):
         step += 2
@@ -496,6 +512,20 @@ def test_killed_at_any_write():
 
 
 # ----------------------------------------------------------------------------------- after it was made
+
+
+def test_who_is_cut_short_while_nodes_boot_makes_no_more_of_them(site, market):
+    """Though the fleet has room for as many again; what was planned meanwhile holds once they are ready."""
+    desired = declared(fleets=[{**FLEET, "nodes": "0..8"}], tasks=[GANG], **ZONES)
+    with pytest.raises(KilledError):
+        site.apply(desired, die_at=10)
+    boot(market, looks=6)
+    made = sorted(market.nodes())
+    plan = site.plan(desired)
+    assert len(made) + sum(a.id.startswith("create:node/") for a in plan.actions) == 4
+    assert site.apply(desired), site.results
+    assert len(market.nodes()) == 4
+    assert site.plan(desired).actions == ()
 
 
 def test_a_node_that_does_not_come_up_fails_and_is_made_anew(site, market):
@@ -538,9 +568,14 @@ def test_what_is_unfit_is_replaced(site, market, state):
     market.states["gpu-1"] = Readiness(state=NodeState.UNREACHABLE)
     assert site.plan(desired).actions == ()
     market.states["gpu-1"] = Readiness(state=state)
-    protected = declared(fleets=[{**FLEET, "nodes": 2, "prevent_destroy": True}], **ZONES)
+    fleet = {**FLEET, "nodes": 2, "prevent_destroy": True}
+    protected = declared(fleets=[fleet], **ZONES)
     assert site.apply(protected)
+    site.time += 3600
     assert site.plan(protected).actions == ()
+    (refusal,) = site.plan(declared(fleets=[fleet], tasks=[{**GANG, "nodes": 2}], **ZONES)).unplaced
+    codes = {r.target: r.code for verdict in refusal.ranks for r in verdict.rejections}
+    assert codes["node/gpu-1"] == "not-ready"
 
 
 def test_an_interrupted_node_is_made_anew_and_its_task_runs_again(site, market):

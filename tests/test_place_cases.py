@@ -10,7 +10,7 @@ import pytest
 
 from declarative.cli.view import status_view
 from declarative.render import plan_json, status_json
-from declarative.state import NodeState, RankState
+from declarative.state import BOOTING, NodeState, RankState
 from tests.model import World
 from tests.planned import (
     GPU,
@@ -139,8 +139,8 @@ def test_tasks_never_fight_over_a_block():
 
 # ------------------------------------------------------------------------------------------ pins, readiness
 
-SICK = [s for s in NodeState if s not in (NodeState.READY, NodeState.FAILED)]
-"""One that has failed is made anew, if it is idle."""
+SICK = sorted({*NodeState} - BOOTING - {NodeState.READY, NodeState.FAILED})
+"""One that has failed is made anew, if it is idle; one that boots is waited for."""
 
 
 @pytest.mark.parametrize("state", SICK)

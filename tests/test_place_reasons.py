@@ -132,23 +132,3 @@ def test_each_rank_has_a_verdict():
     assert [v["rank"] for v in refusal["ranks"]] == [0, 1, 2, 3]
     assert sorted(verdicts(refusal)) == ["cause", "fits", "not-tried", "not-tried"]
     assert [bool(v["rejections"]) for v in refusal["ranks"]] == [v == "cause" for v in verdicts(refusal)]
-
-
-@pytest.mark.parametrize("state", [NodeState.PENDING, NodeState.PROVISIONING])
-def test_who_finds_its_nodes_starting_is_told_to_come_back(state):
-    """An apply that was cut short leaves such nodes; a larger fleet would cost what is there already."""
-    fleet = {**GPU, "nodes": 4}
-    world = World()
-    bring(world, [fleet], [])
-    world.sick |= dict.fromkeys(("gpu-1", "gpu-3"), state)
-    gang = {"name": "train", "nodes": 4}
-
-    def hint(**more):
-        (refusal,) = world.plan(declared([fleet], [{**gang, **more}])).unplaced
-        return refusal.hint
-
-    told = "node/gpu-1, node/gpu-3 are starting: run `fleetform apply` again once they are ready"
-    assert hint() == told
-    assert "starting" not in hint(resources={"gpu": 16})
-    world.sick["gpu-3"] = NodeState.NOT_READY  # nobody knows whether it comes back
-    assert "starting" not in hint()

@@ -8,7 +8,7 @@ from declarative.blocks import Shape, split
 from declarative.placement import Ask, FleetRule, Node, VolumeAt, place
 from declarative.resource import Offer, TaskWant
 from declarative.spec import Fleet, Isolation, Task
-from declarative.state import NodeState, Readiness, natural
+from declarative.state import BOOTING, NodeState, Readiness, natural
 from tests.model import rank_mounts, spec
 
 SHAPE = Shape(cpu=8, memory_mib=32768)
@@ -272,12 +272,24 @@ def test_tasks_that_differ_in_nothing_else_are_told_apart():
 # Readiness
 
 
-@pytest.mark.parametrize("state", [s for s in NodeState if s is not NodeState.READY])
+@pytest.mark.parametrize("state", sorted({*NodeState} - BOOTING - {NodeState.READY}))
 def test_only_ready_nodes_take_work(state):
     """Every other state turns a node down, `unknown` too; it does not fit now, but it could."""
     refusal = refused(run(ask(), [node("gpu-0", state=state)]))
     assert refusal.code == "no-capacity"
     assert causes(refusal)["node/gpu-0"] == "not-ready"
+
+
+@pytest.mark.parametrize("state", sorted(BOOTING))
+def test_a_node_that_boots_is_waited_for(state):
+    """Rather than to launch another; but one that is ready comes first, whatever they are called."""
+    market = [fleet(offers=[offer()])]
+    out = run(ask(), [node("gpu-0", state=state)], market)
+    assert (places(out), out.launches) == ({"train-0": ("gpu-0", (0,))}, ())
+    out = run(ask(), [node("gpu-0", state=state), node("gpu-1")], market)
+    assert places(out) == {"train-0": ("gpu-1", (0,))}
+    out = run(ask(instances=["gpu-0"]), [node("gpu-0", state=state), node("gpu-1")], market)
+    assert places(out) == {"train-0": ("gpu-0", (0,))}
 
 
 def test_a_pinned_node_that_is_not_ready_is_refused_by_name():

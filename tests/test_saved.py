@@ -221,6 +221,19 @@ def test_only_nodes_that_get_work_count(lived):
     )
 
 
+def test_a_node_that_came_up_meanwhile_is_as_was_planned(lived):
+    """And one that is booting still; but one that failed is not."""
+    world, desired, saved = lived
+    (node,) = places(saved.plan)
+    booting = replace(saved, facts=replace(saved.facts, nodes={node: NodeState.PROVISIONING}))
+    assert stale(world, desired, booting) == []
+    world.sick[node] = NodeState.PENDING
+    assert stale(world, desired, booting) == []
+    world.sick[node] = NodeState.FAILED
+    (said,) = stale(world, desired, booting)
+    assert f"node/{node} was provisioning when the plan was made, and is failed now" in said.summary
+
+
 @pytest.mark.parametrize("known", [None, frozenset({"hard"})])
 def test_a_node_that_cannot_do_any_more_what_its_task_asks_for_counts(known):
     """And one that can do something else, or of which nothing is known now, does not."""

@@ -15,10 +15,10 @@ from declarative.apply.launch import launch_of, seconds
 from declarative.apply.reach import Known, check_peers
 from declarative.apply.walk import InterruptedApplyError, Listener
 from declarative.plan import Action, Op
-from declarative.plan.unfit import STARTING
 from declarative.provider import PermanentError, PermanentKind
 from declarative.retry import Policy, call
 from declarative.state import (
+    BOOTING,
     START_UP_LIMIT,
     STARTED,
     Address,
@@ -150,7 +150,7 @@ def wait_ready(address: Address, tools: Tools) -> Readiness:
         if seen.state is NodeState.READY:
             return seen
         why = f": {seen.reason}" if seen.reason else ""
-        if seen.state not in STARTING:
+        if seen.state not in BOOTING:
             raise NotReadyError(f"{address} is {seen.state.value}{why}")
         if tools.now() - start > START_UP_LIMIT:
             late = f"{address} was not ready within {START_UP_LIMIT / 60:.0f} minutes"

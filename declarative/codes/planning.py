@@ -201,7 +201,7 @@ CAPACITY: dict[str, Code] = {
     "not-ready": Code(
         Group.CAPACITY,
         "the node is not ready, or its readiness is unknown, which is not the same as idle",
-        "a node that is still starting, or cannot be reached",
+        "a node that cannot be reached",
         "`fleetform status` says why; wait, or mend the node",
     ),
     "closed": Code(

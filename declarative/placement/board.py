@@ -16,7 +16,7 @@ from declarative.placement.types import Ask, FleetRule, Node, VolumeAt
 from declarative.resource import Offer
 from declarative.spec import CreationPolicy, Task
 from declarative.spec.fleet import Placement
-from declarative.state import natural
+from declarative.state import BOOTING, natural
 
 Quota = tuple[str, str, str, bool]
 """What an offer's `limit` counts: backend, region, instance type, spot."""
@@ -153,7 +153,9 @@ class Job:
 
 
 class Board:
-    """The digest. Nodes are numbered in the order of their names, so that ties break by name."""
+    """The digest. Nodes are numbered in the order of their names, so that ties break by name; those that boot
+    come last.
+    """
 
     def __init__(
         self,
@@ -162,7 +164,7 @@ class Board:
         fleets: Mapping[str, FleetRule],
         volumes: Mapping[str, VolumeAt],
     ) -> None:
-        self.nodes = sorted(nodes, key=lambda n: _order(n.name))
+        self.nodes = sorted(nodes, key=lambda n: (n.readiness.state in BOOTING, _order(n.name)))
         self.fleets = dict(sorted(fleets.items()))
         self.volumes = volumes
         self.index = {node.name: i for i, node in enumerate(self.nodes)}

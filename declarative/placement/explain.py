@@ -23,9 +23,9 @@ from declarative.placement.trial import Try
 from declarative.placement.types import SUCH_AS, RankVerdict, Refusal, Rejection, Verdict
 from declarative.placement.volumes import mount_reason
 from declarative.placement.whatif import Changes
-from declarative.placement.words import STRUCTURAL, hint_for, starting_hint, summary_of
+from declarative.placement.words import STRUCTURAL, hint_for, summary_of
 from declarative.spec import Task
-from declarative.state import NodeState, natural, rank_name
+from declarative.state import natural, rank_name
 
 MOST_REJECTIONS = 200
 """Up to that many nodes and offers are named one by one; more are counted, by fleet and code."""
@@ -35,7 +35,6 @@ MOST_ASKED = 1_000_000
 
 BRIEF = "too many were refused to say why here: `fleetform explain task/NAME` does"
 
-STARTING = (NodeState.PENDING, NodeState.PROVISIONING)
 
 NAMED = 3
 """Nodes of each fleet and code that are named all the same."""
@@ -98,8 +97,6 @@ class Refusals:
             summary=summary_of(job.task, len(found.nodes), tally.counts, never=never, fleets=fleets),
             hint=BRIEF
             if brief
-            else starting_hint(tally.starting)
-            if 0 < job.ranks - len(found.nodes) <= len(tally.starting)
             else hint_for(job.task, tally.counts, never=never, changes=changes, launches=launches),
             ranks=verdicts,
             changes=changes,
@@ -142,15 +139,12 @@ class Tally:
         self.board, self.ledger = refusals.board, refusals.ledger
         self.job, self.found, self.rank, self.seated = job, found, rank, seated
         self.counts: Counter[str] = Counter()
-        self.starting: list[str] = []
-        """Nodes that may take a rank once they are ready, by name."""
         self._mounted: dict[Place, Reason | None] = {}
         self._by_code: dict[tuple[str, str], list[tuple[Reason, Sequence[int]]]] = {}
         self._offers: dict[tuple[str, str], list[Rejection]] = {}
         if not brief:
             self._nodes()
             self._options()
-        self.starting.sort(key=natural)
         self.rejections = self._listing()
 
     def _nodes(self) -> None:
@@ -167,8 +161,6 @@ class Tally:
             if left:
                 reason = self.of_node(left[0])
                 self._note(fleet, reason, left)
-                if reason and reason.code == "not-ready" and not self.refusals.static(self.job, kind):
-                    self.starting += [nodes[n].name for n in left if nodes[n].readiness.state in STARTING]
 
     def _note(self, fleet: str, reason: Reason | None, numbers: Sequence[int]) -> None:
         if reason and numbers:

@@ -13,7 +13,7 @@ from declarative.blocks import fewest, misfits, share
 from declarative.placement.kinds import Kind
 from declarative.placement.types import Node, Rejection
 from declarative.spec import Fleet, Isolation, SpotPolicy, Task
-from declarative.state import HARD, RUNTIMES, NodeState
+from declarative.state import BOOTING, HARD, RUNTIMES, NodeState
 
 
 class Reason(NamedTuple):
@@ -85,10 +85,14 @@ def price_reason(cap: float | None, price: float | None, whose: str) -> Reason |
 
 
 def ready_reason(node: Node) -> Reason | None:
-    """Only ready nodes take work; `unknown` is neither ready nor empty."""
+    """Only ready nodes take work; `unknown` is neither ready nor empty.
+
+    One that boots is waited for, as one that this plan launches. Else an apply that was cut short while its
+    nodes were booting would be followed by one that launches as many again.
+    """
     if node.closed:
         return Reason("closed", node.closed)
-    if node.readiness.state is NodeState.READY:
+    if node.readiness.state is NodeState.READY or node.readiness.state in BOOTING:
         return None
     why = f": {node.readiness.reason}" if node.readiness.reason else ""
     return Reason("not-ready", f"{node.readiness.state.value}{why}")

@@ -118,14 +118,6 @@ def hint_for(
     return f"{advice}{wait}"
 
 
-def starting_hint(nodes: Sequence[str]) -> str:
-    """What to do about a task for which there are enough nodes, of which these are on their way."""
-    names = ", ".join(f"node/{name}" for name in nodes[:NAMED])
-    more = f" and {len(nodes) - NAMED} more" if len(nodes) > NAMED else ""
-    are, they = ("are", "they are") if len(nodes) > 1 else ("is", "it is")
-    return f"{names}{more} {are} starting: run `fleetform apply` again once {they} ready"
-
-
 def _either(changes: Sequence[str]) -> str:
     """`with a, with b, or without c`."""
     *most, last = changes

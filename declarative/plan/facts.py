@@ -20,7 +20,7 @@ from declarative.plan.observe import effective, rank_of
 from declarative.plan.types import Inventory, Op, Plan
 from declarative.plan.values import to_data
 from declarative.resource import Offer, zone_of
-from declarative.state import Address, NodeState, Readiness, Record, State
+from declarative.state import BOOTING, Address, NodeState, Readiness, Record, State
 
 AGAIN = "plan again: `fleetform plan --out FILE`"
 LOSABLE = ("node", "volume")
@@ -247,7 +247,8 @@ def differences(
     lost = {Address.parse(a).name for a in after.gone if a.startswith("node/")}
     for name, was in before.nodes.items():
         now = after.nodes.get(name, NodeState.UNKNOWN)
-        if now is not was and name not in lost:
+        came_up = was in BOOTING and (now is NodeState.READY or now in BOOTING)
+        if now is not was and not came_up and name not in lost:
             why = (reasons or {}).get(name)
             more = f": {why.reason}" if why and why.reason else ""
             summary = f"node/{name} was {was.value} when the plan was made, and is {now.value} now{more}"

@@ -16,7 +16,7 @@ from declarative.plan.types import Inventory, Reason
 from declarative.plan.unfit import unfit
 from declarative.resource import LOCAL, SSH, Desired, Host, Offer, fleet_marks, shape_of, shaped, zone_of
 from declarative.spec import Fleet, SpotPolicy
-from declarative.state import ANOTHERS, TAGS, Address, NodeState, Readiness, Record, State, natural
+from declarative.state import ANOTHERS, BOOTING, TAGS, Address, NodeState, Readiness, Record, State, natural
 
 
 @dataclass(slots=True)
@@ -242,6 +242,9 @@ class Fleets:
         if sick and not fate.record.inputs.get("prevent_destroy"):
             fate.goes, fate.again, fate.because = Reason.UNFIT, True, (sick,)
             return
+        if sick and fate.node.readiness.state in BOOTING:  # it stays, and is waited for no more
+            late = replace(fate.node.readiness, state=NodeState.NOT_READY, reason=sick)
+            fate.node = replace(fate.node, readiness=late)
         off, other = self._off(fate, fleet, host), self._altered(fate)
         if (off or other) and fate.idle:
             fate.goes, fate.again = (Reason.MISMATCH, True) if off else (Reason.DRIFT, True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from declarative.state import START_UP_LIMIT, NodeState, Readiness, Record
-
-STARTING = (NodeState.PENDING, NodeState.PROVISIONING)
+from declarative.state import BOOTING, START_UP_LIMIT, NodeState, Readiness, Record
 
 
 def unfit(record: Record, seen: Readiness, idle_since: float | None, now: float) -> str | None:
@@ -15,7 +13,7 @@ def unfit(record: Record, seen: Readiness, idle_since: float | None, now: float)
     if record.inputs.get("host"):
         return None
     late = idle_since is not None and now - idle_since >= START_UP_LIMIT
-    if seen.state is not NodeState.FAILED and not (seen.state in STARTING and late):
+    if seen.state is not NodeState.FAILED and not (seen.state in BOOTING and late):
         return None
     why = f": {seen.reason}" if seen.reason else ""
     if seen.state is NodeState.FAILED:

@@ -13,7 +13,7 @@ from declarative.render.blocks import Row, map_lines
 from declarative.render.data import iso
 from declarative.render.text import Cell, Paint, clean, columns, money, plural, ranges, seal, sentence
 from declarative.spec.values import show_mib
-from declarative.state import NodeState
+from declarative.state import BOOTING, NodeState
 
 FEW = 5
 """Nodes and offers that are shown for each of several ranks; of one that is asked about alone, all."""
@@ -217,6 +217,8 @@ def _facts(answer: NodeAnswer) -> Iterator[tuple[str, str]]:
     yield "state", state
     if answer.closed:
         yield "work", f"takes no new work: {sentence(answer.closed)}"
+    elif ready.state in BOOTING and answer.status not in ("new", "replaced"):
+        yield "work", "starts once it is ready"
     elif ready.state is not NodeState.READY and answer.status not in ("new", "replaced"):
         yield "work", "takes no new work: only `ready` nodes do"
     yield "fleet", clean(f"fleet/{kind.fleet}")

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import pytest
 
-from tests.cli import Project, fleet, task
+from tests.cli import Project, fleet, task, until
 from tests.cloud_ec2.run import CREDENTIALS, REGION, SECRETS, RunningEc2, provider
 from tests.cloud_ec2.server import AMI
 from tests.hosts.disks import Disks
@@ -33,6 +33,9 @@ class Cloud:
         self.disks = Disks(folder, self.machines.name, xen=xen)
         (folder / "addresses").write_text("\n".join(m.address for m in self.machines))
         self.of: dict[str, Machine] = {}
+        self.power = threading.Event()
+        """Machines come up while it is set."""
+        self.power.set()
         self.faults: list[BaseException] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -56,7 +59,7 @@ class Cloud:
         try:
             while not self._ended.wait(0.05):
                 for file in sorted(self.folder.glob("i-*.json")):
-                    if file.stem not in self.of:
+                    if file.stem not in self.of and self.power.is_set():
                         told = json.loads(file.read_text())
                         machine = self.of[file.stem] = by_address[told["address"]]
                         machine.told(told["user_data"])
@@ -153,3 +156,27 @@ def test_a_gang_runs_on_instances(cloud: Cloud, project: Account, tmp_path: Path
 
     project.run("destroy", "--auto-approve")
     assert there(cloud, tmp_path, lineage) == (0, [])
+
+
+def test_an_apply_killed_while_nodes_boot_is_followed_by_one_that_waits_for_them(
+    cloud: Cloud, project: Account, tmp_path: Path
+) -> None:
+    """None is launched in their stead, though the fleet has room for it."""
+    nodes = fleet("gpu", "0..4", backends=["aws"], placement="cluster", resources={"cpu": 2})
+    project.declare(backend(cloud.port), nodes, task("pair", "echo done", nodes=2))
+    cloud.power.clear()
+    process = project.start("apply", "--auto-approve")
+    until(lambda: project.run("state", "list", "node").out.split() == ["node/gpu-0", "node/gpu-1"])
+    process.kill()
+    process.communicate()
+    plan = project.run("plan")
+    assert "node/gpu-0  [pair-0 pair-0]  2/2 busy  kept, provisioning" in plan.out
+    assert "Plan: 4 to create" in plan.out  # two reservations, two ranks
+    assert "Plan: 4 to create" in project.run("plan", "--offline").out
+    assert "starts once it is ready" in project.run("explain", "node/gpu-0").out
+    cloud.power.set()
+    project.apply("--wait")
+    assert "done" in project.logs("pair", "--rank", "1")
+    lineage = project.run("state", "pull").json["lineage"]
+    assert there(cloud, tmp_path, lineage)[0] == 2
+    project.no_changes()
