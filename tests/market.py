@@ -166,9 +166,14 @@ class Heard:
     more: int = 0
     """How many actions came of the moves."""
     ends: list[ActionResult] = field(default_factory=list)
+    waits: list[tuple[str, str, str]] = field(default_factory=list)
 
     def begin(self, id: str) -> None: ...
     def retry(self, id: str, error: str, wait: float) -> None: ...
+
+    def wait(self, id: str, what: str, why: str) -> None:
+        self.waits.append((id, what, why))
+
     def rank(self, address: str, state: str, cause: str | None) -> None: ...
 
     def move(self, move: Move, more: int) -> None:

@@ -539,6 +539,8 @@ def test_a_node_that_does_not_come_up_fails_and_is_made_anew(site, market):
 
     market.looked = pass_time
     assert not site.apply(desired)
+    told = ("create:reservation/train-1", "node/gpu-1", "it is starting: no answer")
+    assert site.heard.waits == [told]
     failed = site.results["create:reservation/train-1"]
     assert failed.error == "node/gpu-1 was not ready within 10 minutes: it is starting: no answer"
     assert failed.hint == "the next `fleetform apply` makes it anew"

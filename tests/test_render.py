@@ -836,6 +836,33 @@ def test_nodes_that_take_another_offer_are_told():
     }
 
 
+def test_what_is_waited_for_is_told(monkeypatch):
+    """On a terminal in the action's own line, also if it has none yet."""
+    plain, lines = io.StringIO(), io.StringIO()
+    for progress in (Progress(plain, "plain", 1), Progress(lines, "json", 1)):
+        progress.wait("create:reservation/train-0", "node/gpu-0", "it is starting:\nno answer")
+    assert plain.getvalue() == "reservation/train-0: waiting for node/gpu-0: it is starting: no answer\n"
+    assert json.loads(lines.getvalue()) == {
+        "event": "wait",
+        "id": "create:reservation/train-0",
+        "for": "node/gpu-0",
+        "reason": "it is starting:\nno answer",
+    }
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    stream = Terminal()
+    with Progress(stream, "live", 30) as progress:
+        ids = [f"create:reservation/train-{i}" for i in range(20)]
+        for one in ids:
+            progress.begin(one)
+        for one in ids:
+            progress.wait(one, "node/gpu-0", "it is starting")
+        for one in ids:
+            progress.end(result(one))
+    assert "reservation/train-0: waiting for node/gpu-0: it is starting" in stream.getvalue()
+    assert "reservation/train-19: waiting for node/gpu-0: it is starting" in stream.getvalue()
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True

@@ -33,6 +33,9 @@ from declarative.state import (
 from declarative.store import Writer
 from declarative.template import MissingEnvError
 
+SAY_SECONDS = 15.0
+"""How long nothing more is said of what an action waits for, once something was."""
+
 
 class NotReadyError(Exception):
     """A node did not become ready in time."""
@@ -132,15 +135,19 @@ def _reservation(action: Action, tools: Tools) -> None:
         return
     assert action.after is not None
     node = Address("node", str(action.after["node"]))
-    wait_ready(node, tools)
+    wait_ready(node, tools, action.id)
     record = Record(address=action.address, backend=None, inputs=action.after, needs=frozenset(action.holds))
     tools.writer.reserve(record, node.name, tuple(int(b) for b in action.after["blocks"]))
 
 
-def wait_ready(address: Address, tools: Tools) -> Readiness:
-    """Wait until a node is ready, up to the start-up limit; a node that ran before has to be ready now."""
+def wait_ready(address: Address, tools: Tools, id: str) -> Readiness:
+    """Wait until a node is ready, up to the start-up limit; a node that ran before has to be ready now.
+
+    The action `id` says what for, and again when that has changed.
+    """
     start = tools.now()
     pause = 0.1
+    said, next_time = "", start
     while True:
         record = tools.writer.part((address,)).records.get(address)
         if record is None:
@@ -152,9 +159,13 @@ def wait_ready(address: Address, tools: Tools) -> Readiness:
         why = f": {seen.reason}" if seen.reason else ""
         if seen.state not in BOOTING:
             raise NotReadyError(f"{address} is {seen.state.value}{why}")
-        if tools.now() - start > START_UP_LIMIT:
+        now = tools.now()
+        if now - start > START_UP_LIMIT:
             late = f"{address} was not ready within {START_UP_LIMIT / 60:.0f} minutes"
             raise NotReadyError(f"{late}{why}", "the next `fleetform apply` makes it anew")
+        if now >= next_time and said != (reason := seen.reason or f"it is {seen.state.value}"):
+            tools.listener.wait(id, str(address), reason)
+            said, next_time = reason, now + SAY_SECONDS
         if tools.stopping.wait(pause):
             raise InterruptedApplyError
         pause = min(5.0, pause * 2)
@@ -181,7 +192,7 @@ def _start(action: Action, tools: Tools) -> None:
     node = state.records[next(a for a in state.records[reservation].needs if a.kind == "node")]
     if f"create:{reservation}" not in action.needs:
         # The place is from an earlier apply: its node was not looked at in this one.
-        wait_ready(node.address, tools)
+        wait_ready(node.address, tools, action.id)
     if not any(need.startswith("create:rank/") for need in action.needs):
         check_peers(action.after, state, tools.backends, tools.reached)  # the gang's first: nothing runs yet
     begun = tools.now()

@@ -60,6 +60,9 @@ class Listener(Protocol):
     def retry(self, id: str, error: str, wait: float) -> None:
         """A call of the action is tried again after `wait` seconds."""
 
+    def wait(self, id: str, what: str, why: str) -> None:
+        """The action waits for `what`, because of `why`."""
+
     def end(self, result: ActionResult) -> None:
         """An action has ended."""
 

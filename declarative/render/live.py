@@ -50,6 +50,13 @@ class Live:
         else:
             self._waiting[id] = text
 
+    def change(self, id: str, text: str) -> None:
+        """Another text for an action that has begun."""
+        if id in self._running:
+            self._actions.update(self._running[id], description=text)
+        elif id in self._waiting:
+            self._waiting[id] = text
+
     def end(self, id: str) -> None:
         """Take the action's line away, and let the next one have it."""
         self._waiting.pop(id, None)

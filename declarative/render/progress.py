@@ -106,6 +106,16 @@ class Progress:
         with self._lock:
             self._write({"event": "retry", "id": id, "error": error, "wait": round(wait, 3)}, text, "yellow")
 
+    def wait(self, id: str, what: str, why: str) -> None:
+        """An action waits for something that is on its way."""
+        address, _, _ = verbs(id)
+        text = f"{address}: waiting for {clean(what)}: {sentence(why)}"
+        with self._lock:
+            if self.mode == "live":
+                self._display().change(id, text)
+            else:
+                self._write({"event": "wait", "id": id, "for": what, "reason": why}, text)
+
     def end(self, result: ActionResult) -> None:
         """An action has ended, one way or another; skipped ones were never begun."""
         address, _, did = verbs(result.id)

@@ -174,8 +174,15 @@ def test_an_apply_killed_while_nodes_boot_is_followed_by_one_that_waits_for_them
     assert "Plan: 4 to create" in plan.out  # two reservations, two ranks
     assert "Plan: 4 to create" in project.run("plan", "--offline").out
     assert "starts once it is ready" in project.run("explain", "node/gpu-0").out
+    process = project.start("apply", "--auto-approve", "--wait")
+    assert process.stderr
+    said = ""
+    while "waiting for node/gpu-0: it is starting: " not in said:
+        said = process.stderr.readline()
+        assert said, "it ended"
     cloud.power.set()
-    project.apply("--wait")
+    out, err = process.communicate()
+    assert process.returncode == 0, out + err
     assert "done" in project.logs("pair", "--rank", "1")
     lineage = project.run("state", "pull").json["lineage"]
     assert there(cloud, tmp_path, lineage)[0] == 2
