@@ -543,7 +543,8 @@ def test_a_node_that_does_not_come_up_fails_and_is_made_anew(site, market):
     assert site.heard.waits == [told]
     failed = site.results["create:reservation/train-1"]
     assert failed.error == "node/gpu-1 was not ready within 10 minutes: it is starting: no answer"
-    assert failed.hint == "the next `fleetform apply` makes it anew"
+    assert failed.hint.startswith("the next `fleetform apply` makes it anew; ")
+    assert "`network`" in failed.hint
     assert site.store.read().of("rank") == ()
     market.looked = lambda: None
     found = {a.id: a for a in site.plan(desired).actions}

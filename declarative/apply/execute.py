@@ -36,6 +36,12 @@ from declarative.template import MissingEnvError
 SAY_SECONDS = 15.0
 """How long nothing more is said of what an action waits for, once something was."""
 
+LATE = (
+    "the next `fleetform apply` makes it anew; if SSH never gets there, look at the backend's `network`, and "
+    "at what its image starts"
+)
+"""What to do about a node that did not come up in time."""
+
 
 class NotReadyError(Exception):
     """A node did not become ready in time."""
@@ -162,7 +168,7 @@ def wait_ready(address: Address, tools: Tools, id: str) -> Readiness:
         now = tools.now()
         if now - start > START_UP_LIMIT:
             late = f"{address} was not ready within {START_UP_LIMIT / 60:.0f} minutes"
-            raise NotReadyError(f"{late}{why}", "the next `fleetform apply` makes it anew")
+            raise NotReadyError(f"{late}{why}", LATE)
         if now >= next_time and said != (reason := seen.reason or f"it is {seen.state.value}"):
             tools.listener.wait(id, str(address), reason)
             said, next_time = reason, now + SAY_SECONDS
