@@ -112,7 +112,7 @@ def test_nothing_alone_is_enough():
     plan = plan_of(World(), words)
     assert changes_of(plan) == ()
     assert plan.unplaced[0].hint == (
-        "no single change of the task, of a fleet's `nodes` or of an offer's `limit` makes it fit"
+        "no single change that was tried makes it fit (task, `nodes` of fleets, `limit` of offers)"
     )
 
 

@@ -108,7 +108,7 @@ def hint_for(
     if fits:
         return f"{fits}{wait}"
     if changes is not None:
-        advice = "no single change of the task, of a fleet's `nodes` or of an offer's `limit` makes it fit"
+        advice = "no single change that was tried makes it fit (task, `nodes` of fleets, `limit` of offers)"
     elif "fleet-max" in codes:
         advice = "raise the fleet's `nodes`"
     elif "reuse-only" in codes:
