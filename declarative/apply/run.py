@@ -55,7 +55,8 @@ def _give_up_elsewhere(actions: Sequence[Action], tools: Tools) -> None:
     if the plan makes it in another place: no token leads from there to here.
     """
     planned = {a.address: a for a in actions if a.op is Op.CREATE}
-    for intent in tools.writer.state().intents:
+    state = tools.writer.state()
+    for intent in state.intents:
         action = planned.get(intent.address)
         if action is None or intent.op != "create":
             continue
@@ -65,7 +66,7 @@ def _give_up_elsewhere(actions: Sequence[Action], tools: Tools) -> None:
             zone = (action.after or {}).get("zone")
             moved = (action.backend, zone) != (intent.backend, intent.inputs.get("zone"))
         if moved:
-            if is_node(intent) and intent.address not in tools.writer.state().records:
+            if is_node(intent) and intent.address not in state.records:
                 clear(tools.backends, [intent])
             tools.writer.close_intent(intent, "not-done")
 

@@ -79,11 +79,12 @@ class Run:
             if len(plan.unplaced) > len(plan.waiting) and not self.options.get("allow_unplaced"):
                 sys.stderr.write(f"{NOTHING_DONE}\n")
                 return 3
-            self._say_waiting(plan, writer.state())
-            self.check_env(plan, writer.state())
+            state = writer.state()
+            self._say_waiting(plan, state)
+            self.check_env(plan, state)
             if plan.actions:
                 self.ask()
-            return self._carry_out(plan, writer)
+            return self._carry_out(plan, writer, state)
 
     def make_plan(
         self, writer: Writer, requested: frozenset[str] = frozenset(), *, destroy: bool = False
@@ -153,10 +154,9 @@ class Run:
         if answer.strip() != "yes":
             raise failed("declined", f"{self.doing} was declined: nothing was done")
 
-    def _carry_out(self, plan: Plan, writer: Writer) -> int:
+    def _carry_out(self, plan: Plan, writer: Writer, state: State) -> int:
         from declarative.apply import clear, lacking, unwanted
 
-        state = writer.state()
         clear(self.session.backends(self.desired, state), unwanted(plan, state))
         results: tuple[ActionResult, ...] = ()
         interrupted = False
