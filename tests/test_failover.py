@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from declarative.apply import Retries, follow, lacking
+from declarative.apply import Retries, Tools, follow, lacking
+from declarative.apply.run import give_back
 from declarative.diagnostic import InvalidError
 from declarative.plan import Spare
 from declarative.plan.facts import Facts
 from declarative.plan.fallbacks import MOST_WAYS
 from declarative.plan.saved import Saved, dump, load
-from declarative.provider import PermanentKind, TransientError, TransientKind
+from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.state import NodeState, Readiness
 from tests.cli import until
 from tests.market import KilledError, Market, Site, no_room, stock
@@ -327,6 +328,70 @@ def test_a_cluster_grows_where_it_is(site, market, held):
     assert set(market.where().values()) == ({"zc"} if held else {"za"})
 
 
+def growing(site, market):
+    """A project whose cluster has two idle nodes, and goes where there is room with two more for its task."""
+    assert site.apply(declared(fleets=[{**FLEET, "nodes": 2}], **ZONES))
+    market.room = stock(za=0)
+    return gang()
+
+
+@pytest.mark.parametrize("parallelism", [1, 8])
+@pytest.mark.parametrize("takes_effect", [True, False])
+def test_nothing_is_put_on_one_of_which_it_is_not_known_whether_it_left(
+    site, market, takes_effect, parallelism
+):
+    """It may be gone: a rank would be on nothing, and no command could record that the node went."""
+    desired, delete = growing(site, market), market.delete
+
+    def lost(have):
+        if have.address.name != "gpu-1" or takes_effect:
+            delete(have)
+        if have.address.name == "gpu-1":
+            raise TransientError(TransientKind.AMBIGUOUS, "no answer")
+
+    market.delete = lost
+    assert not site.apply(desired, parallelism=parallelism)
+    assert site.results["create:reservation/train-1"].error == "needs create:node/gpu-1, which failed"
+    state = site.store.read()
+    assert (state.of("reservation"), state.of("rank")) == ((), ())
+    market.delete = delete
+    assert site.apply(desired, parallelism=parallelism)
+    assert site.plan(desired).actions == ()
+
+
+@pytest.mark.parametrize("parallelism", [1, 8])
+def test_one_that_may_not_leave_is_no_want_of_capacity(site, market, parallelism):
+    """The others would be made and deleted in one zone after another, and it would stay."""
+    desired, delete = growing(site, market), market.delete
+
+    def kept(have):
+        if have.address.name == "gpu-1":
+            raise PermanentError(PermanentKind.INVALID, "OperationNotPermitted: it is protected")
+        delete(have)
+
+    market.delete = kept
+    assert not site.apply(desired, parallelism=parallelism)
+    failed = [(r.id, r.error) for r in site.results.values() if r.outcome == "failed"]
+    said = "it cannot leave where it is: OperationNotPermitted: it is protected"
+    assert failed == [("create:node/gpu-1", said)]
+    assert {zone for _, _, zone in market.asked} == {"za", "zb"}
+    assert market.where() == {"gpu-0": "zb", "gpu-1": "za", "gpu-2": "zb", "gpu-3": "zb"}
+    assert site.store.read().of("rank") == ()
+
+
+@pytest.mark.parametrize("parallelism", [1, 8])
+def test_what_is_pointless_was_not_interrupted(site, market, parallelism):
+    """A place that nobody gets any more, and the volumes there."""
+    market.room = stock(za=1)
+    volumes = [{"name": "data", "count": 2, "backend": "sky", "region": "east"}]
+    tasks = [{**GANG, "nodes": 2, "mounts": {"/data": "data-#"}}]
+    desired = declared(fleets=[FLEET], tasks=tasks, volumes=volumes, availability_zones=["za"])
+    assert not site.apply(desired, parallelism=parallelism)
+    held = {r.id: r.error for r in site.results.values() if r.id.startswith("create:attachment/")}
+    assert "what needs it cannot be done" in held.values()
+    assert "interrupted" not in held.values()
+
+
 def test_protected_ones_stay(site, market):
     idle = declared(fleets=[{**FLEET, "nodes": 2, "prevent_destroy": True}], **ZONES)
     assert site.apply(idle)
@@ -473,6 +538,32 @@ def boot(market, looks):
             market.states = {}
 
     market.looked = looked
+
+
+def test_a_place_is_kept_for_a_volume_that_may_still_be_attached(site, market):
+    """By a command that was killed while it asked for that: once it is there it could not be recorded."""
+    volumes = [{"name": "data", "backend": "sky", "region": "east", "availability_zone": "za"}]
+    tasks = [{**GANG, "nodes": 1, "mounts": {"/data": "data"}}]
+    desired = declared(fleets=[FLEET], tasks=tasks, volumes=volumes, **ZONES)
+    cut = None
+    while cut is None:
+        with pytest.raises(KilledError):
+            site.apply(desired, die_at=site.writes + 1)
+        cut = next((i for i in site.store.read().intents if i.address.kind == "attachment"), None)
+    late = market.things.pop((cut.address, cut.token))
+    with site.store.lock("apply") as writer:
+        tools = Tools(
+            writer=writer,
+            backends=site.backends(desired),
+            environ={},
+            now=site.now,
+            stopping=threading.Event(),
+            listener=site.heard,
+        )
+        give_back(["train"], tools)
+    market.things[cut.address, cut.token] = late
+    assert site.apply(desired)
+    assert site.plan(desired).actions == ()
 
 
 def killed(desired, step, parallelism):

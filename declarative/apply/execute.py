@@ -52,6 +52,15 @@ class NotReadyError(Exception):
         self.hint = hint
 
 
+class NotLeftError(Exception):
+    """A node that is to go elsewhere cannot leave where it is: no other place would change that."""
+
+    def __init__(self, error: PermanentError) -> None:
+        super().__init__(error.summary)
+        self.summary = f"it cannot leave where it is: {error.summary}"
+        self.hint = error.hint
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
     """What carrying out actions needs from outside."""
@@ -68,7 +77,9 @@ class Tools:
 
 
 def execute(action: Action, tools: Tools) -> None:
-    """Do it, or raise `ProviderError`, `StateError`, `NotReadyError` or `InterruptedApplyError`."""
+    """Do it, or raise `ProviderError`, `StateError`, `NotReadyError`, `NotLeftError` or
+    `InterruptedApplyError`.
+    """
     kind = action.address.kind
     if kind == "reservation":
         _reservation(action, tools)
@@ -103,7 +114,10 @@ def _thing(action: Action, tools: Tools) -> None:
     if action.op is Op.CREATE and action.address.kind == "node" and have is not None:
         # It goes elsewhere with its cluster: first it leaves where it is.
         leave = replace(action, op=Op.DELETE, before=have.inputs, after=None, backend=have.backend)
-        _thing(leave, tools)
+        try:
+            _thing(leave, tools)
+        except PermanentError as error:
+            raise NotLeftError(error) from error
         _thing(action, tools)
         return
     provider = tools.backends.get(action.backend)

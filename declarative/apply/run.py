@@ -34,7 +34,7 @@ def apply(plan: Plan, tools: Tools, *, parallelism: int = 8) -> tuple[ActionResu
     if not tools.stopping.is_set():
         _take_back(plan.actions, results, tools)
         lacks = lacking(plan, results)
-        _give_back(lacks, tools)
+        give_back(lacks, tools)
         results = _leave(plan, results, lacks, tools, parallelism)
         started = {str(r.address) for r in results if r.outcome is Outcome.DONE}
         _tidy([a for a in plan.actions if a.op is Op.CREATE and str(a.address) in started], tools)
@@ -71,15 +71,17 @@ def _give_up_elsewhere(actions: Sequence[Action], tools: Tools) -> None:
             tools.writer.close_intent(intent, "not-done")
 
 
-def _give_back(tasks: Collection[str], tools: Tools) -> None:
+def give_back(tasks: Collection[str], tools: Tools) -> None:
     """Tasks that were not started for want of capacity hold nothing: while they wait, what was to be theirs
     is idle, may go with its cluster when that finds another place, and is of use to others.
     """
     state = tools.writer.state()
     begun = {str(r.inputs["task"]) for r in state.of("rank")}
+    # What may still be attached is found by a later look, and holds on to its place then.
+    coming = {str(i.inputs.get("rank")) for i in state.intents if i.address.kind == "attachment"}
     for reservation in state.of("reservation"):
         task, name = str(reservation.inputs["task"]), reservation.address.name
-        if task not in tasks or task in begun:
+        if task not in tasks or task in begun or name in coming:
             continue
         held = [r for r in state.of("attachment") if r.inputs["rank"] == name]
         detached = [detach(tools.writer, tools.backends, r) for r in held]

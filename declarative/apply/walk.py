@@ -107,6 +107,13 @@ def walk(
     return run.results()
 
 
+def _is_on(action: Action, made: Action) -> bool:
+    """Whether an action reserves blocks of the node that another one makes."""
+    if action.op is not Op.CREATE or action.address.kind != "reservation" or made.op is not Op.CREATE:
+        return False
+    return (action.after or {}).get("node") == made.address.name
+
+
 class _Walk:
     def __init__(self, actions: Sequence[Action], listener: Listener, failover: Failover) -> None:
         self.actions = {a.id: a for a in actions}
@@ -149,7 +156,7 @@ class _Walk:
             if key in self.found:
                 continue
             if self._is_pointless(key):
-                self._note(self.actions[key], Outcome.SKIPPED, POINTLESS)
+                self._leave_out(key)
                 continue
             (self.held if self.failover.waits(self.actions[key]) else self.ready).append(key)
         self.ready.sort(key=lambda key: self.order[key])
@@ -164,6 +171,13 @@ class _Walk:
         left = (k for k in then if k not in self.found or self.found[k].outcome is Outcome.DONE)
         return all(self._is_pointless(k) for k in left)
 
+    def _leave_out(self, key: str) -> None:
+        """Skip what is pointless, and what was to be done in that place: that is as pointless."""
+        self._note(self.actions[key], Outcome.SKIPPED, POINTLESS)
+        for other in self.follow[key]:
+            if other not in self.found:
+                self._leave_out(other)
+
     def _change(self, verdict: Verdict) -> None:
         # Those that have ended will do so again; one that is done again instead of ending will do so once.
         ended = sum(key in self.found for key in (*verdict.again, *verdict.undone))
@@ -171,6 +185,8 @@ class _Walk:
             self.actions[action.id] = action
             self.order.setdefault(action.id, len(self.order))
             self.waiting[action.id] = set()
+            # It was there when the plan was made: what is to be on it does not say that it needs it.
+            self.follow[action.id] += [key for key, other in self.actions.items() if _is_on(other, action)]
         if verdict.move:
             self.listener.move(verdict.move, ended + len(verdict.more))
         keys = [*verdict.again, *(a.id for a in verdict.more)]
