@@ -1,8 +1,15 @@
 """What a state made and does not record: found, taken into the state again, or deleted."""
 
+from typing import Any
+
 import pytest
 
+from declarative.apply import look
+from declarative.apply.renamed import Renamed
+from declarative.provider import TransientError, TransientKind
 from tests.cli import fleet, volume
+from tests.market import Market, Site
+from tests.planned import GPU, declared
 
 
 @pytest.fixture
@@ -65,3 +72,22 @@ def test_orphans_are_shown_also_where_nothing_else_is_recorded(project):
     project.run("state", "adopt", "volume/data")
     project.declare(data)
     project.no_changes()
+
+
+def test_nobody_waits_for_a_backend_of_which_nothing_is_recorded_or_wanted():
+    """It may have orphans. It is asked once, and not until it answers: every plan would take as long."""
+    site, asked = Site(Market()), []
+    assert site.apply(declared(fleets=[GPU]))
+
+    class Away(Market):
+        def inventory(self):
+            asked.append(1)
+            raise TransientError(TransientKind.NOT_SENT, "nobody answers there")
+
+    backends = site.backends(declared(fleets=[GPU]))
+    made: dict[str, Any] = {"sky": site.market, "local": Away()}
+    backends._make = lambda name, hosts: Renamed(made[name], {})  # type: ignore[method-assign]
+    seen = look(site.store.read(), backends)
+    assert asked == [1]
+    assert (seen.orphans, seen.inventory.diagnostics) == ([], ())
+    site.close()

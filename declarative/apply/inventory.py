@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,7 +99,7 @@ def look(
         for name in names:
             _look_at(state, name, backends, found)
         if offers and state.lineage:
-            _look_for_more(state, backends, {*names}, found)
+            _look_for_more(backends, {*names}, found)
     found.diagnostics += _taken_up(found.resolutions)
     known: dict[str, tuple[Offer, ...]] = {}
     if offers:
@@ -129,17 +130,15 @@ def look(
     return Seen(inventory, found.resolutions, found.compared.orphans)
 
 
-def _look_for_more(state: State, backends: Backends, seen: Collection[str], found: _Look) -> None:
+def _look_for_more(backends: Backends, seen: Collection[str], found: _Look) -> None:
     """What this state made in backends of which nothing is recorded: it was forgotten, or its record lost.
 
-    One that cannot be read is no matter as long as nothing is wanted of it.
+    One that cannot be read is no matter as long as nothing is wanted of it: nobody waits until it can be.
     """
     for name in backends.names():
         if name not in seen and not _of_hosts(backends, name):
-            more = _Look()
-            _look_at(state, name, backends, more)
-            if not more.diagnostics:
-                found.compared.orphans += more.compared.orphans
+            with suppress(ProviderError):
+                found.compared.orphans += orphans(name, backends.get(name).inventory(), ())
 
 
 def _of_hosts(backends: Backends, name: str) -> bool:
