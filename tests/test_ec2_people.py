@@ -1,11 +1,13 @@
 """What people get wrong with EC2 (moto's): said by the plan where it can be seen, and nothing is made."""
 
 import re
+import signal
+import socket
 import threading
 
 import pytest
 
-from tests.cli import fleet, task, volume
+from tests.cli import ended, fleet, task, volume
 from tests.cloud_ec2 import run
 from tests.cloud_ec2.proxy import Line
 from tests.cloud_ec2.scripted import answer
@@ -77,6 +79,18 @@ def test_whom_ec2_does_not_let_in(project, line, fault, words):
     command = ("apply", "--auto-approve") if fault.startswith("401") else ("plan",)
     says(project.run(*command, code=1, env=ENV), "error[backend-refuses]", *words)
     assert line.count("RunInstances") == 0
+
+
+def test_ctrl_c_ends_a_plan_whose_questions_nobody_answers(project):
+    """At once: they are asked by threads that may wait for a long time."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        project.declare(backend(silent.getsockname()[1], options={"timeout": 3600}), small())
+        plan = project.start("plan", env=ENV)
+        silent.settimeout(120)
+        asked, _ = silent.accept()
+        plan.send_signal(signal.SIGINT)
+        assert "interrupted" in ended(plan, 130).err
+        asked.close()
 
 
 @pytest.mark.parametrize(

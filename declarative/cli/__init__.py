@@ -4,13 +4,14 @@ completion pay for none of them.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import io
 import os
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import click
@@ -98,7 +99,7 @@ class _ReaderGoneError(Exception):
     """Nobody reads stdout any more."""
 
 
-@contextmanager
+@contextlib.contextmanager
 def _reader() -> Iterator[None]:
     try:
         yield
@@ -173,6 +174,15 @@ def _mend_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
+def _end_if_asking(code: int) -> None:
+    """End at once where threads still wait for answers that nobody wants any more: Python would join them."""
+    if any(t is not threading.main_thread() and not t.daemon for t in threading.enumerate()):
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
 def main() -> NoReturn:
     """Run the command; exit codes are those of DESIGN §5 (usage errors are 1, not click's 2)."""
     code: Any = 0
@@ -191,6 +201,7 @@ def main() -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         sys.stderr.write("interrupted\n")
         code = 130
+        _end_if_asking(code)
     except (_ReaderGoneError, BrokenPipeError):
         # `| head` has what it wanted, which is no fault. Nothing more can be printed, not even what is
         # still buffered when Python exits.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 from declarative.provider import PermanentError, PermanentKind
 from declarative.resource import VOLUME_ID
 from declarative.state import Address
+from providers.cloud.asking import asking
 
 AT_ONCE = 8
 """Questions under way at a time."""
@@ -25,20 +25,16 @@ def found(probes: Iterable[Look], looks: Iterable[Look], passes: str | None = No
     `passes` is in the fault of a look that the user may not take: who may make a thing need not be let look.
     """
     faults: dict[str, PermanentError] = {}
-    # Side by side: each takes as long as the way there and back.
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="ahead") as pool:
-        try:
-            let_in, seen = ([pool.submit(look) for look in part] for part in (probes, looks))
-            for future in let_in:
+    with asking(AT_ONCE, "ahead") as pool:
+        let_in, seen = ([pool.submit(look) for look in part] for part in (probes, looks))
+        for future in let_in:
+            future.result()
+        for future in seen:
+            try:
                 future.result()
-            for future in seen:
-                try:
-                    future.result()
-                except PermanentError as error:
-                    if error.kind not in CHANGING and not (passes and passes in error.summary):
-                        faults.setdefault(error.summary, error)
-        finally:
-            pool.shutdown(cancel_futures=True)
+            except PermanentError as error:
+                if error.kind not in CHANGING and not (passes and passes in error.summary):
+                    faults.setdefault(error.summary, error)
     return list(faults.values())
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 from declarative.provider import Config, PermanentError, PermanentKind
 from declarative.state import Record
 from providers.cloud import account
+from providers.cloud.asking import asking
 from providers.cloud.needed import write
 
 P = TypeVar("P")
@@ -22,7 +22,7 @@ def side_by_side(places: Sequence[P], look: Callable[[P], Sequence[T]]) -> list[
     """What is found at all places; one that cannot be asked is an error."""
     if len(places) == 1:
         return list(look(places[0]))
-    with ThreadPoolExecutor(min(16, len(places) or 1), thread_name_prefix="regions") as pool:
+    with asking(min(16, len(places) or 1), "regions") as pool:
         return [found for part in pool.map(look, places) for found in part]
 
 
