@@ -885,6 +885,21 @@ def test_progress_on_a_terminal(monkeypatch):
     assert "rank/train-[bold]29: started" in stream.getvalue()
 
 
+def test_no_more_actions_end_than_there_are():
+    """Whoever waits for capacity carries out one plan after another, and deletes what came of half a cluster:
+    the bar showed 3/1.
+    """
+    progress = Progress(io.StringIO(), "plain", 0)
+    seen = []
+    for plan in (["create:node/gpu-0", "create:node/gpu-1"], ["create:node/gpu-1"]):
+        progress.expect(len(plan))
+        for action in (*plan, "delete:node/gpu-0"):  # the last is in no plan
+            progress.begin(action)
+            seen.append(progress.total)
+            progress.end(result(action))
+    assert seen == [2, 2, 3, 4, 5]
+
+
 def test_progress_from_many_threads_never_mixes_lines():
     stream = io.StringIO()
     progress = Progress(stream, "plain", 800)

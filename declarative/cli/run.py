@@ -255,10 +255,10 @@ class Run:
         if self._progress is None:
             mode: Mode = "json" if self.as_json else "live" if _is_terminal(sys.stderr) else "plain"
             stream = sys.stderr if mode == "live" else Unbroken(sys.stdout if self.as_json else sys.stderr)
-            self._progress = Progress(stream, mode, total)  # type: ignore[arg-type]
+            self._progress = Progress(stream, mode, 0)  # type: ignore[arg-type]
             self._progress.__enter__()
         if total:
-            self._progress.total = total
+            self._progress.expect(total)
         return self._progress
 
     def note(self, rank: str, status: RankStatus) -> None:

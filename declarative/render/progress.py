@@ -89,11 +89,17 @@ class Progress:
             if self._live:
                 self._live.stop()
 
+    def expect(self, more: int) -> None:
+        """So many actions come besides those that have ended."""
+        with self._lock:
+            self.total = self._ended + more
+
     def begin(self, id: str) -> None:
         """An action is begun."""
         address, doing, _ = verbs(id)
         with self._lock:
             self._begun[id] = self._clock()
+            self.total = max(self.total, self._ended + len(self._begun))  # some are in no plan
             if self.mode == "live":
                 self._display().begin(id, f"{address}: {doing}…", self.total)
             else:
