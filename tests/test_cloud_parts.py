@@ -38,7 +38,7 @@ from declarative.spec import Backend, Name
 from declarative.spec.clouds import Endpoint, Images
 from declarative.spec.credentials import Credentials
 from declarative.state import Address, Record, State
-from providers.cloud import classes, cloud, faults, marks, settings
+from providers.cloud import ahead, classes, cloud, faults, marks, settings
 from providers.cloud.begin import user_data
 from providers.cloud.catalog import catalog
 from providers.cloud.classes import BY_CLASS
@@ -562,3 +562,23 @@ def test_libcloud_is_loaded_with_the_first_request(code):
 def test_forms_are_read_as_they_were_written(text):
     assert quoted(text).isascii()
     assert urllib.parse.unquote_plus(quoted(text)) == text
+
+
+def test_what_is_certain_is_said_whatever_else_could_not_be_seen():
+    """Else a plan that cannot be carried out is shown with a warning that a cloud cannot be read."""
+
+    def lacks(name):
+        def look():
+            raise PermanentError(PermanentKind.NOT_FOUND, f"there is no {name}")
+
+        return look
+
+    def busy():
+        raise TransientError(TransientKind.BUSY, "later")
+
+    certain = ahead.found([], [lacks("image"), busy, lacks("image")])
+    assert [f.summary for f in certain] == ["there is no image"]
+    with pytest.raises(TransientError, match="later"):
+        ahead.found([], [busy, lambda: None])
+    with pytest.raises(TransientError, match="later"):
+        ahead.found([busy], [lacks("image")])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from declarative.provider import PermanentError, PermanentKind
+from declarative.provider import PermanentError, PermanentKind, TransientError
 from declarative.resource import VOLUME_ID
 from declarative.state import Address
 from providers.cloud.asking import asking
@@ -19,22 +19,29 @@ Look = Callable[[], object]
 
 
 def found(probes: Iterable[Look], looks: Iterable[Look], passes: str | None = None) -> list[PermanentError]:
-    """The faults of `looks`, each once.
+    """The faults of `looks`, each once. One that may pass is raised where there are none that stay.
 
     One of a probe is raised, as of the credentials, the clock or the way there: nothing else is seen then.
     `passes` is in the fault of a look that the user may not take: who may make a thing need not be let look.
     """
     faults: dict[str, PermanentError] = {}
+    passing: TransientError | None = None
     with asking(AT_ONCE, "ahead") as pool:
         let_in, seen = ([pool.submit(look) for look in part] for part in (probes, looks))
         for future in let_in:
             future.result()
         for future in seen:
+            if passing and future.cancel():
+                continue  # it has not begun, and might wait as long in vain
             try:
                 future.result()
             except PermanentError as error:
                 if error.kind not in CHANGING and not (passes and passes in error.summary):
                     faults.setdefault(error.summary, error)
+            except TransientError as error:
+                passing = passing or error
+    if passing and not faults:
+        raise passing
     return list(faults.values())
 
 
