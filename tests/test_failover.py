@@ -540,6 +540,39 @@ def boot(market, looks):
     market.looked = looked
 
 
+def tools(site, writer, desired):
+    """What an apply works with."""
+    return Tools(
+        writer=writer,
+        backends=site.backends(desired),
+        environ={},
+        now=site.now,
+        stopping=threading.Event(),
+        listener=site.heard,
+    )
+
+
+def test_nothing_more_is_given_back_after_an_interruption(site, market):
+    """A cloud may take its time to detach each volume."""
+    volumes = [{"name": "data", "count": 3, "backend": "sky", "region": "east", "availability_zone": "za"}]
+    tasks = [{**GANG, "nodes": 3, "mounts": {"/data": "data-#"}}]
+    desired = declared(fleets=[FLEET], tasks=tasks, volumes=volumes, **ZONES)
+    while len(site.store.read().of("attachment")) < 3:
+        with pytest.raises(KilledError):
+            site.apply(desired, die_at=site.writes + 1)
+    assert site.store.read().of("rank") == ()
+    with site.store.lock("apply") as writer:
+        found, delete = tools(site, writer, desired), market.delete
+
+        def interrupted(have):
+            found.stopping.set()
+            delete(have)
+
+        market.delete = interrupted
+        give_back(["train"], found)
+    assert len(site.store.read().of("reservation")) == len(site.store.read().of("attachment")) == 2
+
+
 def test_a_place_is_kept_for_a_volume_that_may_still_be_attached(site, market):
     """By a command that was killed while it asked for that: once it is there it could not be recorded."""
     volumes = [{"name": "data", "backend": "sky", "region": "east", "availability_zone": "za"}]
@@ -552,15 +585,7 @@ def test_a_place_is_kept_for_a_volume_that_may_still_be_attached(site, market):
         cut = next((i for i in site.store.read().intents if i.address.kind == "attachment"), None)
     late = market.things.pop((cut.address, cut.token))
     with site.store.lock("apply") as writer:
-        tools = Tools(
-            writer=writer,
-            backends=site.backends(desired),
-            environ={},
-            now=site.now,
-            stopping=threading.Event(),
-            listener=site.heard,
-        )
-        give_back(["train"], tools)
+        give_back(["train"], tools(site, writer, desired))
     market.things[cut.address, cut.token] = late
     assert site.apply(desired)
     assert site.plan(desired).actions == ()

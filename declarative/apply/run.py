@@ -81,6 +81,8 @@ def give_back(tasks: Collection[str], tools: Tools) -> None:
     coming = {str(i.inputs.get("rank")) for i in state.intents if i.address.kind == "attachment"}
     for reservation in state.of("reservation"):
         task, name = str(reservation.inputs["task"]), reservation.address.name
+        if tools.stopping.is_set():
+            return
         if task not in tasks or task in begun or name in coming:
             continue
         held = [r for r in state.of("attachment") if r.inputs["rank"] == name]
