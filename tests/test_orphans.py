@@ -7,6 +7,7 @@ import pytest
 from declarative.apply import look
 from declarative.apply.renamed import Renamed
 from declarative.provider import TransientError, TransientKind
+from declarative.state import Address
 from tests.cli import fleet, volume
 from tests.market import Market, Site
 from tests.planned import GPU, declared
@@ -90,4 +91,20 @@ def test_nobody_waits_for_a_backend_of_which_nothing_is_recorded_or_wanted():
     seen = look(site.store.read(), backends)
     assert asked == [1]
     assert (seen.orphans, seen.inventory.diagnostics) == ([], ())
+    site.close()
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_what_another_backend_of_the_same_account_has_is_no_orphan(every):
+    """Such backends list the same things: what one has was offered for deletion as an orphan of the other."""
+    site = Site(Market())
+    desired = declared(fleets=[GPU], volumes=[{"name": "data", "backend": "sky"}])
+    assert site.apply(desired)
+    backends = site.backends(desired)
+    assert backends.names() == ("local", "sky")
+    assert look(site.store.read(), backends, every=every).orphans == []
+    with site.store.lock("state rm") as writer:
+        writer.drop([Address("volume", "data")])
+    found = look(site.store.read(), backends, every=every).orphans
+    assert [(str(o.thing.address), o.backend) for o in found] == [("volume/data", "sky")]
     site.close()

@@ -100,6 +100,17 @@ def orphans(name: str, things: Iterable[Thing], known: Collection[tuple[Address,
     return [Orphan(backend=name, thing=t) for t in sorted(lost, key=lambda t: (t.address, t.token))]
 
 
+def each_once(found: Iterable[Orphan]) -> list[Orphan]:
+    """Of those that several backends list, the one of the backend that made it."""
+    out: dict[object, Orphan] = {}
+    for orphan in found:
+        thing = orphan.thing
+        key = (thing.address, thing.token, orphan.id)
+        if key not in out or thing.inputs.get("backend") == orphan.backend:
+            out[key] = orphan
+    return list(out.values())
+
+
 def orphan_drift(orphans: Sequence[Orphan], state: State) -> list[Drift]:
     """How orphans are shown: by their ids as well, where the address alone does not say which one it is."""
     times = Counter([*(o.thing.address for o in orphans), *state.records])

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from declarative.apply.backends import Backends
-from declarative.apply.drift import PATIENCE, Compared, Orphan, compare, orphan_drift, orphans
+from declarative.apply.drift import PATIENCE, Compared, Orphan, compare, each_once, orphan_drift, orphans
 from declarative.apply.hosts import host_of, host_offers, listed, silent_nodes
 from declarative.apply.offers import known_offers, unreadable
 from declarative.apply.renamed import Renamed, as_recorded, kept, record_token, to_make
@@ -99,7 +99,8 @@ def look(
         for name in names:
             _look_at(state, name, backends, found)
         if offers and state.lineage:
-            _look_for_more(backends, {*names}, found)
+            _look_for_more(state, backends, {*names}, found)
+    found.compared.orphans = each_once(found.compared.orphans)
     found.diagnostics += _taken_up(found.resolutions)
     known: dict[str, tuple[Offer, ...]] = {}
     if offers:
@@ -130,7 +131,7 @@ def look(
     return Seen(inventory, found.resolutions, found.compared.orphans)
 
 
-def _look_for_more(backends: Backends, seen: Collection[str], found: _Look) -> None:
+def _look_for_more(state: State, backends: Backends, seen: Collection[str], found: _Look) -> None:
     """What this state made in backends of which nothing is recorded: it was forgotten, or its record lost.
 
     One that cannot be read is no matter as long as nothing is wanted of it: nobody waits until it can be.
@@ -138,7 +139,7 @@ def _look_for_more(backends: Backends, seen: Collection[str], found: _Look) -> N
     for name in backends.names():
         if name not in seen and not _of_hosts(backends, name):
             with suppress(ProviderError):
-                found.compared.orphans += orphans(name, backends.get(name).inventory(), ())
+                _note_orphans(state, name, backends.get(name).inventory(), found)
 
 
 def _of_hosts(backends: Backends, name: str) -> bool:
@@ -246,14 +247,24 @@ def _compare(
     """
     mine = [r for r in state.records.values() if (r.backend or LOCAL) == name and r.address.kind in MADE]
     pending = {i.address for i in state.intents}
-    known = {(made_as(r), record_token(state, r)) for r in mine}
-    known |= {(_asked(state, i)[0], i.token) for i in state.intents if (i.backend or LOCAL) == name}
     judged = [
         r for r in mine if r.address not in pending and not (unlisted and host_of(state, r) in unlisted)
     ]
     compare(state, judged, things, at, found.compared, recall=recall)
-    ours = {(r.backend, str(r.outputs.get("id"))) for r in mine if r.outputs.get("id")}
-    found.compared.orphans += [o for o in orphans(name, things, known) if (name, o.id) not in ours]
+    _note_orphans(state, name, things, found)
+
+
+def _note_orphans(state: State, name: str, things: Iterable[Thing], found: _Look) -> None:
+    """What a backend lists and nothing recorded or begun is.
+
+    Nor what another backend has: several may be of one account, with an image each, and list the same things.
+    """
+    made = [r for r in state.records.values() if r.address.kind in MADE]
+    known = {(made_as(r), record_token(state, r)) for r in made}
+    known |= {(_asked(state, i)[0], i.token) for i in state.intents}
+    ours = {(r.address.kind, str(r.outputs.get("id"))) for r in made if r.outputs.get("id")}
+    lost = orphans(name, things, known)
+    found.compared.orphans += [o for o in lost if (o.thing.address.kind, o.id) not in ours]
 
 
 def _asked(state: State, intent: Intent) -> tuple[Address, dict[str, Any] | None]:
