@@ -18,6 +18,7 @@ from declarative.state import ANOTHERS, TAGS, Address, Record
 from providers.cloud import marks, settings
 from providers.cloud.marks import Mark
 from providers.cloud.needed import write
+from providers.cloud.unread import reading
 
 T = TypeVar("T")
 
@@ -115,7 +116,8 @@ class Account:
         may have, and so has one with other parameters.
         """
         try:
-            made = make()
+            with reading():
+                made = make()
         except TransientError as error:
             if error.kind is TransientKind.AMBIGUOUS:
                 self._maybe.add(token)

@@ -2,7 +2,8 @@
 
 libcloud's drivers keep the request that is under way in themselves, so threads that share one mix their
 answers up. Its sessions would take what `~/.netrc` says for the cloud's password and put it over the
-signature; proxies and authorities of certificates are what the environment says.
+signature; proxies and authorities of certificates are what the environment says. They would also follow an
+answer to whatever host it names, with the body and all headers but one: passwords, tokens, user data.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from declarative.provider import (
     PermanentError,
@@ -26,6 +27,8 @@ from providers.cloud.scrub import Scrub
 
 T = TypeVar("T")
 
+MOST_BYTES = 64 << 20
+"""Of one answer; a page of a thousand machines has about five."""
 _UNASKED = (TypeError, ValueError, NotImplementedError, AttributeError, KeyError)
 """What drivers raise of what they are given. Faults of the transport are of other classes."""
 
@@ -121,13 +124,40 @@ def _answer(response: Any) -> Answer | None:
     return Answer(status=int(response.status_code), headers=headers, text=response.text or "")
 
 
-def _utf8(response: Any, **_: Any) -> None:
-    """What does not say how it is written is UTF-8.
+class TooLongError(OSError):
+    """An answer that has no end, or is none to such a question."""
+
+
+def _read(response: Any, **_: Any) -> None:
+    """Read an answer, as far as it is not too long. What does not say how it is written is UTF-8.
 
     Guessing takes longer than all the rest of a request, and of `text/xml` it would be said to be Latin-1.
     """
+    parts, size = [], 0
+    for part in response.iter_content(1 << 16):
+        size += len(part)
+        if size > MOST_BYTES:
+            response.close()
+            raise TooLongError(f"the answer has more than {MOST_BYTES >> 20} MiB")
+        parts.append(part)
+    response._content = b"".join(parts)  # noqa: SLF001  # where it keeps what it has read
     if "charset" not in response.headers.get("content-type", "").lower():
         response.encoding = "utf-8"
+
+
+def _stay(session: Any) -> None:
+    """Have a session follow no answer that leads to another server: that answer is the last one then."""
+    follow = session.get_redirect_target
+
+    def target(response: Any) -> str | None:
+        try:
+            found: str | None = follow(response)
+            away = found and session.should_strip_auth(response.url, urljoin(response.url, found))
+        except ValueError:  # it is no URL
+            return None
+        return None if away else found
+
+    session.get_redirect_target = target
 
 
 def _settle(link: Any) -> None:
@@ -140,7 +170,8 @@ def _settle(link: Any) -> None:
     if not link.http_proxy_used:
         session.proxies = get_environ_proxies(link.host, no_proxy=None)
     session.trust_env = False
-    session.hooks["response"].append(_utf8)
+    _stay(session)
+    session.hooks["response"].append(_read)
     if urlsplit(link.host).scheme == "https" and link.ca_cert is None and link.verify:
         authorities = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
         if authorities:

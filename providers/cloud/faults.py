@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from urllib.parse import urlsplit
 
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
 from providers.cloud.classes import Kind, kind_of, said_by_libcloud
@@ -32,6 +33,8 @@ BY_STATUS: Mapping[int, Kind] = {
     501: PermanentKind.INVALID,
 }
 """Others are `AMBIGUOUS` from 500 on and `INVALID` below: a refusal is no reason to ask again."""
+
+_LEADING = (301, 302, 303, 307, 308)
 
 _UNSENT = ("NewConnectionError", "ConnectTimeoutError", "NameResolutionError")
 """urllib3's reasons for a `ConnectionError` that come before a request."""
@@ -85,7 +88,11 @@ def classify(
     if answer is not None and answer.status >= 300:
         # Before anything of it is cut off: half a secret would not be known for one.
         answer = replace(answer, text=scrub.hide(answer.text))
-        said = read(answer) or Said(kind=None, text=_visible(answer.text) or f"status {answer.status}")
+        said = (
+            _elsewhere(answer)
+            or read(answer)
+            or Said(kind=None, text=_visible(answer.text) or f"status {answer.status}")
+        )
         kind = said.kind or by_status(answer.status)
         summary = scrub(f"{what}: {said.text}")
         return fault(kind, summary, about=about, hint=said.hint, after=_after(answer, kind))
@@ -96,6 +103,19 @@ def classify(
         # As of operations of GCE: asking for one goes well, and what is told is that it failed.
         return fault(kind_of(error), scrub(f"{what}: {_plain(error)}"), about=about)
     return fault(TransientKind.AMBIGUOUS, scrub(f"{what}: its answer cannot be read"), about=about)
+
+
+def _elsewhere(answer: Answer) -> Said | None:
+    """What an answer says that leads to another server, where nothing was sent: see `connection`."""
+    if answer.status not in _LEADING or "location" not in answer.headers:
+        return None
+    try:
+        to = urlsplit(answer.headers["location"])
+        where = f", {to.scheme}://{to.hostname}" + (f":{to.port}" if to.port else "") if to.scheme else ""
+    except ValueError:
+        where = ""
+    hint = "nothing was sent there: write it as the `endpoint`, if it is to be trusted"
+    return Said(kind=PermanentKind.INVALID, text=f"it leads to another server{where}", hint=hint)
 
 
 def by_status(status: int) -> Kind:

@@ -23,6 +23,7 @@ from declarative.state import KINDS, Address, NodeState, RankStatus, Readiness, 
 from providers.cloud.disks import Disks, OnNode
 from providers.cloud.hosts import Hosts, Seen
 from providers.cloud.keys import Keys
+from providers.cloud.unread import reading
 
 
 class Nodes(Protocol):
@@ -123,6 +124,7 @@ class Cloud:
 
     # ------------------------------------------------------------------------------------- things
 
+    @reading()
     def find(self, address: Address, token: str) -> Thing | None:
         """See the port."""
         match address.kind:
@@ -135,6 +137,7 @@ class Cloud:
             case _:
                 return None
 
+    @reading()
     def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | None]:
         """See `provider.Recalls`."""
         kinds = {kind: [r for r in records if r.address.kind == kind] for kind in KINDS}
@@ -144,6 +147,7 @@ class Cloud:
             **self._attachments.recall(kinds["attachment"]),
         }
 
+    @reading()
     def create(
         self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
     ) -> Mapping[str, Any]:
@@ -162,6 +166,7 @@ class Cloud:
             case _:
                 raise PermanentError(PermanentKind.INVALID, f"{address} is no thing", about=str(address))
 
+    @reading()
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
         """See `provider.Checks`: what this cloud has not. Of a fleet it is said once."""
         asked = () if self.RESERVES else reversed(list(wanted.items()))
@@ -181,6 +186,7 @@ class Cloud:
         hint = "remove the fleet's `reservation`, or name a backend of EC2, GCE or Azure under `backends`"
         return PermanentError(PermanentKind.INVALID, summary, about="reservation", hint=hint)
 
+    @reading()
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port."""
         match have.address.kind:
@@ -197,6 +203,7 @@ class Cloud:
                 summary = f"{have.address} cannot be changed"
                 raise PermanentError(PermanentKind.INVALID, summary, about=str(have.address))
 
+    @reading()
     def delete(self, have: Record) -> None:
         """See the port."""
         match have.address.kind:
@@ -234,6 +241,7 @@ class Cloud:
 
     # -------------------------------------------------------------------------------------- nodes
 
+    @reading()
     def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
         """See the port. Ready is what runs by its cloud, and answers as a host that is fit."""
         seen = {name: _once_only(found) for name, found in self._nodes.readiness(nodes).items()}
@@ -252,6 +260,7 @@ class Cloud:
 
     # -------------------------------------------------------------------------------------- ranks
 
+    @reading()
     def start(self, node: Record, launch: Launch) -> RankStatus:
         """See the port. Its volumes are mounted on the node first; a rank never begins without them."""
         folders = {path: self._mounted(node, launch, path) for path in sorted(launch.volumes)}

@@ -19,6 +19,7 @@ from urllib.parse import urlencode
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud.connection import Connection
 from providers.cloud.settings import Host
+from providers.cloud.unread import Pages
 
 T = TypeVar("T")
 
@@ -139,7 +140,7 @@ def listed(what: str, found: Mapping[str, Any], key: str) -> list[dict[str, Any]
 
 def pages(what: str, ask: Callable[[str | None], Mapping[str, Any]], key: str) -> Iterator[Mapping[str, Any]]:
     """All pages of a listing; `ask` is given what an answer has as `key`, and None at first."""
-    seen: set[str] = set()
+    read = Pages()
     more: str | None = None
     while True:
         found = ask(more)
@@ -147,9 +148,10 @@ def pages(what: str, ask: Callable[[str | None], Mapping[str, Any]], key: str) -
         more = found.get(key)
         if not more:
             return
-        if not isinstance(more, str) or more in seen:
-            raise strange(what, "leads back to a page that was read")
-        seen.add(more)
+        if not isinstance(more, str):
+            raise strange(what, "leads to no page")
+        if how := read.fault(more):
+            raise strange(what, how)
 
 
 def missing(ask: Callable[[], T]) -> T | None:

@@ -21,6 +21,7 @@ from providers.cloud.account import look_up
 from providers.cloud.any.plain import Disk, Machine, Written
 from providers.cloud.any.shared import Shared
 from providers.cloud.any.site import Site
+from providers.cloud.unread import reading
 
 T = TypeVar("T", Machine, Disk)
 U = TypeVar("U")
@@ -88,7 +89,8 @@ class Account(account.Account):
                 _MAYBE.pop(key, None)
                 return found[0]
             try:
-                made = make()
+                with reading():
+                    made = make()
             except TransientError as error:
                 if error.kind is not TransientKind.NOT_SENT:
                     _MAYBE[key] = time.monotonic()

@@ -28,6 +28,7 @@ from providers.cloud.any.site import Site
 from providers.cloud.connection import Connection
 from providers.cloud.limiter import limiter
 from providers.cloud.scrub import Scrub
+from providers.cloud.unread import Pages
 
 LOOKS = 5
 """How often a listing is begun anew that changed while its pages were read."""
@@ -99,14 +100,15 @@ class Rest:
             out: dict[str, Mapping[str, Any]] = {}
             more: dict[str, Any] | None = {}
             totals: set[int] = set()
+            read = Pages()
             while more is not None:
                 found = self.ask("GET", path, **{**params, **more})
                 items, total = self.many(found, name, path)
                 totals.add(total)
                 out |= {str(_key(item)): item for item in items}
                 after = following(found)
-                if after is not None and after == more:
-                    raise self.strange(path, "leads back to a page that was read")
+                if how := read.fault(str(after)) if after is not None else None:
+                    raise self.strange(path, how)
                 more = after
             if totals == {len(out)}:
                 return list(out.values())

@@ -10,6 +10,7 @@ from providers.cloud.azure.codes import CODES
 from providers.cloud.azure.offers import offers
 from providers.cloud.keys import Keys
 from providers.cloud.named import Named
+from providers.cloud.unread import reading
 
 
 class Azure(Named):
@@ -28,6 +29,7 @@ class Azure(Named):
         keys = Keys(self._account)
         super().__init__(self._account, keys, Api(self._account), CODES)
 
+    @reading()
     def offers(self) -> tuple[Offer, ...]:
         """From the API."""
         return offers(self._account)

@@ -16,6 +16,7 @@ from providers.cloud.limiter import limiter
 from providers.cloud.looks import Looks
 from providers.cloud.scrub import Scrub
 from providers.cloud.settings import Host
+from providers.cloud.unread import Pages
 
 VERSION = "2016-11-15"
 PAGE = 1000
@@ -56,7 +57,7 @@ class Region:
 
     def pages(self, action: str, name: str, size: int, **parameters: object) -> Iterator[dict[str, Any]]:
         """What a list of an answer has, on all its pages."""
-        seen: set[str] = set()
+        read = Pages()
         more: dict[str, str] = {}
         while True:
             found = self.ask(action, None, MaxResults=size, **parameters, **more)
@@ -64,9 +65,8 @@ class Region:
             token = found.get("nextToken")
             if not token:
                 return
-            if token in seen:
-                raise answers.strange(action, "leads back to a page that was read")
-            seen.add(token)
+            if how := read.fault(token):
+                raise answers.strange(action, how)
             more = {"NextToken": token}
 
     def instances(self, filters: Mapping[str, Iterable[str]]) -> list[Instance]:

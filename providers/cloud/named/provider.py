@@ -17,6 +17,7 @@ from providers.cloud.named.attachments import Attachments
 from providers.cloud.named.nodes import Nodes
 from providers.cloud.named.volumes import Volumes
 from providers.cloud.provider import Cloud
+from providers.cloud.unread import reading
 
 KIND = ("region", "zone", "instance_type", "reservation")
 """Inputs of a node by which it is told whether it can be of its reservation."""
@@ -35,6 +36,7 @@ class Named(Cloud):
         self._held = Attachments(account, self._disks, api)
         super().__init__(account.config, keys, self._machines, self._disks, self._held)
 
+    @reading()
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
         """See `provider.Checks`."""
         nodes = [inputs for address, inputs in wanted.items() if address.kind == "node"]
@@ -51,6 +53,7 @@ class Named(Cloud):
         """See `provider.Clears`."""
         self._machines.clear(address, token, inputs)
 
+    @reading()
     def inventory(self) -> tuple[Thing, ...]:
         """See the port."""
         machines = self._machines.listed()

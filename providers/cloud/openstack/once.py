@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from declarative.provider import PermanentError, TransientError, TransientKind
+from providers.cloud.unread import reading
 
 T = TypeVar("T")
 
@@ -45,7 +46,8 @@ class Once:
             if found is not None:
                 return found
             try:
-                made = make()
+                with reading():
+                    made = make()
             except TransientError as error:
                 if error.kind is TransientKind.AMBIGUOUS:
                     self._unsure[token] = self._now()

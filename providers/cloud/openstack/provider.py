@@ -16,6 +16,7 @@ from providers.cloud.openstack.nodes import Nodes
 from providers.cloud.openstack.offers import offers
 from providers.cloud.openstack.volumes import Volumes
 from providers.cloud.provider import Cloud
+from providers.cloud.unread import reading
 
 
 class OpenStack(Cloud):
@@ -43,10 +44,12 @@ class OpenStack(Cloud):
         self._held = Attachments(self._account, self._disks)
         super().__init__(config, keys, self._servers, self._disks, self._held)
 
+    @reading()
     def offers(self) -> tuple[Offer, ...]:
         """The flavors, as nova has them now."""
         return offers(self._account)
 
+    @reading()
     def inventory(self) -> tuple[Thing, ...]:
         """See the port."""
         servers = self._servers.listed()
@@ -57,6 +60,7 @@ class OpenStack(Cloud):
             *self._held.things(volumes, (s.id for s in servers)),
         )
 
+    @reading()
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
         """See `provider.Checks`."""
         return [*super().check(wanted), *ahead.faults(self._account, wanted)]

@@ -15,6 +15,7 @@ from providers.cloud.openstack.answers import Server, Volume
 from providers.cloud.openstack.codes import said
 from providers.cloud.openstack.login import Login, Token
 from providers.cloud.scrub import Scrub
+from providers.cloud.unread import Pages
 
 PAGE = 1000
 """The most things of one answer; the cloud may give fewer."""
@@ -110,7 +111,7 @@ class Region:
 
     def pages(self, what: str, api: str, path: str, key: str, **query: object) -> Iterator[dict[str, Any]]:
         """What a list has, on all its pages."""
-        seen: set[str] = set()
+        read = Pages()
         marker: str | None = None
         while True:
             try:
@@ -127,12 +128,12 @@ class Region:
             if not any(link.get("rel") == "next" for link in links):
                 return
             marker = str(items[-1].get("id")) if items else ""
-            if not marker or marker in seen:
-                raise answers.strange(what, "leads back to a page that was read")
-            seen.add(marker)
+            if how := read.fault(marker) if marker else "leads to no page":
+                raise answers.strange(what, how)
 
     def images(self, what: str, query: Mapping[str, object]) -> Iterator[dict[str, Any]]:
         """All images that pass the query. Glance says otherwise than the others that there is more."""
+        read = Pages()
         marker: str | None = None
         while True:
             more = {"marker": marker} if marker else {}
@@ -142,6 +143,8 @@ class Region:
             last = str(items[-1].get("id")) if items else None
             if not found.get("next") or last in (None, marker):
                 return
+            if how := read.fault(last):
+                raise answers.strange(what, how)
             marker = last
 
     # ------------------------------------------------------------------------------------ servers

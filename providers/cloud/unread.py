@@ -1,0 +1,47 @@
+"""Answers that are not what they should be, wherever that shows: faults, and not what Python stumbled over.
+
+What is looked for in an answer is checked where it is read. What nobody thought of (a text where a mapping
+was, a number beyond all bounds, lists within lists without an end) is caught at the port, and around creates:
+one that was carried out may have been what answered so.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from declarative.provider import TransientError, TransientKind
+
+STUMBLES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+MOST_PAGES = 10_000
+"""Of one listing."""
+
+
+class Pages:
+    """The pages of a listing that were read, by what leads to them: it has an end, and none comes twice."""
+
+    def __init__(self) -> None:
+        self._seen: set[object] = set()
+
+    def fault(self, mark: object) -> str | None:
+        """Why the page that `mark` leads to is not to be read; None if it is, and then it counts as read."""
+        if mark in self._seen:
+            return "leads back to a page that was read"
+        if len(self._seen) >= MOST_PAGES:
+            return f"has more than {MOST_PAGES} pages"
+        self._seen.add(mark)
+        return None
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """`AMBIGUOUS` for what Python stumbles over within; also around a function, as `@reading()`."""
+    try:
+        yield
+    except STUMBLES as error:
+        # Its text may quote the answer, and whatever that quotes: where it was is enough to look into it.
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{type(error).__name__} at {Path(place.filename).name}:{place.lineno}"
+        raise TransientError(TransientKind.AMBIGUOUS, f"an answer cannot be read ({where})") from None

@@ -1,0 +1,359 @@
+"""Clouds whose answers are not what they should be: faults of the port come of it, and nothing is sent on."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from typing import Any
+
+import libcloud.http
+import pytest
+
+from declarative.provider import Config, PermanentError, PermanentKind, ProviderError, TransientError
+from declarative.state import Address, Record
+from providers.cloud import account, cloud, connection, unread
+from providers.cloud.any.digitalocean import DigitalOcean as Site
+from providers.cloud.unread import reading
+from providers.testing import NODE, VOLUME
+from tests.cloud_any.digitalocean import DigitalOcean
+from tests.cloud_ec2.run import SECRETS
+from tests.cloud_named import azure as fake_azure
+from tests.cloud_named import gce as fake_gce
+from tests.cloud_named.web import Web
+from tests.cloud_openstack import run as openstack
+from tests.cloud_openstack.server import REGION, SmallCloud
+
+TOKEN = "dop_v1_very-secret"
+DRIVERS = ("ec2", "openstack", "gce", "azure", "digitalocean", "vultr", "linode")
+
+
+@pytest.fixture(scope="module")
+def pem():
+    return fake_gce.private_key()
+
+
+@pytest.fixture(autouse=True)
+def secrets(monkeypatch):
+    for name, value in {**SECRETS, **openstack.SECRETS, **fake_azure.SECRETS}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("FLEETFORM_TEST_TOKEN", TOKEN)
+    monkeypatch.setattr(Site, "settle", 0.0)
+    monkeypatch.setattr(account, "time", SimpleNamespace(monotonic=_ticking(), sleep=lambda _: None))
+
+
+def _ticking():
+    """A clock that goes on by five seconds with each look at it: nothing waits."""
+    seconds = itertools.count(0, 5)
+    return lambda: float(next(seconds))
+
+
+class Raw(ThreadingHTTPServer):
+    """Answers all requests with the same status, headers and body; `asked` has what was sent."""
+
+    daemon_threads = True
+
+    def __init__(self, status: int = 200, headers: dict[str, str] | None = None, body: Any = b"{}") -> None:
+        super().__init__(("127.0.0.1", 0), _OneRequest)
+        self.status, self.headers, self.body = status, headers or {}, body
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.asked: list[tuple[str, dict[str, str], bytes]] = []
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Who asked has gone."""
+
+
+class _OneRequest(BaseHTTPRequestHandler):
+    server: Raw
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing is logged."""
+
+    def _any(self) -> None:
+        taken = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.server.asked.append((self.path, dict(self.headers), taken))
+        body = self.server.body
+        data = body(len(self.server.asked)) if callable(body) else body
+        self.send_response(self.server.status)
+        for name, value in self.server.headers.items():
+            self.send_header(name, value.replace("PATH", self.path))
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        with suppress(OSError):
+            self.wfile.write(data)
+
+    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _any  # noqa: N815
+
+
+def provider(driver: str, url: str, folder: Any, pem: str, monkeypatch: Any) -> Any:
+    """A provider that asks at `url`, and nowhere else."""
+    if driver == "gce":
+        monkeypatch.setenv(fake_gce.VARIABLE, fake_gce.service_account(pem, url))
+        return cloud(fake_gce.config(url, folder))
+    if driver == "azure":
+        return cloud(fake_azure.config(url, folder))
+    given: dict[str, Any] = {"credentials": {"key": "FLEETFORM_TEST_TOKEN"}, "regions": ("nyc3",)}
+    if driver == "openstack":
+        given = {
+            "credentials": openstack.CREDENTIALS,
+            "regions": (REGION,),
+            "options": {"project": "demo", "settle": 0},
+        }
+    if driver == "ec2":
+        keys = dict(zip(("key", "secret"), SECRETS, strict=True))
+        given = {"credentials": keys, "regions": ("us-east-1",)}
+    return cloud(
+        Config(
+            backend="there",
+            project_dir=folder,
+            lineage="lineage-1",
+            driver=driver,
+            endpoint=url,
+            image={"*": "image-1"},
+            **given,
+        )
+    )
+
+
+# --------------------------------------------------------------------------------------- redirections
+
+
+@pytest.mark.parametrize("status", [302, 307])
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_nothing_is_sent_on_to_another_host(tmp_path, monkeypatch, pem, driver, status):
+    """Of a request that is sent on, its body and its tokens would be, too."""
+    with (
+        Raw() as other,
+        Raw(status, {"Location": other.url.replace("127.0.0.1", "localhost") + "PATH"}) as web,
+    ):
+        there = provider(driver, web.url, tmp_path, pem, monkeypatch)
+        with pytest.raises(PermanentError) as caught:
+            there.inventory()
+        assert web.asked
+        assert other.asked == []
+    assert caught.value.kind is PermanentKind.INVALID
+    assert "endpoint" in (caught.value.hint or "")
+    assert (
+        "another server, http://localhost:" in caught.value.summary
+        or "is not keystone" in caught.value.summary
+    )
+
+
+@pytest.mark.parametrize(
+    "to", ["http://[::1/", "//elsewhere.example/", "http://127.0.0.1:99999/", "file:///etc"]
+)
+def test_what_leads_nowhere_is_not_followed(tmp_path, monkeypatch, pem, to):
+    with Raw(307, {"Location": to}) as web:
+        there = provider("digitalocean", web.url, tmp_path, pem, monkeypatch)
+        with pytest.raises(PermanentError, match="leads to another server"):
+            there.inventory()
+        assert len(web.asked) == 1
+
+
+def test_a_redirection_of_the_same_server_is_followed(tmp_path, monkeypatch, pem):
+    """As of an API that wants a `/` at the end."""
+    with Raw(307, {"Location": "/elsewhere"}) as web:
+        there = provider("digitalocean", web.url, tmp_path, pem, monkeypatch)
+        with pytest.raises(ProviderError):
+            there.inventory()
+        assert {path for path, _, _ in web.asked[1:]} == {"/elsewhere"}
+
+
+# ------------------------------------------------------------------------------------------- answers
+
+DEEP = b"[" * 100_000
+LOGIN = json.dumps({"access_token": "t", "expires_in": 3600})
+WHOLE = {
+    "lists": DEEP,
+    "mappings": b'{"a":' * 100_000,
+    "elements": b"<a>" * 100_000,
+    "elements that end": b"<a>" * 20_000 + b"</a>" * 20_000,
+    "null": b"null",
+    "a text": b'"ok"',
+    "a list": b"[1]",
+    "lists in it": b'{"error": [[]], "errors": 1, "message": {"a": 1}, "data": null, "meta": []}',
+    "numbers": b'{"access_token": "t", "expires_in": 1e999, "data": [Infinity], "meta": {"total": NaN}}',
+    "not UTF-8": b'{"a": "\xff\xfe"}',
+    "nothing": b"",
+    "controls": b'{"message": "\\u001b[2J\\u0000\\u202e", "error": "\\ud800"}',
+}
+
+
+@pytest.mark.parametrize("status", [200, 400, 503])
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_any_answer_is_a_fault_of_the_port(tmp_path, monkeypatch, pem, driver, status):
+    for name, body in WHOLE.items():
+        with Raw(status, {"x-subject-token": "t", "Retry-After": "-1e9"}, body) as web:
+            there = provider(driver, web.url, tmp_path, pem, monkeypatch)
+            fault = None
+            try:
+                there.inventory()
+            except ProviderError as error:
+                fault = error
+        if fault is None:
+            assert driver == "linode"  # libcloud reads nothing out of what has no list, and does not say so
+            continue
+        said = f"{fault.summary} {fault.hint}"
+        assert len(said) < 1_000, name
+        assert "\x1b" not in said, name
+        assert not isinstance(fault, TransientError) or (fault.after or 0.0) >= 0
+
+
+def test_an_answer_without_an_end_is_not_read_to_it(tmp_path, monkeypatch, pem):
+    monkeypatch.setattr(connection, "MOST_BYTES", 1 << 20)
+    with Raw(200, {}, b"[" + b"1," * (2 << 20)) as web:
+        there = provider("digitalocean", web.url, tmp_path, pem, monkeypatch)
+        with pytest.raises(TransientError, match="more than 1 MiB"):
+            there.inventory()
+
+
+def test_a_listing_without_an_end_is_not_read_to_it(tmp_path, monkeypatch, pem):
+    monkeypatch.setattr(unread, "MOST_PAGES", 20)
+
+    def page(number):
+        pages = {"next": f"http://x/?page={number + 1}"}
+        return json.dumps({"droplets": [], "meta": {"total": 1}, "links": {"pages": pages}}).encode()
+
+    with Raw(200, {}, page) as web:
+        there = provider("digitalocean", web.url, tmp_path, pem, monkeypatch)
+        with pytest.raises(TransientError, match="more than 20 pages"):
+            there.inventory()
+        assert len(web.asked) == 21
+
+
+def test_images_in_circles_are_a_fault(tmp_path, monkeypatch, pem):
+    with SmallCloud() as small:
+        there = provider("openstack", small.endpoint, tmp_path, pem, monkeypatch)
+        region = there._account.region(REGION)
+        turns = itertools.cycle("ab")
+        monkeypatch.setattr(region, "ask", lambda *_, **__: {"images": [{"id": next(turns)}], "next": "/x"})
+        with pytest.raises(TransientError, match="a page that was read"):
+            list(region.images("list of images", {}))
+
+
+# ------------------------------------------------------------------------- answers with one wrong thing
+
+ODD: tuple[Any, ...] = (
+    *(None, True, 0, -1, 1.5, float("inf"), float("nan"), 10**30, "", "x", "\x1b[31m\x00", "a" * 5000),
+    *([], {}, [[]], [None], {"a": 1}, ["x"], {"x": None}, "../../x", "0", "-9"),
+)
+GONE = object()
+
+
+def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ())
+    for key, item in items:
+        yield from _paths(item, (*path, key))
+
+
+def _changed(value: Any, luck: random.Random) -> Any:
+    """The same but for one thing somewhere in it."""
+    path = luck.choice(list(_paths(value)))
+    odd = luck.choice((*ODD, GONE) if path else ODD)
+    if not path:
+        return odd
+    value = copy.deepcopy(value)
+    inner = value
+    for key in path[:-1]:
+        inner = inner[key]
+    if odd is GONE:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = odd
+    return value
+
+
+@pytest.fixture
+def spoil(monkeypatch):
+    """While `spoil.on`, a third of all answers have something wrong in them."""
+    real = libcloud.http.LibcloudConnection.request
+    state = SimpleNamespace(on=False, luck=random.Random(7))
+
+    def request(self, *args, **more):
+        real(self, *args, **more)
+        if state.on and self.response.content and state.luck.random() < 0.35:
+            found = json.loads(self.response.content)
+            self.response._content = json.dumps(_changed(found, state.luck)).encode()
+
+    monkeypatch.setattr(libcloud.http.LibcloudConnection, "request", request)
+    return state
+
+
+PLACES = {
+    "gce": {"region": fake_gce.REGION, "zone": fake_gce.ZONE, "instance_type": "n1-standard-1"},
+    "azure": {"region": fake_azure.REGION, "zone": fake_azure.ZONE, "instance_type": "Standard_D2s_v3"},
+    "openstack": {"region": REGION, "instance_type": "m1.tiny"},
+    "digitalocean": {"region": "nyc3", "instance_type": "s-1vcpu-1gb"},
+}
+
+
+def served(driver: str) -> tuple[Any, Any]:
+    """A cloud, and where it is asked."""
+    if driver == "openstack":
+        small = SmallCloud()
+        return small, small.endpoint
+    if driver == "digitalocean":
+        ocean = DigitalOcean()
+        return ocean, f"http://127.0.0.1:{ocean.server_address[1]}"
+    web = Web(fake_gce.Gce() if driver == "gce" else fake_azure.Azure())
+    return web, web.url
+
+
+@pytest.mark.parametrize("driver", PLACES)
+def test_whatever_is_wrong_in_an_answer_is_a_fault_of_the_port(tmp_path, monkeypatch, pem, spoil, driver):
+    """Everything is done until it goes well; all that comes in between are faults of the port."""
+    faults = []
+
+    def tried(step):
+        for spoil.on in (True, True, False):
+            try:
+                return step()
+            except ProviderError as error:
+                faults.append(error)
+        return None
+
+    for turn in range(5):
+        running, url = served(driver)
+        with running:
+            story(provider(driver, url, tmp_path / str(turn), pem, monkeypatch), PLACES[driver], tried)
+    assert len(faults) > 20
+    assert all(len(f"{fault.summary} {fault.hint}") < 2_000 for fault in faults)
+
+
+def story(there: Any, place: dict[str, str], tried: Any) -> None:
+    """A node, a volume, and what joins them: made, looked at, changed, and removed."""
+    inputs = {**NODE, **place, "backend": "there"}
+    disk = {**VOLUME, **{key: inputs[key] for key in ("region", "zone", "backend") if key in inputs}}
+    about = {"node": "gpu-0", "volume": "data-0", "rank": "t-0"}
+    node, volume = Address("node", "gpu-0"), Address("volume", "data-0")
+    held = Address("attachment", "t-0.data-0")
+    tried(there.offers)
+    made = tried(lambda: there.create(volume, "a" * 32, disk, {})) or {}
+    ran = tried(lambda: there.create(node, "b" * 32, inputs, {})) or {}
+    first = Record(address=volume, backend="there", inputs=disk, outputs=made)
+    second = Record(address=node, backend="there", inputs=inputs, outputs=ran)
+    tried(there.inventory)
+    tried(lambda: (there.find(node, "b" * 32), there.find(volume, "a" * 32)))
+    tried(lambda: there.check({node: inputs, volume: disk}))
+    tried(lambda: there.recall([first, second]))
+    tried(lambda: reading()(there._nodes.readiness)([second]))  # no host answers
+    tried(lambda: there.update(second, "b" * 32, {**inputs, "tags": {"team": "a"}}))
+    tried(lambda: there.update(first, "a" * 32, {**disk, "size": "2GB"}))
+    hung = tried(lambda: there.create(held, "c" * 32, about, {volume: first, node: second})) or {}
+    tried(there.inventory)
+    tried(lambda: there.delete(Record(address=held, backend="there", inputs=about, outputs=hung)))
+    tried(lambda: there.delete(first))
+    tried(lambda: there.delete(second))
