@@ -197,7 +197,9 @@ class Board:
         self.most_blocks = max((kind.total for kind in self.kinds), default=1)
         self.domain_of: list[Domain] = [(k.fleet, k.backend, k.region) for k in self.kinds]
         self._by_domain: dict[Domain, list[Option]] = {}
+        self._by_fleet: dict[str, list[Option]] = {}
         for option in self.options:
+            self._by_fleet.setdefault(option.fleet, []).append(option)
             self._by_domain.setdefault(self.domain_of[option.kind], []).append(option)
         self._allowed: dict[tuple[object, ...], tuple[int, list[int], bytearray]] = {}
         self._needs: dict[tuple[object, ...], tuple[int, dict[int, int]]] = {}
@@ -206,6 +208,10 @@ class Board:
         self.jobs = [self._job(i, ask) for i, ask in enumerate(ordered)]
         self.levels = sorted({job.task.priority for job in self.jobs}, reverse=True)
         """The priorities, the highest first."""
+
+    def of_fleet(self, fleet: str) -> Sequence[Option]:
+        """What a fleet may launch, in the order of `options`."""
+        return self._by_fleet.get(fleet, ())
 
     def _job(self, index: int, ask: Ask) -> Job:
         task = ask.want.spec

@@ -5,6 +5,8 @@ A fleet that cannot be brought to its size is an error of the whole plan, so wha
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from declarative.placement.board import Home, Option, Quota
 from declarative.placement.cover import DEAR
 from declarative.placement.ledger import UNLIMITED, Ledger
@@ -26,7 +28,7 @@ def keep_baselines(ledger: Ledger) -> None:
     kept: dict[Quota, dict[str, tuple[int, int]]] = {}
     begin: dict[str, frozenset[Home]] = {}
     for name in sorted(fleets, key=lambda name: (slack[name], name)):
-        bids = _bids(ledger, name, left)
+        bids = _bids(ledger, name, lambda option: left[option.quota])
         if not bids:
             continue
         (most, _), chosen = min(bids.values(), key=lambda bid: bid[0])
@@ -44,32 +46,36 @@ def keep_baselines(ledger: Ledger) -> None:
 
 def _supply(ledger: Ledger, fleet: str) -> int:
     """How many nodes a fleet could launch if it were alone."""
-    limits = {o.quota: ledger.left[o.quota] for o in ledger.board.options if o.fleet == fleet}
+    limits = {o.quota: ledger.left[o.quota] for o in ledger.board.of_fleet(fleet)}
     return min(UNLIMITED, sum(UNLIMITED if left is None else left for left in limits.values()))
 
 
-def _bids(ledger: Ledger, fleet: str, left: dict[Quota, int | None]) -> dict[Home | None, Bid]:
-    """The cheapest launches of what a fleet wants for itself: by home where it has to choose one."""
-    options = [o for o in ledger.board.options if o.fleet == fleet and not ledger.astray(o)]
+def _bids(ledger: Ledger, fleet: str, left: Callable[[Option], int | None]) -> dict[Home | None, Bid]:
+    """The cheapest launches of what a fleet wants for itself: by home where it has to choose one.
+
+    `left` is how many of an option's quota there are.
+    """
+    options = [o for o in ledger.board.of_fleet(fleet) if not ledger.astray(o)]
     free = ledger.board.clustered(fleet) and not ledger.bound[fleet]
-    homes = dict.fromkeys(o.home for o in options) if free else {None: None}
+    homes: dict[Home | None, list[Option]] = {} if free else {None: options}
+    for option in options if free else ():
+        homes.setdefault(option.home, []).append(option)
     out: dict[Home | None, Bid] = {}
-    for home in homes:
+    for home, here in homes.items():
         got, cost = 0, 0.0
         chosen: list[tuple[Option, int]] = []
         used: dict[Quota, int] = {}
-        for option in options:
-            if home and option.home != home:
-                continue
-            most = left[option.quota]
-            here = ledger.owed[fleet] - got
+        for option in here:
+            most, count = left(option), ledger.owed[fleet] - got
+            if count <= 0:
+                break
             if most is not None:
-                here = min(here, most - used.get(option.quota, 0))
-            if here > 0:
-                chosen.append((option, here))
-                used[option.quota] = used.get(option.quota, 0) + here
-                got += here
-                cost += here * min(ledger.board.kinds[option.kind].cost, DEAR)
+                count = min(count, most - used.get(option.quota, 0))
+            if count > 0:
+                chosen.append((option, count))
+                used[option.quota] = used.get(option.quota, 0) + count
+                got += count
+                cost += count * min(ledger.board.kinds[option.kind].cost, DEAR)
         out[home] = ((-got, cost), chosen)
     return out
 
@@ -80,8 +86,7 @@ def launch_baselines(ledger: Ledger) -> dict[str, int]:
     for fleet, owed in ledger.owed.items():
         if not owed:
             continue
-        left = {o.quota: ledger.remain(o) for o in ledger.board.options if o.fleet == fleet}
-        bids = _bids(ledger, fleet, left)
+        bids = _bids(ledger, fleet, ledger.remain)
         _, chosen = min(bids.values(), key=lambda bid: bid[0], default=(None, []))
         for option, count in chosen:
             ledger.launch_idle(option, min(count, ledger.most(option)))
