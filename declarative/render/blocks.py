@@ -59,20 +59,31 @@ def _busy(row: Row) -> str:
 def _blocks(row: Row, each: int, room: int) -> str:
     if row.holders is None:
         return "[]"
-    holders = [_holder(row, block) for block in range(row.total)]
     if row.total <= CELLS and (each + 1) * row.total + 1 <= room:
+        holders = [_holder(row, block) for block in range(row.total)]
         return "[" + " ".join(h + " " * (each - cells(h)) for h in holders).rstrip() + "]"
-    return _fit(_stretches(holders), room)
+    return _fit([f"{_range(first, last)} {holder}" for first, last, holder in _stretches(row)], room)
 
 
-def _stretches(holders: Sequence[str]) -> list[str]:
-    """`0-3 train-0`, `4-7 idle`."""
-    out: list[str] = []
-    start = 0
-    for i in range(1, len(holders) + 1):
-        if i == len(holders) or holders[i] != holders[start]:
-            out.append((f"{start}" if i - start == 1 else f"{start}-{i - 1}") + f" {holders[start]}")
-            start = i
+def _range(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _stretches(row: Row) -> list[tuple[int, int, str]]:
+    """First block, last block, and who holds them. Idle ones are not gone through: there may be thousands."""
+    out: list[tuple[int, int, str]] = []
+    free = 0
+    for block in sorted(b for b in row.holders or () if 0 <= b < row.total):
+        if block > free:
+            out.append((free, block - 1, IDLE))
+        holder = _holder(row, block)
+        if out and out[-1][1:] == (block - 1, holder):
+            out[-1] = (out[-1][0], block, holder)
+        else:
+            out.append((block, block, holder))
+        free = block + 1
+    if free < row.total:
+        out.append((free, row.total - 1, IDLE))
     return out
 
 
