@@ -8,6 +8,7 @@ Providers hold no retry loops; `retry` has the only one.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
@@ -408,16 +409,28 @@ def token(lineage: str, address: Address, generation: int, zone: str | None) -> 
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    return installed()
+
+
+@functools.cache
+def _others() -> frozenset[str]:
+    """What entry points of the name `*` know. To load one takes a while."""
+    points = importlib.metadata.entry_points(group=GROUP, name=ANY)
+    return frozenset(other for point in points for other in getattr(point.load(), "names", tuple)())
+
+
+@functools.cache
 def unknown(name: str) -> str | None:
     """How to mend a name that no provider has; None for one that `load` finds something for.
 
     An entry point of the name `*` says by its own function `names()` which ones it knows.
     """
-    here = installed()
+    here = _installed()
     if name in here:
         return None
-    points = importlib.metadata.entry_points(group=GROUP, name=ANY)
-    more = {other for point in points for other in getattr(point.load(), "names", tuple)()}
+    more = _others()
     if name in more:
         return None
     known = sorted({*here, *more})

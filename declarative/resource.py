@@ -199,6 +199,13 @@ def _capped(value: int, most: int | None) -> int:
     return value if most is None else min(value, most)
 
 
+def catalog_size(backend: Backend) -> int:
+    """How many offers `catalog_offers` gives."""
+    zones, anywhere = len(backend.availability_zones) or 1, len(backend.regions) or 1
+    kinds = ((len(e.regions) or anywhere, 1 if e.spot_price is None else 2) for e in backend.catalog)
+    return zones * sum(regions * prices for regions, prices in kinds)
+
+
 def catalog_offers(backend: Backend) -> tuple[Offer, ...]:
     """The offers that a backend's `catalog` declares: each region and zone, on demand and as spot."""
     out: list[Offer] = []

@@ -28,6 +28,15 @@ FLEET = "type: fleet\nname: gpu\nnodes: 1\n"
 LIMIT = 4 << 20
 
 
+def backend(driver: str, more: str = "", name: str = "aws", regions: str = "[us-east-1]") -> str:
+    """A document with a `---` at its end."""
+    return f"type: backend\nname: {name}\ndriver: {driver}\nregions: {regions}\nimage: ami-1\n{more}\n---\n"
+
+
+def names(form: str, count: int) -> str:
+    return "[" + ", ".join(form.format(i) for i in range(count)) + "]"
+
+
 def text(content: str | bytes) -> Callable[[Path], None]:
     """A project of one file."""
     data = content.encode() if isinstance(content, str) else content
@@ -160,6 +169,37 @@ CASES: dict[str, tuple[Callable[[Path], None], set[str]]] = {
         ),
         {"dangling-reference"},
     ),
+    "many offers": (
+        text(
+            backend(
+                "gce",
+                f"availability_zones: {names('z{}', 900)}\ncatalog:\n"
+                + "".join(f"- {{instance_type: t{i}, cpu: 4, memory: 8GB, price: 1}}\n" for i in range(900)),
+                regions=names("r{}", 900),
+            )
+            + FLEET
+        ),
+        {"too-large"},
+    ),
+    "many regions": (text(backend("ec2", regions=names("us-east-1", 20_000)) + FLEET), {"too-large"}),
+    "one long region": (text(backend("ec2", regions=f"[{'x' * (LIMIT - 200)}]") + FLEET), {"too-large"}),
+    "many GPUs": (
+        text(backend("ec2") + FLEET + f"resources: {{gpu: '{names('H{}', 90_000)[1:-1]}'}}\n"),
+        {"bad-gpu"},
+    ),
+    "one long GPU": (text(backend("ec2") + FLEET + f"resources: {{gpu: {'H100' * 900_000}}}\n"), {"bad-gpu"}),
+    "many CPUs": (
+        text(
+            backend("gce", "catalog: [{instance_type: a, cpu: 1000000000000, memory: 8GB, price: 1}]")
+            + FLEET
+            + "blocks: 7\n---\ntype: fleet\nname: cpus\nnodes: 1\nblocks: auto\nresources: {cpu: 999999999..}"
+        ),
+        {"out-of-range"},
+    ),
+    "many tags of many nodes": (
+        text("type: fleet\nname: gpu\nnodes: 50000\ntags:\n" + "".join(f" k{i}: v\n" for i in range(10_000))),
+        {"too-large"},
+    ),
     "many hosts": (
         text(
             "type: fleet\nname: gpu\nssh_config:\n  hosts:\n" + "".join(f"  - h{i}\n" for i in range(40_000))
@@ -270,6 +310,26 @@ def test_a_hostile_project_is_refused_soon(tmp_path, usual, command, name):
     assert used.seconds - usual[command].seconds < SECONDS
     assert used.megabytes < MEGABYTES
     assert [path.name for path in tmp_path.iterdir() if path.name not in made] == []
+
+
+PLANS = {
+    "what many nodes are told": "type: fleet\nname: gpu\nnodes: 50000\nenv:\n"
+    + "".join(f" E{i}: v\n" for i in range(10_000)),
+    "what many ranks are told": FLEET
+    + f"---\ntype: task\nname: train\nnodes: 50000\nplacement: any\ncommands: [{'x' * 1_000_000}]\n",
+    "many backends": "".join(backend("ec2", name=f"b{i}") for i in range(200)) + FLEET,
+}
+"""Projects that are valid, and too large for a plan."""
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_what_is_too_large_for_a_plan_is_refused_soon(tmp_path, usual, name):
+    text(PLANS[name])(tmp_path)
+    used = run(tmp_path, "plan", "--offline")
+    assert (used.code, used.out) == (1, "")
+    assert re.findall(r"^error\[(.*?)\]: ", used.err, re.MULTILINE) == ["too-large"]
+    assert used.seconds - usual["plan", "--offline"].seconds < 4 * SECONDS
+    assert used.megabytes < MEGABYTES
 
 
 # What a process does, by the interpreter's own account of it.

@@ -9,7 +9,16 @@ from declarative.loader.documents import Entry, shown_place, shown_span
 from declarative.loader.findings import Findings
 from declarative.loader.mounts import Volumes, mounted
 from declarative.loader.project import ProjectFile
-from declarative.resource import LOCAL, SSH, Desired, TaskWant, VolumeWant, volume_inputs, volume_names
+from declarative.resource import (
+    LOCAL,
+    SSH,
+    Desired,
+    TaskWant,
+    VolumeWant,
+    catalog_size,
+    volume_inputs,
+    volume_names,
+)
 from declarative.schema import BadValueError
 from declarative.source import Path
 from declarative.spec import Backend, Name, Task, Volume
@@ -26,6 +35,8 @@ MAX_VOLUMES = 100_000
 MAX_RANKS = 100_000
 MAX_HOSTS = 10_000
 """Each is asked by itself."""
+MAX_OFFERS = 100_000
+"""What the catalogs of all backends come to, with each region and zone."""
 
 
 OTHERS = {
@@ -109,7 +120,15 @@ class _Assembly:
         )
 
     def _backends(self) -> None:
+        declared = 0
         for entry in self._good("backend"):
+            declared += catalog_size(entry.spec)
+            if declared > MAX_OFFERS:
+                summary = f"catalogs, with all regions and zones, come to more than {MAX_OFFERS} offers"
+                fewer = "name fewer `regions` or `availability_zones`, or fewer entries"
+                self._say(entry, ("catalog",), "too-large", summary, fewer)
+            if declared > MAX_OFFERS or self.findings.full:
+                break  # to look for what may have been meant takes a while
             hint = _unknown(entry.spec.provider)
             if hint:
                 path = ("driver",) if entry.spec.driver else ("name",)

@@ -6,7 +6,7 @@ for hand-picked nodes, and none reads the inventory again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from declarative.blocks import fewest, misfits, share
@@ -14,6 +14,9 @@ from declarative.placement.kinds import Kind
 from declarative.placement.types import Node, Rejection
 from declarative.spec import Fleet, Isolation, SpotPolicy, Task
 from declarative.state import BOOTING, HARD, RUNTIMES, NodeState
+
+NAMED = 20
+"""How many names a reason lists."""
 
 
 class Reason(NamedTuple):
@@ -28,10 +31,15 @@ class Reason(NamedTuple):
         return Rejection(target=target, code=self.code, detail=self.detail, short=self.short)
 
 
+def _few(names: Sequence[str]) -> str:
+    """Names in a reason, of which there is one for each offer."""
+    return ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
+
+
 def fleet_reason(task: Task, fleet: Fleet) -> Reason | None:
     """Whether the task may use the fleet at all."""
     if task.fleets and fleet.name not in task.fleets:
-        return Reason("fleet", f"the task asks for {', '.join(task.fleets)}")
+        return Reason("fleet", f"the task asks for {_few(task.fleets)}")
     if task.cluster and fleet.placement.value != "cluster":
         return Reason(
             "not-cluster", "its placement is `any`; a cluster task needs a fleet with `placement: cluster`"
@@ -42,9 +50,9 @@ def fleet_reason(task: Task, fleet: Fleet) -> Reason | None:
 def place_reason(task: Task, kind: Kind) -> Reason | None:
     """Backend, region, spot, price, and what the host can do."""
     if task.backends and kind.backend not in task.backends:
-        return Reason("backend", f"backend {kind.backend}; the task asks for {', '.join(task.backends)}")
+        return Reason("backend", f"backend {kind.backend}; the task asks for {_few(task.backends)}")
     if task.regions and kind.region not in task.regions:
-        return Reason("region", f"region {kind.region}; the task asks for {', '.join(task.regions)}")
+        return Reason("region", f"region {kind.region}; the task asks for {_few(task.regions)}")
     if task.spot_policy is SpotPolicy.ON_DEMAND and kind.spot:
         return Reason("spot", "spot; the task asks for on-demand")
     if task.spot_policy is SpotPolicy.SPOT and not kind.spot:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from declarative.diagnostic import Diagnostic, Severity, in_order, located
 from declarative.plan.actions import build
 from declarative.plan.fallbacks import fallbacks
@@ -18,6 +20,10 @@ from declarative.state import State
 MOST_PLACES = 100_000
 """Ranks to place and nodes to place them on, together."""
 
+
+MOST_ENTRIES = 5_000_000
+MOST_TEXT = 1 << 27
+"""Of environment, tags and commands, for all nodes and ranks together; text in characters."""
 
 MOST_OFFERED = 500_000
 """Offers that are held against the limits of fleets: each fleet looks at each offer of its backends."""
@@ -109,12 +115,35 @@ def _too_large(desired: Desired, recorded: State) -> Diagnostic | None:
     nodes += sum(len(fleet.ssh_config.hosts) for fleet in desired.fleets.values() if fleet.ssh_config)
     places = ranks + nodes + len(recorded.of("node"))
     if places <= MOST_PLACES:
-        return None
+        return _too_much_text(desired)
     return Diagnostic(
         code="too-large",
         summary=f"{len(desired.tasks)} tasks with {ranks} ranks, and {nodes} nodes, are too many for a plan",
         hint=f"split the project: a plan places {MOST_PLACES} ranks and nodes at most",
     )
+
+
+def _too_much_text(desired: Desired) -> Diagnostic | None:
+    """The same for what each node and each rank is told: it is in the plan as often as there are of them."""
+    told = [(f.nodes.target, *_told(f.env, f.tags)) for f in desired.fleets.values() if f.nodes]
+    tasks = (want.spec for want in desired.tasks.values())
+    told += [(task.nodes, *_told(task.env, task.tags, task.commands)) for task in tasks]
+    entries, characters = (sum(item[0] * item[i] for item in told) for i in (1, 2))
+    if entries <= MOST_ENTRIES and characters <= MOST_TEXT:
+        return None
+    summary = (
+        f"what nodes and ranks are told comes to {entries} entries with {characters} characters: too much"
+    )
+    hint = f"let `env`, `tags` and `commands` be shorter: {MOST_ENTRIES} entries, {MOST_TEXT} characters"
+    return Diagnostic(code="too-large", summary=summary, hint=f"{hint} are the most of a plan")
+
+
+def _told(
+    env: Iterable[tuple[str, str]], tags: Mapping[str, str], commands: Iterable[str] = ()
+) -> tuple[int, int]:
+    """How many entries, and how many characters."""
+    texts = [*(text for pair in (*env, *tags.items()) for text in pair), *commands]
+    return len(texts), sum(map(len, texts))
 
 
 def _too_many_offers(desired: Desired, inventory: Inventory) -> Diagnostic | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 import re
 import typing
@@ -33,6 +34,8 @@ class Problem:
 MAX_SHOWN = 40
 MAX_WORD = 100
 """Longer text is no mistyped word: comparing it would only take time."""
+FEW = 8
+"""Items of a list that are looked through one by one."""
 MAX_PROBLEMS = 1_000
 """Of one mapping: nobody reads more, and each unknown field is compared with all that are known."""
 
@@ -102,12 +105,22 @@ def _plain(hint: type, value: Json, path: Path, bounds: Is, out: list[Problem]) 
     if not ok:
         out.append(_wrong_type(path, _WORDS[hint], value, bounds))
         return None
-    if isinstance(value, int | float):
+    if isinstance(value, str) and len(value) > bounds.longest:
+        summary = f"{_field(path)}has more than {bounds.longest} characters"
+        out.append(Problem(path, "too-large", summary, "write less; check the quotes and the indentation"))
+    if isinstance(value, int | float) and not isinstance(value, bool):
         fault = _out_of_range(value, bounds)
         if fault is not None:
-            field = f"`{path[-1]}` " if path and isinstance(path[-1], str) else ""
-            out.append(Problem(path, "out-of-range", field + fault[0], fault[1]))
+            out.append(Problem(path, "out-of-range", _field(path) + fault[0], fault[1]))
     return value
+
+
+def _field(path: Path) -> str:
+    """The field that a path leads to, to begin a sentence with."""
+    names = [part for part in path if isinstance(part, str)]
+    if not names:
+        return ""
+    return f"`{names[-1]}` " if path[-1] == names[-1] else f"a value of `{names[-1]}` "
 
 
 def _out_of_range(value: float, bounds: Is) -> tuple[str, str] | None:
@@ -190,7 +203,28 @@ def _items(hint: Any, value: Json, path: Path, bounds: Is, out: list[Problem]) -
         summary = f"`{path[-1]}` must have at least {bounds.at_least_items} item"
         hint = "add one: a line that begins with `- `"
         out.append(Problem(path, "out-of-range", summary, hint))
-    return tuple(_value(hint, item, (*path, i), Is(), out) for i, item in enumerate(value))
+    if bounds.most_items is not None and len(value) > bounds.most_items:
+        summary = f"{_field(path)}has more than {bounds.most_items} items"
+        out.append(Problem(path, "too-large", summary, "write fewer"))
+        return None
+    each = Is(longest=bounds.longest)
+    return Items(_value(hint, item, (*path, i), each, out) for i, item in enumerate(value))
+
+
+class Items(tuple[Any, ...]):  # noqa: SLOT001  # it keeps what is in it
+    """A tuple that knows at once what is in it: offers by the thousand are held against lists of names."""
+
+    def __contains__(self, item: object) -> bool:
+        if len(self) < FEW:
+            return super().__contains__(item)
+        try:
+            return item in self._known
+        except TypeError:  # items that have no hash
+            return super().__contains__(item)
+
+    @functools.cached_property
+    def _known(self) -> frozenset[Any]:
+        return frozenset(self)
 
 
 def _unknown(cls: type, key: str, path: Path) -> Problem:

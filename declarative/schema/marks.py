@@ -28,6 +28,9 @@ class Is:
     maximum: float | None = None
     above: float | None = None
     at_least_items: int | None = None
+    most_items: int | None = None
+    longest: int = 4096
+    """Characters of a text, or of each in a list: what is declared once may be in a plan for each node."""
 
 
 @dataclass(frozen=True, slots=True)

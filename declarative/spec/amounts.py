@@ -79,6 +79,8 @@ class Count:
             if end and not re.fullmatch(r"\d{1,9}", end):
                 found = f"{describe(value)} is not a whole number or a range"
                 raise BadValueError("bad-range", found, _meant(value, r"\d{1,9}") or cls.HINT)
+            if end and int(end) > MAX_COUNT:
+                raise BadValueError("out-of-range", f"{describe(value)} is more than {MAX_COUNT}", cls.HINT)
             ends.append(int(end) if end else None)
         _ordered(ends[0] or 0, ends[1], value, cls.HINT)
         return cls(ends[0] or 0, ends[1])

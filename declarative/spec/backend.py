@@ -9,16 +9,16 @@ from typing import Annotated, Any, ClassVar
 from declarative.schema import Doc, Is
 from declarative.spec.clouds import Endpoint, Images, Login, Network
 from declarative.spec.credentials import Credentials
-from declarative.spec.text import Name
-from declarative.spec.values import Gpu, Size
+from declarative.spec.text import WORDS, Name
+from declarative.spec.values import MAX_COUNT, Gpu, Size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogOffer:
     """One thing that the backend can launch, declared by hand."""
 
-    instance_type: Annotated[str, Doc("The backend's name for this shape.")]
-    cpu: Annotated[int, Is(minimum=1), Doc("CPUs of one instance.")]
+    instance_type: Annotated[str, Is(longest=255), Doc("The backend's name for this shape.")]
+    cpu: Annotated[int, Is(minimum=1, maximum=MAX_COUNT), Doc("CPUs of one instance.")]
     memory: Annotated[Size, Doc("Memory of one instance: `64GB`.")]
     gpu: Annotated[Gpu | None, Doc("GPUs of one instance: `H100:8`.")] = None
     disk: Annotated[Size | None, Doc("Disk of one instance.")] = None
@@ -26,7 +26,7 @@ class CatalogOffer:
     spot_price: Annotated[
         float | None, Is(minimum=0), Doc("USD an hour as spot; no spot offer if left out.")
     ] = None
-    regions: Annotated[tuple[str, ...], Doc("Where it can be had; everywhere if left out.")] = ()
+    regions: Annotated[tuple[str, ...], WORDS, Doc("Where it can be had; everywhere if left out.")] = ()
     limit: Annotated[int | None, Is(minimum=0), Doc("How many of it may exist at once.")] = None
 
 
@@ -36,10 +36,12 @@ class Backend:
 
     name: Annotated[Name, Doc("The backend's name.")]
     driver: Annotated[str | None, Doc("`local`, `ssh`, or a libcloud provider; default: the name.")] = None
-    regions: Annotated[tuple[str, ...], Doc("Regions that may be used.")] = ()
-    availability_zones: Annotated[tuple[str, ...], Doc("Zones that may be used.")] = ()
+    regions: Annotated[tuple[str, ...], WORDS, Doc("Regions that may be used.")] = ()
+    availability_zones: Annotated[tuple[str, ...], WORDS, Doc("Zones that may be used.")] = ()
     catalog: Annotated[
-        tuple[CatalogOffer, ...], Doc("Offers that complete or replace what the driver reports.")
+        tuple[CatalogOffer, ...],
+        Is(most_items=10_000),
+        Doc("Offers that complete or replace what the driver reports."),
     ] = ()
     options: Annotated[Mapping[str, Any], Doc("The driver's own options.")] = field(default_factory=dict)
     credentials: Annotated[

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from declarative.schema import BadValueError, Doc, Json, decode_part, encode, raise_all
 from declarative.schema.decode import describe
+from declarative.spec.text import WORDS
 
 ANYWHERE = "*"
 """The key of an image that is not one region's."""
@@ -199,7 +200,7 @@ class Network:
         Mapping[str, str], Doc("Zone → the subnet of its nodes: `{us-east-1a: subnet-0abc}`.")
     ] = field(default_factory=dict)
     security_groups: Annotated[
-        tuple[str, ...], Doc("The ids of the nodes' security groups; they have to let ssh in.")
+        tuple[str, ...], WORDS, Doc("The ids of the nodes' security groups; they have to let ssh in.")
     ] = ()
     public_ip: Annotated[
         bool | None, Doc("Whether nodes get a public address; as the subnet says if left out.")

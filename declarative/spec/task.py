@@ -12,7 +12,7 @@ from declarative.spec.files import Files
 from declarative.spec.fleet import Placement, SpotPolicy
 from declarative.spec.mounts import Mounts
 from declarative.spec.retry import Retry
-from declarative.spec.text import Env, FleetName, Image, Name, NodeName, Tags
+from declarative.spec.text import WORDS, Env, FleetName, Image, Name, NodeName, Tags
 from declarative.spec.values import MAX_COUNT, Duration, Resources
 
 
@@ -73,7 +73,7 @@ class Task:
         CreationPolicy, Doc("`reuse`: only nodes that the fleets have; default `reuse-or-create`.")
     ] = CreationPolicy.REUSE_OR_CREATE
     backends: Annotated[tuple[Name, ...], Doc("Backends that may be used.")] = ()
-    regions: Annotated[tuple[str, ...], Doc("Regions that may be used.")] = ()
+    regions: Annotated[tuple[str, ...], WORDS, Doc("Regions that may be used.")] = ()
     spot_policy: Annotated[SpotPolicy | None, Doc("`on-demand`, `spot` or `auto`; default: the fleet's.")] = (
         None
     )
@@ -95,7 +95,9 @@ class Task:
     ] = 0
     tags: Annotated[Tags, InPlace(), Doc("Tags of the task.")] = field(default_factory=Tags)
     commands: Annotated[
-        tuple[str, ...], Is(at_least_items=1), Doc("Run one after the other, until one fails.")
+        tuple[str, ...],
+        Is(at_least_items=1, longest=1 << 22),
+        Doc("Run one after the other, until one fails."),
     ]
     isolation: Annotated[
         Isolation,

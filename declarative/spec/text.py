@@ -6,9 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from declarative.schema import BadValueError, Json, raise_all
+from declarative.schema import BadValueError, Is, Json, raise_all
 from declarative.schema.decode import describe
 
+WORDS = Is(most_items=1_000, longest=255)
+"""Lists of names that others gave: regions, zones, instance types."""
+MAX_TAGS = 128
 MAX_NAME = 41
 MAX_FLEET = 2 * MAX_NAME + 1
 _NAME = re.compile(r"[a-z][a-z0-9-]{1,40}")
@@ -231,6 +234,8 @@ class Tags(dict[str, str]):
         if not isinstance(value, Mapping):
             hint = "write a mapping: `{team: research}`"
             raise BadValueError("wrong-type", f"expected a mapping, found {describe(value)}", hint)
+        if len(value) > MAX_TAGS:
+            raise BadValueError("too-large", f"more than {MAX_TAGS} tags", "write fewer: no cloud takes more")
         out = cls()
         faults: list[BadValueError] = []
         for key, item in value.items():

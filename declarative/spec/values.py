@@ -31,6 +31,7 @@ _TIMES = re.compile(
 )
 """`H100x8`, `8xH100`: as others write a number of GPUs."""
 _MODEL = re.compile(r"[A-Za-z][\w .+/()-]{0,60}", re.ASCII)
+MAX_GPU, MAX_MODELS = 1_000, 100
 VENDORS = ("nvidia", "amd", "intel", "google", "tenstorrent")
 
 
@@ -63,6 +64,8 @@ class Gpu:
             models = [v for v in value if isinstance(v, str)] if isinstance(value, list | tuple) else []
             hint = f"write `{','.join(models)}`" if 0 < len(",".join(models)) <= MAX_SHOWN else cls.HINT
             raise BadValueError("wrong-type", f"expected GPUs, found {describe(value)}", hint)
+        if len(str(value)) > MAX_GPU:
+            raise BadValueError("bad-gpu", f"{describe(value)} is too long", cls.HINT)
         found: dict[str, Any] = {}
         for part in str(value).split(":"):
             key, item = cls._part(part.strip(), value)
@@ -131,6 +134,8 @@ class Gpu:
             raise BadValueError("bad-gpu", f"{describe(item)} is not a vendor", hint)
         if key == "name":
             names = [item] if isinstance(item, str) else item
+            if isinstance(names, list | tuple) and len(names) > MAX_MODELS:
+                raise BadValueError("bad-gpu", f"more than {MAX_MODELS} models", cls.HINT)
             if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
                 raise BadValueError("bad-gpu", "`name` is a model or a list of models", cls.HINT)
             return {"model": names}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -94,6 +95,6 @@ def options(config: Config, known: Mapping[str, type | tuple[type, ...]]) -> dic
             raise PermanentError(PermanentKind.INVALID, summary, about=about, hint=hint)
         if not isinstance(value, known[key]) or isinstance(value, bool):
             raise PermanentError(
-                PermanentKind.INVALID, f"the option `{key}` cannot be {value!r}", about=about
+                PermanentKind.INVALID, f"the option `{key}` cannot be {reprlib.repr(value)}", about=about
             )
     return dict(config.options)

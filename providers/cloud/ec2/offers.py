@@ -23,7 +23,7 @@ def offers(account: Account) -> tuple[Offer, ...]:
     config, known = account.config, account.catalog
     disk = account.disk_size and account.disk_size * 1024
     out: list[Offer] = []
-    for region in config.regions:
+    for region in dict.fromkeys(config.regions):
         if config.endpoint is None:
             endpoint(region, known.zones)  # a region that does not exist is an error, not an empty list
         zones = _zones(account, region)
@@ -60,5 +60,5 @@ def _zones(account: Account, region: str) -> tuple[str, ...]:
             summary = f"`network.subnets` names {wrong}, which is no zone of the backend's regions"
             hint = suggest(wrong, there) or f"they have {', '.join(there)}"
             raise PermanentError(PermanentKind.INVALID, summary, about="network.subnets", hint=hint)
-    zones = tuple(z for z in config.zones if z.startswith(region)) if config.zones else known
+    zones = tuple(z for z in dict.fromkeys(config.zones) if z.startswith(region)) if config.zones else known
     return tuple(z for z in zones if not subnets or z in subnets)
