@@ -12,6 +12,7 @@ from declarative.provider import Config, PermanentError, PermanentKind, Transien
 from declarative.state import Address, Record
 from providers.cloud.disks import OnNode, _fault
 from providers.cloud.provider import Cloud
+from providers.cloud.scrub import Scrub
 from providers.runner import RunnerError
 
 NODE = Record(address=Address("node", "gpu-0"), backend="lab", inputs={}, outputs={"id": "i-1"})
@@ -23,6 +24,8 @@ HELD = Record(address=Address("attachment", "a-0.data"), backend="lab", inputs={
 
 class Parts:
     """A driver, and the node's disks, that say what they were asked for."""
+
+    scrub = Scrub()
 
     def __init__(self, unmount: Callable[[], None] = lambda: None, **on_node: Any) -> None:
         self.asked: list[str] = []

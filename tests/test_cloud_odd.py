@@ -20,7 +20,7 @@ from declarative.provider import Config, PermanentError, PermanentKind, Provider
 from declarative.state import Address, Record
 from providers.cloud import account, cloud, connection, unread
 from providers.cloud.any.digitalocean import DigitalOcean as Site
-from providers.cloud.unread import reading
+from providers.cloud.unread import asked
 from providers.testing import NODE, VOLUME
 from tests.cloud_any.digitalocean import DigitalOcean
 from tests.cloud_ec2.run import SECRETS
@@ -41,7 +41,7 @@ def pem():
 
 @pytest.fixture(autouse=True)
 def secrets(monkeypatch):
-    for name, value in {**SECRETS, **openstack.SECRETS, **fake_azure.SECRETS}.items():
+    for name, value in {**SECRETS, **fake_azure.SECRETS}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("FLEETFORM_TEST_TOKEN", TOKEN)
     monkeypatch.setattr(Site, "settle", 0.0)
@@ -106,6 +106,8 @@ def provider(driver: str, url: str, folder: Any, pem: str, monkeypatch: Any) -> 
         return cloud(fake_azure.config(url, folder))
     given: dict[str, Any] = {"credentials": {"key": "FLEETFORM_TEST_TOKEN"}, "regions": ("nyc3",)}
     if driver == "openstack":
+        for name, value in openstack.SECRETS.items():
+            monkeypatch.setenv(name, value)
         given = {
             "credentials": openstack.CREDENTIALS,
             "regions": (REGION,),
@@ -349,7 +351,7 @@ def story(there: Any, place: dict[str, str], tried: Any) -> None:
     tried(lambda: (there.find(node, "b" * 32), there.find(volume, "a" * 32)))
     tried(lambda: there.check({node: inputs, volume: disk}))
     tried(lambda: there.recall([first, second]))
-    tried(lambda: reading()(there._nodes.readiness)([second]))  # no host answers
+    tried(lambda: asked(lambda self: self._nodes.readiness([second]))(there))  # no host answers
     tried(lambda: there.update(second, "b" * 32, {**inputs, "tags": {"team": "a"}}))
     tried(lambda: there.update(first, "a" * 32, {**disk, "size": "2GB"}))
     hung = tried(lambda: there.create(held, "c" * 32, about, {volume: first, node: second})) or {}
@@ -357,3 +359,110 @@ def story(there: Any, place: dict[str, str], tried: Any) -> None:
     tried(lambda: there.delete(Record(address=held, backend="there", inputs=about, outputs=hung)))
     tried(lambda: there.delete(first))
     tried(lambda: there.delete(second))
+
+
+# ------------------------------------------------------------------------- secrets in what went well
+
+
+def test_what_nova_says_of_a_server_shows_no_secret(tmp_path, monkeypatch, pem):
+    """The fault of a server that never ran comes with an answer that went well, and quotes what it was."""
+    hidden = openstack.SECRETS["FLEETFORM_TEST_PASSWORD"]
+    with SmallCloud() as small:
+        there = provider("openstack", small.endpoint, tmp_path, pem, monkeypatch)
+        small.images[0]["name"] = "image-1"
+        small.full = {(zone, "m1.tiny") for zone in (*small.zones, "")}
+        small.fault = f"Timed out: {hidden} {pem} " + "x " * 50_000
+        inputs = {**NODE, "region": REGION, "zone": "az-1", "instance_type": "m1.tiny"}
+        with pytest.raises(PermanentError, match="failed while it started: Timed out") as caught:
+            there.create(Address("node", "gpu-0"), "b" * 32, inputs, {})
+        small.full = set()
+        made = there.create(Address("node", "gpu-0"), "c" * 32, inputs, {})
+        (server,) = small.servers.values()
+        server |= {"status": "ERROR", "fault": {"message": small.fault}}
+        node = Record(address=Address("node", "gpu-0"), backend="there", inputs=inputs, outputs=made)
+        reason = there.readiness([node])["gpu-0"].reason or ""
+    for said in (caught.value.summary, str(caught.value), reason):
+        assert "Timed out: *** ***" in said
+        assert hidden not in said
+        assert pem.splitlines()[2] not in said
+        assert len(said) <= 1000
+
+
+def test_what_an_operation_of_gce_says_shows_no_secret(tmp_path, monkeypatch, pem):
+    """A create goes well, and its operation quotes the user data, with the node's host key in it."""
+    gce = fake_gce.Gce()
+    quoted = []
+
+    def answer(asked):
+        if asked.method != "POST" or not asked.path.endswith("/instances"):
+            return gce(asked)
+        quoted.append(json.dumps(asked.body))
+        return 200, {
+            "kind": "compute#operation",
+            "status": "DONE",
+            "error": {
+                "errors": [{"code": "INVALID_USAGE", "message": f"no: {pem.splitlines()[1]} {quoted[0]}"}]
+            },
+        }
+
+    with Web(answer) as web:
+        there = provider("gce", web.url, tmp_path, pem, monkeypatch)
+        with pytest.raises(ProviderError, match="INVALID_USAGE: no: ") as caught:
+            there.create(Address("node", "gpu-0"), "b" * 32, {**NODE, **PLACES["gce"]}, {})
+    key = (tmp_path / ".fleetform" / "keys" / "lineage-1").read_text()
+    for line in (*pem.splitlines()[1:3], *key.splitlines()[1:3]):
+        assert line not in caught.value.summary
+    assert "PRIVATE KEY" in quoted[0]
+    assert (
+        not set(caught.value.summary.split()) & set(quoted[0].replace("\\n", " ").split()) & set(pem.split())
+    )
+
+
+@pytest.mark.parametrize("driver", PLACES)
+def test_what_was_sent_is_not_shown_however_it_comes_back(tmp_path, monkeypatch, pem, driver):
+    """Clouds and gateways quote requests: bodies and headers, tokens in them that came with a login."""
+    real = libcloud.http.LibcloudConnection.request
+    luck = random.Random(3)
+    state = SimpleNamespace(on=False, sent="", tokens=set())
+
+    def request(self, method, url, body=None, headers=None, **more):
+        real(self, method, url, body=body, headers=headers, **more)
+        said = dict(headers or {})
+        token = said.get("X-Auth-Token") or said.get("Authorization", "").removeprefix("Bearer ")
+        state.tokens.add(token or TOKEN)
+        data = body.decode() if isinstance(body, bytes) else body
+        state.sent = f"{method} {url} {said} {data} {state.sent}"[:20_000]
+        if state.on and luck.random() < 0.5:
+            self.response.status_code = luck.choice((200, 400, 403, 404, 409, 422, 500, 502))
+            error = {"message": state.sent, "code": "x", "errors": [{"reason": "x", "message": state.sent}]}
+            forms = (error, {"error": error}, {"error": "x", "error_description": state.sent}, {"x": error})
+            page = f"<html><pre>{state.sent}</pre></html>"
+            self.response._content = luck.choice((page, *map(json.dumps, forms))).encode()
+
+    monkeypatch.setattr(libcloud.http.LibcloudConnection, "request", request)
+    faults = []
+
+    def tried(step):
+        for state.on in (True, True, False):
+            try:
+                return step()
+            except ProviderError as error:
+                faults.append(f"{error.summary} {error.hint} {error.about} {error}")
+        return None
+
+    for turn in range(4):
+        state.sent = ""
+        running, url = served(driver)
+        with running:
+            story(provider(driver, url, tmp_path / str(turn), pem, monkeypatch), PLACES[driver], tried)
+    keys = [file.read_text() for file in tmp_path.rglob(".fleetform/keys/*")]
+    hidden = {
+        TOKEN,
+        "very~secret.indeed",
+        *state.tokens,
+        *(line for key in (pem, *keys) for line in key.split()),
+    }
+    hidden = {text for text in hidden if len(text) > 12}
+    assert len(hidden) > 10
+    assert len(faults) > 20
+    assert [text for text in hidden for fault in faults if text in fault] == []

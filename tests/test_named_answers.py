@@ -314,7 +314,7 @@ def test_a_token_is_asked_for_again_before_it_ends():
         asked.append(now[0])
         return {"access_token": f"t{len(asked)}", "expires_in": 3600}
 
-    tokens = Tokens(ask, "X", lambda: now[0])
+    tokens = Tokens(ask, "X", Scrub(), lambda: now[0])
     seen = []
     for at in (0.0, 3299.0, 3301.0, 3302.0):
         now[0] = at
@@ -333,4 +333,4 @@ def test_a_token_is_asked_for_again_before_it_ends():
 )
 def test_a_login_without_a_token_is_a_fault(answer):
     with pytest.raises(TransientError, match="has no token"):
-        Tokens(lambda: answer, "X")()
+        Tokens(lambda: answer, "X", Scrub())()

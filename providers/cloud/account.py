@@ -18,6 +18,7 @@ from declarative.state import ANOTHERS, TAGS, Address, Record
 from providers.cloud import marks, settings
 from providers.cloud.marks import Mark
 from providers.cloud.needed import write
+from providers.cloud.scrub import Scrub
 from providers.cloud.unread import reading
 
 T = TypeVar("T")
@@ -49,6 +50,8 @@ class Account:
     def __init__(self, config: Config, options: Mapping[str, type | tuple[type, ...]]) -> None:
         """`options` are those that the driver takes besides `OPTIONS`; `PermanentError` for any other."""
         self.config = config
+        self.scrub = Scrub()
+        """Knows all secrets that are read for this account, and the tokens that it is given."""
         own = {"architecture": str} if self.ARCHITECTURES else {}
         self.options: dict[str, Any] = settings.options(config, {**OPTIONS, **own, **options})
         if own and self.architecture not in self.ARCHITECTURES:

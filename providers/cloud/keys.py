@@ -7,6 +7,7 @@ from pathlib import Path
 
 from declarative.provider import PermanentError, PermanentKind
 from providers.cloud.account import Account
+from providers.cloud.scrub import Scrub
 from providers.ssh import pair
 from providers.ssh.pair import HostKey, Login
 
@@ -22,6 +23,11 @@ class Keys:
         self._login: Login | None = None
         self._fresh = False
         """Whether the key was made just now: then no cloud can have it."""
+
+    @property
+    def scrub(self) -> Scrub:
+        """What keeps the secrets of the state's account out of messages."""
+        return self._account.scrub
 
     @property
     def name(self) -> str:

@@ -23,7 +23,7 @@ from declarative.state import KINDS, Address, NodeState, RankStatus, Readiness, 
 from providers.cloud.disks import Disks, OnNode
 from providers.cloud.hosts import Hosts, Seen
 from providers.cloud.keys import Keys
-from providers.cloud.unread import reading
+from providers.cloud.unread import asked
 
 
 class Nodes(Protocol):
@@ -118,13 +118,14 @@ class Cloud:
         self._volumes = volumes
         self._attachments = attachments
         self._config = config
+        self.scrub = keys.scrub
         self._hosts = Hosts(config, lambda: keys.login().path, self._public)
         self._mounts = Disks(self._hosts)
         self._silent: set[str] = set()
 
     # ------------------------------------------------------------------------------------- things
 
-    @reading()
+    @asked
     def find(self, address: Address, token: str) -> Thing | None:
         """See the port."""
         match address.kind:
@@ -137,7 +138,7 @@ class Cloud:
             case _:
                 return None
 
-    @reading()
+    @asked
     def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | None]:
         """See `provider.Recalls`."""
         kinds = {kind: [r for r in records if r.address.kind == kind] for kind in KINDS}
@@ -147,7 +148,7 @@ class Cloud:
             **self._attachments.recall(kinds["attachment"]),
         }
 
-    @reading()
+    @asked
     def create(
         self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
     ) -> Mapping[str, Any]:
@@ -166,7 +167,7 @@ class Cloud:
             case _:
                 raise PermanentError(PermanentKind.INVALID, f"{address} is no thing", about=str(address))
 
-    @reading()
+    @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
         """See `provider.Checks`: what this cloud has not. Of a fleet it is said once."""
         asked = () if self.RESERVES else reversed(list(wanted.items()))
@@ -186,7 +187,7 @@ class Cloud:
         hint = "remove the fleet's `reservation`, or name a backend of EC2, GCE or Azure under `backends`"
         return PermanentError(PermanentKind.INVALID, summary, about="reservation", hint=hint)
 
-    @reading()
+    @asked
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port."""
         match have.address.kind:
@@ -203,7 +204,7 @@ class Cloud:
                 summary = f"{have.address} cannot be changed"
                 raise PermanentError(PermanentKind.INVALID, summary, about=str(have.address))
 
-    @reading()
+    @asked
     def delete(self, have: Record) -> None:
         """See the port."""
         match have.address.kind:
@@ -241,7 +242,7 @@ class Cloud:
 
     # -------------------------------------------------------------------------------------- nodes
 
-    @reading()
+    @asked
     def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
         """See the port. Ready is what runs by its cloud, and answers as a host that is fit."""
         seen = {name: _once_only(found) for name, found in self._nodes.readiness(nodes).items()}
@@ -249,7 +250,8 @@ class Cloud:
             self._hosts.met(node, seen[node.address.name].public)
         runs = [n for n in nodes if seen[n.address.name].readiness.state is NodeState.READY]
         there = self._hosts.readiness(runs, {n: s.taken for n, s in seen.items()}, self._nodes.taken)
-        return {**{name: s.readiness for name, s in seen.items()}, **there}
+        found = {**{name: s.readiness for name, s in seen.items()}, **there}
+        return {n: replace(r, reason=self.scrub.told(r.reason)) if r.reason else r for n, r in found.items()}
 
     def _public(self, node: Record) -> str | None:
         return self._nodes.readiness([node])[node.address.name].public
@@ -260,7 +262,7 @@ class Cloud:
 
     # -------------------------------------------------------------------------------------- ranks
 
-    @reading()
+    @asked
     def start(self, node: Record, launch: Launch) -> RankStatus:
         """See the port. Its volumes are mounted on the node first; a rank never begins without them."""
         folders = {path: self._mounted(node, launch, path) for path in sorted(launch.volumes)}

@@ -18,6 +18,7 @@ from urllib.parse import urlencode
 
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud.connection import Connection
+from providers.cloud.scrub import Scrub
 from providers.cloud.settings import Host
 from providers.cloud.unread import Pages
 
@@ -32,9 +33,14 @@ class Tokens:
     """The bearer token of one account, for all threads."""
 
     def __init__(
-        self, ask: Callable[[], Mapping[str, Any]], cloud: str, now: Callable[[], float] = time.time
+        self,
+        ask: Callable[[], Mapping[str, Any]],
+        cloud: str,
+        scrub: Scrub,
+        now: Callable[[], float] = time.time,
     ) -> None:
         """`ask` logs in: its answer has `access_token` and, in seconds, `expires_in`."""
+        self._scrub = scrub
         self._ask = ask
         self._cloud = cloud
         self._now = now
@@ -57,6 +63,7 @@ class Tokens:
             value, life = None, 0.0
         if not isinstance(value, str) or not _TOKEN.fullmatch(value):
             raise TransientError(TransientKind.AMBIGUOUS, f"{self._cloud}: the login's answer has no token")
+        self._scrub.learn([value])
         # A life that is shorter than what is kept in reserve is used all the same.
         return value, self._now() + max(life, SPARE + 1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import threading
 from collections.abc import Iterable, Iterator
 from itertools import product
 from urllib.parse import quote, quote_plus
@@ -12,6 +13,8 @@ from xml.sax.saxutils import escape
 
 MOST_SHOWN = 300
 """Characters of a cloud's message: some quote the whole request."""
+MOST_TOLD = 1000
+"""Characters of a message with all that is ours in it."""
 _LEAST_SECRET = 4
 """Characters: what is shorter is no secret, and would make holes in every message."""
 _LEAST_PART = 8
@@ -26,23 +29,42 @@ _BLOCKS = re.compile(
 
 
 class Scrub:
-    """Takes secrets out of texts, and cuts these to one line of `MOST_SHOWN` characters."""
+    """Takes secrets out of texts, and cuts these to one line of `MOST_SHOWN` characters.
+
+    Safe to use from many threads.
+    """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self._forms: set[str] = set()
+        self._turn = threading.Lock()
+        self._secrets: re.Pattern[str] | None = None
+        self.learn(secrets)
+
+    def learn(self, secrets: Iterable[str]) -> None:
+        """Take these out as well: a token is a secret as long as it holds."""
         found = {form for secret in secrets if len(secret) >= _LEAST_SECRET for form in _forms(secret)}
-        # The longest first: one may be part of another.
-        every = "|".join(map(re.escape, sorted(found, key=lambda form: (-len(form), form))))
-        self._secrets = re.compile(every) if every else None
+        with self._turn:
+            self._forms |= found
+            # The longest first: one may be part of another.
+            every = "|".join(map(re.escape, sorted(self._forms, key=lambda form: (-len(form), form))))
+            self._secrets = re.compile(every) if every else None
 
     def hide(self, text: str) -> str:
         """The text without secrets, as long as it is."""
-        if self._secrets:
-            text = self._secrets.sub("***", text)
+        secrets = self._secrets
+        if secrets:
+            text = secrets.sub("***", text)
         return _BLOCKS.sub("***", text)
 
-    def __call__(self, text: str) -> str:
+    def __call__(self, text: str, most: int = MOST_SHOWN) -> str:
         text = re.sub(r"[\x00-\x20\x7f-\x9f]+", " ", self.hide(text)).strip()
-        return text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 2] + " …"
+        return text if len(text) <= most else text[: most - 2] + " …"
+
+    def told(self, text: str) -> str:
+        """A message as it leaves: what a cloud says of a machine that failed comes with an answer that went
+        well, and quotes what that was made with.
+        """
+        return self(text, MOST_TOLD)
 
 
 def _forms(secret: str) -> Iterator[str]:

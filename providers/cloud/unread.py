@@ -7,12 +7,29 @@ one that was carried out may have been what answered so.
 
 from __future__ import annotations
 
+import functools
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from declarative.provider import TransientError, TransientKind
+from declarative.provider import ProviderError, TransientError, TransientKind
+from providers.cloud.scrub import Scrub
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Scrubbed(Protocol):
+    """A provider, and what keeps its secrets out of messages."""
+
+    @property
+    def scrub(self) -> Scrub:
+        """That."""
+
+
+S = TypeVar("S", bound=Scrubbed)
 
 STUMBLES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 MOST_PAGES = 10_000
@@ -35,9 +52,27 @@ class Pages:
         return None
 
 
+def asked(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+    """A method of the port: its faults are the port's (`reading`), and such as may be shown."""
+
+    @functools.wraps(method)
+    def run(self: S, /, *args: P.args, **more: P.kwargs) -> T:
+        try:
+            with reading():
+                return method(self, *args, **more)
+        except ProviderError as error:
+            scrub = self.scrub
+            error.summary = scrub.told(error.summary)
+            error.hint = scrub.told(error.hint) if error.hint else error.hint
+            error.args = (error.summary,)
+            raise
+
+    return run
+
+
 @contextmanager
 def reading() -> Iterator[None]:
-    """`AMBIGUOUS` for what Python stumbles over within; also around a function, as `@reading()`."""
+    """`AMBIGUOUS` for what Python stumbles over within."""
     try:
         yield
     except STUMBLES as error:

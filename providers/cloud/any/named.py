@@ -26,7 +26,6 @@ from providers.cloud.any.said import said
 from providers.cloud.any.site import Site, What
 from providers.cloud.connection import Connection
 from providers.cloud.limiter import limiter
-from providers.cloud.scrub import Scrub
 
 OPTIONS: dict[str, type | tuple[type, ...]] = dict.fromkeys(("driver", "node", "volume"), dict)
 """What is given to the driver's constructor, to `create_node` and to `create_volume` besides the usual."""
@@ -79,6 +78,7 @@ class Named(Site):
         self.volumes = kind.volumes
         takes = ", ".join(sorted(kind.constructor))
         values = settings.secrets(config, (), tuple(sorted(kind.constructor)))
+        account.scrub.learn(values.values())
         given = {**account.options.get("driver", {}), **values}
         if kind.regional:
             given["region"] = region
@@ -102,7 +102,7 @@ class Named(Site):
                 raise PermanentError(PermanentKind.AUTH, summary, about="credentials", hint=hint) from None
 
         key = (kind.driver, config.backend, config.endpoint, self._region)
-        self._connection = Connection(make, limiter(*key), Scrub(values.values()), said)
+        self._connection = Connection(make, limiter(*key), account.scrub, said)
 
     def _call(self, method: str, *args: Any, about: str | None = None, **more: Any) -> Any:
         return self._connection.call(

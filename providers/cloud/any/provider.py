@@ -16,7 +16,7 @@ from providers.cloud.any.plain import Size
 from providers.cloud.any.volumes import Volumes
 from providers.cloud.keys import Keys
 from providers.cloud.provider import Cloud
-from providers.cloud.unread import reading
+from providers.cloud.unread import asked
 
 
 class AnyCloud(Cloud):
@@ -32,7 +32,7 @@ class AnyCloud(Cloud):
         self._held = Attachments(account, self._disks, self._machines)
         super().__init__(account.config, keys, self._machines, self._disks, self._held)
 
-    @reading()
+    @asked
     def offers(self) -> tuple[Offer, ...]:
         """What the cloud says that it has, in the backend's regions and zones."""
         config = self._account.config
@@ -60,13 +60,13 @@ class AnyCloud(Cloud):
             spot=spot,
         )
 
-    @reading()
+    @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
         """See `provider.Checks`."""
         missing = super().check(wanted)
         return [*missing, *(ahead.unfit(self._disks.seen, wanted) if self.ADOPTS else ())]
 
-    @reading()
+    @asked
     def inventory(self) -> tuple[Thing, ...]:
         """See the port."""
         machines = self._machines.listed()

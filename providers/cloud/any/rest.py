@@ -14,7 +14,6 @@ from contextlib import suppress
 from typing import Any
 
 from declarative.provider import (
-    Config,
     PermanentError,
     PermanentKind,
     ProviderError,
@@ -27,7 +26,6 @@ from providers.cloud.any.said import said
 from providers.cloud.any.site import Site
 from providers.cloud.connection import Connection
 from providers.cloud.limiter import limiter
-from providers.cloud.scrub import Scrub
 from providers.cloud.unread import Pages
 
 LOOKS = 5
@@ -37,13 +35,15 @@ LOOKS = 5
 class Rest:
     """Requests to one API. Safe to use from many threads."""
 
-    def __init__(self, config: Config, name: str, make: Callable[[str], Any], timeout: int) -> None:
+    def __init__(self, account: Account, make: Callable[[str], Any]) -> None:
         """`make` gives a driver for a token. `endpoint` and the timeout are set afterwards: not all
         constructors take them.
         """
+        config, timeout = account.config, account.timeout
         values = settings.secrets(config, ("key",))
+        account.scrub.learn(values.values())
         at = settings.host(config.endpoint) if config.endpoint else None
-        self._name = name
+        self._name = account.CLOUD
 
         def driver() -> Any:
             found = make(values["key"])
@@ -55,7 +55,7 @@ class Rest:
             return found
 
         key = (config.driver, config.backend, config.endpoint)
-        self._rest = rest.Rest(Connection(driver, limiter(*key), Scrub(values.values()), said), None)
+        self._rest = rest.Rest(Connection(driver, limiter(*key), account.scrub, said), None)
 
     def ask(
         self,
@@ -187,7 +187,7 @@ class JsonSite(Site):
     def __init__(self, account: Account, make: Callable[[str], Any], keys: str, word: str) -> None:
         """`make`: see `Rest`. `keys`: the path of the account's public keys, which are under `word`."""
         self._account = account
-        self._rest = Rest(account.config, account.CLOUD, make, account.timeout)
+        self._rest = Rest(account, make)
         self._ring = Ring(self._rest, keys, word, lambda: self._all(keys, "ssh_keys"))
 
     @staticmethod

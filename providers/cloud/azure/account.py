@@ -15,7 +15,6 @@ from providers.cloud.connection import Connection
 from providers.cloud.limiter import limiter
 from providers.cloud.needed import write
 from providers.cloud.rest import Form, Rest, Tokens, link, listed, pages
-from providers.cloud.scrub import Scrub
 
 ENDPOINT = "https://management.azure.com"
 LOGIN = "https://login.microsoftonline.com"
@@ -83,13 +82,13 @@ class Account(account.Account):
             if not _ID.fullmatch(values[key]):
                 summary = f"the variable {self.config.credentials[key]} holds no id"
                 raise PermanentError(PermanentKind.AUTH, summary, about=f"credentials.{key}")
-        scrub = Scrub((values["secret"], values["key"]))
+        self.scrub.learn((values["secret"], values["key"]))
         endpoint = (self.config.endpoint or ENDPOINT).rstrip("/")
 
         def connection(url: str, *key: str) -> Connection:
             host = settings.host(url)
             own = limiter("azure", self.config.backend, host.name, host.port, *key)
-            return Connection(lambda: link(host, self.timeout), own, scrub, said)
+            return Connection(lambda: link(host, self.timeout), own, self.scrub, said)
 
         door = Rest(connection(str(self.options.get("login_endpoint") or LOGIN), "login"), None)
         form = Form(
@@ -103,7 +102,7 @@ class Account(account.Account):
             path = f"/{values['tenant_id']}/oauth2/token"
             return door.ask("login at Azure", "POST", path, body=form, about="credentials")
 
-        return Rest(connection(endpoint), Tokens(enter, "Azure")), values["subscription_id"]
+        return Rest(connection(endpoint), Tokens(enter, "Azure", self.scrub)), values["subscription_id"]
 
 
 def zone_of(region: str, numbers: object) -> str | None:

@@ -10,7 +10,7 @@ from providers.cloud.azure.codes import CODES
 from providers.cloud.azure.offers import offers
 from providers.cloud.keys import Keys
 from providers.cloud.named import Named
-from providers.cloud.unread import reading
+from providers.cloud.unread import asked
 
 
 class Azure(Named):
@@ -29,7 +29,7 @@ class Azure(Named):
         keys = Keys(self._account)
         super().__init__(self._account, keys, Api(self._account), CODES)
 
-    @reading()
+    @asked
     def offers(self) -> tuple[Offer, ...]:
         """From the API."""
         return offers(self._account)

@@ -60,6 +60,7 @@ class Account(regions.Account[Region]):
         """See `regions.Account`."""
         given = self.config.endpoint or endpoint(name, self.catalog.zones)
         values = settings.secrets(self.config, ("key", "secret"), ("token",))
+        self.scrub.learn(values.values())
         return Region(name, settings.host(given), values, self.config.backend, self.timeout)
 
     def find_image(self, region: str, asked: ImageFilter) -> str:

@@ -16,7 +16,7 @@ from providers.cloud.ec2.nodes import Nodes
 from providers.cloud.ec2.offers import offers
 from providers.cloud.ec2.volumes import Volumes
 from providers.cloud.provider import Cloud
-from providers.cloud.unread import reading
+from providers.cloud.unread import asked
 
 
 class Ec2(Cloud):
@@ -43,12 +43,12 @@ class Ec2(Cloud):
         self._held = Attachments(self._account, self._disks)
         super().__init__(config, keys, self._instances, self._disks, self._held)
 
-    @reading()
+    @asked
     def offers(self) -> tuple[Offer, ...]:
         """From the catalog, without asking anybody."""
         return offers(self._account)
 
-    @reading()
+    @asked
     def inventory(self) -> tuple[Thing, ...]:
         """See the port."""
         instances = self._instances.listed()
@@ -59,12 +59,12 @@ class Ec2(Cloud):
             *self._held.things(volumes, (i.id for i in instances)),
         )
 
-    @reading()
+    @asked
     def clear(self, address: Address, token: str, inputs: Mapping[str, Any]) -> None:
         """See `provider.Clears`."""
         self._instances.clear(inputs)
 
-    @reading()
+    @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
         """See `provider.Checks`."""
         return ahead.faults(self._account, self._instances, self._disks, wanted)

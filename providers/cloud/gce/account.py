@@ -15,7 +15,6 @@ from providers.cloud.gce import login
 from providers.cloud.gce.codes import said
 from providers.cloud.limiter import limiter
 from providers.cloud.rest import Form, Rest, Tokens, link
-from providers.cloud.scrub import Scrub
 
 ENDPOINT = "https://compute.googleapis.com"
 OPTIONS: Mapping[str, type | tuple[type, ...]] = dict.fromkeys(
@@ -56,12 +55,12 @@ class Account(account.Account):
             summary = f"backend {self.config.backend}: it is not said in which project"
             hint = "write `options: {project: my-project}`"
             raise PermanentError(PermanentKind.INVALID, summary, about="options.project", hint=hint)
-        scrub = Scrub([who.key, *(line for line in who.key.splitlines() if "-----" not in line)])
+        self.scrub.learn([who.key, *(line for line in who.key.splitlines() if "-----" not in line)])
 
         def connection(url: str, *key: str) -> Connection:
             host = settings.host(url)
             own = limiter("gce", self.config.backend, host.name, host.port, *key)
-            return Connection(lambda: link(host, self.timeout), own, scrub, said)
+            return Connection(lambda: link(host, self.timeout), own, self.scrub, said)
 
         parts = urlsplit(who.token_uri)
         door = Rest(connection(f"{parts.scheme}://{parts.netloc}", "login"), None)
@@ -72,7 +71,7 @@ class Account(account.Account):
             )
             return door.ask("login at Google", "POST", parts.path or "/", body=form, about="credentials.key")
 
-        tokens = Tokens(enter, "GCE")
+        tokens = Tokens(enter, "GCE", self.scrub)
         return Rest(connection(self.config.endpoint or ENDPOINT, project), tokens), project
 
     def zone(self, inputs: Mapping[str, Any]) -> str:

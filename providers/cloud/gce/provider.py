@@ -10,7 +10,7 @@ from providers.cloud.gce.codes import CODES
 from providers.cloud.gce.offers import offers
 from providers.cloud.keys import Keys
 from providers.cloud.named import Named
-from providers.cloud.unread import reading
+from providers.cloud.unread import asked
 
 
 class Gce(Named):
@@ -28,7 +28,7 @@ class Gce(Named):
         keys = Keys(self._account)
         super().__init__(self._account, keys, Api(self._account), CODES)
 
-    @reading()
+    @asked
     def offers(self) -> tuple[Offer, ...]:
         """From the API."""
         return offers(self._account)

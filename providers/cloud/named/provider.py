@@ -17,7 +17,7 @@ from providers.cloud.named.attachments import Attachments
 from providers.cloud.named.nodes import Nodes
 from providers.cloud.named.volumes import Volumes
 from providers.cloud.provider import Cloud
-from providers.cloud.unread import reading
+from providers.cloud.unread import asked
 
 KIND = ("region", "zone", "instance_type", "reservation")
 """Inputs of a node by which it is told whether it can be of its reservation."""
@@ -36,7 +36,7 @@ class Named(Cloud):
         self._held = Attachments(account, self._disks, api)
         super().__init__(account.config, keys, self._machines, self._disks, self._held)
 
-    @reading()
+    @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
         """See `provider.Checks`."""
         nodes = [inputs for address, inputs in wanted.items() if address.kind == "node"]
@@ -49,11 +49,12 @@ class Named(Cloud):
             *self._machines.groups.unfit(nodes),
         ]
 
+    @asked
     def clear(self, address: Address, token: str, inputs: Mapping[str, Any]) -> None:
         """See `provider.Clears`."""
         self._machines.clear(address, token, inputs)
 
-    @reading()
+    @asked
     def inventory(self) -> tuple[Thing, ...]:
         """See the port."""
         machines = self._machines.listed()

@@ -76,11 +76,11 @@ class Account(regions.Account[Region]):
         application = any(key in self.config.credentials for key in APPLICATION)
         values = settings.secrets(self.config, APPLICATION if application else PASSWORD)
         # Who logs in is no secret, and may be a word that stands in every message.
-        scrub = settings.scrub({k: v for k, v in values.items() if k in ("password", "secret")})
+        self.scrub.learn(v for k, v in values.items() if k in ("password", "secret"))
         if self._login is None:
             body = {"auth": self._application(values) if application else self._user(values)}
-            self._login = Login(self._endpoint(), body, scrub, self.timeout)
-        return Region(name, self._login, self.interface, scrub, self.timeout)
+            self._login = Login(self._endpoint(), body, self.scrub, self.timeout)
+        return Region(name, self._login, self.interface, self.scrub, self.timeout)
 
     def _endpoint(self) -> str:
         """Keystone's URL without its version, which people copy from their `OS_AUTH_URL`."""

@@ -77,6 +77,7 @@ class Login:
         """`endpoint` is keystone's URL without its version, `body` what is posted to it."""
         self._body = json.dumps(body)
         self.endpoint = endpoint
+        self._scrub = scrub
         self._turn = threading.Lock()
         self._token: Token | None = None
 
@@ -119,6 +120,7 @@ class Login:
         value = response.headers.get("x-subject-token")
         if not value:
             raise strange(what, "has no token")
+        self._scrub.learn([value])
         catalog = listed(what, found, "catalog") if "catalog" in found else []
         return Token(value=value, expires=time.monotonic() + _seconds(found), catalog=tuple(catalog))
 

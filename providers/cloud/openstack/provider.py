@@ -16,7 +16,7 @@ from providers.cloud.openstack.nodes import Nodes
 from providers.cloud.openstack.offers import offers
 from providers.cloud.openstack.volumes import Volumes
 from providers.cloud.provider import Cloud
-from providers.cloud.unread import reading
+from providers.cloud.unread import asked
 
 
 class OpenStack(Cloud):
@@ -44,12 +44,12 @@ class OpenStack(Cloud):
         self._held = Attachments(self._account, self._disks)
         super().__init__(config, keys, self._servers, self._disks, self._held)
 
-    @reading()
+    @asked
     def offers(self) -> tuple[Offer, ...]:
         """The flavors, as nova has them now."""
         return offers(self._account)
 
-    @reading()
+    @asked
     def inventory(self) -> tuple[Thing, ...]:
         """See the port."""
         servers = self._servers.listed()
@@ -60,7 +60,7 @@ class OpenStack(Cloud):
             *self._held.things(volumes, (s.id for s in servers)),
         )
 
-    @reading()
+    @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
         """See `provider.Checks`."""
         return [*super().check(wanted), *ahead.faults(self._account, wanted)]
