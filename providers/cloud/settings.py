@@ -20,6 +20,13 @@ from providers.cloud.needed import NEEDED, write
 from providers.cloud.scrub import Scrub
 
 RETRIES = "LIBCLOUD_RETRY_FAILED_HTTP_REQUESTS"
+DEBUG = "LIBCLOUD_DEBUG"
+REFUSED: Mapping[str, str] = {
+    # It repeats requests whose answer was lost with a new token: what is made then is made twice.
+    RETRIES: f"unset {RETRIES}; requests are tried again here, and safely",
+    DEBUG: f"unset {DEBUG}: all requests would be written into that file, with passwords, tokens and keys",
+}
+"""Variables of libcloud's, and what to do about each."""
 TIMEOUT = 60
 """Seconds that an answer may take."""
 
@@ -35,10 +42,9 @@ class Host:
 
 def secrets(config: Config, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, str]:
     """The values of the credentials that a driver takes; `PermanentError` for one that is missing."""
-    if os.environ.get(RETRIES):
-        # It repeats requests whose answer was lost with a new token: what is made then is made twice.
-        hint = f"unset {RETRIES}; requests are tried again here, and safely"
-        raise PermanentError(PermanentKind.INVALID, f"{RETRIES} is set", about=RETRIES, hint=hint)
+    for name, hint in REFUSED.items():
+        if os.environ.get(name):
+            raise PermanentError(PermanentKind.INVALID, f"{name} is set", about=name, hint=hint)
     for key in config.credentials:
         if key not in (*needed, *optional):
             known = (*needed, *optional)
