@@ -337,8 +337,9 @@ def test_whatever_is_wrong_in_an_answer_is_a_fault_of_the_port(tmp_path, monkeyp
 
 def story(there: Any, place: dict[str, str], tried: Any) -> None:
     """A node, a volume, and what joins them: made, looked at, changed, and removed."""
-    inputs = {**NODE, **place, "backend": "there"}
-    disk = {**VOLUME, **{key: inputs[key] for key in ("region", "zone", "backend") if key in inputs}}
+    inputs: dict[str, Any] = {**NODE, **place, "backend": "there"}
+    where: dict[str, Any] = {key: inputs[key] for key in ("region", "zone", "backend") if key in inputs}
+    disk: dict[str, Any] = {**VOLUME, **where}
     about = {"node": "gpu-0", "volume": "data-0", "rank": "t-0"}
     node, volume = Address("node", "gpu-0"), Address("volume", "data-0")
     held = Address("attachment", "t-0.data-0")
@@ -354,7 +355,8 @@ def story(there: Any, place: dict[str, str], tried: Any) -> None:
     tried(lambda: asked(lambda self: self._nodes.readiness([second]))(there))  # no host answers
     tried(lambda: there.update(second, "b" * 32, {**inputs, "tags": {"team": "a"}}))
     tried(lambda: there.update(first, "a" * 32, {**disk, "size": "2GB"}))
-    hung = tried(lambda: there.create(held, "c" * 32, about, {volume: first, node: second})) or {}
+    needs = {volume: first, node: second}
+    hung = tried(lambda: there.create(held, "c" * 32, about, needs)) or {}
     tried(there.inventory)
     tried(lambda: there.delete(Record(address=held, backend="there", inputs=about, outputs=hung)))
     tried(lambda: there.delete(first))

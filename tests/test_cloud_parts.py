@@ -463,7 +463,7 @@ def test_credentials_that_are_not_named_are_asked_for(environment):
 
 @pytest.mark.parametrize("name", ["LIBCLOUD_RETRY_FAILED_HTTP_REQUESTS", "LIBCLOUD_DEBUG"])
 def test_what_libcloud_does_by_variables_is_refused(environment, tmp_path, name):
-    """Its own retries would make a second thing where an answer was lost; its log has every password in it."""
+    """Its own retries would make a second thing where an answer was lost; its log has all passwords in it."""
     environment.setenv(name, str(tmp_path / "log"))
     error = refused()
     assert (error.kind, error.about) == (PermanentKind.INVALID, name)

@@ -52,7 +52,8 @@ YAML: dict[str, Code] = {
         Group.YAML,
         "a limit is exceeded: of a file (4 MiB, 500,000 values with aliases unfolded, 600,000 lines, commas "
         "and colons, 50,000 documents or items of one list), of the project, or of the number of volumes, "
-        "ranks and mounts that it declares (100,000, 100,000 and 250,000)",
+        "ranks, mounts and offers that it declares (100,000 each, mounts 250,000); of a list of names "
+        "(1,000 of 255 characters), a text (4,096 characters, commands aside), or of tags (128)",
         "count: 99999\n---\n… once more",
         "declare less, or split the project",
     ),
