@@ -263,6 +263,13 @@ def merge_offers(declared: tuple[Offer, ...], reported: tuple[Offer, ...]) -> tu
     )
 
 
+def size_order(price: float | None, shape: Shape) -> tuple[int, ...]:
+    """Of offers whose price nobody knows the smaller one counts as the cheaper; the others have a price."""
+    if price is not None:
+        return ()
+    return (shape.gpus, shape.gpu_memory_mib or 0, shape.cpu, shape.memory_mib)
+
+
 OF_OFFER = ("backend", "region", "zone", "instance_type", "spot", "price", "max_price", "resources")
 """The inputs of a node that follow from the offer that it takes."""
 

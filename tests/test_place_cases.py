@@ -278,3 +278,37 @@ def test_a_vendor_is_respected(declares, asks, fits):
         assert refusal["code"] == "never-fits"
         (off,) = [r for r in rejections(refusal).values() if r["target"].startswith("offer/")]
         assert (off["code"], list(off["short"])) == ("too-small", ["gpu_vendor"])
+
+
+FLAVORS = [
+    {"instance_type": "a-large", "cpu": 32, "memory": "128GB", "gpu": "H100:4"},
+    {"instance_type": "b-small", "cpu": 4, "memory": "16GB", "gpu": "H100:1"},
+    {"instance_type": "c-middle", "cpu": 8, "memory": "32GB", "gpu": "H100:1"},
+    {"instance_type": "d-tiny", "cpu": 2, "memory": "8GB"},
+]
+
+
+@pytest.mark.parametrize("blocks", [1, "auto"])
+@pytest.mark.parametrize(
+    ("nodes", "tasks", "chosen"),
+    [
+        (1, [], "b-small"),
+        ("0..4", [{"name": "one", "resources": {"gpu": 1}}], "b-small"),
+        ("0..4", [{"name": "one", "resources": {"gpu": 1, "cpu": "5.."}}], "c-middle"),
+        ("0..4", [{"name": "one", "resources": {"gpu": 4}}], "a-large"),
+    ],
+    ids=["fleet", "task", "more CPUs", "four GPUs"],
+)
+def test_where_no_price_is_known_the_smallest_that_fits_is_launched(blocks, nodes, tasks, chosen):
+    """And not the first by name: who asks for one GPU is not given four."""
+    fleet = {**GPU, "nodes": nodes, "blocks": blocks, "resources": {"gpu": "1.."}}
+    found = look(World(), [fleet], tasks, catalog=FLAVORS)
+    assert [a["after"]["instance_type"] for a in found["actions"] if a["address"].startswith("node/")] == [
+        chosen
+    ]
+
+
+def test_a_known_price_comes_before_a_smaller_node():
+    fleet = {**GPU, "nodes": 1, "blocks": 1, "resources": {"gpu": "1.."}}
+    found = look(World(), [fleet], catalog=[{**FLAVORS[0], "price": 9.0}, *FLAVORS[1:]])
+    assert [a["after"]["instance_type"] for a in found["actions"]] == ["a-large"]

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from declarative.blocks import Shape
 from declarative.placement.filters import blocks_wanted, fleet_reason, place_reason, ready_reason
 from declarative.placement.kinds import Kind, Place, by_name, of_node, of_offer
 from declarative.placement.types import Ask, FleetRule, Node, VolumeAt
-from declarative.resource import Offer
+from declarative.resource import Offer, size_order
 from declarative.spec import CreationPolicy, Task
 from declarative.spec.fleet import Placement
 from declarative.state import BOOTING, natural
@@ -182,7 +183,11 @@ class Board:
             """How many nodes of its cluster are where it would be, as less than none: those come first."""
             return -there[kind.fleet, kind.place] if self.clustered(kind.fleet) else 0
 
-        priced = sorted(offers, key=lambda o: ((kind := kinds[o[0]]).cost, near(kind), *by_name(kind)))
+        def order(offered: tuple[tuple[Any, ...], Offer]) -> tuple[object, ...]:
+            kind = kinds[offered[0]]
+            return (kind.cost, near(kind), size_order(kind.price, kind.shape), *by_name(kind))
+
+        priced = sorted(offers, key=order)
         self.options = [
             Option(i, number[id(kinds[fields])], fields[0], quota_of(offer), offer)
             for i, (fields, offer) in enumerate(priced)

@@ -206,7 +206,9 @@ class Market:
                 continue
             # Where few nodes may be launched each has to hold much.
             by = -self.kinds[option.kind].total / need if self.ledger.roomy else price / min(per, ranks)
-            key = (by, price, -per, option.index)  # at one price the node that others can use too
+            # At one price the node that others can use too; where it is unknown, none larger than needed.
+            known = self.kinds[option.kind].price is not None
+            key = (by, price, -per if known else 0, option.index)
             if best is None or key < best[0]:
                 best = (key, option, need, per, most, name)
         if best is None:

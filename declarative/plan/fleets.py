@@ -14,7 +14,18 @@ from declarative.placement.filters import price_reason
 from declarative.plan.hosts import backend_of, declared_hosts, found_offer, offer_of_host
 from declarative.plan.types import Inventory, Reason
 from declarative.plan.unfit import unfit
-from declarative.resource import LOCAL, SSH, Desired, Host, Offer, fleet_marks, shape_of, shaped, zone_of
+from declarative.resource import (
+    LOCAL,
+    SSH,
+    Desired,
+    Host,
+    Offer,
+    fleet_marks,
+    shape_of,
+    shaped,
+    size_order,
+    zone_of,
+)
 from declarative.spec import Fleet, SpotPolicy
 from declarative.state import ANOTHERS, BOOTING, TAGS, Address, NodeState, Readiness, Record, State, natural
 
@@ -105,7 +116,8 @@ def fleet_offers(
 
     def key(offer: Offer) -> tuple[object, ...]:
         price = math.inf if offer.price is None else offer.price
-        return (price, offer.spot, offer.backend, offer.region, offer.zone or "", offer.instance_type)
+        where = (offer.backend, offer.region, offer.zone or "", offer.instance_type)
+        return (price, offer.spot, size_order(offer.price, offer.shape), *where)
 
     return tuple(sorted(good, key=key)), out
 
