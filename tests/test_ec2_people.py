@@ -151,10 +151,10 @@ def test_what_a_backend_says_wrong(project, line, settings, words):
     ids=["zone", "type", "size", "no zone"],
 )
 def test_what_a_volume_says_wrong(project, line, disk, words):
-    """Each is found by the plan."""
+    """Each is found by the plan, and shown where the volume is declared: that is what has to be mended."""
     declared = {**volume(backend="aws", region=run.REGION, availability_zone=ZONE), **disk}
     project.declare(backend(line.port), {k: v for k, v in declared.items() if v is not None})
-    says(project.run("plan", code=1, env=ENV), "error[backend-refuses]", *words)
+    says(project.run("plan", code=1, env=ENV), "error[backend-refuses]", ' "name": "data"', *words)
     assert line.count("CreateVolume") == 0
 
 
@@ -247,5 +247,8 @@ def test_the_wrong_account(project, line):
     says(done, "error[vanished]", "are these the credentials, the endpoint and the regions")
     assert line.count("RunInstances") == seen
     line.rules.clear()
+    for command, code in (("status", 0), ("destroy", 1)):  # who has no credentials is told so once, and where
+        done = project.run(command, *(["--orphans"] if code else []), code=code)
+        assert done.err.count("[backend-unreadable]") == done.err.count(' "name": "aws"') == 1, done.err
     assert project.run("state", "pull", env=ENV).out == before
     assert project.plan(env=ENV)["drift"] == []

@@ -45,13 +45,18 @@ def _ask(name: str, wanted: Mapping[Address, Mapping[str, Any]], backends: Backe
         faults = call(lambda: provider.check(wanted), policy=PATIENCE)
     except ProviderError as error:
         faults = (error,)
-    return [_said(name, error) for error in faults]
+    return [_said(name, error, wanted) for error in faults]
 
 
-def _said(name: str, error: ProviderError) -> Diagnostic:
+def _said(name: str, error: ProviderError, wanted: Mapping[Address, Mapping[str, Any]]) -> Diagnostic:
     address = f"backend/{name}"
     if isinstance(error, PermanentError):
         summary = f"backend {name} would refuse this plan: {error.summary}"
+        # What is wrong with one thing is mended where that is declared: its summary begins with it.
+        subject = next((a for a in wanted if error.summary.startswith(f"{a}: ")), None)
+        if subject is not None:
+            fleet = wanted[subject].get("fleet")
+            address = f"fleet/{fleet}" if fleet else str(subject)
         return Diagnostic(code="backend-refuses", summary=summary, hint=error.hint, address=address)
     return Diagnostic(
         code="backend-unreadable",

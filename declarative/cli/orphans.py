@@ -153,10 +153,12 @@ def _orphans(
 ) -> tuple[list[Orphan], tuple[Diagnostic, ...]]:
     """All orphans, and which backends could not be asked."""
     from declarative.apply import look
+    from declarative.diagnostic import in_order, located
 
     backends = session.backends(desired, state)
     seen = look(state, backends, offers=False, every=True)
-    return seen.orphans, tuple(d for d in seen.inventory.diagnostics if d.code == "backend-unreadable")
+    faults = located(seen.inventory.diagnostics, desired.places if desired else {})
+    return seen.orphans, tuple(d for d in in_order(faults) if d.code == "backend-unreadable")
 
 
 def _name(orphan: Orphan) -> str:

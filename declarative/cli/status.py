@@ -54,6 +54,7 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     """What is recorded and declared, with what is observed now."""
     from declarative.apply import look, survey
     from declarative.cli.view import host_view, status_view
+    from declarative.diagnostic import in_order, located
     from declarative.plan import effective, hosts_of
     from declarative.resource import Desired
 
@@ -63,7 +64,7 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     state = session.store(desired, offline=offline).read()
     backends = session.backends(desired, state)
     inventory = look(state, backends, offline=offline, offers=False).inventory
-    session.say(inventory.diagnostics)
+    session.say(in_order(located(inventory.diagnostics, desired.places)))
     hosts = hosts_of(desired, state) if refresh else ()
     others = survey(hosts, state, backends, gone=inventory.gone)
     view = status_view(desired, effective(state, inventory), now=now() if refresh or offline else None)
