@@ -164,7 +164,7 @@ def test_interrupt_of_the_watcher(project):
     until(lambda: len(list(project.path.glob("up-*"))) == 2)
     until(lambda: "Apply complete" in watcher.stdout.readline())
     watcher.send_signal(signal.SIGINT)
-    assert "leaving: the tasks go on" in ended(watcher, 130).err
+    assert "leaving: the tasks go on (`fleetform status`, `fleetform logs job -f`)" in ended(watcher, 130).err
     assert [r["state"] for r in project.ranks("job").values()] == ["running"] * 2
 
 

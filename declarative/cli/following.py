@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PATIENCE = 5.0
 """Seconds that a retry waits for the lock before it looks again."""
 OVERTAKEN = "was changed by another command: this one runs nothing again; `fleetform apply --wait` does"
-LEAVING = "leaving: the tasks go on (`fleetform status`, `fleetform logs -f`)"
+LEAVING = "leaving: the tasks go on (`fleetform status`, `fleetform logs {} -f`)"
 
 
 def follow(run: Run) -> int:
@@ -34,7 +34,7 @@ def follow(run: Run) -> int:
     while True:
         # Anew each time: what is made for a task that runs again may be on other nodes.
         backends = run.session.backends(run.desired, run.store.read())
-        with stopping(LEAVING) as stop:
+        with stopping(LEAVING.format(tasks[0])) as stop:
             states = watch(run.store, backends, tasks, stopping=stop, now=now, note=run.note, retries=retries)
         if stop.is_set():
             return INTERRUPTED
