@@ -147,6 +147,15 @@ class Desired:
     volumes: Mapping[str, VolumeWant] = field(default_factory=dict)
     tasks: Mapping[str, TaskWant] = field(default_factory=dict)
     places: Mapping[str, Span] = field(default_factory=dict)
+    protected: Mapping[str, bool] = field(default_factory=dict)
+    """For `destroy`, which wants nothing: what the `prevent_destroy` of fleets and volumes says now, by
+    their addresses.
+    """
+
+    def protects(self, address: str, inputs: Mapping[str, Any]) -> bool:
+        """Whether `destroy` leaves a node or a volume: as declared, and if that says nothing as recorded."""
+        owner = f"fleet/{inputs['fleet']}" if "fleet" in inputs else address
+        return self.protected.get(owner, bool(inputs.get("prevent_destroy")))
 
 
 def volume_inputs(volume: Volume, backend: Backend) -> dict[str, Any]:

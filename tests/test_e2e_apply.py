@@ -44,7 +44,7 @@ def test_quickstart(project):
 
 
 def test_unprotected_volumes_go(project):
-    """With `prevent_destroy: false` applied, nothing is left."""
+    """With `prevent_destroy: false` declared, nothing is left, and nothing is made for it again."""
     docs = [fleet(), task("job", "echo kept > $FLEETFORM_VOLUME_DATA/x", volumes=["data:/data"])]
     project.declare(*docs, {**volume(), "prevent_destroy": True})
     project.apply("--wait")
@@ -52,14 +52,26 @@ def test_unprotected_volumes_go(project):
     assert "Kept, because of `prevent_destroy`: volume/data.\n" in kept.out
     assert lines(project.data("data") / "x") == ["kept"]
 
+    assert "declare them with `prevent_destroy: false`, and destroy again" in kept.out
     project.declare(*docs, volume())
-    assert "update:volume/data" in project.ids()
-    project.apply("--wait")
     gone = project.run("destroy", "--auto-approve")
+    assert "delete" in gone.out
     assert "Kept" not in gone.out
     assert [p for p in project.local.rglob("*") if p.is_file()] == []
     assert project.run("state", "list").out == ""
     assert project.run("destroy", "--auto-approve").out == "Nothing to destroy.\n"
+
+
+def test_what_is_declared_now_is_what_destroy_leaves(project):
+    """Also protection that was never applied, of volumes and nodes; what is not declared is as recorded."""
+    project.declare(fleet(), volume(), volume("old", prevent_destroy=True))
+    project.apply()
+    project.declare(fleet(prevent_destroy=True), volume(prevent_destroy=True))
+    kept = project.run("destroy", "--auto-approve", "--json").events[-1]
+    assert kept == {"event": "kept", "addresses": ["node/gpu-0", "volume/data", "volume/old"]}
+    project.declare(fleet(), volume(), volume("old"))
+    assert project.run("destroy", "--auto-approve", "--json").events[-1]["addresses"] == []
+    assert project.run("state", "list").out == ""
 
 
 def test_the_example_for_ec2_is_planned_without_an_account(project):

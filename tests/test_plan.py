@@ -357,6 +357,15 @@ def test_a_volume_that_may_have_been_renamed():
     assert f"`fleetform state mv {error.address} volume/NEW`" in (error.hint or "")
 
 
+def test_a_lower_count_of_protected_volumes():
+    """What to do has to work as it is said: one that is not declared any more cannot be unprotected."""
+    plan = brought(volumes=({**DATA, "count": 3},), tasks=()).plan(wanted(volumes=(FREE,), tasks=()))
+    (error,) = [d for d in plan.diagnostics if d.code == "protected"]
+    assert error.address == "volume/data-2"
+    assert "`data` has `count: 2`: write `count: 3` again" in (error.hint or "")
+    assert "state mv" not in (error.hint or "")
+
+
 def test_an_unprotected_volume_is_replaced_with_the_gang_that_holds_it():
     """Delete and create, the gang around it; because is the field, then the address."""
     volume = {**FREE, "size": "2GB"}

@@ -29,7 +29,8 @@ from declarative.cli.session import (
 @project_command
 @state_errors
 def command(session: Session, *, orphans: bool, **options: Any) -> int:
-    """Stop all tasks and delete all nodes and volumes, but for those with `prevent_destroy`.
+    """Stop all tasks and delete all nodes and volumes, but for those with `prevent_destroy`: as the YAML says
+    now, and if it has them no more, as it said at the last apply.
 
     It is the plan to nothing: the same steps, in reverse. Volumes are protected unless they say otherwise;
     what is left is named. With --orphans, what is recorded stays as it is.
@@ -39,7 +40,14 @@ def command(session: Session, *, orphans: bool, **options: Any) -> int:
     loaded = session.load_if_any()
     session.warn()
     desired = loaded.desired if loaded else Desired()
-    nothing = Desired(project=desired.project, backends=desired.backends)
+    fleets = {f"fleet/{name}": fleet.prevent_destroy for name, fleet in desired.fleets.items()}
+    volumes = {f"volume/{name}": bool(v.inputs["prevent_destroy"]) for name, v in desired.volumes.items()}
+    nothing = Desired(
+        project=desired.project,
+        backends=desired.backends,
+        places=desired.places,
+        protected={**fleets, **volumes},
+    )
     with Run(session, nothing, "destroy", options) as run:
         if orphans:
             from declarative.cli import orphans as forgotten
@@ -53,10 +61,10 @@ def command(session: Session, *, orphans: bool, **options: Any) -> int:
 
 def _say_kept(run: Run) -> None:
     state = run.store.read()
-    left = [r for r in (*state.of("node"), *state.of("volume")) if r.inputs.get("prevent_destroy")]
-    names = [str(r.address) for r in left]
+    left = (*state.of("node"), *state.of("volume"))
+    names = [str(r.address) for r in left if run.desired.protects(str(r.address), r.inputs)]
     if run.as_json:
         run.event({"event": "kept", "addresses": names})
     elif names:
         run.out.write(f"Kept, because of `prevent_destroy`: {', '.join(names)}.\n")
-        run.out.write("To delete them too: set `prevent_destroy: false`, apply, and destroy again.\n")
+        run.out.write("To delete them too: declare them with `prevent_destroy: false`, and destroy again.\n")

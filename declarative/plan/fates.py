@@ -116,7 +116,9 @@ def _freed(state: State, fates: Mapping[str, TaskFate]) -> frozenset[str]:
 def _spare_protected(fleets: Fleets) -> None:
     """`destroy` leaves protected nodes alone."""
     for fate in fleets.fates.values():
-        fate.goes = None if fate.record.inputs.get("prevent_destroy") else Reason.DESTROY
+        record = fate.record
+        spared = fleets.desired.protects(str(record.address), record.inputs)
+        fate.goes = None if spared else Reason.DESTROY
 
 
 def _replaced(fleets: Fleets, volumes: Mapping[str, VolumeFate]) -> frozenset[Address]:

@@ -104,7 +104,7 @@ def _removed(
         if name in staying:
             continue
         # What was adopted is let go, and stays as it is.
-        protected = bool(record.inputs.get("prevent_destroy")) and VOLUME_ID not in record.inputs
+        protected = VOLUME_ID not in record.inputs and desired.protects(str(record.address), record.inputs)
         if protected and not destroy:
             errors.append(_protected(desired, name, "be deleted", declared=False))
         reason = Reason.DESTROY if destroy else Reason.REMOVED
@@ -208,8 +208,15 @@ def _smaller(desired: Desired, name: str) -> Diagnostic:
 
 def _protected(desired: Desired, name: str, what: str, *, declared: bool) -> Diagnostic:
     address = f"volume/{name}"
+    family, _, number = name.rpartition("-")
+    left = [v for v in desired.volumes.values() if v.declared_by == f"volume/{family}"]
     if declared:
         hint = "undo the change, or set `prevent_destroy: false` if its content may be lost"
+    elif left and number.isdecimal():  # it may still be unprotected only while it is declared
+        hint = (
+            f"`{family}` has `count: {len(left)}`: write `count: {int(number) + 1}` again; if its content "
+            "may be lost, with `prevent_destroy: false`, apply, and lower the count then"
+        )
     else:
         hint = (
             f"if it was renamed: `fleetform state mv {address} volume/NEW`; else declare it again, "
