@@ -357,6 +357,23 @@ def test_a_volume_that_may_have_been_renamed():
     assert f"`fleetform state mv {error.address} volume/NEW`" in (error.hint or "")
 
 
+@pytest.mark.parametrize(
+    ("how", "words"), [(RankState.FAILED, "task/train failed"), (RankState.LOST, "task/train was lost")]
+)
+def test_a_task_that_ended_badly_is_named(how, words):
+    """Nothing is done about it, which is no sign that all is well: how to run it again is said."""
+    three = {**FLEET, "nodes": 3}
+    world, desired = brought(three, tasks=(TRAIN, SMALL)), wanted(three, tasks=(TRAIN, SMALL))
+    end(world, RankState.SUCCEEDED, "small-0")
+    end(world, how, "train-0", "train-1")
+    plan = world.plan(desired)
+    assert (plan.result, plan.ended) == ("none", (("train", how.value),))
+    text = plan_text(plan, color=False, width=100)
+    assert f"{words}; `fleetform apply --replace task/train` runs it again" in text
+    assert "No changes. Everything else is as declared." in text
+    assert world.plan(desired, requested=frozenset({"task/train"})).ended == ()
+
+
 def test_a_lower_count_of_protected_volumes():
     """What to do has to work as it is said: one that is not declared any more cannot be unprotected."""
     plan = brought(volumes=({**DATA, "count": 3},), tasks=()).plan(wanted(volumes=(FREE,), tasks=()))

@@ -281,6 +281,12 @@ PLANS = {
     "drift": drift_plan(),
     "unplaced": unplaced_plan(),
     "nothing": Plan(lineage="3f1c", serial=7, nodes=(preview(status="kept", state="ready"),)),
+    "ended": Plan(
+        lineage="3f1c",
+        serial=7,
+        ended=tuple((f"train-{i}", "lost" if i else "failed") for i in range(7)),
+        diagnostics=(Diagnostic(code="backend-unreadable", summary="no answer", severity=Severity.WARNING),),
+    ),
 }
 
 

@@ -59,7 +59,7 @@ def again(want: TaskWant, have: Iterable[Record], state: State, now: float) -> A
     statuses = {name: state.ranks.get(name) for name in ranks}
     broken = first_failure(statuses)
     status = statuses[broken] if broken else None
-    if broken is None or status is None or _ended_well(ranks.values(), state):
+    if broken is None or status is None or bad_end(ranks.values(), state) is None:
         return None
     if _event(status) not in want.spec.retry.on_events:
         return None
@@ -93,12 +93,12 @@ def _event(status: RankStatus) -> RetryEvent | None:
     return None if status.cause == LIMIT_REACHED else RetryEvent.ERROR
 
 
-def _ended_well(ranks: Iterable[Record], state: State) -> bool:
-    """Whether rank 0 is done, and that is enough."""
+def bad_end(ranks: Iterable[Record], state: State) -> RankState | None:
+    """`failed` or `lost`, if that is how the task of these ranks ends; rank 0 alone may have to be done."""
     members = list(ranks)
     done = any(r.inputs.get("stop_criteria") == StopCriteria.MASTER_DONE.value for r in members)
     found = task_state({int(r.inputs["rank"]): state.ranks.get(r.address.name) for r in members}, done)
-    return found not in (RankState.FAILED, RankState.LOST)
+    return found if found in (RankState.FAILED, RankState.LOST) else None
 
 
 def _unknown(statuses: Mapping[str, RankStatus | None], state: State) -> bool:

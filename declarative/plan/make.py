@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping
 
 from declarative.diagnostic import Diagnostic, Severity, in_order, located
 from declarative.plan.actions import build
+from declarative.plan.again import bad_end
 from declarative.plan.fallbacks import fallbacks
 from declarative.plan.fates import Fates, Question, decide
 from declarative.plan.fleets import Fleets, allowed_backends, fleet_offers
 from declarative.plan.observe import effective, vanished
 from declarative.plan.preview import cost, node_previews, reservations, suggestions
 from declarative.plan.short import short
+from declarative.plan.tasks import Fate
 from declarative.plan.types import Inventory, Plan, Reason
 from declarative.plan.volumes import waiting
 from declarative.resource import Desired
@@ -82,6 +84,7 @@ def make(
         vanished=tuple(map(str, vanished(recorded, inventory))),
         suggestions=() if destroy else suggestions(state, fleets, found.tasks, outcome),
         waiting=_waiting(found),
+        ended=_ended(found, state),
         observed_at=_observed_at(state),
         fallbacks=fallbacks(found, state),
     )
@@ -100,6 +103,13 @@ def _waiting(found: Fates) -> tuple[str, ...]:
     """
     refused = (found.tasks[r.task] for r in found.outcome.refusals if r.code == "no-capacity")
     return tuple(f.name for f in refused if f.want.spec.retry.waits or f.reason is Reason.RETRY)
+
+
+def _ended(found: Fates, state: State) -> tuple[tuple[str, str], ...]:
+    """Tasks that failed or were lost, and are not run again."""
+    kept = (fate for fate in found.tasks.values() if fate.fate is Fate.KEPT)
+    ends = ((fate.name, bad_end(fate.have.values(), state)) for fate in kept)
+    return tuple((name, end.value) for name, end in ends if end is not None)
 
 
 def _observed_at(state: State) -> float | None:

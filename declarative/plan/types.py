@@ -177,6 +177,8 @@ class Plan:
     """Moves that would let a node go. Only shown: no plan moves what runs."""
     waiting: tuple[str, ...] = ()
     """Unplaced tasks that stay pending as their `retry` says: apply does the rest all the same."""
+    ended: tuple[tuple[str, str], ...] = ()
+    """Tasks that failed or were lost and stay so, each with which of the two. Only shown."""
     observed_at: float | None = None
     """When the node was looked at that was looked at longest ago, seconds since the epoch."""
     offline: bool = False

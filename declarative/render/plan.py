@@ -19,6 +19,9 @@ from declarative.render.unplaced import headline, together_alike, unplaced_lines
 
 MOST_UNCHANGED = 20
 """So many nodes or ranks that stay as they are get a line each; more are only counted."""
+MOST_ENDED = 5
+"""Tasks that ended badly and are named."""
+ENDS = {"failed": "failed", "lost": "was lost"}
 STATUS = {
     ReservationStatus.NEW: "green",
     ReservationStatus.KEPT: None,
@@ -45,7 +48,7 @@ def plan_text(plan: Plan, *, color: bool, width: int, summary_only: bool = False
 
 def _end(plan: Plan, paint: Paint) -> list[str]:
     """Cost and summary. The summary line is what people and scripts look for: it stands on its own."""
-    lines: list[str] = []
+    lines = _ended(plan, paint)
     if (plan.actions or plan.unplaced) and plan.observed_at is not None:
         lines.append(paint("dim", _observed(plan)))
     if plan.actions or plan.cost.before != plan.cost.after:
@@ -57,12 +60,31 @@ def _end(plan: Plan, paint: Paint) -> list[str]:
     if plan.unplaced:
         lines.append(paint("red", f"{'' if plan.actions else 'No changes. '}{unplaced_count(plan)}."))
     elif plan.result == "none":
-        rest = "Nothing has to be done about it." if plan.drift else "Everything is as declared."
-        lines.append(paint("bold", f"No changes. {rest}"))
+        lines.append(paint("bold", f"No changes. {_rest(plan)}"))
     if plan.result == "error":
         errors = [d for d in plan.diagnostics if d.severity.value == "error"]
         lines.append(paint("red", f"The plan cannot be applied: {count_text(errors)}."))
     return lines
+
+
+def _rest(plan: Plan) -> str:
+    """What else there is to say where nothing is to be done: no more than was seen."""
+    if plan.drift:
+        return "Nothing is done about it." if plan.ended else "Nothing has to be done about it."
+    unread = any(d.code == "backend-unreadable" for d in plan.diagnostics)
+    rest = "Everything else" if plan.ended else "Everything"
+    return f"{rest} is as declared{', as far as could be seen' if unread else ''}."
+
+
+def _ended(plan: Plan, paint: Paint) -> list[str]:
+    """What went wrong before and stays so: nobody has to find out why nothing is done about it."""
+    if not plan.ended:
+        return []
+    named = ", ".join(f"{clean(f'task/{name}')} {ENDS[end]}" for name, end in plan.ended[:MOST_ENDED])
+    more = f" and {len(plan.ended) - MOST_ENDED} more" if len(plan.ended) > MOST_ENDED else ""
+    again = "runs it again" if len(plan.ended) == 1 else "runs one again"
+    command = f"`fleetform apply --replace {clean(f'task/{plan.ended[0][0]}')}`"
+    return [paint("yellow", f"Ended: {named}{more}; {command} {again}.")]
 
 
 def _suggestions(plan: Plan, paint: Paint) -> list[str]:
