@@ -136,7 +136,9 @@ class Commands(click.Group):
 
         name = click.utils.make_str(args[0]) if args else ""
         if args and name not in COMMANDS and not name.startswith("-"):
-            near = suggest(name, COMMANDS)
+            from declarative.cli import habits
+
+            near = habits.COMMANDS.get(name) or suggest(name, COMMANDS)
             ctx.fail(f"no command `{name}`" + (f"; {near}" if near else ""))
         return super().resolve_command(ctx, args)
 
@@ -195,6 +197,12 @@ def main() -> NoReturn:
         sys.stdout.flush()
     except click.exceptions.Exit as error:
         code = error.exit_code
+    except click.NoSuchOption as error:
+        from declarative.cli import habits
+
+        said = habits.option(error, sys.argv[1:])
+        (click.UsageError(said, error.ctx) if said else error).show()
+        code = 1
     except click.ClickException as error:
         error.show()
         code = 1
