@@ -26,6 +26,15 @@ def small(project):
 # ----------------------------------------------------------------------------------------- exit codes
 
 
+def test_destroy_in_another_directory(project):
+    """Who is in the wrong place is told so: what was to go goes on, and costs."""
+    done = project.run("destroy", "--auto-approve")
+    assert done.out == "Nothing to destroy.\n"
+    assert "`fleetform -C DIR destroy` names the project's directory" in done.err
+    project.declare(fleet())
+    assert project.run("destroy", "--auto-approve").err == ""
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [

@@ -52,7 +52,7 @@ def test_unprotected_volumes_go(project):
     assert "Kept, because of `prevent_destroy`: volume/data.\n" in kept.out
     assert lines(project.data("data") / "x") == ["kept"]
 
-    assert "declare them with `prevent_destroy: false`, and destroy again" in kept.out
+    assert "write `prevent_destroy: false` in their fleets and volumes, and destroy again" in kept.out
     project.declare(*docs, volume())
     gone = project.run("destroy", "--auto-approve")
     assert "delete" in gone.out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
@@ -14,6 +15,11 @@ from declarative.cli.session import (
     lock_option,
     project_command,
     state_errors,
+)
+
+ELSEWHERE = (
+    "there is no YAML file here, and nothing was ever recorded: "
+    "`fleetform -C DIR destroy` names the project's directory"
 )
 
 
@@ -56,6 +62,8 @@ def command(session: Session, *, orphans: bool, **options: Any) -> int:
         code = run.converge(destroy=True)
         if run.done:
             _say_kept(run)
+            if loaded is None and run.store.read().lineage is None and not run.as_json:
+                sys.stderr.write(f"{ELSEWHERE}\n")
         return code
 
 
@@ -67,4 +75,5 @@ def _say_kept(run: Run) -> None:
         run.event({"event": "kept", "addresses": names})
     elif names:
         run.out.write(f"Kept, because of `prevent_destroy`: {', '.join(names)}.\n")
-        run.out.write("To delete them too: declare them with `prevent_destroy: false`, and destroy again.\n")
+        what = "write `prevent_destroy: false` in their fleets and volumes"
+        run.out.write(f"To delete them too: {what}, and destroy again.\n")
