@@ -17,6 +17,7 @@ CATALOG = [
         "disk": "100GB",
     },
     {"instance_type": "cpu.odd", "cpu": 6, "memory": "16GB"},
+    {"instance_type": "cpu.some", "cpu": 2, "memory": "4GB"},
 ]
 STACK = {
     "type": "backend",
@@ -49,6 +50,8 @@ TABLE = """\
    1.00  l4.small     8    32GB  L4:24GB:1    100GB  stack    south
   20.00  hgx.big     96     1TB  H100:80GB:8         stack    north   2
   20.00  hgx.big     96     1TB  H100:80GB:8         stack    south   2
+      ?  cpu.some     2     4GB                      stack    north
+      ?  cpu.some     2     4GB                      stack    south
       ?  cpu.odd      6    16GB                      stack    north
       ?  cpu.odd      6    16GB                      stack    south
 
@@ -90,7 +93,7 @@ def test_the_cheapest_are_first_and_unknown_prices_last(shop):
         (["--cpu", "6"], ["cpu.odd"]),
         (["--disk", "50GB..", "--gpu", "1"], ["l4.small"]),
         (["--instance-type", "cpu.odd", "--instance-type", "hgx.big"], ["hgx.big", "cpu.odd"]),
-        (["--on-demand", "--gpu", "0"], ["cpu.odd"]),
+        (["--on-demand", "--gpu", "0"], ["cpu.some", "cpu.odd"]),
         (["gpu"], ["l4.small", "hgx.big"]),
         (["fleet/gpu", "--gpu", "8"], ["hgx.big"]),
     ],
@@ -99,7 +102,7 @@ def test_what_is_asked_for_narrows_it(shop, words, found):
     done = shop.run("offers", "--offline", "--json", "--region", "north", "--backend", "stack", *words)
     assert done.code == 0, done.err
     assert types(done) == [("north", name) for name in found]
-    assert (done.json["total"], done.json["diagnostics"]) == (6, [])
+    assert (done.json["total"], done.json["diagnostics"]) == (8, [])
 
 
 def test_scripts_get_each_offer_by_itself(shop):

@@ -84,7 +84,8 @@ def command(
 ) -> int:
     """List what the project's backends could launch, cheapest first; of a FLEET, what it may launch.
 
-    Makes and keeps nothing, and reads no state. An unknown price comes last, shown as `?`; whether there is
+    Makes and keeps nothing, and reads no state. An unknown price comes last,
+    shown as `?`, the smallest first; whether there is
     capacity is seen when a node is asked for. Exits 0, also where nothing does, and 1 on errors.
 
     With --json: format_version, total (how many were looked at), offers (backend, region, zone,

@@ -12,7 +12,7 @@ from declarative.placement.filters import price_reason
 from declarative.plan.fleets import allowed_backends, fleet_offers
 from declarative.plan.short import cheapest, names_hint, nearest, nothing_offered, regions_hint, why_short
 from declarative.plan.types import Inventory
-from declarative.resource import LOCAL, SSH, Desired, Offer, shaped
+from declarative.resource import LOCAL, SSH, Desired, Offer, shaped, size_order
 from declarative.spec import Fleet
 from declarative.spec.values import Resources
 
@@ -31,7 +31,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offered:
-    """The offers that do, cheapest first and those of an unknown price last; how many there are in all."""
+    """The offers that do, cheapest first; of an unknown price last, by size. How many there are in all."""
 
     offers: tuple[Offer, ...]
     total: int
@@ -70,7 +70,7 @@ def offered(desired: Desired, fleet: Fleet | None, asked: Asked, inventory: Inve
 def _cheapest(offer: Offer) -> tuple[object, ...]:
     price = math.inf if offer.price is None else offer.price
     where = (offer.backend, offer.region, offer.instance_type, offer.zone or "")
-    return (price, offer.spot, *where)
+    return (price, offer.spot, size_order(offer.price, offer.shape), *where)
 
 
 def _none(fleet: Fleet | None, end: str, hint: str) -> Diagnostic:
