@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -74,6 +75,8 @@ class Offer:
     """It ends before it costs more than the fleet's `max_price`: no price has to be known to keep that."""
     priced_on: str | None = None
     """The day that its price is of, `2025-03-02`, where that is known."""
+    on_demand: float | None = None
+    """What the same costs on demand: spot offers without a price of their own are ordered by it."""
 
     @property
     def name(self) -> str | None:
@@ -272,11 +275,12 @@ def merge_offers(declared: tuple[Offer, ...], reported: tuple[Offer, ...]) -> tu
     )
 
 
-def size_order(price: float | None, shape: Shape) -> tuple[int, ...]:
-    """Of offers whose price nobody knows the smaller one counts as the cheaper; the others have a price."""
-    if price is not None:
+def size_order(offer: Offer) -> tuple[float, ...]:
+    """Of offers whose price nobody knows what is cheap on demand comes first, then what is small."""
+    if offer.price is not None:
         return ()
-    return (shape.gpus, shape.gpu_memory_mib or 0, shape.cpu, shape.memory_mib)
+    shape, guide = offer.shape, math.inf if offer.on_demand is None else offer.on_demand
+    return (guide, shape.gpus, shape.gpu_memory_mib or 0, shape.cpu, shape.memory_mib)
 
 
 OF_OFFER = ("backend", "region", "zone", "instance_type", "spot", "price", "max_price", "resources")

@@ -122,6 +122,19 @@ def test_a_plan_says_of_which_day_its_prices_are(project):
 SPOT = {**FLEET, "nodes": 1, "spot_policy": "spot"}
 
 
+@pytest.mark.parametrize("resources", [{"gpu": "1.."}, {"cpu": 16, "memory": "64GB.."}, {"gpu": "H100:8"}])
+def test_the_spot_node_is_that_which_is_cheapest_on_demand(resources):
+    """What spot costs is not known; what is cheap on demand is so as spot, more often than what is small."""
+
+    def chosen(policy):
+        fleet = {**FLEET, "nodes": 1, "resources": resources, "spot_policy": policy}
+        (node,) = made(planned(World(), fleet))
+        return node["instance_type"], bool(node.get("spot"))
+
+    kind, _ = chosen("on-demand")
+    assert chosen("spot") == (kind, True)
+
+
 def test_spot_keeps_a_price_cap_though_its_price_is_unknown():
     """EC2 is told the cap, and ends the node above it."""
     (capped,) = made(planned(World(), {**SPOT, "max_price": 30}))

@@ -185,7 +185,7 @@ class Board:
 
         def order(offered: tuple[tuple[Any, ...], Offer]) -> tuple[object, ...]:
             kind = kinds[offered[0]]
-            return (kind.cost, near(kind), size_order(kind.price, kind.shape), *by_name(kind))
+            return (kind.cost, near(kind), size_order(offered[1]), *by_name(kind))
 
         priced = sorted(offers, key=order)
         self.options = [

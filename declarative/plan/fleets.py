@@ -117,7 +117,7 @@ def fleet_offers(
     def key(offer: Offer) -> tuple[object, ...]:
         price = math.inf if offer.price is None else offer.price
         where = (offer.backend, offer.region, offer.zone or "", offer.instance_type)
-        return (price, offer.spot, size_order(offer.price, offer.shape), *where)
+        return (price, offer.spot, size_order(offer), *where)
 
     return tuple(sorted(good, key=key)), out
 

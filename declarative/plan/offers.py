@@ -70,7 +70,7 @@ def offered(desired: Desired, fleet: Fleet | None, asked: Asked, inventory: Inve
 def _cheapest(offer: Offer) -> tuple[object, ...]:
     price = math.inf if offer.price is None else offer.price
     where = (offer.backend, offer.region, offer.instance_type, offer.zone or "")
-    return (price, offer.spot, size_order(offer.price, offer.shape), *where)
+    return (price, offer.spot, size_order(offer), *where)
 
 
 def _none(fleet: Fleet | None, end: str, hint: str) -> Diagnostic:

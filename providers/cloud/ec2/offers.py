@@ -43,6 +43,7 @@ def offers(account: Account) -> tuple[Offer, ...]:
                             price=None if spot else kind.prices[region],
                             spot=spot,
                             bids=spot,
+                            on_demand=kind.prices[region] if spot else None,
                             priced_on=None if spot or kind.prices[region] is None else known.priced_on,
                         )
                     )
