@@ -8,9 +8,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import sqlite3
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -454,3 +458,87 @@ def test_offline_the_project_is_read_and_nothing_else(tmp_path, text, command):
 
 def within(path: Path, folders: Sequence[Path]) -> bool:
     return any(path.is_relative_to(folder.resolve()) for folder in folders)
+
+
+# --------------------------------------------------------------------- a state that the project brings along
+
+
+@pytest.fixture
+def another(tmp_path):
+    """A state of somebody's own, in which there is a node."""
+    folder = tmp_path / "another"
+    folder.mkdir()
+    (folder / "main.yaml").write_text(FLEET.replace("gpu", "mine"))
+    used = run(folder, "apply", "--auto-approve")
+    assert used.code == 0, used.err
+    return folder / ".fleetform"
+
+
+def brought(tmp_path: Path) -> Path:
+    """A stranger's project with a folder for a state."""
+    folder = tmp_path / "project"
+    (folder / ".fleetform").mkdir(parents=True)
+    (folder / "main.yaml").write_text(FLEET)
+    return folder
+
+
+@pytest.mark.parametrize("link", [".fleetform", ".fleetform/state.db"])
+def test_no_link_leads_to_another_state(tmp_path, another, link):
+    folder = brought(tmp_path)
+    if link == ".fleetform":
+        (folder / link).rmdir()
+    (folder / link).symlink_to(another / Path(link).relative_to(".fleetform"))
+    used = run(folder, "plan", "--offline")
+    assert (used.code, used.out) == (1, "")
+    assert "error[outside-project]: " in used.err
+    assert "mine" not in used.err
+    assert run(folder, "plan", "--offline", "--state", f"sqlite:///{another}/state.db").code == 0
+
+
+def test_a_state_that_computes_is_refused(tmp_path, another):
+    """A view in the place of a table has no end."""
+    folder = brought(tmp_path)
+    file = folder / ".fleetform" / "state.db"
+    shutil.copy(another / "state.db", file)
+    with closing(sqlite3.connect(file)) as state:
+        columns = [row[1] for row in state.execute("PRAGMA table_info(resources)")]
+        state.execute("DROP TABLE resources")
+        state.execute(
+            "CREATE VIEW resources AS WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) "
+            f"SELECT {', '.join(f'x AS {name}' for name in columns)} FROM c"
+        )
+    used = run(folder, "plan", "--offline")
+    assert (used.code, used.out) == (1, "")
+    assert "error[not-a-state]: " in used.err
+
+
+def test_a_journal_removes_no_file_of_others(tmp_path, another):
+    """What SQLite does of a journal that is part of a change of several files, once it is rolled back."""
+    folder = brought(tmp_path)
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    file = folder / ".fleetform" / "state.db"
+    shutil.copy(another / "state.db", file)
+    with closing(sqlite3.connect(file)) as state:
+        state.execute("PRAGMA journal_mode=DELETE")
+    page, magic, name = 4096, bytes.fromhex("d9d505f920a163d7"), str(victim).encode()
+    head = magic + struct.pack(">IIIII", 0, 0, file.stat().st_size // page, 512, page)
+    end = struct.pack(">I", (1 << 30) // page + 1) + name + struct.pack(">II", len(name), sum(name)) + magic
+    Path(f"{file}-journal").write_bytes(head.ljust(512, b"\0") + end)
+    used = run(folder, "plan", "--offline")
+    assert victim.exists()
+    assert (used.code, used.out) == (1, "")
+    assert "error[not-a-state]: " in used.err
+
+
+@pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal"])
+def test_what_is_beside_a_state_is_no_link(tmp_path, another, suffix):
+    folder = brought(tmp_path)
+    file = folder / ".fleetform" / "state.db"
+    shutil.copy(another / "state.db", file)
+    (tmp_path / "victim").write_bytes(b"x" * 5000)
+    Path(f"{file}{suffix}").symlink_to(tmp_path / "victim")
+    used = run(folder, "plan", "--offline")
+    assert used.code == 1
+    assert "error[not-a-state]: " in used.err
+    assert (tmp_path / "victim").read_bytes() == b"x" * 5000

@@ -280,6 +280,8 @@ class Session:
         if self._store is None:
             try:
                 url = self.state_url(desired, offline=offline)
+                if offline and not self._state_url:
+                    self._check_within()
                 make = write and create
                 self._store = open_store(
                     url,
@@ -292,6 +294,16 @@ class Session:
             except StateError as error:
                 raise failed(error.code, error.summary, error.hint) from None
         return self._store
+
+    def _check_within(self) -> None:
+        """`Failed` if a link leads from the default state to another place: a stranger may have made it, and
+        what is recorded there is not his to show.
+        """
+        default = self.directory / DEFAULT_STATE.removeprefix("sqlite:///")
+        if not default.resolve().is_relative_to(self.directory.resolve()):
+            summary = f"{default} leads out of the project"
+            hint = "name the state that is to be read: `--state sqlite:///PATH`"
+            raise failed("outside-project", summary, hint)
 
     @contextlib.contextmanager
     def lock(self, store: Store, doing: str, timeout: float | None) -> Iterator[Writer]:

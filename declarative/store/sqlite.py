@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import tempfile
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -103,6 +104,7 @@ def open_file(path: Path, opening: Opening) -> Engine | None:
     if path.stat().st_size == 0:
         # We never leave an empty one (see `_make`): to take it for a new state would make everything anew.
         raise StateError("damaged", f"the state {path} is empty", "bring it back from a backup")
+    _check_beside(path.resolve())
     writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
     if not writable and not read_only:
         raise StateError("read-only", f"the state {path} cannot be written by this user")
@@ -110,6 +112,7 @@ def open_file(path: Path, opening: Opening) -> Engine | None:
     made = engine(path, mode="rw" if writable else "ro", clock=clock)
     try:
         with translated(path):
+            _check_plain(made, path)
             agree(made, read_only=read_only, tell=opening.tell)
             # Not so in a copy made by VACUUM INTO, or by hand.
             if not read_only and _pragma(made, "journal_mode") != "wal":
@@ -118,6 +121,55 @@ def open_file(path: Path, opening: Opening) -> Engine | None:
         made.dispose()
         raise
     return made
+
+
+_NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")
+"""How a journal ends that is part of a change of several files."""
+
+
+def _check_beside(path: Path) -> None:
+    """`StateError` for what SQLite would take for its own beside the file, and what is none of ours.
+
+    A journal that names another file has that file removed when it is rolled back; we change one file alone.
+    """
+    for suffix in ("-journal", "-wal", "-shm"):
+        beside = Path(f"{path}{suffix}")
+        try:
+            kind = beside.lstat().st_mode
+        except OSError:
+            continue
+        bad = not stat.S_ISREG(kind)
+        if not bad and suffix == "-journal" and os.access(beside, os.R_OK):
+            with beside.open("rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - len(_NAMES_ANOTHER)))
+                bad = file.read() == _NAMES_ANOTHER
+        if bad:
+            summary = f"{beside} is none of a state's own files"
+            raise StateError("not-a-state", summary, "look where it came from, and remove it")
+
+
+_COMPUTED = """
+    SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%'
+    UNION ALL
+    SELECT m.name FROM sqlite_master m JOIN pragma_table_xinfo(m.name) x
+        WHERE m.type = 'table' AND x.hidden <> 0
+    LIMIT 1
+"""
+"""What computes when it is read: a view may do so for ever."""
+
+
+def _check_plain(database: Engine, path: Path) -> None:
+    """`StateError` for a file that is more than rows: a stranger's project may bring one along."""
+    raw = database.raw_connection()
+    try:
+        cursor = raw.cursor()
+        cursor.execute(_COMPUTED)
+        found = cursor.fetchone()
+    finally:
+        raw.close()
+    if found:
+        summary = f"{path} is no state: it has views, triggers or computed columns"
+        raise StateError("not-a-state", summary, "bring the state back from a backup")
 
 
 def _pragma(database: Engine, text: str) -> str:
