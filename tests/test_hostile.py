@@ -425,13 +425,24 @@ env: [AWS_SECRET_ACCESS_KEY]
 """
 
 
-@pytest.mark.parametrize("command", ["plan", "offers"])
-@pytest.mark.parametrize("text", [STRANGER, CLOUD], ids=["local", "cloud"])
-def test_offline_the_project_is_read_and_nothing_else(tmp_path, text, command):
+DECLARED = 'catalog: [{instance_type: a, cpu: 8, memory: 80GB, gpu: "H100:8", price: 1, spot_price: 1}]\n'
+OTHERS = tuple(
+    CLOUD.replace("driver: ec2\n", f"driver: {driver}\n{DECLARED}")
+    for driver in ("openstack", "gce", "azure")
+)
+
+
+OFFLINE = {"local": STRANGER, "ec2": CLOUD} | dict(zip(("openstack", "gce", "azure"), OTHERS, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "command"), [*((name, "plan") for name in OFFLINE), ("local", "offers"), ("ec2", "offers")]
+)
+def test_offline_the_project_is_read_and_nothing_else(tmp_path, name, command):
     """No socket, no process, nothing written, no file opened but the project's and Python's own."""
     folder = tmp_path / "project"
     folder.mkdir()
-    (folder / "main.yaml").write_text(text)
+    (folder / "main.yaml").write_text(OFFLINE[name])
     (folder / "run").write_text("touch owned")
     done = subprocess.run(
         [sys.executable, "-B", "-c", WATCHED, command, "--offline"],
