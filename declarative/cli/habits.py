@@ -20,7 +20,7 @@ COMMANDS = {
     "import": "volumes that exist are adopted by `volume_id`, what was forgotten by `fleetform state adopt`",
     "list": STATUS,
     "ls": STATUS,
-    "offer": "`fleetform explain node/NAME` lists the offers for a node of the plan",
+    "offer": "write `fleetform offers`",
     "output": "write `fleetform status --json`",
     "ps": STATUS,
     "refresh": PLAN,
