@@ -176,6 +176,8 @@ def test_the_limit_of_a_fleet_that_leaves_nothing_is_named(shop):
         (["task/train"], "the project has no fleet `task/train`"),
         (["rack"], "fleet/rack launches nothing"),
         (["--backend", "stak"], "did you mean `stack`?"),
+        (["gpu", "--backend", "local"], "fleet/gpu does not use that backend"),
+        (["--cpu", "9" * 5000], "--cpu"),
         (["--gpu", "8xH100"], "write `H100:8`"),
         (["--memory", "64PB"], "--memory"),
         (["--max-price", "0"], "--max-price"),

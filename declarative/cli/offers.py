@@ -39,9 +39,8 @@ class Amount(click.ParamType[Any]):
         from declarative.spec.values import Cpu, Disk, Gpu, Memory
 
         kinds: dict[str, Any] = {"cpu": Cpu, "memory": Memory, "disk": Disk, "gpu": Gpu}
-        text = str(value)
         try:
-            return kinds[self.field].parse(int(text) if text.isascii() and text.isdecimal() else text)
+            return kinds[self.field].parse(str(value))
         except BadValueError as error:
             self.fail("; ".join(filter(None, (error.summary, error.hint))), param, ctx)
 
@@ -84,8 +83,7 @@ def command(
 ) -> int:
     """List what the project's backends could launch, cheapest first; of a FLEET, what it may launch.
 
-    Makes and keeps nothing, and reads no state. An unknown price comes last,
-    shown as `?`, the smallest first; whether there is
+    Makes and keeps nothing, and reads no state. An unknown price comes last, shown as `?`; whether there is
     capacity is seen when a node is asked for. Exits 0, also where nothing does, and 1 on errors.
 
     With --json: format_version, total (how many were looked at), offers (backend, region, zone,
@@ -109,7 +107,7 @@ def look(
     from declarative.apply import known_offers
     from declarative.diagnostic import in_order
     from declarative.plan import Inventory
-    from declarative.plan.offers import backends_of, offered
+    from declarative.plan.offers import Asked, backends_of, offered
     from declarative.state import State
 
     loaded = session.load()
@@ -118,6 +116,9 @@ def look(
     fleet = _fleet(desired, name)
     wanted = _asked(desired, **asked)
     names = backends_of(desired, fleet, wanted)
+    if fleet is not None and not names:
+        uses = ", ".join(backends_of(desired, fleet, Asked()))
+        raise failed("usage", f"fleet/{fleet.name} does not use that backend", f"it uses {uses}")
     offers, faults = known_offers(session.backends(desired, State()), names, offline=offline)
     found = offered(desired, fleet, wanted, Inventory(offers=offers, diagnostics=tuple(faults)))
     return found, in_order((*session.warnings, *faults, *found.diagnostics))

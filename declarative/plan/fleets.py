@@ -113,13 +113,14 @@ def fleet_offers(
                 address=address,
             )
         )
+    return tuple(sorted(good, key=cheapest_first)), out
 
-    def key(offer: Offer) -> tuple[object, ...]:
-        price = math.inf if offer.price is None else offer.price
-        where = (offer.backend, offer.region, offer.zone or "", offer.instance_type)
-        return (price, offer.spot, size_order(offer), *where)
 
-    return tuple(sorted(good, key=key)), out
+def cheapest_first(offer: Offer) -> tuple[object, ...]:
+    """The order of offers: by price, those of an unknown one last."""
+    price = math.inf if offer.price is None else offer.price
+    where = (offer.backend, offer.region, offer.zone or "", offer.instance_type)
+    return (price, offer.spot, size_order(offer), *where)
 
 
 def offer_of(record: Record) -> Offer:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from declarative.blocks import misfits
 from declarative.diagnostic import Diagnostic, Severity
 from declarative.placement.filters import price_reason
-from declarative.plan.fleets import allowed_backends, fleet_offers
+from declarative.plan.fleets import allowed_backends, cheapest_first, fleet_offers
 from declarative.plan.short import cheapest, names_hint, nearest, nothing_offered, regions_hint, why_short
 from declarative.plan.types import Inventory
-from declarative.resource import LOCAL, SSH, Desired, Offer, shaped, size_order
+from declarative.resource import LOCAL, SSH, Desired, Offer, shaped
 from declarative.spec import Fleet
 from declarative.spec.values import Resources
 
@@ -64,13 +63,7 @@ def offered(desired: Desired, fleet: Fleet | None, asked: Asked, inventory: Inve
     if left:
         left, end, hint = _narrowed(asked, left)
     notes = [] if left else [_none(fleet, end, hint)]
-    return Offered(offers=tuple(sorted(left, key=_cheapest)), total=len(every), diagnostics=tuple(notes))
-
-
-def _cheapest(offer: Offer) -> tuple[object, ...]:
-    price = math.inf if offer.price is None else offer.price
-    where = (offer.backend, offer.region, offer.instance_type, offer.zone or "")
-    return (price, offer.spot, size_order(offer), *where)
+    return Offered(offers=tuple(sorted(left, key=cheapest_first)), total=len(every), diagnostics=tuple(notes))
 
 
 def _none(fleet: Fleet | None, end: str, hint: str) -> Diagnostic:
