@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +75,25 @@ def test_what_is_shown_of_clouds_is_valid(tmp_path):
             (folder / "main.yaml").write_text(block)
             names |= load(folder).desired.backends.keys()
     assert names == {"aws", "stack", "gcp", "az", "do", "vu"}
+
+
+def test_tests_leave_nothing_in_the_temporary_directory(tmp_path):
+    """`./dev test` removes its temporary files when all tests pass; else it says where they are."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    command = (str(ROOT / "dev"), "test", "-q", "-n", "0", "-p", "no:cacheprovider")
+
+    def run(*args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            (*command, *args),
+            env={**environment, "TMPDIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    passed = run(f"{__file__}::test_tour_is_a_valid_project")
+    assert (passed.returncode, list(tmp_path.iterdir())) == (0, []), passed.stdout + passed.stderr
+    failed = run(f"{__file__}::test_no_such_test")
+    (kept,) = tmp_path.iterdir()
+    assert failed.returncode == 4
+    assert f"the files of tests that failed are in {kept}" in failed.stderr
