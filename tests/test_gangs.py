@@ -41,7 +41,9 @@ def test_a_gang_that_is_not_whole_in_time_is_stopped_and_starts_anew(project):
 
 
 def gang(*nodes, gpus=2, **inputs):
-    """The state of a gang that has its places, one rank on each of the `nodes`, and its ranks."""
+    """The state of a gang that has its places, one rank on each of the `nodes`, and its ranks; `gpus` is how
+    many a rank has, or how many by node.
+    """
     records: dict[Address, Record] = {}
 
     def add(kind, name, inputs, *needs, **outputs):
@@ -52,7 +54,8 @@ def gang(*nodes, gpus=2, **inputs):
         return address
 
     for i, name in enumerate(sorted(set(nodes))):
-        shape = {"cpu": 8, "memory_mib": 1024, "gpus": 2 * gpus}
+        each = gpus[name] if isinstance(gpus, dict) else gpus
+        shape = {"cpu": 8, "memory_mib": 1024, "gpus": 2 * each}
         add("node", name, {"blocks": 2, "resources": shape}, address=f"10.0.0.{i}")
     ranks = []
     for rank, name in enumerate(nodes):
@@ -64,11 +67,18 @@ def gang(*nodes, gpus=2, **inputs):
 
 
 def test_the_host_file_names_each_node_once():
-    """With the slots of all its ranks: one for each GPU, or one a rank where there is none."""
+    """With a slot for each GPU of its ranks. Where they have none, it is the bare address: `slots=1` beside
+    `slots=8` would let one process run on all the cores of a host.
+    """
     state, ranks = gang("a-0", "a-1", "a-0")
     assert launch_of(state, ranks[1], {}).hostfile == "10.0.0.0 slots=4\n10.0.0.1 slots=2\n"
     state, ranks = gang("a-0", "a-1", "a-0", gpus=0)
-    assert launch_of(state, ranks[1], {}).hostfile == "10.0.0.0 slots=2\n10.0.0.1 slots=1\n"
+    assert launch_of(state, ranks[1], {}).hostfile == "10.0.0.0\n10.0.0.1\n"
+
+
+def test_the_host_file_of_a_mixed_gang_gives_slots_where_there_are_gpus():
+    state, ranks = gang("a-0", "a-1", "a-0", gpus={"a-0": 2, "a-1": 0})
+    assert launch_of(state, ranks[1], {}).hostfile == "10.0.0.0 slots=4\n10.0.0.1\n"
 
 
 def test_placement_any_tells_no_rank_of_others():

@@ -141,12 +141,13 @@ def gang_env(state: State, rank: Record) -> dict[str, str]:
 
 
 def _hostfile(state: State, rank: Record) -> str:
-    """The MPI host file: a line for each node, with as many slots as its ranks have GPUs, or one for each.
+    """The MPI host file: a line for each node, with as many slots as its ranks have GPUs.
 
+    A node whose ranks have none is its bare address, of which Open MPI takes a slot for each of its cores.
     Open MPI refuses a file in which a host has slots twice.
     """
     slots: dict[str, int] = {}
     for node, gpus in _siblings(state, rank):
         address = str(node.outputs.get("address", ""))
-        slots[address] = slots.get(address, 0) + (len(gpus) or 1)
-    return "".join(f"{address} slots={count}\n" for address, count in slots.items())
+        slots[address] = slots.get(address, 0) + len(gpus)
+    return "".join(f"{address} slots={n}\n" if n else f"{address}\n" for address, n in slots.items())
