@@ -7,7 +7,7 @@ everything that it found. Pure: rendering them as text is `render`'s work.
 
 from __future__ import annotations
 
-import difflib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -90,7 +90,54 @@ def located(diagnostics: Iterable[Diagnostic], places: Mapping[str, Span]) -> li
     return [replace(d, span=places.get(d.address or "")) if d.span is None else d for d in diagnostics]
 
 
-def suggest(word: str, known: Iterable[str], alike: float = 0.6) -> str | None:
-    """`did you mean …?` for a mistyped word, or None where nothing is near: `alike` is 1 for the same."""
-    near = difflib.get_close_matches(word, sorted(known), n=1, cutoff=alike)
-    return f"did you mean `{near[0]}`?" if near else None
+MAX_EDITS = 3
+"""Letters by which a mistyped word may differ: fewer in a short word, where that would be most of it."""
+MAX_NEAR = 3
+"""Equally near words that a hint names."""
+
+
+def suggest(word: str, known: Iterable[str], most: int = MAX_EDITS) -> str | None:
+    """`did you mean …?` for a mistyped word, or None where nothing is near.
+
+    The word with the fewest edits wins: a letter too many, too few or another one, or two swapped.
+    Words that are equally near are all named. An edit for each three letters is allowed. Where none is near,
+    a word is the beginning of others: of those whose first part it is (`identity` of `identity_file`), or of
+    the only one that begins with these four letters or more. `most` is how many edits there may be.
+    """
+    typed = word.casefold()
+    least = min(most, max(1, len(typed) // 3))
+    near: list[str] = []
+    known = sorted(set(known))
+    for name in known:
+        edits = _edits(typed, name.casefold(), least)
+        if edits is not None and edits < len(typed):
+            near = [*near, name] if edits == least else [name]
+            least = edits
+    if not near and typed:
+        begun = [name for name in known if name.casefold().startswith(typed)]
+        whole = [name for name in begun if not name.casefold()[len(typed)].isalnum()]
+        near = whole or (begun if len(begun) == 1 and len(typed) > MAX_EDITS else [])
+    return f"did you mean {' or '.join(f'`{name}`' for name in near[:MAX_NEAR])}?" if near else None
+
+
+def _edits(one: str, other: str, most: int) -> int | None:
+    """How many edits make one word of the other; None if more than `most`.
+
+    An edit adds, drops or replaces a letter, or swaps two neighbours (optimal string alignment).
+    """
+    if abs(len(one) - len(other)) > most:
+        return None
+    if (Counter(one) - Counter(other)).total() > most:
+        return None
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, a in enumerate(one, 1):
+        last, before, row = before, row, [i]
+        for j, b in enumerate(other, 1):
+            edits = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b))
+            if i > 1 and j > 1 and a == other[j - 2] and b == one[i - 2]:
+                edits = min(edits, last[j - 2] + 1)
+            row.append(edits)
+        if min(row) > most:
+            return None
+    return row[-1] if row[-1] <= most else None

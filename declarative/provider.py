@@ -26,8 +26,6 @@ from declarative.state import Address, RankStatus, Readiness, Record
 
 GROUP = "fleetform.providers"
 """The entry point group under which an installed package offers a provider."""
-NEAR = 0.75
-"""How alike a mistyped name and a known one have to be: libcloud has some sixty."""
 ANY = "*"
 """The name of an entry point that is asked for every name that no other has. It gives `UnknownProviderError`
 for those that it does not know either.
@@ -434,8 +432,7 @@ def unknown(name: str) -> str | None:
     if name in more:
         return None
     known = sorted({*here, *more})
-    near = suggest(name, known, NEAR) or suggest(name.lower(), known, NEAR)
-    return near or f"there are {', '.join(here)}; of libcloud's others, see docs/clouds.md"
+    return suggest(name, known) or f"there are {', '.join(here)}; of libcloud's others, see docs/clouds.md"
 
 
 class UnknownProviderError(Exception):

@@ -36,30 +36,38 @@ def test_destroy_in_another_directory(project):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    "case",
     [
-        ("plan --jsn", "No such option '--jsn'"),
-        ("aply", "no command `aply`; did you mean `apply`?"),
+        ("plan --jsn", "no option `--jsn`", "did you mean `--json`?"),
+        ("aply", "no command `aply`", "did you mean `apply`?"),
         ("xyzzy", "no command `xyzzy`"),
-        ("ps", "no command `ps`; write `fleetform status`"),
+        ("ps", "no command `ps`", "write `fleetform status`"),
         ("taint task/job", "`fleetform apply --replace task/NAME` runs a task again"),
         ("offer --gpu 1", "write `fleetform offers`"),
-        ("apply -auto-approve", "no option `-auto-approve`; write `--auto-approve`"),
-        ("plan -out=next.plan", "no option `-out`; write `--out`"),
-        ("logs job -follow", "no option `-follow`; write `--follow`"),
-        ("apply -y", "no option `-y`; write `--auto-approve`"),
-        ("init -y", "No such option '-y'"),
-        ("apply --yes", "no option `--yes`; write `--auto-approve`"),
+        ("apply -auto-approve", "no option `-auto-approve`", "write `--auto-approve`"),
+        ("plan -out=next.plan", "no option `-out`", "write `--out`"),
+        ("logs job -follow", "no option `-follow`", "write `--follow`"),
+        ("apply -y", "no option `-y`", "write `--auto-approve`"),
+        ("init -y", "no option `-y`"),
+        ("apply --yes", "no option `--yes`", "write `--auto-approve`"),
         ("apply -f job.yaml", "all YAML files of the project's directory belong together"),
-        ("plan -target=task/job", "no option `-target`; leave it out"),
+        ("plan -target=task/job", "no option `-target`", "leave it out"),
         ("plan -C .", "write it before the command: `fleetform -C DIR …`"),
-        ("-C . plan --jsn", "No such option '--jsn'"),
-        ("exec job -y -- sh -auto-approve", "No such option '-y'"),
+        ("-C . plan --jsn", "no option `--jsn`", "did you mean `--json`?"),
+        ("force-unlock abc", "no command `force-unlock`", "write `fleetform state unlock`"),
+        (
+            "plan next.plan",
+            "unexpected extra argument",
+            "`fleetform show FILE` shows a saved plan, `fleetform apply FILE`",
+        ),
+        ("apply --lokc-timeout 5m", "no option `--lokc-timeout`", "did you mean `--lock-timeout`?"),
+        ("state ls", "no command `ls`", "write `fleetform state list`"),
+        ("exec job -y -- sh -auto-approve", "no option `-y`"),
         ("apply --parallelism 0", "0 is not in the range 1<=x<=256"),
-        ("apply --parallelism many", "'many' is not a valid integer"),
+        ("apply --parallelism many", "`many` is not a valid integer"),
         ("apply --lock-timeout soon", "`soon` is not a duration; write seconds, or `30s`, `10m`"),
-        ("logs", "Missing argument 'TASK[/RANK]'"),
-        ("stop", "Missing argument 'TASK'"),
+        ("logs", "missing argument `TASK[/RANK]`"),
+        ("stop", "missing argument `TASK`"),
         ("stop job/0", "a rank cannot be stopped alone"),
         ("logs job/x", "`x` is not a rank"),
         ("plan extra", "unexpected extra argument"),
@@ -67,7 +75,7 @@ def test_destroy_in_another_directory(project):
         ("plan --var-file nowhere.yaml", "nowhere.yaml"),
         ("-C nowhere plan", "nowhere"),
         ("state", "Commands:"),
-        ("state lst", "No such command 'lst'"),
+        ("state lst", "no command `lst`", "did you mean `list`?"),
         ("state list nodes", "no kind `nodes`"),
         ("state show node/gpu-9", "`node/gpu-9` is not recorded"),
         ("schema flet", "no document type `flet`"),
@@ -79,12 +87,25 @@ def test_destroy_in_another_directory(project):
         ("plan --state sqlite:///x?mode=rw", "takes no options"),
     ],
 )
-def test_mistakes(small, line, said):
-    """Exit code 1, a helpful message on stderr, nothing on stdout."""
+def test_mistakes(small, case):
+    """Exit code 1, a helpful message with a code on stderr, nothing on stdout."""
+    line, *said = case
     done = small.run(*line.split(), code=1)
-    assert said in done.err
+    assert [words for words in said if words not in done.err] == []
+    assert line == "state" or re.match(r"error\[[a-z-]+\]: ", done.err)
     assert done.out == ""
     assert ESCAPE not in done.err
+
+
+@pytest.mark.parametrize(
+    "line", ["plan --jsn --json", "aply --json", "state list --json", "destroy x --json"]
+)
+def test_mistakes_as_json(project, line):
+    """With `--json` a slip in the command line is JSON too, with the code `usage`."""
+    done = project.run(*line.split(), code=1)
+    (found,) = done.json["diagnostics"]
+    assert (found["code"], done.err) == ("usage", "")
+    assert found["hint"]
 
 
 def test_exit_codes_of_plan(small):

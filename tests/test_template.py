@@ -164,7 +164,7 @@ def test_a_name_alone_needs_no_jinja():
             Place.TEXT,
             "undefined-variable",
             "`dstack.run` is not defined",
-            "did you mean `dstack.",
+            "known: `var.x` (declare x",
         ),
         (
             "${{ qqqqq }}",

@@ -132,14 +132,11 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        from declarative.diagnostic import suggest
-
         name = click.utils.make_str(args[0]) if args else ""
         if args and name not in COMMANDS and not name.startswith("-"):
             from declarative.cli import habits
 
-            near = habits.COMMANDS.get(name) or suggest(name, COMMANDS)
-            ctx.fail(f"no command `{name}`" + (f"; {near}" if near else ""))
+            raise habits.NoCommandError(name, ctx, COMMANDS, habits.COMMANDS)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -197,11 +194,13 @@ def main() -> NoReturn:
         sys.stdout.flush()
     except click.exceptions.Exit as error:
         code = error.exit_code
-    except click.NoSuchOption as error:
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        code = 1
+    except click.UsageError as error:
         from declarative.cli import habits
 
-        said = habits.option(error, sys.argv[1:])
-        (click.UsageError(said, error.ctx) if said else error).show()
+        habits.usage(error, sys.argv[1:]).show()
         code = 1
     except click.ClickException as error:
         error.show()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 
 import click
+
+from declarative.cli.session import STREAMING, Failed
+from declarative.diagnostic import Diagnostic, suggest
 
 STATUS = "write `fleetform status`"
 APPLY = "write `fleetform apply`"
@@ -15,6 +19,7 @@ COMMANDS = {
     "attach": "write `fleetform logs TASK -f`",
     "delete": DESTROY,
     "down": DESTROY,
+    "force-unlock": "write `fleetform state unlock`",
     "graph": "in `fleetform plan --json` each action names what it needs",
     "help": "write `fleetform --help`, or `fleetform COMMAND --help`",
     "import": "volumes that exist are adopted by `volume_id`, what was forgotten by `fleetform state adopt`",
@@ -31,6 +36,16 @@ COMMANDS = {
     "workspace": "give each a directory, or a `--state URL`",
 }
 """Commands of other tools."""
+
+STATE = {
+    "delete": "write `fleetform state rm`",
+    "import": "write `fleetform state adopt`",
+    "ls": "write `fleetform state list`",
+    "move": "write `fleetform state mv`",
+    "force-unlock": "write `fleetform state unlock`",
+    "remove": "write `fleetform state rm`",
+}
+"""Commands of other tools below `state`."""
 
 APPROVE = "write `--auto-approve`"
 WHOLE = "leave it out: all YAML files of the project's directory belong together, and `-C DIR` names it"
@@ -51,21 +66,53 @@ OPTIONS = {
 }
 """Options of other tools, without their dashes."""
 
+FILES = {"plan": "`fleetform show FILE` shows a saved plan, `fleetform apply FILE` does it"}
+"""What is said of an argument to a command that takes none."""
 
-def option(error: click.NoSuchOption, typed: Sequence[str]) -> str | None:
-    """What to say of an option that there is not: how it is spelled here, or what to do instead.
+
+def usage(error: click.UsageError, typed: Sequence[str]) -> Failed:
+    """What click says of the command line `typed`: text, or JSON where that was asked for."""
+    path = error.ctx.command_path if error.ctx else "fleetform"
+    summary = re.sub(r"'([^'`]*)'", r"`\1`", error.format_message().rstrip("."))
+    hint = f"`{path} --help` shows what can be written"
+    if isinstance(error, click.NoSuchOption):
+        summary, said = _option(error, typed)
+        hint = said or hint
+    elif isinstance(error, NoCommandError):
+        hint = error.hint or hint
+    elif summary.startswith("Got unexpected extra argument") and error.ctx:
+        hint = FILES.get(error.ctx.info_name or "", hint)
+    failed = Failed((Diagnostic(code="usage", summary=summary[:1].lower() + summary[1:], hint=hint),))
+    if "--json" in takewhile(lambda word: word != "--", typed):
+        failed.form = "event" if error.ctx and error.ctx.info_name in STREAMING else "object"
+    return failed
+
+
+class NoCommandError(click.UsageError):
+    """There is no such command."""
+
+    def __init__(
+        self, name: str, ctx: click.Context, known: Iterable[str], habits: Mapping[str, str]
+    ) -> None:
+        super().__init__(f"no command `{name}`", ctx)
+        self.hint = habits.get(name) or suggest(name, known)
+
+
+def _option(error: click.NoSuchOption, typed: Sequence[str]) -> tuple[str, str | None]:
+    """What is said of an option that there is not: how it is spelled here, or what to do instead.
 
     `typed` is the command line. Of `-auto-approve` click knows only that there is no `-a`.
     """
     if error.ctx is None:
-        return None
+        return f"no option `{error.option_name}`", None
     known = {name for param in error.ctx.command.params for name in param.opts}
     words = [w.partition("=")[0] for w in takewhile(lambda w: w != "--", typed) if w.startswith("-")]
     for name in words:
         if not name.startswith("--") and f"-{name}" in known:
-            return f"no option `{name}`; write `-{name}`"
+            return f"no option `{name}`", f"write `-{name}`"
     for name in (w for w in words if w == error.option_name or w[:2] == error.option_name):
         said = OPTIONS.get(name.lstrip("-"))
         if said and name not in known and (said != APPROVE or "--auto-approve" in known):
-            return f"no option `{name}`; {said}"
-    return None
+            return f"no option `{name}`", said
+    long = ["--help", *(name for name in known if name.startswith("--"))]
+    return f"no option `{error.option_name}`", suggest(error.option_name, long)

@@ -24,7 +24,21 @@ if TYPE_CHECKING:
     from declarative.store import Store
 
 
-@click.group("state", short_help="look into what is recorded, and change it by hand")
+class _Group(click.Group):
+    """Names the command that was meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0] if args else ""
+        if args and name not in self.commands and not name.startswith("-"):
+            from declarative.cli import habits
+
+            raise habits.NoCommandError(name, ctx, self.commands, habits.STATE)
+        return super().resolve_command(ctx, args)
+
+
+@click.group("state", cls=_Group, short_help="look into what is recorded, and change it by hand")
 def command() -> None:
     """Look into what is recorded (nodes, volumes, reservations, attachments, ranks); change it by hand."""
 

@@ -14,8 +14,8 @@ from declarative.spec import Fleet
 from declarative.spec.values import Resources
 
 WIDEN = "widen the fleet's `resources`, `max_price`, `backends` or `regions`, or lower its `nodes`"
-MISTYPED = 0.85
-"""How alike two names of regions have to be, for one to be meant by the other."""
+MISTYPED = 1
+"""Letters by which the names of two regions may differ, for one to be meant by the other."""
 NAMED = 8
 """How many names a hint lists."""
 

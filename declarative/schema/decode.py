@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import math
 import re
@@ -247,9 +246,8 @@ def _unknown_hint(cls: type, key: str) -> tuple[str, str | None]:
         return (f"write `{meant}:`", meant) if meant in known else (meant, None)
     if snake in foreign:
         return foreign[snake], None
-    match = difflib.get_close_matches(snake, sorted(known), n=1, cutoff=0.6) if snake else []
-    if match:
-        return f"did you mean `{match[0]}`?", match[0]
+    if snake and (hint := suggest(snake, known)):
+        return hint, hint.split("`")[1]
     return f"known fields: {', '.join(sorted(known))}", None
 
 

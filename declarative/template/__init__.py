@@ -200,7 +200,7 @@ def _check_names(part: _Expression, scope: Scope) -> None:
         if scope.open or name in scope.unset:
             raise TemplateError("unset", f"`var.{name}` has no value")
         near = scope.suggest(name, [*scope.variables, *scope.unset])
-        near = near.replace("`", "`var.", 1) if near else None
+        near = near.replace(" `", " `var.") if near else None
         declare = f"declare it in the `project` document: `variables: {{{name}: …}}`"
         raise TemplateError("undefined-variable", f"no variable `{name}` is declared", near or declare)
     for name in part.unknown:

@@ -1,0 +1,88 @@
+"""`did you mean …?`: the word that was mistyped wins, and no other word is named."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from declarative.cli import COMMANDS
+from declarative.diagnostic import suggest
+from declarative.schema import decode, fields_of
+from declarative.schema.decode import Problem
+from declarative.spec import DOCUMENTS
+from declarative.spec.backend import CatalogOffer
+from declarative.spec.clouds import Network
+from declarative.spec.hosts import HostFields, ProxyJump, SshConfig
+from declarative.spec.values import Resources
+
+REGIONS = (
+    *("us-east-1", "us-east-2", "us-west-1", "us-west-2", "eu-west-1", "eu-central-1", "ap-northeast-1"),
+    *("us-central1", "europe-west4", "westeurope", "eastus", "eastus2", "nyc3", "fra"),
+)
+
+
+def typos(word: str) -> set[str]:
+    """Every word that is one slip away: two letters swapped, one left out, doubled, or replaced."""
+    cut = [(word[:i], word[i:]) for i in range(len(word))]
+    swapped = {a + b[1] + b[0] + b[2:] for a, b in cut if len(b) > 1}
+    dropped = {a + b[1:] for a, b in cut}
+    doubled = {a + b[0] + b for a, b in cut}
+    replaced = {a + c + b[1:] for a, b in cut for c in "qx"}
+    return (swapped | dropped | doubled | replaced) - {word}
+
+
+def misses(known: tuple[str, ...], hint_of=None) -> list[tuple[str, str, str | None]]:
+    """The slips for which the right word is not named, or more than three are."""
+    hint_of = hint_of or (lambda typed: suggest(typed, known))
+    return [
+        (word, typed, hint)
+        for word in known
+        for typed in sorted(typos(word) - set(known))
+        if len(typed) > 2 and f"`{word}`" not in ((hint := hint_of(typed)) or "")
+    ]
+
+
+@pytest.mark.parametrize(
+    "known", [REGIONS, tuple(COMMANDS), tuple(DOCUMENTS)], ids=["regions", "commands", "documents"]
+)
+def test_one_slip_is_answered_with_the_word_that_was_meant(known):
+    assert misses(known) == []
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [*DOCUMENTS.values(), Resources, CatalogOffer, Network, HostFields, ProxyJump, SshConfig],
+    ids=lambda cls: cls.__name__,
+)
+def test_one_slip_in_a_field_is_answered_with_the_field(cls):
+    """Unless it is the name of the field in another tool, which has an answer of its own."""
+
+    def hint(typed: str) -> str | None:
+        if typed in {**getattr(cls, "ELSEWHERE", {}), **getattr(cls, "FOREIGN", {})}:
+            return f"`{typed}`" + " ".join(f"`{f.name}`" for f in fields_of(cls))
+        problems: list[Problem] = []
+        decode(cls, {typed: 1}, (), problems)
+        return next(p.hint for p in problems if p.path == (typed,))
+
+    assert misses(tuple(f.name for f in dataclasses.fields(cls)), hint) == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "known", "hint"),
+    [
+        ("us-esat-1", REGIONS, "did you mean `us-east-1`?"),
+        ("US-EAST-1", REGIONS, "did you mean `us-east-1`?"),
+        ("eu-est-1", ("eu-east-1", "eu-west-1"), "did you mean `eu-east-1` or `eu-west-1`?"),
+        ("secrets", ("fleets", "regions", "retry"), None),
+        ("workdir", ("files", "working_dir"), None),
+        ("identity", ("identity_file", "user"), "did you mean `identity_file`?"),
+        ("max", ("max_price", "maximum"), "did you mean `max_price`?"),
+        ("creat", ("creation_policy", "creation_time"), None),
+        ("cordon", tuple(COMMANDS), None),
+        ("xy", ("gpu", "cpu"), None),
+        ("", ("gpu",), None),
+    ],
+)
+def test_far_words_are_not_named(typed, known, hint):
+    assert suggest(typed, known) == hint
