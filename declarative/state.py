@@ -98,6 +98,18 @@ class Readiness:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """That a node takes no new work, by the user's word, while what runs on it goes on."""
+
+    since: str
+    """`2026-01-31T12:00:00Z`, by our clock."""
+    reason: str | None = None
+
+    def __str__(self) -> str:
+        return f"drained since {self.since}" + (f": {self.reason}" if self.reason else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """One thing that was made: how it was asked for, what came of it, and what it holds on to."""
 
@@ -203,6 +215,10 @@ MADE_AS = "made_as"
 as they were when it was made. The real thing still carries them."""
 
 
+DRAINED = "drained"
+"""Among the outputs of a node that was drained: `since` and `reason` of its `Drain`."""
+
+
 TAGS = "tags"
 """Among what others changed about a thing (`provider.Thing.actual`): what is left of the tags that it was
 made with, those that say whose it is included. They are put back in place."""
@@ -215,6 +231,25 @@ def made_as(record: Record) -> Address:
     """The address under which a thing was made: its backend knows it by no other."""
     known = record.outputs.get(MADE_AS)
     return Address.parse(known["address"]) if known else record.address
+
+
+def drain_of(record: Record) -> Drain | None:
+    """Since when and why a node is drained; None if it is not."""
+    found = record.outputs.get(DRAINED)
+    if not isinstance(found, Mapping):
+        return None
+    reason = found.get("reason")
+    return Drain(since=str(found.get("since")), reason=str(reason) if reason else None)
+
+
+def readiness_of(record: Record, seen: Readiness) -> Readiness:
+    """How a node is that was seen like this: `draining` where it would take work if it were not drained."""
+    drain = drain_of(record)
+    if drain is None:
+        return seen
+    if seen.state is NodeState.READY or seen.state in BOOTING:
+        return replace(seen, state=NodeState.DRAINING, reason=str(drain))
+    return replace(seen, reason=f"{seen.reason}; {drain}" if seen.reason else str(drain))
 
 
 def attempt_id(record: Record) -> str:

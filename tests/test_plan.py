@@ -4,13 +4,14 @@ Whole plans stand in golden/plan: `FLEETFORM_ACCEPT=1` rewrites them.
 """
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from declarative.plan import Inventory, Op, Reason, make
 from declarative.render import plan_json, plan_text, to_json
-from declarative.state import Address, NodeState, RankState, RankStatus
+from declarative.state import DRAINED, Address, NodeState, RankState, RankStatus
 from tests.model import World, local_offer, project
 from tests.planned import GPU, bring, look
 
@@ -200,6 +201,67 @@ def test_surplus_nodes_above_the_maximum_go_when_idle():
     world.apply(plan)
     end(world)
     assert ids(world.plan(smaller)) == ["delete:node/pair-3"]
+
+
+SINCE = "2026-01-31T12:00:00Z"
+UNREADY = (NodeState.NOT_READY, NodeState.UNREACHABLE, NodeState.TERMINATING)
+
+
+def drain(world, *names, reason="bad NIC"):
+    for name in names:
+        record = world.records[Address("node", name)]
+        outputs = {**record.outputs, DRAINED: {"since": SINCE, "reason": reason}}
+        world.records[record.address] = replace(record, outputs=outputs)
+
+
+@pytest.mark.parametrize("state", UNREADY)
+def test_a_fleet_that_shrinks_gives_up_a_node_that_is_not_ready_first(state):
+    """Not the healthy one with the highest number."""
+    world = brought({**FLEET, "nodes": 3}, tasks=())
+    world.sick["pair-0"] = state
+    plan = world.plan(wanted({**FLEET, "nodes": 2}, tasks=()))
+    assert ids(plan) == ["delete:node/pair-0"]
+    assert action(plan, "delete:node/pair-0").reason is Reason.SURPLUS
+
+
+def test_the_order_in_which_a_fleet_gives_up_idle_nodes():
+    """Drained, failed, not ready, booting, ready; of equals the highest number. Unknown ones never."""
+    world = brought({**FLEET, "nodes": 7}, tasks=())
+    drain(world, "pair-3")
+    world.sick |= {"pair-1": NodeState.FAILED, "pair-2": NodeState.UNREACHABLE}
+    world.sick |= {"pair-0": NodeState.PROVISIONING, "pair-6": NodeState.UNKNOWN}
+    order = ["pair-3", "pair-1", "pair-2", "pair-0", "pair-5", "pair-4"]
+    for count in range(1, 8):
+        plan = world.plan(wanted({**FLEET, "nodes": 7 - count}, tasks=()))
+        gone = {a.address.name for a in plan.actions if a.reason is Reason.SURPLUS}
+        assert gone == set(order[:count])
+
+
+@pytest.mark.parametrize("state", [*UNREADY, NodeState.FAILED])
+def test_a_broken_node_with_ranks_is_not_given_up_for_an_idle_one(state):
+    """What is busy is never deleted to shrink a fleet, whatever its node's state."""
+    world = brought({**FLEET, "nodes": 3})
+    world.sick["pair-0"] = state
+    drain(world, "pair-1")
+    assert ids(world.plan(wanted({**FLEET, "nodes": 2})), "node") == ["delete:node/pair-2"]
+
+
+def test_an_idle_node_that_can_do_no_work_goes_in_place_of_one_that_is_due():
+    """One of three has to go after `idle_duration`: the one that is not ready, and no more than one."""
+    fleet = {**FLEET, "nodes": "2..4", "idle_duration": "30m"}
+    world = brought({**FLEET, "nodes": 3}, tasks=())
+    world.now += 1800
+    world.idle_since["pair-0"] = world.now
+    assert ids(world.plan(wanted(fleet, tasks=()))) == ["delete:node/pair-2"]
+    for state in (*UNREADY, NodeState.FAILED):
+        world.sick["pair-0"] = state
+        plan = world.plan(wanted(fleet, tasks=()))
+        assert ids(plan) == ["delete:node/pair-0"]
+    world.sick = {}
+    drain(world, "pair-0")
+    assert ids(world.plan(wanted(fleet, tasks=()))) == ["delete:node/pair-0"]
+    world.now -= 1
+    assert ids(world.plan(wanted(fleet, tasks=()))) == []
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,14 @@ def test_nodes_keep_their_names_while_others_come_and_go():
     assert nodes(world) == {"rack-0": "e", "rack-1": "b", "rack-2": "c", "rack-3": "d"}
 
 
+def test_a_host_that_is_added_takes_no_other_idle_host_s_place():
+    """A fleet of hosts has all of them: `idle_duration` is about nodes that cost money."""
+    world = World()
+    bring(world, declared(rack("a", "b")))
+    world.now += 10**9
+    assert ids(bring(world, declared(rack("a", "b", "c")))) == ["create:node/rack-2"]
+
+
 def test_a_host_that_is_off_gets_its_name_later():
     world = World()
     bring(world, declared(rack("a", "b", "c")), off=["b"])

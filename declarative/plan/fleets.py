@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from declarative.placement import FleetRule, Node
 from declarative.placement.filters import price_reason
 from declarative.plan.hosts import backend_of, declared_hosts, found_offer, offer_of_host
 from declarative.plan.types import Inventory, Reason
-from declarative.plan.unfit import unfit
+from declarative.plan.unfit import BOOTS, unfit, usefulness
 from declarative.resource import (
     LOCAL,
     SSH,
@@ -27,7 +27,17 @@ from declarative.resource import (
     zone_of,
 )
 from declarative.spec import Fleet, SpotPolicy
-from declarative.state import ANOTHERS, BOOTING, TAGS, Address, NodeState, Readiness, Record, State, natural
+from declarative.state import (
+    ANOTHERS,
+    BOOTING,
+    TAGS,
+    Address,
+    NodeState,
+    Readiness,
+    Record,
+    State,
+    natural,
+)
 
 
 @dataclass(slots=True)
@@ -341,17 +351,12 @@ class Fleets:
             fate.after["blocks"] = total
 
     def _shrink(self, fleet: Fleet) -> None:
-        """Idle nodes above the fleet's maximum go now, those with the highest numbers first."""
+        """Idle nodes above the fleet's maximum go now, the least useful first."""
         most = fleet.nodes.max if fleet.nodes else None
         staying = [f for f in self.of(str(fleet.name)) if not f.goes or f.again]
         if most is None or len(staying) <= most:
             return
-        surplus = sorted(
-            (f for f in staying if f.idle),
-            key=lambda f: (f.again, natural(f.node.name)),
-            reverse=True,
-        )
-        for fate in surplus[: len(staying) - most]:
+        for fate in _least_useful_first(f for f in staying if f.idle)[: len(staying) - most]:
             fate.goes, fate.again, fate.because = Reason.SURPLUS, False, ("nodes",)
 
     def rules(self) -> dict[str, FleetRule]:
@@ -372,20 +377,28 @@ class Fleets:
         return out
 
     def retire(self, used: frozenset[str], launched: Mapping[str, int]) -> bool:
-        """Let unused nodes above the target go that were idle for long enough; whether there were any."""
+        """Let unused nodes above the target go that were idle for long enough; whether there were any.
+
+        Where one has to go, one that can do no work goes in its place, however short it was idle.
+        """
         retired = False
         for name, fleet in self.desired.fleets.items():
             wait = fleet.idle_duration.seconds
             staying = [f for f in self.of(name) if not f.goes]
-            target = fleet.nodes.target if fleet.nodes else len(staying)
-            spare = len(staying) + launched.get(name, 0) - target
+            if fleet.nodes is None:
+                continue  # hosts are there, whatever is idle
+            spare = len(staying) + launched.get(name, 0) - fleet.nodes.target
             idle = [f for f in staying if f.idle and f.node.name not in used]
-            for fate in sorted(idle, key=lambda f: natural(f.node.name), reverse=True):
-                since = self.state.idle_since.get(fate.node.name, self.now)  # a busy one has none yet
-                if spare > 0 and wait is not None and self.now - since >= wait:
-                    fate.goes, fate.because, spare = Reason.IDLE, ("idle_duration",), spare - 1
-                    retired = True
+            due = {f.node.name for f in idle if wait is not None and self._idle_for(f) >= wait}
+            first = _least_useful_first(f for f in idle if f.node.name in due or _usefulness(f) < BOOTS)
+            for fate in first[: max(0, min(spare, len(due)))]:
+                fate.goes, fate.because = Reason.IDLE, ("idle_duration",)
+                retired = True
         return retired
+
+    def _idle_for(self, fate: NodeFate) -> float:
+        """Seconds since its last rank ended; 0 for one whose ranks end by this plan."""
+        return self.now - self.state.idle_since.get(fate.node.name, self.now)
 
     def _note(self, fate: NodeFate, code: str, what: str, hint: str) -> None:
         address = str(fate.record.address)
@@ -407,6 +420,19 @@ class Fleets:
         own = places.get(f"{address}.hosts.{host.index}.blocks") if host else None
         span = own or places.get(f"{address}.blocks", places.get(address))
         self.diagnostics.append(Diagnostic(code=code, summary=summary, hint=hint, address=address, span=span))
+
+
+def _least_useful_first(fates: Iterable[NodeFate]) -> list[NodeFate]:
+    """The order in which a fleet gives up idle nodes.
+
+    Of those that are equally useful the ones that would be made anew come first, then the highest numbers.
+    """
+    by_number = sorted(fates, key=lambda f: natural(f.node.name), reverse=True)
+    return sorted(by_number, key=lambda f: (_usefulness(f), not f.again))
+
+
+def _usefulness(fate: NodeFate) -> int:
+    return usefulness(fate.record, fate.node.readiness.state)
 
 
 def _declared(fate: NodeFate) -> Mapping[str, Any]:

@@ -1,8 +1,10 @@
-"""Nodes that never came up: whoever waited for one has given up, and the next plan makes it anew."""
+"""How good nodes are: which one a fleet gives up first, and which one never came up and is made anew."""
 
 from __future__ import annotations
 
-from declarative.state import BOOTING, START_UP_LIMIT, NodeState, Readiness, Record
+from declarative.state import BOOTING, START_UP_LIMIT, NodeState, Readiness, Record, drain_of
+
+DRAINED, FAILED, BROKEN, BOOTS, WORKS = range(5)
 
 
 def unfit(record: Record, seen: Readiness, idle_since: float | None, now: float) -> str | None:
@@ -19,3 +21,14 @@ def unfit(record: Record, seen: Readiness, idle_since: float | None, now: float)
     if seen.state is NodeState.FAILED:
         return f"it failed{why}"
     return f"not ready within {START_UP_LIMIT / 60:.0f} minutes{why}"
+
+
+def usefulness(record: Record, state: NodeState) -> int:
+    """How much a fleet loses with an idle node: `DRAINED` is the least, `WORKS` the most."""
+    if drain_of(record):
+        return DRAINED
+    if state is NodeState.FAILED:
+        return FAILED
+    if state is NodeState.READY:
+        return WORKS
+    return BOOTS if state in BOOTING else BROKEN
