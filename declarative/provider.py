@@ -121,6 +121,8 @@ class Config:
     options: Mapping[str, Any] = field(default_factory=dict)
     hosts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Hosts that exist, by node name: where a provider that makes no machines looks for its things."""
+    shared: bool = False
+    """Whether the state is kept outside of the project's folder: other checkouts may work on it, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

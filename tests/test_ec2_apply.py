@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from tests.cli import ended, fleet, task, volume
+from providers.ssh.pair import make
+from tests.cli import Project, ended, fleet, task, volume
 from tests.cloud_ec2 import run
 from tests.cloud_ec2.proxy import Line
 from tests.cloud_ec2.server import AMI
@@ -274,3 +275,40 @@ def test_who_waits_for_capacity_tries_as_long_as_it_said(project, ec2):
     cause = "no capacity for node/gpu-1 and 1 more"
     last = {"event": "task", "address": "task/train", "state": "pending", "cause": cause}
     assert events[-1] == last
+
+
+def test_two_checkouts_of_one_state_need_one_key(tmp_path, ec2):
+    """A key that only one runner had would shut out all others: nothing is launched before it is named. One
+    that does not have it is told so by its plan, which is not "no changes".
+    """
+    shared = {**ENV, "FLEETFORM_STATE": f"sqlite:///{tmp_path}/shared.db"}
+    make(tmp_path / "key")
+    secret = (tmp_path / "key").read_text()
+    with_key = {**shared, "FLEETFORM_IDENTITY": secret}
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        folder.mkdir()
+    one, two = map(Project, folders)
+    for project in (one, two):
+        project.declare(backend(ec2.port), fleet("gpu", backends=["aws"], nodes=2, resources={"cpu": 2}))
+    done = one.apply(code=1, env=shared)
+    assert "error[backend-refuses]" in done.out + done.err
+    assert "FLEETFORM_IDENTITY" in done.err
+    assert "options.identity_file" in done.err
+    assert one.plan(code=1, env=shared)["result"] == "error"
+
+    one.apply(env=with_key)
+    assert not list(one.path.rglob("keys"))
+    for line in secret.splitlines()[1:-1]:
+        assert line.encode() not in (tmp_path / "shared.db").read_bytes()
+    assert two.plan("--detailed-exitcode", env=with_key)["result"] == "none"
+    done = two.run("plan", "--detailed-exitcode", code=2, env=shared)
+    assert "No changes" not in done.out
+    assert "2 nodes take no work" in done.out
+    plan = two.plan(env=shared)
+    assert (plan["result"], plan["actions"]) == ("none", [])
+    (said,) = (d for d in plan["diagnostics"] if d["code"] == "node-not-ready")
+    assert "node/gpu-0, node/gpu-1" in said["summary"]
+    assert "the private key of this state's nodes is not here" in said["summary"]
+    assert "FLEETFORM_IDENTITY" in said["summary"] + said["hint"]
+    two.run("destroy", "--auto-approve", env=shared)

@@ -269,6 +269,46 @@ def test_a_key_that_cannot_be_written_is_said(tmp_path):
     assert caught.value.about == "identity_file"
 
 
+def test_a_shared_state_makes_no_key_of_its_own(tmp_path):
+    """Who works on it elsewhere would not have it. A key that is there, or named, is used."""
+    with pytest.raises(PermanentError, match="kept outside of this project's folder") as caught:
+        create(tmp_path, shared=True)
+    assert (caught.value.kind, caught.value.about) == (PermanentKind.AUTH, "identity_file")
+    assert not (tmp_path / ".fleetform").exists()
+    make(tmp_path / "key")
+    assert create(tmp_path, shared=True, options={"identity_file": "key"})[0].path == tmp_path / "key"
+    make(tmp_path / ".fleetform" / "keys" / "ours")
+    assert create(tmp_path, shared=True)
+
+
+@pytest.mark.parametrize("form", ["text", "without its last line break", "file"])
+def test_the_key_comes_from_the_environment(tmp_path, monkeypatch, form):
+    """As CI systems hand out secrets. A program that reads it finds a file that nobody else may read, and
+    nothing is written to a disk.
+    """
+    make(tmp_path / "key")
+    text = (tmp_path / "key").read_text()
+    given = {"text": text, "file": str(tmp_path / "key")}.get(form, text.strip().replace("\n", "\r\n"))
+    monkeypatch.setenv("FLEETFORM_IDENTITY", given)
+    login, asked = create(tmp_path, shared=True, options={"identity_file": "another"})
+    assert login.public == Login(tmp_path / "key").public
+    assert login.public in base64.b64decode(asked["RunInstances"]["UserData"]).decode()
+    assert openssh(login.path) == login.public
+    assert login.path.stat().st_mode & 0o777 == 0o600
+    assert login.path.is_relative_to("/proc" if form != "file" else tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["key"]
+
+
+def test_an_odd_key_in_the_environment_is_not_shown(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLEETFORM_IDENTITY", "-----BEGIN OPENSSH PRIVATE KEY-----\nhello\n")
+    with pytest.raises(PermanentError, match="FLEETFORM_IDENTITY is no private key") as caught:
+        create(tmp_path)
+    assert "hello" not in f"{caught.value.summary}{caught.value.hint}"
+    monkeypatch.setenv("FLEETFORM_IDENTITY", str(tmp_path / "none"))
+    with pytest.raises(PermanentError, match="FLEETFORM_IDENTITY names no file"):
+        create(tmp_path)
+
+
 def test_a_key_is_looked_for_once(tmp_path, monkeypatch):
     """And not written to the disk for each node."""
     make(tmp_path / ".fleetform" / "keys" / "ours")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from declarative.diagnostic import Severity
 from declarative.plan import Inventory, Op, Reason, make
 from declarative.render import plan_json, plan_text, to_json
 from declarative.state import DRAINED, Address, NodeState, RankState, RankStatus
@@ -300,6 +301,29 @@ def test_an_unknown_node_is_not_empty():
     world.now += 10**9
     for words in ({"nodes": "0..4"}, {"nodes": 0}, {"resources": {"cpu": 4}}):
         assert ids(world.plan(wanted({**FLEET, "nodes": 1, **words}, tasks=())), "node") == []
+
+
+def test_nodes_that_nobody_can_reach_are_not_left_unsaid():
+    """No action mends them; but a plan that says "no changes" would be taken for all being well. Those that
+    are alike are said in one line, and what goes anyway, or boots, needs nobody.
+    """
+    three = {**FLEET, "nodes": 3}
+    world = brought(three, tasks=())
+    world.sick |= {"pair-0": NodeState.PROVISIONING, "pair-1": NodeState.NOT_READY}
+    world.sick["pair-2"] = NodeState.NOT_READY
+    plan = world.plan(wanted(three, tasks=()))
+    assert (plan.result, plan.actions, plan.unready) == ("none", (), ("pair-1", "pair-2"))
+    (said,) = plan.diagnostics
+    assert (said.code, said.severity, said.address) == ("node-not-ready", Severity.WARNING, "fleet/pair")
+    assert said.summary.startswith("node/pair-1, node/pair-2 take no work: not ready: ")
+    text = plan_text(plan, color=False, width=100)
+    assert text == "Nothing is changed, but 2 nodes take no work: pair-1, pair-2.\n"
+    world.sick["pair-1"] = NodeState.UNREACHABLE
+    assert [d.address for d in world.plan(wanted(three, tasks=())).diagnostics] == [
+        "node/pair-1",
+        "node/pair-2",
+    ]
+    assert world.plan(wanted({**FLEET, "nodes": 0}, tasks=())).unready == ()
 
 
 # --------------------------------------------------------------------------------- fleets, replacement

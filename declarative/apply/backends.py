@@ -33,12 +33,13 @@ class Backends:
         files: Mapping[str, Manifest] | None = None,
         *,
         ways: Hosts | None = None,
+        shared: bool = False,
     ) -> None:
         """`state` says on which hosts and in which regions things are, or may be; `files` what ranks get,
         by its digest.
 
         `ways` is how the hosts of recorded nodes are declared to be reached, by the node's present name: that
-        counts, and not what was recorded when they were reached last.
+        counts, and not what was recorded when they were reached last. `shared`: see `Config`.
         """
         self.declared = declared
         self._ways = ways or {}
@@ -46,6 +47,7 @@ class Backends:
         self._hosts = hosts_of(state, self._ways) if state else {}
         self.project_dir = project_dir
         self.lineage = lineage
+        self._shared = shared
         self.files = Bundles(project_dir, files or {})
         self._made: dict[str, Renamed] = {}
         self._turn = threading.Lock()
@@ -87,6 +89,7 @@ class Backends:
             network=(backend.network if backend else None) or Network(),
             options=backend.options if backend else {},
             hosts=hosts,
+            shared=self._shared,
         )
         if backend is None and name not in (LOCAL, SSH):
             hint = f"declare `type: backend` with `name: {name}` again until nothing of it is left"

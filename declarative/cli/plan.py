@@ -42,7 +42,11 @@ reuse_option = click.option(
 
 @click.command("plan", short_help="show what apply would do")
 @json_option
-@click.option("--detailed-exitcode", is_flag=True, help="Exit 2 when there are changes.")
+@click.option(
+    "--detailed-exitcode",
+    is_flag=True,
+    help="Exit 2 when there are changes, or nodes that take no work.",
+)
 @click.option("--offline", is_flag=True, help="Contact nothing: safe on a stranger's YAML.")
 @click.option("--summary", "summary_only", is_flag=True, help="Print the last lines only.")
 @click.option("--no-pager", is_flag=True, help="Print a long plan as it is, also on a terminal.")
@@ -63,7 +67,8 @@ def command(
     """Show every node to launch, every volume to create and every block to reserve.
 
     Reads the backends and keeps nothing. Exits 0, 1 on errors, 3 if a task cannot be placed, and with
-    --detailed-exitcode 2 if there are changes. With --reuse, fleets still get the nodes that they declare.
+    --detailed-exitcode 2 if there are changes, or nodes that take no work. With --reuse, fleets still get the
+    nodes that they declare.
     """
     from declarative.render import plan_json, plan_text
 
@@ -84,7 +89,8 @@ def command(
         from declarative.cli.saved import say_kept
 
         say_kept(session, out, plan.result)
-    return 2 if detailed_exitcode and plan.result == "changes" else EXIT[plan.result]
+    differs = plan.result == "changes" or (plan.result == "none" and plan.unready)
+    return 2 if detailed_exitcode and differs else EXIT[plan.result]
 
 
 @state_errors

@@ -336,7 +336,18 @@ class Session:
         hosts = hosts_of(self._declared, state) if self._declared else ()
         ways = {host.name: host.fields for host in hosts}
         here = self.directory.resolve()
-        return Backends(declared, here, state.lineage or "", state, self.files, ways=ways)
+        return Backends(
+            declared, here, state.lineage or "", state, self.files, ways=ways, shared=self._shared()
+        )
+
+    def _shared(self) -> bool:
+        """Whether the state that was opened is kept outside of the project's folder."""
+        from declarative.store.sqlite import path_of
+
+        if self._store is None or not self._store.url.startswith("sqlite:"):
+            return self._store is not None
+        here = self.directory.resolve()
+        return not path_of(self._store.url, here).resolve().is_relative_to(here)
 
     def warn(self, *, quiet: bool = False) -> None:
         """Show the warnings of loading on stderr."""

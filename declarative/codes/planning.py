@@ -37,6 +37,13 @@ PLANNING: dict[str, Code] = {
         "a host that is off, or whose key is not in `known_hosts`",
         "mend what the message names: the next `apply` that finds the host ready makes it a node",
     ),
+    "node-not-ready": Code(
+        Group.PLANNING,
+        "a node that stays takes no work, and no action of a plan changes that: it does not answer, is not "
+        "fit, or this checkout has no key for it; `plan --detailed-exitcode` exits 2; a warning",
+        "a host that is off; nodes of a cloud whose private key only another machine has",
+        "mend what the message names; a node that is lost for good is forgotten by `fleetform state rm`",
+    ),
     "volume-waits": Code(
         Group.PLANNING,
         "a volume on a host's disk has no `host`, and no rank mounts it that would choose one, so it is not "

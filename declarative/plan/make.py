@@ -9,15 +9,15 @@ from declarative.plan.actions import build
 from declarative.plan.again import bad_end
 from declarative.plan.fallbacks import fallbacks
 from declarative.plan.fates import Fates, Question, decide
-from declarative.plan.fleets import Fleets, allowed_backends, fleet_offers
+from declarative.plan.fleets import Fleets, NodeFate, allowed_backends, fleet_offers
 from declarative.plan.observe import effective, vanished
 from declarative.plan.preview import cost, node_previews, reservations, suggestions
 from declarative.plan.short import short
 from declarative.plan.tasks import Fate
-from declarative.plan.types import Inventory, Plan, Reason
+from declarative.plan.types import UNREADY, Inventory, Plan, Reason
 from declarative.plan.volumes import waiting
 from declarative.resource import Desired
-from declarative.state import State
+from declarative.state import NodeState, State, natural
 
 MOST_PLACES = 100_000
 """Ranks to place and nodes to place them on, together."""
@@ -29,6 +29,9 @@ MOST_TEXT = 1 << 27
 
 MOST_OFFERED = 500_000
 """Offers that are held against the limits of fleets: each fleet looks at each offer of its backends."""
+
+MOST_NAMED = 20
+"""Nodes that are named one by one; more are counted."""
 
 MOST_SIZES = 20_000_000
 """Sizes of tasks times the offers that fleets may launch."""
@@ -94,7 +97,37 @@ def _remarks(desired: Desired, found: Fates, inventory: Inventory) -> list[Diagn
     """What is to be said of fleets and volumes. One that cannot be split is not called too small as well."""
     unsplit = {d.address for d in found.fleets.diagnostics if d.code == "blocks-do-not-divide"}
     lacking = [d for d in short(desired, found.outcome, inventory) if d.address not in unsplit]
-    return [*found.fleets.diagnostics, *lacking, *waiting(desired, found.volumes)]
+    said = {d.address for d in found.fleets.diagnostics}
+    unready = _unready(f for f in found.fleets.fates.values() if str(f.record.address) not in said)
+    return [*found.fleets.diagnostics, *unready, *lacking, *waiting(desired, found.volumes)]
+
+
+def _unready(fates: Iterable[NodeFate]) -> list[Diagnostic]:
+    """Nodes that stay and take no work, with the reason: one line for all of a fleet that have the same."""
+    alike: dict[tuple[str, NodeState, str], list[str]] = {}
+    for fate in fates:
+        seen = fate.node.readiness
+        if not fate.goes and seen.state in UNREADY:
+            alike.setdefault((fate.node.fleet, seen.state, seen.reason or ""), []).append(fate.node.name)
+    out: list[Diagnostic] = []
+    for (fleet, state, reason), names in alike.items():
+        named = ", ".join(f"node/{n}" for n in sorted(names, key=natural)[:MOST_NAMED])
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        verb = "takes" if len(names) == 1 else "take"
+        why = f"{state.value.replace('_', ' ')}: {reason or 'no reason is known'}"
+        summary = f"{named}{more} {verb} no work: {why}"
+        hint = "mend that: no plan does; `fleetform status --refresh` shows how nodes are"
+        address = f"node/{names[0]}" if len(names) == 1 else f"fleet/{fleet}"
+        out.append(
+            Diagnostic(
+                code="node-not-ready",
+                summary=summary,
+                hint=hint,
+                address=address,
+                severity=Severity.WARNING,
+            )
+        )
+    return out
 
 
 def _waiting(found: Fates) -> tuple[str, ...]:

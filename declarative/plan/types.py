@@ -11,9 +11,12 @@ from declarative.diagnostic import Diagnostic
 from declarative.placement import Refusal
 from declarative.placement.suggest import Suggestion
 from declarative.resource import Offer
-from declarative.state import Address, RankStatus, Readiness, Record
+from declarative.state import Address, NodeState, RankStatus, Readiness, Record
 
 FORMAT_VERSION = 1
+
+UNREADY = (NodeState.NOT_READY, NodeState.UNREACHABLE, NodeState.FAILED)
+"""Of nodes that are known to take no work. `unknown` is one of a backend that could not be read."""
 
 
 class Op(StrEnum):
@@ -185,6 +188,11 @@ class Plan:
     """Nothing was looked at: what was last observed is taken for what is there."""
     fallbacks: tuple[Fallback, ...] = ()
     """Where nodes go that cannot be had where they are planned; a node is in one at most."""
+
+    @property
+    def unready(self) -> tuple[str, ...]:
+        """Nodes that stay and take no work, by what is seen of them: they need someone, and no action."""
+        return tuple(n.name for n in self.nodes if n.status == "kept" and n.state in UNREADY)
 
     @property
     def result(self) -> str:

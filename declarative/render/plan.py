@@ -20,7 +20,7 @@ from declarative.render.unplaced import headline, together_alike, unplaced_lines
 MOST_UNCHANGED = 20
 """So many nodes or ranks that stay as they are get a line each; more are only counted."""
 MOST_ENDED = 5
-"""Tasks that ended badly and are named."""
+"""Tasks that ended badly, or nodes that take no work, that are named."""
 ENDS = {"failed": "failed", "lost": "was lost"}
 STATUS = {
     ReservationStatus.NEW: "green",
@@ -60,11 +60,19 @@ def _end(plan: Plan, paint: Paint) -> list[str]:
     if plan.unplaced:
         lines.append(paint("red", f"{'' if plan.actions else 'No changes. '}{unplaced_count(plan)}."))
     elif plan.result == "none":
-        lines.append(paint("bold", f"No changes. {_rest(plan)}"))
+        lines.append(paint("bold", _unready(plan) if plan.unready else f"No changes. {_rest(plan)}"))
     if plan.result == "error":
         errors = [d for d in plan.diagnostics if d.severity.value == "error"]
         lines.append(paint("red", f"The plan cannot be applied: {count_text(errors)}."))
     return lines
+
+
+def _unready(plan: Plan) -> str:
+    """Where nothing is to be done, and not all is well."""
+    names = ", ".join(map(clean, plan.unready[:MOST_ENDED]))
+    more = f" and {len(plan.unready) - MOST_ENDED} more" if len(plan.unready) > MOST_ENDED else ""
+    verb = "takes" if len(plan.unready) == 1 else "take"
+    return f"Nothing is changed, but {plural(len(plan.unready), 'node')} {verb} no work: {names}{more}."
 
 
 def _rest(plan: Plan) -> str:

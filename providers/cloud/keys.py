@@ -1,7 +1,13 @@
-"""The key of a state's nodes: its private half is a file here."""
+"""The private key of a state's nodes: from the environment, in a file that is named, or in one made here.
+
+It is in no state, not even encrypted: a passphrase would have to reach every machine from the same place from
+which the key itself can, and a database that many may read would hold what can be guessed at for ever.
+"""
 
 from __future__ import annotations
 
+import functools
+import os
 import threading
 from pathlib import Path
 
@@ -12,6 +18,12 @@ from providers.ssh import pair
 from providers.ssh.pair import HostKey, Login
 
 FOLDER = Path(".fleetform") / "keys"
+VARIABLE = "FLEETFORM_IDENTITY"
+"""The environment variable with the key: its text, or the name of its file."""
+SHARE = (
+    f"let {VARIABLE} hold it (or name its file), or name its file in `options.identity_file` of the backend"
+)
+"""What whoever works on a state from several machines does with its key."""
 
 
 class Keys:
@@ -38,8 +50,33 @@ class Keys:
     def file(self) -> Path:
         """The private key: the user's own, which all who work on the state share, or one for this state."""
         project = self._account.config.project_dir.absolute()
-        given = self._account.options.get("identity_file")
-        return project / (Path(given).expanduser() if given else FOLDER / self._account.owner)
+        if given := os.environ.get(VARIABLE, "").strip():
+            return _in_memory(given) if "PRIVATE KEY" in given else project / Path(given).expanduser()
+        named = self._account.options.get("identity_file")
+        return project / (Path(named).expanduser() if named else FOLDER / self._account.owner)
+
+    @property
+    def given(self) -> bool:
+        """Whether the user says where the key is; else one is made for the state."""
+        return bool(os.environ.get(VARIABLE, "").strip() or self._account.options.get("identity_file"))
+
+    @property
+    def said(self) -> str:
+        """What the key is called in messages. What the variable holds is shown to nobody."""
+        return VARIABLE if os.environ.get(VARIABLE, "").strip() else str(self.file)
+
+    def check(self) -> None:
+        """`PermanentError` if the key that is named cannot be used, or one would be made that others lack."""
+        if self.given:
+            self.login()
+        if self.given or self.file.exists() or not self._account.config.shared:
+            return
+        summary = (
+            "the state is kept outside of this project's folder, and the key of its nodes would be inside: "
+            "who works on the state from another checkout could not reach them"
+        )
+        hint = f"make a key (`ssh-keygen -t ed25519 -N '' -f FILE`) that all share: {SHARE}"
+        raise PermanentError(PermanentKind.AUTH, summary, about="identity_file", hint=hint)
 
     def login(self) -> Login:
         """The key; `PermanentError` if it is not here."""
@@ -52,17 +89,15 @@ class Keys:
 
     def _read(self) -> Login:
         if self._login is None:
-            if not self.file.exists():
+            if not os.path.isfile(self.file):  # noqa: PTH113 (of an odd name `Path` raises)
                 raise self._missing()
-            self._login = Login(self.file)
+            self._login = Login(self.file, self.said)
         return self._login
 
     def _missing(self, why: str = "") -> PermanentError:
-        summary = f"the private key of this state's nodes is not here: there is no {self.file}{why}"
-        hint = (
-            "bring it from the machine that made the first node; or name a file that all of a team "
-            "have under `options.identity_file`"
-        )
+        found = f"{VARIABLE} names no file" if self.said == VARIABLE else f"there is no {self.file}"
+        summary = f"the private key of this state's nodes is not here: {found}{why}"
+        hint = f"take it from the machine that made the first node; so that all have it, {SHARE}"
         return PermanentError(PermanentKind.AUTH, summary, about="identity_file", hint=hint)
 
     def _unmade(self) -> None:
@@ -76,6 +111,19 @@ class Keys:
             return self._made()
 
     def _made(self) -> Login:
-        if self._login is None and not self._account.options.get("identity_file"):
+        if self._login is None and not self.given:
+            self.check()
             self._fresh = pair.make(self.file)
         return self._read()
+
+
+@functools.cache
+def _in_memory(text: str) -> Path:
+    """A file with a key that is on no disk and ends with this process; programs that it runs can read it.
+
+    CI systems strip the last line break of what they store, without which OpenSSH reads no key.
+    """
+    file = os.memfd_create("identity")
+    os.fchmod(file, 0o600)
+    os.write(file, ("\n".join(text.split("\r\n")) + "\n").encode())
+    return Path(f"/proc/{os.getpid()}/fd/{file}")

@@ -118,6 +118,7 @@ class Cloud:
         self._volumes = volumes
         self._attachments = attachments
         self._config = config
+        self._keys = keys
         self.scrub = keys.scrub
         self._hosts = Hosts(config, lambda: keys.login().path, self._public)
         self._mounts = Disks(self._hosts)
@@ -173,7 +174,13 @@ class Cloud:
         asked = () if self.RESERVES else reversed(list(wanted.items()))
         reserved = {i.get("fleet"): a for a, i in asked if i.get("reservation")}
         theirs = [a for a, i in wanted.items() if VOLUME_ID in i and not self.ADOPTS]
-        return [*map(self._unreserved, reserved.values()), *map(self._unadopted, theirs)]
+        faults = [*map(self._unreserved, reserved.values()), *map(self._unadopted, theirs)]
+        if any(address.kind == "node" for address in wanted):
+            try:
+                self._keys.check()
+            except PermanentError as error:
+                faults.append(error)
+        return faults
 
     def _unadopted(self, address: Address) -> PermanentError:
         summary = (

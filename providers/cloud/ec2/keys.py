@@ -13,6 +13,7 @@ from providers.cloud import marks
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import Account
 from providers.cloud.ec2.region import Region, tagged
+from providers.cloud.keys import SHARE
 from providers.cloud.pairs import Pairs
 from providers.ssh.pair import Login
 
@@ -30,7 +31,7 @@ class Ec2Keys(Pairs[Region]):
 
     def _before(self, region: Region) -> None:
         """Nodes in another region may have a key already, which is on another machine."""
-        if self._login or self._account.options.get("identity_file") or self.file.exists():
+        if self._login or self.given or self.file.exists():
             return
         for other in self._regions():
             if other.name != region.name and self._asked(other):
@@ -69,10 +70,10 @@ class Ec2Keys(Pairs[Region]):
                 self._unmade()
                 raise self._missing(f", and EC2's key pair {self.name} in {region.name} is {have}")
             summary = (
-                f"the nodes of this state in {region.name} have another key than {self.file}: EC2's key pair "
-                f"{self.name} is {have}, the file's is {login.fingerprint}"
+                f"the nodes of this state in {region.name} have another key than {self.said}: EC2's key pair "
+                f"{self.name} is {have}, ours is {login.fingerprint}"
             )
-            hint = "bring the file from the machine that made it, or name it under `options.identity_file`"
+            hint = f"take it from the machine that made the first of them; so that all have it, {SHARE}"
             raise PermanentError(PermanentKind.CONFLICT, summary, about="identity_file", hint=hint)
 
     def there(self, region: Region) -> bool:

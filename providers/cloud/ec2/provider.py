@@ -67,4 +67,5 @@ class Ec2(Cloud):
     @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
         """See `provider.Checks`."""
-        return ahead.faults(self._account, self._instances, self._disks, wanted)
+        faults = ahead.faults(self._account, self._instances, self._disks, wanted)
+        return [*super().check(wanted), *faults]

@@ -24,7 +24,7 @@ from providers.cloud.changes import check_fixed, gone
 from providers.cloud.classes import Kind
 from providers.cloud.faults import fault
 from providers.cloud.hosts import Seen
-from providers.cloud.keys import Keys
+from providers.cloud.keys import SHARE, Keys
 from providers.cloud.named.api import Api, Machine, Phase, Reserved, Told, Wanted, name_of
 from providers.cloud.named.groups import Groups
 from providers.ssh.pair import Login
@@ -159,10 +159,10 @@ class Nodes:
                 have = machine.tags.get(FINGERPRINT, login.fingerprint)
                 if have != login.fingerprint:
                     summary = (
-                        f"the nodes of this state let in another key than {self._keys.file}: that of "
-                        f"{machine.name} is {have}, the file's is {login.fingerprint}"
+                        f"the nodes of this state let in another key than {self._keys.said}: that of "
+                        f"{machine.name} is {have}, ours is {login.fingerprint}"
                     )
-                    hint = "bring the file from where it was made, or name it under `options.identity_file`"
+                    hint = f"take it from the machine that made the first; so that all have it, {SHARE}"
                     raise PermanentError(PermanentKind.CONFLICT, summary, about="identity_file", hint=hint)
             self._compared = True
             return login

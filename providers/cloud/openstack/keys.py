@@ -7,6 +7,7 @@ makes nodes of this state whether its key is the one that the others have. Pairs
 from __future__ import annotations
 
 from declarative.provider import PermanentError, PermanentKind
+from providers.cloud.keys import SHARE
 from providers.cloud.openstack import answers
 from providers.cloud.openstack.region import Region
 from providers.cloud.pairs import Pairs
@@ -31,10 +32,10 @@ class NovaKeys(Pairs[Region]):
                 return
         if there.split()[:2] != login.public.split()[:2]:
             summary = (
-                f"the nodes of this state in {region.name} have another key than {self.file}: nova's key "
-                f"pair {self.name} is not that of the file"
+                f"the nodes of this state in {region.name} have another key than {self.said}: nova's key "
+                f"pair {self.name} is another"
             )
-            hint = "bring the file from the machine that made it, or name it under `options.identity_file`"
+            hint = f"take it from the machine that made the first of them; so that all have it, {SHARE}"
             raise PermanentError(PermanentKind.CONFLICT, summary, about="identity_file", hint=hint)
 
     def there(self, region: Region) -> bool:
