@@ -38,7 +38,10 @@ def test_environment_of_a_cluster(project):
     """DESIGN §4.4, with both prefixes; what the fleet, the task and the volumes add; and no more."""
     project.declare(
         fleet(
-            nodes=2, resources={"cpu": 2, "memory": "1GB", "gpu": 8}, env={"COLOUR": "red", "SHAPE": "round"}
+            nodes=2,
+            backends=["local"],
+            resources={"cpu": 2, "memory": "1GB", "gpu": 8},
+            env={"COLOUR": "red", "SHAPE": "round"},
         ),
         volume("data", count=2),
         task(
@@ -112,7 +115,7 @@ def test_tasks_that_share_a_node_share_nothing_else(project):
     shape = {"cpu": 2, "memory": "1GB", "gpu": 8}
     go = project.path / "go"
     project.declare(
-        fleet(nodes=1, blocks=2, resources=shape),
+        fleet(nodes=1, backends=["local"], blocks=2, resources=shape),
         *(
             task(name, ENVIRONMENT, AFFINITY, release(go), resources={"gpu": 4, "cpu": 1})
             for name in ("left", "right")

@@ -927,6 +927,7 @@ def golden_first():
 def golden_changes():
     """Every kind of change at once, in a world of several fleets."""
     gpu = {"name": "gpu", "nodes": "0..3", "resources": {"cpu": 4, "gpu": "H100:4"}, "blocks": "auto"}
+    gpu["backends"] = ["local"]
     old = {"name": "old", "nodes": 1, "resources": {"cpu": 1}}
     tasks = (
         TRAIN,

@@ -7,7 +7,7 @@ import pytest
 from declarative.diagnostic import Diagnostic, Severity
 from declarative.plan import make
 from declarative.resource import catalog_offers
-from tests.model import World, project
+from tests.model import World, local_offer, project
 
 CATALOG = [
     {"instance_type": "hgx.big", "cpu": 96, "memory": "1TB", "gpu": "H100:8", "price": 20},
@@ -83,3 +83,29 @@ def test_a_backend_that_could_not_be_read_is_no_fault_of_the_fleet():
     summary, hint = refused({}, offers={}, said=[unread])
     assert summary == ": what backend aws offers could not be read"
     assert "backend/aws" in hint
+
+
+RACK = {"name": "rack", "driver": "ssh"}
+HERE = {"name": "here", "driver": "local"}
+
+
+@pytest.mark.parametrize(
+    ("fleet", "backends", "codes"),
+    [
+        ({"resources": {"gpu": "H100:8"}}, [], ["no-backend"]),
+        ({"resources": {"gpu": 1}}, [RACK], ["no-backend"]),
+        ({"resources": {"gpu": "0..8"}}, [], []),
+        ({"resources": {"cpu": 2}}, [], []),
+        ({"resources": {"gpu": 1}, "backends": ["local"]}, [], []),
+        ({"resources": {"gpu": 1}}, [HERE], []),
+        ({"resources": {"gpu": 1}}, [{**HERE, "name": "local"}], []),
+    ],
+)
+def test_gpus_are_rehearsed_on_this_machine_only_where_that_is_asked_for(fleet, backends, codes):
+    """Without a backend a fleet is on this machine, unless it asks for GPUs: then nothing is launched."""
+    desired = project(backends=backends, fleets=[{"name": "gpu", "nodes": 2, **fleet}])
+    world = World()
+    offers = {name: (replace(local_offer(), backend=name),) for name in ("local", "here")}
+    plan = make(desired, world.state(), replace(world.inventory(desired), offers=offers), world.now)
+    assert [d.code for d in plan.diagnostics if d.severity is Severity.ERROR] == codes
+    assert len(plan.nodes) == (0 if codes else 2)

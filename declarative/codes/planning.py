@@ -17,6 +17,14 @@ PLANNING: dict[str, Code] = {
         "max_price: 0.01",
         "widen the fleet's `resources`, `max_price`, `backends` or `regions`, or lower its `nodes`",
     ),
+    "no-backend": Code(
+        Group.PLANNING,
+        "a fleet asks for GPUs and no backend is declared that could launch its nodes: this machine is none, "
+        "unless the fleet names it",
+        "type: fleet\nname: gpu\nnodes: 1\nresources: {gpu: 8}",
+        "declare a cloud (`type: backend`) or hosts (`ssh_config`); to rehearse on this machine, without the "
+        "GPUs, write `backends: [local]` in the fleet",
+    ),
     "protected": Code(
         Group.PLANNING,
         "a volume or node with `prevent_destroy` would be deleted or replaced; volumes have it unless they "

@@ -102,8 +102,10 @@ def _cheap(fleet: Fleet, offer: Offer) -> bool:
 def fleet_offers(
     desired: Desired, fleet: Fleet, inventory: Inventory
 ) -> tuple[tuple[Offer, ...], list[Diagnostic]]:
-    """What a fleet may launch, cheapest first, and what to say where there is nothing."""
+    """What a fleet may launch, cheapest first, and what to say where that is nothing, or nowhere."""
     backends = allowed_backends(desired, fleet)
+    if nowhere := _gpus_nowhere(desired, fleet, backends):
+        return (), [nowhere]
     found = [shaped(o, fleet.resources) for b in backends for o in inventory.offers.get(b, ())]
     within = [o for o in found if limits(fleet, backends, o) is None]
     good = [o for o in within if split(o.shape, fleet.blocks.number) is not None]
@@ -124,6 +126,22 @@ def fleet_offers(
             )
         )
     return tuple(sorted(good, key=cheapest_first)), out
+
+
+def _gpus_nowhere(desired: Desired, fleet: Fleet, backends: tuple[str, ...]) -> Diagnostic | None:
+    """The error of a fleet that asks for GPUs and has no backend: nobody meant this machine's folders."""
+    gpu = fleet.resources.gpu
+    if not gpu or not gpu.count.min or backends != (LOCAL,) or fleet.backends or LOCAL in desired.backends:
+        return None
+    address = f"fleet/{fleet.name}"
+    return Diagnostic(
+        code="no-backend",
+        summary=f"{address} asks for GPUs, and no backend is declared that could launch its nodes",
+        hint="declare a cloud's (`type: backend`), or hosts (`ssh_config`); to rehearse on this machine, "
+        "without the GPUs, write `backends: [local]` in the fleet",
+        span=desired.places.get(address),
+        address=address,
+    )
 
 
 def cheapest_first(offer: Offer) -> tuple[object, ...]:

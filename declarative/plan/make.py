@@ -94,9 +94,9 @@ def make(
 
 
 def _remarks(desired: Desired, found: Fates, inventory: Inventory) -> list[Diagnostic]:
-    """What is to be said of fleets and volumes. One that cannot be split is not called too small as well."""
-    unsplit = {d.address for d in found.fleets.diagnostics if d.code == "blocks-do-not-divide"}
-    lacking = [d for d in short(desired, found.outcome, inventory) if d.address not in unsplit]
+    """What is to be said of fleets and volumes. One that has its error is not called too small as well."""
+    known = {d.address for d in found.fleets.diagnostics if d.code in ("blocks-do-not-divide", "no-backend")}
+    lacking = [d for d in short(desired, found.outcome, inventory) if d.address not in known]
     said = {d.address for d in found.fleets.diagnostics}
     unready = _unready(f for f in found.fleets.fates.values() if str(f.record.address) not in said)
     return [*found.fleets.diagnostics, *unready, *lacking, *waiting(desired, found.volumes)]
