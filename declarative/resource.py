@@ -150,6 +150,8 @@ class Desired:
     volumes: Mapping[str, VolumeWant] = field(default_factory=dict)
     tasks: Mapping[str, TaskWant] = field(default_factory=dict)
     places: Mapping[str, Span] = field(default_factory=dict)
+    unmatched: Mapping[str, Span] = field(default_factory=dict)
+    """Patterns of `include` that match no file, and where each is written."""
     protected: Mapping[str, bool] = field(default_factory=dict)
     """For `destroy`, which wants nothing: what the `prevent_destroy` of fleets and volumes says now, by
     their addresses.

@@ -857,7 +857,44 @@ def test_variable_files_are_checked(tmp_path):
     assert (other.code, other.severity) == ("undeclared-variable", Severity.WARNING)
 
 
-def test_the_project_document_is_not_interpolated(tmp_path):
+def test_the_project_is_made_of_its_variables(tmp_path):
+    """Its name, its state and what it includes."""
+    project = "type: project\nname: '${{ var.a }}-x'\nstate: sqlite:///${{ var.a }}.db\n"
+    project += "include: ['${{ var.a }}/*.yaml']\nvariables: {a: {type: string}}\n"
+    write(tmp_path, main=project, prod__f=FLEET, test__f=FLEET)
+    loaded = load(tmp_path, variables={"a": "prod"})
+    found = loaded.desired.project
+    assert (found.name, found.state, loaded.files) == (
+        "prod-x",
+        "sqlite:///prod.db",
+        ("main.yaml", "prod/f.yaml"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "column"),
+    [
+        ("state: sqlite:///${{ env.HOME }}.db", "env-here", 8),
+        ("state: sqlite:///${{ node_rank }}.db", "node-rank-here", 8),
+        ("state: sqlite:///${{ var.b }}.db", "undefined-variable", 8),
+        ("state: sqlite:///${{ var.a }", "template-error", 8),
+        ("state: ${{ var.n }}", "wrong-type", 8),
+        ("state: ${{ var.a }}", "bad-state-url", 8),
+        ("name: ${{ var.n }}", "bad-name", 7),
+        ("name: ${{ env.A }}-x", "env-here", 7),
+        ("include: ['${{ env.A }}/*.yaml']", "env-here", 11),
+        ("include: ['../${{ var.a }}/*.yaml']", "outside-project", 11),
+    ],
+)
+def test_nothing_else_makes_the_project(tmp_path, line, code, column):
+    """What is not a variable is refused at its place; nothing is taken literally."""
+    write(tmp_path, main=f"type: project\n{line}\nvariables: {{a: x, n: 1}}\n---\n{FLEET}")
+    (found,) = errors(tmp_path)
+    assert found.span is not None
+    assert (found.code, found.span.line, found.span.column) == (code, 2, column)
+
+
+def test_variables_are_not_made_of_one_another(tmp_path):
     loaded = load(write(tmp_path, a="type: project\nvariables: {a: '${{ var.b }}', b: x}\n---\n" + FLEET))
     assert loaded.desired.project.variables["a"].default == "${{ var.b }}"
 

@@ -95,7 +95,7 @@ def test_offline_a_strangers_state_is_not_connected_to(project: Project) -> None
     """Its YAML names a server that nobody answers for; `plan --offline` does not ask it."""
     stranger = {"type": "project", "name": "strange", "state": "postgresql://127.0.0.1:1/x"}
     project.declare(stranger, fleet(nodes=1))
-    project.run("plan", "--offline")
+    assert "error[offline-state]" in project.run("plan", "--offline", code=1).err
     assert "unreachable" in project.run("plan", code=1).err
 
 

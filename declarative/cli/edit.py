@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -177,9 +175,9 @@ def push(session: Session, file: str, force: bool, lock_timeout: float | None) -
     empty state it is taken over as it is. A backup of what was there is written first.
     """
     from declarative.store.by_hand import may_push
-    from declarative.store.whole import dump, parse
+    from declarative.store.whole import dump, parse, read
 
-    pushed, held = parse(_read(file))
+    pushed, held = parse(read(_read(file), "what came on stdin" if file == "-" else file))
     store = _open(session, write=True, create=True)
     with session.lock(store, "state push", lock_timeout) as writer:
         before = writer.state()
@@ -196,23 +194,11 @@ def push(session: Session, file: str, force: bool, lock_timeout: float | None) -
     return 0
 
 
-def _read(file: str) -> Any:
-    def no_number(text: str) -> NoReturn:
-        raise ValueError(f"`{text}` is no number")
-
+def _read(file: str) -> bytes:
     try:
-        text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
         raise failed("unreadable", f"{file}: {error.strerror}") from None
-    where = "what came on stdin" if file == "-" else file
-    problem = "is empty"
-    if text.strip():
-        with contextlib.suppress(RecursionError):
-            try:
-                return json.loads(text, parse_constant=no_number)
-            except ValueError as error:
-                problem = f"is not JSON: {error}"
-    raise failed("bad-state", f"{where} {problem}", "`fleetform state pull` prints what can be pushed")
 
 
 # ---------------------------------------------------------------------------------------------- shared

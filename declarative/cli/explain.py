@@ -88,6 +88,7 @@ def ask(
     assert loaded is not None
     check_requested(requested, loaded.desired.tasks)
     state = session.store(loaded.desired, offline=offline).read()
+    session.check_moved(loaded.desired)
     hosts = hosts_of(loaded.desired, state)
     seen = look(state, session.backends(loaded.desired, state), hosts=hosts, offline=offline)
     explainer = Explainer(

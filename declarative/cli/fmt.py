@@ -70,13 +70,15 @@ def _project(root: Path, findings: Findings) -> list[tuple[str, Path]]:
     """The files that the loader reads, by its own rules: which may be opened, and what `include` names."""
     from declarative.loader.documents import classify
     from declarative.loader.files import Files
-    from declarative.loader.project import read_project
+    from declarative.loader.project import complete, declared, find_project
+    from declarative.loader.variables import settle
 
     other = Findings()  # about documents: `validate` says it
     files = Files(root, findings)
-    project = read_project(classify(files.own(), other), other)
-    if project.document is not None and project.patterns:
-        files.included(project.document, project.patterns)
+    project = declared(find_project(classify(files.own(), other), other), other)
+    project = complete(project, settle(project, other, {}, (), os.environ), other)
+    if project.document is not None and project.spec.include:
+        files.included(project.document, project.spec.include)
     refused = {item.span.file for item in findings.items if item.span and item.code == "not-a-file"}
     return [(name, root / name) for name in files.names() if name not in refused]
 

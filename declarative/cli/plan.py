@@ -48,6 +48,11 @@ reuse_option = click.option(
     help="Exit 2 when there are changes, or nodes that take no work.",
 )
 @click.option("--offline", is_flag=True, help="Contact nothing: safe on a stranger's YAML.")
+@click.option(
+    "--assume-empty",
+    is_flag=True,
+    help="With --offline: read no state, and plan as if nothing was there yet.",
+)
 @click.option("--summary", "summary_only", is_flag=True, help="Print the last lines only.")
 @click.option("--no-pager", is_flag=True, help="Print a long plan as it is, also on a terminal.")
 @replace_option
@@ -100,6 +105,7 @@ def compute(
     offline: bool,
     requested: tuple[str, ...],
     reuse: bool = False,
+    assume_empty: bool = False,
     out: str | None = None,
 ) -> Plan:
     """The plan of the project as it is now, saved in the file `out` if it has no errors."""
@@ -108,13 +114,18 @@ def compute(
     from declarative.apply import foresee, look
     from declarative.diagnostic import in_order
     from declarative.plan import hosts_of, make
+    from declarative.state import State
 
     if out is not None:
         _check_out(out, offline=offline)
+    if assume_empty and not offline:
+        raise failed("usage", "`--assume-empty` reads no state, and a plan needs it", "add `--offline`")
     loaded = session.load(look="contents")
     assert loaded is not None
     check_requested(requested, loaded.desired.tasks)
-    state = session.store(loaded.desired, offline=offline).read()
+    state = State() if assume_empty else session.store(loaded.desired, offline=offline).read()
+    if not assume_empty:
+        session.check_moved(loaded.desired)
     backends = session.backends(loaded.desired, state)
     seen = look(state, backends, hosts=hosts_of(loaded.desired, state), offline=offline)
     plan = make(loaded.desired, state, seen.inventory, now(), requested=frozenset(requested), reuse=reuse)

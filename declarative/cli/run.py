@@ -50,6 +50,7 @@ class Run:
         self.doing = doing
         self.options = options
         self.as_json: bool = options["as_json"]
+        session.check_moved(desired)  # before a state is made at a place that is not meant
         self.store: Store = session.store(desired, write=True)
         self.out = Unbroken(sys.stdout)
         self.plan: Plan | None = None

@@ -33,6 +33,15 @@ AWAY = 60.0
 
 DEFAULT_STATE = "sqlite:///.fleetform/state.db"
 
+PULL_FIRST = (
+    "where it can be reached: `fleetform state pull > state.json`; then give `--state state.json` here, "
+    "or plan as if nothing was there with `plan --offline --assume-empty`"
+)
+MOVE_STATE = (
+    f"move it: `fleetform state pull --state {DEFAULT_STATE} > old.json`, `fleetform state push old.json`; "
+    "or, if an empty one is meant, name it once with `--state URL`"
+)
+
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 Form = Literal["text", "object", "event"]
@@ -86,10 +95,13 @@ def _project_options(command: F) -> F:
     return command
 
 
+STATE_HELP = "Where the state is kept; or, to look into it, a file that `state pull` printed."
+
+
 def _state_options(command: F) -> F:
-    return click.option(
-        "--state", "state_url", metavar="URL", envvar="FLEETFORM_STATE", help="Where the state is kept."
-    )(command)
+    return click.option("--state", "state_url", metavar="URL", envvar="FLEETFORM_STATE", help=STATE_HELP)(
+        command
+    )
 
 
 def project_command(command: F) -> F:
@@ -249,10 +261,26 @@ class Session:
             return None
 
     def _check_where(self, error: InvalidError) -> None:
-        """`Failed` unless it is known where the state is: this project may keep it elsewhere."""
-        default = self.directory / DEFAULT_STATE.removeprefix("sqlite:///")
-        if self.warnings and not self._state_url and not default.exists():
+        """`Failed` with all that is wrong with the project unless it keeps its state in the default place: no
+        other one is taken for the one that is meant.
+        """
+        from declarative.loader import declared_state
+
+        if self._state_url or not self.warnings:
+            return
+        try:
+            elsewhere = declared_state(
+                self.directory, variables=self._assigned(), var_files=self._var_files, environ=os.environ
+            )
+        except ValueError:
             raise Failed(error.diagnostics) from None
+        if elsewhere or not self._default.exists():
+            raise Failed(error.diagnostics)
+
+    @property
+    def _default(self) -> Path:
+        """The file of the default state."""
+        return self.directory / DEFAULT_STATE.removeprefix("sqlite:///")
 
     def _assigned(self) -> Mapping[str, str]:
         out: dict[str, str] = {}
@@ -263,47 +291,78 @@ class Session:
             out[name] = value
         return out
 
-    def state_url(self, desired: Desired | None, *, offline: bool = False) -> str:
-        """`--state`, else FLEETFORM_STATE, else the project's, else the default one.
-
-        Offline the project's is not asked: a stranger's YAML does not choose what is read.
-        """
-        declared = None if offline or desired is None else desired.project.state
+    def state_url(self, desired: Desired | None) -> str:
+        """`--state`, else FLEETFORM_STATE, else the project's, else the default one."""
+        declared = desired.project.state if desired else None
         return self._state_url or declared or DEFAULT_STATE
 
     def store(
         self, desired: Desired | None, *, write: bool = False, offline: bool = False, create: bool = True
     ) -> Store:
         """The state, opened once; for reading it need not exist, and for writing it is made."""
-        from declarative.store import StateError, open_store
-
         if self._store is None:
-            try:
-                url = self.state_url(desired, offline=offline)
-                if offline and not self._state_url:
-                    self._check_within()
-                make = write and create
-                self._store = open_store(
-                    url,
-                    create=make,
-                    read_only=not write,
-                    root=self.directory,
-                    resume=Patience(),
-                    tell=lambda text: _note(f"note: {text}"),
-                )
-            except StateError as error:
-                raise failed(error.code, error.summary, error.hint) from None
+            url = self.state_url(desired)
+            if offline and not self._state_url:
+                self._check_within(url)
+            self._store = self._open(url, write=write, create=write and create)
         return self._store
 
-    def _check_within(self) -> None:
-        """`Failed` if a link leads from the default state to another place: a stranger may have made it, and
-        what is recorded there is not his to show.
+    def _open(self, url: str, *, write: bool = False, create: bool = False) -> Store:
+        from declarative.store import StateError, open_store
+
+        try:
+            return open_store(
+                url,
+                create=create,
+                read_only=not write,
+                root=self.directory,
+                resume=Patience(),
+                tell=lambda text: _note(f"note: {text}"),
+            )
+        except StateError as error:
+            raise failed(error.code, error.summary, error.hint) from None
+
+    def _check_within(self, url: str) -> None:
+        """`Failed` for a state on a server or outside of the project: a stranger's YAML, or a link of theirs,
+        may name it, and what is recorded there is not theirs to show.
         """
-        default = self.directory / DEFAULT_STATE.removeprefix("sqlite:///")
-        if not default.resolve().is_relative_to(self.directory.resolve()):
-            summary = f"{default} leads out of the project"
+        from declarative.store import StateError, file_of
+
+        try:
+            file = file_of(url, self.directory)
+        except StateError as error:
+            raise failed(error.code, error.summary, error.hint) from None
+        if file is None:
+            summary = "the project keeps its state on a server, and `--offline` contacts none"
+            raise failed("offline-state", summary, PULL_FIRST)
+        if not file.resolve().is_relative_to(self.directory.resolve()):
+            summary = f"the state {file} leads out of the project"
             hint = "name the state that is to be read: `--state sqlite:///PATH`"
             raise failed("outside-project", summary, hint)
+
+    def check_moved(self, desired: Desired) -> None:
+        """`Failed` if the project names a state in which nothing was ever recorded, while its default one
+        holds things: a plan would make all of them a second time. A state that was named with `--state` is
+        meant.
+        """
+        from declarative.store import file_of
+
+        declared = desired.project.state
+        if self._state_url or declared is None or not self._default.exists():
+            return
+        if file_of(declared, self.directory) == file_of(DEFAULT_STATE, self.directory):
+            return
+        states = []
+        for url in (declared, DEFAULT_STATE):
+            with self._open(url) as store:
+                states.append(store.read())
+        if states[0].lineage is None and states[1].records:
+            count = len(states[1].records)
+            summary = (
+                f"the state that the project names is empty, and its default one, {self._default}, holds "
+                f"{count} record{'s' if count > 1 else ''}: all of it would be made a second time"
+            )
+            raise failed("state-moved", summary, MOVE_STATE)
 
     @contextlib.contextmanager
     def lock(self, store: Store, doing: str, timeout: float | None) -> Iterator[Writer]:

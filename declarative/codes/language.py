@@ -117,9 +117,10 @@ YAML: dict[str, Code] = {
     ),
     "nothing-included": Code(
         Group.YAML,
-        "a pattern of `include` matches no file; a warning",
+        "a pattern of `include` matches no file; a warning, and an error where a plan would delete what no "
+        "file declares any more",
         "include: ['fleet/*.yaml']  # the folder is named fleets",
-        "mend the pattern, or remove it",
+        "mend the pattern, or bring the files back; remove the pattern if what they declared is to go",
     ),
     "too-many-errors": Code(
         Group.YAML,

@@ -11,6 +11,20 @@ STATE: dict[str, Code] = {
         "`--state mysql://…`",
         "write `sqlite:///path/to/state.db` or `postgresql://host/database`",
     ),
+    "offline-state": Code(
+        Group.STATE,
+        "the project keeps its state on a server, which a command with `--offline` does not contact",
+        "state: postgresql://db.example.com/fleet\n… and `fleetform plan --offline`",
+        "`fleetform state pull > state.json` where the server can be reached, then `plan --offline --state "
+        "state.json`; or `plan --offline --assume-empty`",
+    ),
+    "state-moved": Code(
+        Group.STATE,
+        "the project names a state that is empty, while its default one holds things: all of them would be "
+        "made a second time",
+        "`state: postgresql://…` was added to a project that had none",
+        "move the state with `state pull` and `state push`, or name the one that is meant with `--state`",
+    ),
     "no-state": Code(
         Group.STATE,
         "there is no state at that place",

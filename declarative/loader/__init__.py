@@ -8,15 +8,15 @@ that ranks get. All of it is bounded: the directory may be a stranger's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from declarative.diagnostic import Diagnostic
+from declarative.diagnostic import Diagnostic, Span
 from declarative.loader.documents import classify, decode_all
 from declarative.loader.files import Files
 from declarative.loader.findings import Findings
-from declarative.loader.project import read_project
+from declarative.loader.project import complete, declared, find_project, state_of
 from declarative.loader.references import assemble
 from declarative.loader.sent import with_files
 from declarative.loader.variables import settle
@@ -53,13 +53,16 @@ def load(
     findings = Findings()
     files = Files(directory, findings)
     raw = classify(files.own(), findings)
-    project = read_project(raw, findings)
-    if project.document is not None and project.patterns:
-        raw += classify(files.included(project.document, project.patterns), findings)
-        read_project(raw, findings, known=project)
+    document = find_project(raw, findings)
+    project = declared(document, findings)
     scope = settle(project, findings, variables or {}, var_files, environ or {})
+    project = complete(project, scope, findings)
+    unmatched: dict[str, Span] = {}
+    if document is not None and project.spec.include:
+        raw += classify(files.included(document, project.spec.include, unmatched), findings)
+        find_project(raw, findings, known=document)
     entries = decode_all(raw, scope, findings)
-    desired = assemble(entries, project, scope, findings)
+    desired = replace(assemble(entries, project, scope, findings), unmatched=unmatched)
     if look != "none":
         documents = {entry.address: entry.document for entry in entries}
         desired = with_files(
@@ -72,3 +75,19 @@ def load(
             read=look == "contents",
         )
     return Loaded(desired, files.names(), findings.finish())
+
+
+def declared_state(
+    directory: Path,
+    *,
+    variables: Mapping[str, str] | None = None,
+    var_files: Sequence[Path] = (),
+    environ: Mapping[str, str] | None = None,
+) -> str | None:
+    """Where the project says that its state is, though other things in it may be wrong; None if it does not.
+
+    ValueError if it says so and it cannot be told where.
+    """
+    findings = Findings()
+    project = declared(find_project(classify(Files(directory, findings).own(), findings), findings), findings)
+    return state_of(project, settle(project, findings, variables or {}, var_files, environ or {}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from declarative.diagnostic import Span
 from declarative.loader.findings import Findings
@@ -34,6 +34,9 @@ _OTHERS = (
     ({"jobs", "on"}, "this is a workflow of GitHub: keep it elsewhere"),
 )
 """Other tools' files, by the keys that they have at their top."""
+
+Faults: TypeAlias = dict[Path, list[TemplateError]]
+"""What is wrong with the templates of a document, by the path of the value."""
 
 MAX_FIELDS = 100
 """A document that has more is not guessed at."""
@@ -138,13 +141,37 @@ def decode_all(raw: Sequence[Raw], scope: Scope, findings: Findings) -> list[Ent
 
 
 def _decode(kind: str, document: Document, scope: Scope, findings: Findings) -> Entry | None:
-    data: Mapping[str, Any] = document.data
-    faults: dict[Path, list[TemplateError]] = {}
-    if document.may_hold("${"):
-        data = _interpolated(data, kind, (), scope, faults)
+    data, faults = evaluated(kind, document, scope)
     name = data.get("name")
     usable = isinstance(name, str) and 0 < len(name) <= 100 and ("name",) not in faults
     address = f"{kind}/{name}" if usable else None
+    spec = decoded(kind, document, (data, faults), address, findings)
+    return Entry(kind, str(name), document, data, spec) if usable else None
+
+
+def evaluated(
+    kind: str, document: Document, scope: Scope, *, but: str | None = None
+) -> tuple[Mapping[str, Any], Faults]:
+    """A document's data with its templates replaced, `but` one field's, and what is wrong with those."""
+    faults: Faults = {}
+    if not document.may_hold("${"):
+        return document.data, faults
+    data = {
+        key: value if key == but else _interpolated(value, kind, (key,), scope, faults)
+        for key, value in document.data.items()
+    }
+    return data, faults
+
+
+def decoded(
+    kind: str,
+    document: Document,
+    found: tuple[Mapping[str, Any], Faults],
+    address: str | None,
+    findings: Findings,
+) -> Any:
+    """What `evaluated` gave as a value of its kind; None, and everything that is wrong reported."""
+    data, faults = found
     for path, errors in faults.items():
         if findings.full:
             break
@@ -157,13 +184,14 @@ def _decode(kind: str, document: Document, scope: Scope, findings: Findings) -> 
     spec = None
     if document.whole:
         body = {key: value for key, value in data.items() if key != "type"}
-        spec = _decoded(kind, body, problems)
+        cls: type[Any] = DOCUMENTS[kind]
+        spec = decode(cls, body, (), problems)
         if faults:
             spec, problems = None, _independent(problems, faults)
         elif spec is not None:
             problems += validate(DOCUMENTS[kind], kind, data)
     report(problems, document, address, findings)
-    return Entry(kind, str(name), document, data, spec if not problems else None) if usable else None
+    return spec if not problems else None
 
 
 def _rank_hint(kind: str, path: Path) -> str | None:
@@ -173,11 +201,6 @@ def _rank_hint(kind: str, path: Path) -> str | None:
     if path[0] == "volumes":
         return "write the same path for all ranks: each has its own volume there"
     return None
-
-
-def _decoded(kind: str, body: Mapping[str, Any], problems: list[Problem]) -> Any:
-    cls: type[Any] = DOCUMENTS[kind]
-    return decode(cls, body, (), problems)
 
 
 def report(problems: Sequence[Problem], document: Document, address: str | None, findings: Findings) -> None:
@@ -201,9 +224,7 @@ def _independent(problems: Sequence[Problem], faults: Mapping[Path, object]) -> 
     ]
 
 
-def _interpolated(
-    value: Any, kind: str, path: Path, scope: Scope, faults: dict[Path, list[TemplateError]]
-) -> Any:
+def _interpolated(value: Any, kind: str, path: Path, scope: Scope, faults: Faults) -> Any:
     """`value` with its templates replaced; keys are left alone."""
     if isinstance(value, dict):
         return {k: _interpolated(v, kind, (*path, k), scope, faults) for k, v in value.items()}

@@ -53,8 +53,13 @@ class Files:
             self.findings.add("no-documents", f"there is no YAML file in `{self.directory}`", hint)
         return self._read_all(names)
 
-    def included(self, document: Document, patterns: Sequence[str]) -> list[Document]:
-        """The documents of the files that match the project document's `include`."""
+    def included(
+        self, document: Document, patterns: Sequence[str], unmatched: dict[str, Span] | None = None
+    ) -> list[Document]:
+        """The documents of the files that match the project document's `include`.
+
+        Patterns that match no file are put into `unmatched`, each with its place.
+        """
         out: list[Document] = []
         for i, pattern in enumerate(patterns):
             span = document.span(("include", i))
@@ -69,6 +74,8 @@ class Files:
             steps = tuple(p for p in parts if p not in {"", "."})
             names = sorted(set(self._expand("", steps, set(), span))) if steps else []
             if not names:
+                if unmatched is not None:
+                    unmatched[pattern] = span
                 self.findings.add(
                     "nothing-included", f"`{pattern}` matches no file", span=span, severity=Severity.WARNING
                 )

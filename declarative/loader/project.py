@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from declarative.loader.documents import Raw, report, shown_place, shown_span
+from declarative.loader.documents import Raw, decoded, evaluated, shown_place, shown_span
 from declarative.loader.findings import Findings
-from declarative.schema import Problem, decode, validate
+from declarative.schema import decode
 from declarative.source import Document
 from declarative.spec import Project
+from declarative.template import Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +20,12 @@ class ProjectFile:
 
     spec: Project
     document: Document | None = None
-    patterns: tuple[str, ...] = ()
     readable: bool = True
 
 
-def read_project(raw: Sequence[Raw], findings: Findings, known: ProjectFile | None = None) -> ProjectFile:
-    """The project document among `raw`; a second one is an error. `known` has been read before."""
-    first = known.document if known else None
+def find_project(raw: Sequence[Raw], findings: Findings, known: Document | None = None) -> Document | None:
+    """The project document among `raw`; a second one is an error. `known` was found before."""
+    first = known
     for item in raw:
         if item.kind != "project" or item.document is first:
             continue
@@ -35,34 +36,51 @@ def read_project(raw: Sequence[Raw], findings: Findings, known: ProjectFile | No
         findings.add(
             "second-project", summary, "move its fields into the first one", span=item.document.span()
         )
-    if known:
-        return known
-    return _read(first, findings) if first else ProjectFile(Project(), readable=not findings.lost)
+    return first
 
 
-def _read(document: Document, findings: Findings) -> ProjectFile:
-    body = {key: value for key, value in document.data.items() if key != "type"}
-    problems: list[Problem] = []
-    spec = decode(Project, body, (), problems) if document.whole else None
-    if spec is not None:
-        problems += validate(Project, "project", document.data)
-        _check_state(spec.state, document, findings)
-    report(problems, document, None, findings)
-    if spec is not None:
-        return ProjectFile(spec, document, spec.include)
-    # What is readable still helps to find what else is wrong.
-    variables = _part(document, "variables")
-    include = _part(document, "include")
-    findings.lost |= include is None
+def declared(document: Document | None, findings: Findings) -> ProjectFile:
+    """The project with its variables alone: all its other fields may be made of them."""
+    if document is None:
+        return ProjectFile(Project(), readable=not findings.lost)
+    variables = _part(document.data, "variables")
     readable = variables is not None and document.whole
-    return ProjectFile(
-        variables or Project(), document, include.include if include else (), readable=readable
-    )
+    return ProjectFile(variables or Project(), document, readable=readable)
 
 
-def _part(document: Document, field: str) -> Project | None:
+def complete(project: ProjectFile, scope: Scope, findings: Findings) -> ProjectFile:
+    """The project with all its fields, their templates replaced by the variables' values."""
+    document = project.document
+    if document is None:
+        return project
+    data, faults = evaluated("project", document, scope, but="variables")
+    spec = decoded("project", document, (data, faults), None, findings)
+    if spec is not None:
+        _check_state(spec.state, document, findings)
+        return replace(project, spec=spec)
+    # What is readable still helps to find what else is wrong.
+    include = _part({key: value for key, value in data.items() if (key,) not in faults}, "include")
+    findings.lost |= include is None or any(path[0] == "include" for path in faults)
+    return replace(project, spec=replace(project.spec, include=include.include if include else ()))
+
+
+def state_of(project: ProjectFile, scope: Scope) -> str | None:
+    """Where the project keeps its state, whatever else is wrong with it; ValueError if nobody can tell."""
+    document = project.document
+    if document is None:
+        return None
+    data, faults = evaluated("project", document, scope, but="variables")
+    found, findings = _part(data, "state"), Findings()
+    if found is not None:
+        _check_state(found.state, document, findings)
+    if found is None or findings.items or ("state",) in faults or not document.whole:
+        raise ValueError
+    return found.state
+
+
+def _part(data: Mapping[str, Any], field: str) -> Project | None:
     """A project with this field alone; None if the field cannot be read."""
-    return decode(Project, {k: v for k, v in document.data.items() if k == field}, (), [])
+    return decode(Project, {k: v for k, v in data.items() if k == field}, (), [])
 
 
 def _check_state(url: str | None, document: Document, findings: Findings) -> None:

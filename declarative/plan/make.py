@@ -14,7 +14,7 @@ from declarative.plan.observe import effective, vanished
 from declarative.plan.preview import cost, node_previews, reservations, suggestions
 from declarative.plan.short import short
 from declarative.plan.tasks import Fate
-from declarative.plan.types import UNREADY, Inventory, Plan, Reason
+from declarative.plan.types import UNREADY, Action, Inventory, Op, Plan, Reason
 from declarative.plan.volumes import waiting
 from declarative.resource import Desired
 from declarative.state import NodeState, State, natural
@@ -68,7 +68,12 @@ def make(
     )
     found = decide(asked)
     fleets, outcome = found.fleets, found.outcome
-    errors = (*found.errors, *_node_errors(fleets, destroy=destroy))
+    actions = build(recorded, state, found, destroy=destroy)
+    errors = (
+        *found.errors,
+        *_node_errors(fleets, destroy=destroy),
+        *_lost_files(desired, actions),
+    )
     diagnostics = [
         *located(inventory.diagnostics, desired.places),
         *errors,
@@ -77,7 +82,7 @@ def make(
     return Plan(
         lineage=recorded.lineage,
         serial=recorded.serial,
-        actions=build(recorded, state, found, destroy=destroy),
+        actions=actions,
         reservations=reservations(recorded, state, fleets, found.tasks, outcome),
         unplaced=outcome.refusals,
         drift=inventory.drift,
@@ -235,3 +240,33 @@ def _node_errors(fleets: Fleets, *, destroy: bool) -> list[Diagnostic]:
             )
         )
     return out
+
+
+def _lost_files(desired: Desired, actions: Iterable[Action]) -> list[Diagnostic]:
+    """Patterns of `include` without a file, while things go that no file declares any more: nobody can tell
+    whether their declarations were deleted or only moved to where they are not read.
+    """
+    if not desired.unmatched:
+        return []
+    lost = [str(a.address) for a in actions if a.op is Op.DELETE and _undeclared(desired, a)]
+    if not lost:
+        return []
+    named = f"{lost[0]} and {len(lost) - 1} more" if len(lost) > 1 else lost[0]
+    return [
+        Diagnostic(
+            code="nothing-included",
+            summary=f"`{pattern}` matches no file, and {named} would be deleted: no file declares them",
+            hint="mend the pattern or bring the files back; if they are to go, remove the pattern",
+            span=span,
+        )
+        for pattern, span in desired.unmatched.items()
+    ]
+
+
+def _undeclared(desired: Desired, action: Action) -> bool:
+    kind, before = action.address.kind, action.before or {}
+    if kind == "node":
+        return before.get("fleet") not in desired.fleets
+    if kind == "rank":
+        return before.get("task") not in desired.tasks
+    return kind == "volume" and action.address.name not in desired.volumes

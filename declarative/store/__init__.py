@@ -4,10 +4,20 @@ The only home of SQLAlchemy and psycopg. `open_store` gives a `Store` to read fr
 `Writer`.
 """
 
+from declarative.store.database import file_of
 from declarative.store.faults import StateError, UnreachableError
 from declarative.store.lock import LockInfo
 from declarative.store.store import Store, open_store
 from declarative.store.tables import FORMAT_VERSION
 from declarative.store.writer import Writer
 
-__all__ = ["FORMAT_VERSION", "LockInfo", "StateError", "Store", "UnreachableError", "Writer", "open_store"]
+__all__ = [
+    "FORMAT_VERSION",
+    "LockInfo",
+    "StateError",
+    "Store",
+    "UnreachableError",
+    "Writer",
+    "file_of",
+    "open_store",
+]

@@ -80,10 +80,21 @@ def open_database(url: str, opening: Opening) -> Engine | None:
         return open_file(path_of(url, opening.root), opening)
     if parts.scheme:
         raise StateError("bad-url", f"states cannot be kept in `{scheme}`", FORMS)
-    raise StateError("bad-url", "the state's URL cannot be read", FORMS)
+    hint = f"{FORMS}, or name a file that `fleetform state pull` printed"
+    raise StateError("bad-url", "the state's URL cannot be read, and there is no such file", hint)
 
 
 FORMS = "write sqlite:///path/to/state.db or postgresql://host/database"
+
+
+def file_of(url: str, root: Path) -> Path | None:
+    """The file that a state is kept in; None if it is on a server. `StateError` bad-url if it is neither."""
+    scheme = url.partition(":")[0].partition("+")[0].lower()
+    if scheme in ("postgresql", "postgres"):
+        return None
+    from declarative.store.sqlite import path_of
+
+    return path_of(url, root)
 
 
 def dumps(value: Any) -> str:

@@ -11,14 +11,14 @@ from typing import Any, Self
 from sqlalchemy import Engine
 
 from declarative.state import State
-from declarative.store import history, rows
+from declarative.store import history, rows, whole
+from declarative.store.check import Held
 from declarative.store.check import check as contradictions
 from declarative.store.database import Opening, damage, open_database, reading, writing
 from declarative.store.faults import StateError
 from declarative.store.history import Operation
 from declarative.store.lock import LEASE_SECONDS, LockInfo, Renewal, acquire, current, release, unlock
 from declarative.store.resume import Resume, once, resumed
-from declarative.store.whole import dump
 from declarative.store.writer import Writer
 
 KEPT_OPERATIONS = 5000
@@ -38,9 +38,18 @@ def open_store(  # noqa: PLR0913 (keywords, each with a default)
 ) -> Store:
     """Open the state at `url` (a relative path is one of `root`, else of the current folder).
 
-    Read-only, a state that is not there is an empty one, and nothing is made. `tell` hears of a migration;
-    `resume` decides how long each later step is repeated while the database is away.
+    `url` may also be a file that `state pull` printed: to read from. Read-only, a state that is not there is
+    an empty one, and nothing is made. `tell` hears of a migration; `resume` decides how long each later step
+    is repeated while the database is away.
     """
+    if "://" not in url and Path(url).is_file():
+        if not read_only:
+            raise StateError(
+                "read-only",
+                "a file that `state pull` printed is to look into; nothing can be recorded in it",
+                "`fleetform state push FILE` puts it into a state",
+            )
+        return Store(url, None, read_only=True, pulled=_pulled(Path(url)))
     opening = Opening(root=root or Path(), create=create, read_only=read_only, clock=clock, tell=tell)
     database = open_database(url, opening)
     return Store(url, database, read_only=read_only, clock=clock, wait=wait, resume=resume)
@@ -58,8 +67,11 @@ class Store:
         clock: Callable[[], float] = time.time,
         wait: Callable[[float], None] = time.sleep,
         resume: Resume = once,
+        pulled: tuple[State, Held] | None = None,
     ) -> None:
         self.url = url
+        self._pulled = pulled or (State(), {})
+        """What there is without a database."""
         self._database = database
         self._read_only = read_only
         self._clock = clock
@@ -81,7 +93,7 @@ class Store:
     def read(self) -> State:
         """Everything that is known, as one consistent snapshot; never waits for a writer."""
         if self._database is None:
-            return State()
+            return self._pulled[0]
         with reading(self._database) as connection:
             return rows.load(connection)
 
@@ -89,7 +101,7 @@ class Store:
     def check(self) -> list[str]:
         """What contradicts itself in what is recorded, in sentences; empty when all is well."""
         if self._database is None:
-            return []
+            return contradictions(*self._pulled)
         with reading(self._database) as connection:
             found = damage(connection)
             return found or contradictions(rows.load(connection), rows.blocks(connection))
@@ -98,9 +110,9 @@ class Store:
     def pull(self) -> dict[str, Any]:
         """The whole state as JSON-able data."""
         if self._database is None:
-            return dump(State(), {})
+            return whole.dump(*self._pulled)
         with reading(self._database) as connection:
-            return dump(rows.load(connection), rows.blocks(connection))
+            return whole.dump(rows.load(connection), rows.blocks(connection))
 
     @resumed
     def history(self, addresses: Collection[str] = (), limit: int | None = None) -> list[Operation]:
@@ -156,3 +168,11 @@ class Store:
     def unlock(self, owner: str | None = None) -> LockInfo | None:
         """Take the lock away, from `owner` alone if given; whose it was. That one writes nothing more."""
         return unlock(self._writable(), owner)
+
+
+def _pulled(file: Path) -> tuple[State, Held]:
+    try:
+        text = file.read_bytes()
+    except OSError as error:
+        raise StateError("unreadable", f"{file}: {error.strerror}") from None
+    return whole.parse(whole.read(text, str(file)))

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 from declarative.state import (
     KINDS,
@@ -95,6 +96,26 @@ def _intent(intent: Intent) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------------------------------ from data
+
+
+def read(text: bytes, where: str) -> object:
+    """The data in a file that `state pull` printed; `StateError` bad-state if it is no JSON."""
+
+    def no_number(text: str) -> NoReturn:
+        raise ValueError(f"`{text}` is no number")
+
+    problem = "is empty"
+    if text.strip():
+        try:
+            return json.loads(text, parse_constant=no_number)
+        except RecursionError:
+            pass
+        except ValueError as error:
+            problem = f"is not JSON: {error}"
+    hint = "`fleetform state pull` prints what can be read here"
+    if text.startswith(b"SQLite format 3"):
+        problem, hint = "is a database", "name it by its URL: `sqlite:///PATH`"
+    raise StateError("bad-state", f"{where} {problem}", hint)
 
 
 def parse(data: object) -> tuple[State, Held]:

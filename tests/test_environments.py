@@ -1,0 +1,153 @@
+"""One project, several environments: each has a state of its own, and none is taken for another's."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli import Project, fleet
+
+PROJECT = {
+    "type": "project",
+    "name": "${{ var.team }}-infra",
+    "state": "sqlite:///states/${{ var.env }}.db",
+    "include": ["${{ var.env }}/*.yaml"],
+    "variables": {"team": "blue", "env": {"type": "string"}},
+}
+
+
+@pytest.fixture
+def two(project: Project) -> Project:
+    """Staging and production, each with a fleet of its own name."""
+    project.declare(PROJECT)
+    for env in ("staging", "prod"):
+        project.declare(fleet(env, nodes=1), file=f"{env}/fleet.yaml")
+    return project
+
+
+def test_each_environment_has_its_own_state(two: Project) -> None:
+    """What is applied to one leaves the other one alone."""
+    two.apply("--var", "env=staging")
+    assert two.ids("--var", "env=prod") == ["create:node/prod-0"]
+    two.apply("--var", "env=prod")
+    assert sorted(path.name for path in (two.path / "states").glob("*.db")) == ["prod.db", "staging.db"]
+    for env in ("staging", "prod"):
+        assert two.run("state", "list", "--var", f"env={env}").out.split() == [f"node/{env}-0"]
+        assert two.ids("--var", f"env={env}") == []
+    assert two.ids("--offline", "--var", "env=prod") == []
+
+
+@pytest.mark.parametrize("command", ["status", "state rm node/x", "stop x", "apply"])
+def test_without_its_variable_no_state_is_guessed(two: Project, command: str) -> None:
+    """Not even the default one, where there is one."""
+    two.apply("--state", "sqlite:///.fleetform/state.db", "--var", "env=staging")
+    done = two.run(*command.split(), code=1)
+    assert (done.out, "error[missing-variable]" in done.err) == ("", True)
+
+
+def test_of_a_wrong_project_no_state_is_guessed(two: Project) -> None:
+    """Its state is not in the default place, though there is one."""
+    two.apply("--state", "sqlite:///.fleetform/state.db", "--var", "env=staging")
+    two.write("wrong.yaml", "type: task\nnaem: x\n")
+    done = two.run("state", "rm", "node/staging-0", "--auto-approve", "--var", "env=prod", code=1)
+    assert "error[unknown-field]" in done.err
+
+
+# ------------------------------------------------------------------------------------ files that are gone
+
+
+@pytest.mark.parametrize("gone", ["file", "folder", "suffix"])
+def test_an_include_without_a_file_deletes_nothing(two: Project, gone: str) -> None:
+    """A fleet whose files were renamed is no fleet that was deleted."""
+    two.apply("--var", "env=prod")
+    file = two.path / "prod" / "fleet.yaml"
+    if gone == "folder":
+        file.parent.rename(two.path / "production")
+    else:
+        file.rename(file.with_suffix(".yml" if gone == "file" else ".yaml.disabled"))
+    for command in (["plan"], ["plan", "--offline"], ["apply", "--auto-approve"]):
+        done = two.run(*command, "--var", "env=prod", code=1)
+        assert "error[nothing-included]: `prod/*.yaml` matches no file, and node/prod-0 would be" in done.err
+        assert "--> main.yaml:6:" in done.err
+        assert done.out == ""
+    assert two.plan("--var", "env=prod", code=1)["result"] == "error"
+
+    two.declare({key: value for key, value in PROJECT.items() if key != "include"})
+    assert two.ids("--var", "env=prod") == ["delete:node/prod-0"]
+
+
+def test_an_include_that_never_matched_is_a_warning(two: Project) -> None:
+    two.declare({**PROJECT, "include": ["prod/*.yaml", "tasks/*.yaml"]})
+    assert "warning[nothing-included]" in two.apply("--var", "env=prod").err
+    two.declare(fleet("prod", nodes=2), file="prod/fleet.yaml")
+    assert two.ids("--var", "env=prod") == ["create:node/prod-1"]
+    assert two.run("destroy", "--auto-approve", "--var", "env=prod").code == 0
+
+
+# -------------------------------------------------------------------------------------- a state elsewhere
+
+
+def test_a_state_that_moved_makes_nothing_twice(project: Project) -> None:
+    """The project names a new state while its old one holds things; they are moved, or it is meant."""
+    project.declare(fleet(nodes=1))
+    project.apply()
+    project.declare({"type": "project", "state": "sqlite:///new.db"}, fleet(nodes=1))
+    for command in (["plan"], ["plan", "--offline"], ["apply", "--auto-approve"], ["explain", "node/gpu-0"]):
+        assert "error[state-moved]" in project.run(*command, code=1).err
+    assert not (project.path / "new.db").exists()
+    assert project.ids("--state", "sqlite:///other.db") == ["create:node/gpu-0"]
+
+    pulled = project.run("state", "pull", "--state", "sqlite:///.fleetform/state.db").out
+    project.write("old.json", pulled)
+    project.run("state", "push", "old.json")
+    project.no_changes()
+
+
+# -------------------------------------------------------------------------------------------- offline
+
+
+SERVER = {"type": "project", "state": "postgresql://127.0.0.1:1/x"}
+"""Nobody answers there."""
+
+
+@pytest.mark.parametrize("command", ["plan --offline", "status --offline", "explain node/gpu-0 --offline"])
+def test_offline_a_server_is_not_taken_for_an_empty_state(project: Project, command: str) -> None:
+    """What is there would be shown as new; the error says how to plan all the same."""
+    project.declare(SERVER, fleet(nodes=1))
+    done = project.run(*command.split(), code=1)
+    assert ("error[offline-state]" in done.err, done.out) == (True, "")
+    assert "state pull > state.json" in done.err
+    assert "--assume-empty" in done.err
+
+
+def test_offline_a_pulled_state_is_read(project: Project) -> None:
+    project.declare(fleet(nodes=1))
+    project.apply()
+    project.write("state.json", project.run("state", "pull").out)
+    project.declare(SERVER, fleet(nodes=2))
+    given = ("--state", "state.json")
+    assert project.ids("--offline", *given) == ["create:node/gpu-1"]
+    assert project.ids("--offline", "--assume-empty") == ["create:node/gpu-0", "create:node/gpu-1"]
+    assert "gpu-0" in project.run("status", "--offline", *given).out
+    assert project.run("state", "list", *given).out == "node/gpu-0\n"
+    assert project.run("state", "check", *given).out == "The state is sound.\n"
+    assert project.run("state", "pull", *given).out == (project.path / "state.json").read_text()
+    assert "error[read-only]" in project.apply(*given, code=1).err
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", "[]", "SQLite format 3\0"])
+def test_what_is_no_pulled_state_is_refused(project: Project, text: str) -> None:
+    project.declare(SERVER, fleet(nodes=1))
+    project.write("state.json", text)
+    done = project.run("plan", "--offline", "--state", "state.json", code=1)
+    assert "error[bad-state]" in done.err
+
+
+def test_assuming_an_empty_state_is_for_offline_alone(project: Project) -> None:
+    project.declare(fleet(nodes=1))
+    assert "add `--offline`" in project.run("plan", "--assume-empty", code=1).err
+
+
+def test_offline_no_state_outside_of_the_project_is_read(project: Project) -> None:
+    """A stranger's YAML names another project's."""
+    project.declare({"type": "project", "state": "sqlite:///../other/state.db"}, fleet(nodes=1))
+    assert "error[outside-project]" in project.run("plan", "--offline", code=1).err
