@@ -29,6 +29,22 @@ def apply(project, *args: str, code: int = 0, env=None):
     return project.run("apply", "p.plan", *args, code=code, env=env)
 
 
+def test_two_dollars_are_text_to_the_end(project):
+    """Through the plan file, the state and `fmt`: the rank sees `${{`, and the next plan is empty."""
+    text = "$${{ github.sha }} $${{ env.HOME }}"
+    project.declare(fleet(), task("job", f"echo '{text}' \"$V\"", env={"V": text}))
+    project.run("fmt")
+    assert text in (project.path / "main.yaml").read_text()
+    save(project)
+    apply(project, "--wait")
+    shown = text.replace("$$", "$")
+    assert project.run("logs", "job").out.strip() == f"{shown} {shown}"
+    assert project.plan()["result"] == "none"
+    project.write("state.json", project.run("state", "pull").out)
+    project.run("state", "push", "state.json")
+    assert project.plan()["result"] == "none"
+
+
 def refused(project, code: str, *args: str):
     """The only finding of an apply that did nothing."""
     before = project.run("state", "pull", code=None).out

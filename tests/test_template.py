@@ -264,6 +264,47 @@ def test_env_is_kept_for_the_start_of_the_rank():
     assert env_names("no ${USER}") == ()
 
 
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("a $${{ var.n }} b", "a ${{ var.n }} b"),
+        ("$${{ '", "${{ '"),
+        ("${{ var.n }}$${{ var.n }}", "4${{ var.n }}"),
+        ("$$${{ x }}", "$${{ x }}"),
+        ("{$${{ x }}}", "{${{ x }}}"),
+    ],
+)
+def test_two_dollars_are_the_text(text, result):
+    """`$${{` is `${{` as text, in `env` from the start of the rank on: no variable is read there."""
+    assert value(text, Place.TEXT) == result
+    kept = value(text, Place.ENV)
+    assert env_names(kept) == ()
+    assert resolve_env(kept, {"x": "no"}) == result
+    assert (
+        resolve_env(value("$${{ env.A }} ${{ env.A }}", Place.ENV), {"A": "$${{ b"}) == "${{ env.A }} $${{ b"
+    )
+
+
+def test_two_dollars_are_no_part_of_a_mount():
+    assert fault("data-$${{ node_rank }}:/data", Place.VOLUME).code == "template-error"
+
+
+def test_no_value_makes_text_of_what_comes_after_it():
+    """A value that ends with `$` would make `$${{` of what is kept for the start of the rank."""
+    found = fault("${{ 'a$' }}${{ env.B }}", Place.ENV)
+    assert found.summary == "the value before `env.B` ends with `$`, and would change what it means"
+
+
+@pytest.mark.parametrize("text", ["0..${{ '' }}", "${{ ' ' }}..4", "H100:1..${{ '' }}:80GB", "0.. ${{ '' }}"])
+def test_an_end_of_a_range_is_not_empty(text):
+    """`0..` is a range without a limit; `0..${{ var.n }}` is one with a limit, which nobody gave."""
+    assert fault(text, Place.AMOUNT).code == "template-error"
+    assert value(text, Place.TEXT) == value(
+        text.replace("${{ '' }}", "").replace("${{ ' ' }}", " "), Place.TEXT
+    )
+    assert value("0..${{ var.n }}", Place.AMOUNT) == "0..4"
+
+
 def test_a_missing_variable_is_named_and_no_value_is():
     with pytest.raises(MissingEnvError, match="the environment variable `B` is not set") as info:
         resolve_env("${{ env.A }}${{ env.B }}", {"A": "secret"})

@@ -246,4 +246,6 @@ def _place(kind: str, path: Path) -> Place:
         return Place.ENV
     if kind == "task" and path[0] == "volumes" and (len(path) <= 2 or path[2] == "name"):
         return Place.VOLUME
+    if not {"nodes", "cpu", "memory", "disk", "gpu"}.isdisjoint(path):
+        return Place.AMOUNT
     return Place.TEXT

@@ -52,6 +52,8 @@ _TYPE_HINTS = {
 
 
 _TRUE_FALSE = {"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false"}
+_NUMBERS = {int: re.compile(r"-?\d{1,18}", re.ASCII), float: re.compile(r"-?\d{1,18}(\.\d{1,18})?", re.ASCII)}
+"""What a number may be in quotes, as a template or a shell leaves it."""
 _ONE_NUMBER = re.compile(r"\D*?(-?\d{1,18}(?:\.\d{1,18})?)\D*")
 
 
@@ -88,22 +90,28 @@ def describe(value: object) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, Mapping):
-        return "a mapping"
+        return "a mapping" if value else "an empty mapping"
     if isinstance(value, list | tuple):
-        return "a list"
+        return "a list" if value else "an empty list"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     text = str(value)
+    if not text.strip():
+        return "empty text"
     return f"`{text[:MAX_SHOWN]}{'…' if len(text) > MAX_SHOWN else ''}`"
 
 
 def _plain(hint: type, value: Json, path: Path, bounds: Is, out: list[Problem]) -> Any:
+    if hint in _NUMBERS and isinstance(value, str) and _NUMBERS[hint].fullmatch(value.strip()):
+        value = hint(value)
     ok = isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value, ok = float(value), True
     if not ok:
         out.append(_wrong_type(path, _WORDS[hint], value, bounds))
         return None
+    if isinstance(value, str) and not bounds.blank and not value.strip():
+        out.append(Problem(path, "bad-value", f"{_field(path)}is empty", "write a value, or remove it"))
     if isinstance(value, str) and len(value) > bounds.longest:
         summary = f"{_field(path)}has more than {bounds.longest} characters"
         out.append(Problem(path, "too-large", summary, "write less; check the quotes and the indentation"))
@@ -206,7 +214,7 @@ def _items(hint: Any, value: Json, path: Path, bounds: Is, out: list[Problem]) -
         summary = f"{_field(path)}has more than {bounds.most_items} items"
         out.append(Problem(path, "too-large", summary, "write fewer"))
         return None
-    each = Is(longest=bounds.longest)
+    each = Is(longest=bounds.longest, blank=bounds.blank)
     return Items(_value(hint, item, (*path, i), each, out) for i, item in enumerate(value))
 
 
@@ -231,7 +239,8 @@ def _unknown(cls: type, key: str, path: Path) -> Problem:
     if key in foreign:
         summary = f"`{key}` is a field of dstack that fleetform does not have"
         return Problem((*path, key), "dstack-field", summary, foreign[key], at_key=True)
-    noun, (hint, _) = cls.__name__.lower(), _unknown_hint(cls, key)
+    noun = getattr(cls, "NOUN", None) or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
+    hint, _ = _unknown_hint(cls, key)
     return Problem((*path, key), "unknown-field", f"`{key}` is not a field of {noun}", hint, at_key=True)
 
 
@@ -268,7 +277,7 @@ def decode(cls: type[T], value: Json, path: Path, out: list[Problem]) -> T | Non
         field = fields.get(key)
         if field is None:
             out.append(_unknown(cls, str(key), path))
-        elif not (item is None and field.optional):
+        elif not _left_out(item, field):
             given[key] = _value(field.hint, item, (*path, key), field.bounds, out)
     missing = [f for f in fields.values() if f.required and f.name not in value]
     unknown = [str(key) for key in value if key not in fields][:MAX_PROBLEMS] if missing else []
@@ -287,6 +296,13 @@ def decode(cls: type[T], value: Json, path: Path, out: list[Problem]) -> T | Non
     except BadValueError as bad:
         out += _problems(bad, path)
     return found if len(out) == before else None
+
+
+def _left_out(item: Json, field: Field) -> bool:
+    """Whether a field that is there means its default: nothing stands behind it."""
+    if field.required:
+        return False
+    return item is None or (item is True and field.bounds.true_is_default)
 
 
 def _clause(sentence: str) -> str:

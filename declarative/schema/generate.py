@@ -31,6 +31,10 @@ def type_schema(hint: Any, bounds: Is | None = None) -> dict[str, Any]:
     bounds = bounds or Is()
     if hint is typing.Any:
         return {}
+    if hint in (int, float):
+        fraction = r"(\.\d+)?" if hint is float else ""
+        quoted = {"type": "string", "pattern": rf"^\s*-?\d+{fraction}\s*$"}
+        return {"anyOf": [_bounded({"type": _PLAIN[hint]}, bounds), quoted]}
     if hint in _PLAIN:
         return _bounded({"type": _PLAIN[hint]}, bounds)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
@@ -47,9 +51,10 @@ def type_schema(hint: Any, bounds: Is | None = None) -> dict[str, Any]:
 
 def _property(field: Field) -> dict[str, Any]:
     schema = dict(type_schema(field.hint, field.bounds))
-    if field.optional:
+    if not field.required:
         # `field:` with nothing behind it means "left out", as it does in dstack's files.
-        schema = {"anyOf": [schema, {"type": "null"}]}
+        default = [{"const": True}] if field.bounds.true_is_default else []
+        schema = {"anyOf": [schema, *default, {"type": "null"}]}
     return {"description": field.doc, **schema} if field.doc else schema
 
 

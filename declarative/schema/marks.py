@@ -31,6 +31,10 @@ class Is:
     most_items: int | None = None
     longest: int = 4096
     """Characters of a text, or of each in a list: what is declared once may be in a plan for each node."""
+    blank: bool = False
+    """Whether a text may be empty, or blanks alone."""
+    true_is_default: bool = False
+    """`true` means the default, as it does in dstack's durations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,6 @@ class Field:
 
     name: str
     hint: Any
-    optional: bool
     required: bool
     doc: str
     bounds: Is
@@ -114,13 +117,13 @@ class Field:
     default: Any
 
 
-def _unwrap(hint: Any) -> tuple[Any, bool]:
-    """`T | None` as (T, True)."""
+def _unwrap(hint: Any) -> Any:
+    """`T` of `T | None`."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         rest = [a for a in typing.get_args(hint) if a is not type(None)]
         if len(rest) == 1:
-            return rest[0], True
-    return hint, False
+            return rest[0]
+    return hint
 
 
 @functools.cache
@@ -134,7 +137,7 @@ def fields_of(cls: type) -> tuple[Field, ...]:
         if typing.get_origin(hint) is Annotated:
             hint, *rest = typing.get_args(hint)
             marks = tuple(rest)
-        hint, optional = _unwrap(hint)
+        hint = _unwrap(hint)
         if field.default is not dataclasses.MISSING:
             default, required = field.default, False
         elif field.default_factory is not dataclasses.MISSING:
@@ -145,7 +148,6 @@ def fields_of(cls: type) -> tuple[Field, ...]:
             Field(
                 name=field.name,
                 hint=hint,
-                optional=optional,
                 required=required,
                 doc=next((m.text for m in marks if isinstance(m, Doc)), ""),
                 bounds=next((m for m in marks if isinstance(m, Is)), Is()),

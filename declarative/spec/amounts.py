@@ -29,6 +29,9 @@ def _parts(value: Json, what: str, hint: str) -> tuple[str, str]:
     """
     if isinstance(value, Mapping) and value and set(value) <= {"min", "max"}:
         ends = [value.get("min"), value.get("max")]
+        for key, end in value.items():
+            if isinstance(end, str) and not end.strip():
+                raise BadValueError("bad-range", f"`{key}` is empty", hint, (key,))
         if all(e is None or (isinstance(e, str | int | float) and not isinstance(e, bool)) for e in ends):
             low, high = ("" if end is None else str(end).strip() for end in ends)
             return _parts(f"{low}..{high}", what, hint)
@@ -36,6 +39,8 @@ def _parts(value: Json, what: str, hint: str) -> tuple[str, str]:
         raise BadValueError("wrong-type", f"expected {what}, found {describe(value)}", hint)
     text = str(value).strip()
     low, dots, high = text.partition("..")
+    if not text:
+        raise BadValueError("bad-range", f"expected {what}, found {describe(value)}", hint)
     if not dots:
         return text, text
     if not low.strip() and not high.strip():
@@ -191,7 +196,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """Seconds: `90`, `30m`, `2h`, `1d`, `1w`; `off` is None."""
+    """Seconds: `90`, `30m`, `2h` or `2 h`, `1d`, `1w`; `off` is None."""
 
     seconds: int | None
     HINT: ClassVar[str] = "write seconds or a number with s, m, h, d or w: `90`, `30m`, `2h`; or `off`"
@@ -199,11 +204,13 @@ class Duration:
     @classmethod
     def parse(cls, value: Json) -> Self:
         """`bad-duration`."""
-        if value == "off" or value is False or value == -1:
+        if value == "off" or value is False:
             return cls(None)
         if isinstance(value, bool) or not isinstance(value, str | int):
             raise BadValueError("wrong-type", f"expected a duration, found {describe(value)}", cls.HINT)
         match = _DURATION.fullmatch(str(value).strip())
+        if re.match(r"\s*-\s*\d", str(value)):
+            raise BadValueError("bad-duration", f"`{value}` is below zero", cls.HINT)
         if match is None or len(match.group(1)) > 9:
             raise BadValueError("bad-duration", f"{describe(value)} is not a duration", cls._meant(value))
         return cls(int(match.group(1)) * _SECONDS[match.group(2) or "s"])
@@ -222,7 +229,7 @@ class Duration:
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
         """A number of seconds or a string."""
-        return {"anyOf": [{"type": "integer", "minimum": -1}, {"type": "string"}, {"const": False}]}
+        return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}, {"const": False}]}
 
     def plain(self) -> Json:
         """The largest unit that keeps it whole."""
@@ -232,3 +239,19 @@ class Duration:
             if self.seconds and self.seconds % _SECONDS[unit] == 0:
                 return f"{self.seconds // _SECONDS[unit]}{unit}"
         return f"{self.seconds}s"
+
+
+class IdleDuration(Duration):
+    """How long something unused is kept; `-1` is `off`, as dstack has it."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-duration`."""
+        return super().parse("off" if value in (-1, "-1") and not isinstance(value, bool) else value)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A number of seconds from -1 on, or a string."""
+        return {"anyOf": [{"type": "integer", "minimum": -1}, {"type": "string"}, {"const": False}]}

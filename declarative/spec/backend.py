@@ -17,6 +17,8 @@ from declarative.spec.values import MAX_COUNT, Gpu, Size
 class CatalogOffer:
     """One thing that the backend can launch, declared by hand."""
 
+    NOUN: ClassVar[str] = "an offer in a `catalog`"
+
     instance_type: Annotated[str, Is(longest=255), Doc("The backend's name for this shape.")]
     cpu: Annotated[int, Is(minimum=1, maximum=MAX_COUNT), Doc("CPUs of one instance.")]
     memory: Annotated[Size, Doc("Memory of one instance: `64GB`.")]

@@ -60,6 +60,8 @@ class Endpoint(str):
 class ImageFilter:
     """The newest image whose name fits: `{name: "ubuntu-noble-*", owner: "099720109477"}`."""
 
+    NOUN: ClassVar[str] = "an image's `filter`"
+
     name: Annotated[str, Doc("The image's name; `*` stands for any text, `?` for one character.")]
     owner: Annotated[
         str | None, Doc("Whose image it is; the account's own if left out: anybody may choose any name.")

@@ -49,7 +49,7 @@ class Files(tuple[File, ...]):
         else:
             raise BadValueError("wrong-type", f"expected a path, found {describe(item)}", cls.HINT)
         for text in pair:
-            if not isinstance(text, str) or not text or "\0" in text:
+            if not isinstance(text, str) or not text.strip() or "\0" in text:
                 raise BadValueError("bad-path", f"{describe(text)} is not a path", cls.HINT)
             if text.startswith(("/", "~")) or ".." in text.split("/"):
                 raise BadValueError("bad-path", f"`{text}` leads out of the project", cls.HINT)

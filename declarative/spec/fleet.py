@@ -13,7 +13,7 @@ from declarative.schema.decode import describe
 from declarative.spec.hosts import SshConfig
 from declarative.spec.split import Blocks
 from declarative.spec.text import WORDS, Env, Name, Tags
-from declarative.spec.values import MAX_COUNT, Count, Duration, Resources
+from declarative.spec.values import MAX_COUNT, Count, IdleDuration, Resources
 
 
 class Placement(StrEnum):
@@ -59,6 +59,8 @@ class Nodes:
             if item is not None and (isinstance(item, bool) or not isinstance(item, int)):
                 found = f"expected a whole number, found {describe(item)}"
                 raise BadValueError("wrong-type", found, cls.HINT, (key,))
+        if all(item is None for item in value.values()):
+            raise BadValueError("bad-range", "`nodes` has neither a lower nor an upper bound", cls.HINT)
         low: Any = value.get("min") or 0
         target: Any = value.get("target")
         high: Any = value.get("max")
@@ -117,10 +119,11 @@ class Fleet:
         None
     )
     idle_duration: Annotated[
-        Duration,
+        IdleDuration,
         InPlace(),
+        Is(true_is_default=True),
         Doc("How long an idle node above the target is kept; `off` keeps it; default 3d."),
-    ] = Duration(259200)
+    ] = IdleDuration(259200)
     tags: Annotated[Tags, InPlace(), Doc("Tags on every node.")] = field(default_factory=Tags)
     env: Annotated[Env, Doc("Environment of every rank on these nodes.")] = Env()
     prevent_destroy: Annotated[bool, InPlace(), Doc("A plan that would delete a node is an error.")] = False

@@ -124,6 +124,8 @@ class ProxyJump:
 class HostFields:
     """One host in its long form; what is left out is the fleet's."""
 
+    NOUN: ClassVar[str] = "a host"
+
     hostname: Annotated[str, Doc("Its name or address.")]
     port: Annotated[int | None, Is(minimum=1, maximum=65535), Doc("Its SSH port.")] = None
     user: Annotated[str | None, Doc("Who logs in.")] = None
@@ -137,9 +139,6 @@ class HostFields:
     resources: Annotated[Resources | None, Doc("What it has, where that is not to be read from it.")] = None
 
     def __post_init__(self) -> None:
-        if not self.hostname.strip():
-            hint = "write the host's name or address"
-            raise BadValueError("bad-value", "`hostname` is empty", hint, ("hostname",))
         _login(self.hostname, self.user)
         _address(self.internal_ip, "internal_ip")
 

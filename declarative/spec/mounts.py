@@ -26,6 +26,8 @@ _INLINE = ("size", "backend", "region", "availability_zone", "prevent_destroy")
 class Inline:
     """A volume that the mount itself declares, one for each rank."""
 
+    NOUN: ClassVar[str] = "a mount"
+
     size: Size
     backend: str | None = None
     region: str | None = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 
-from declarative.schema import BadValueError, Doc, Json, decode_part, encode, object_schema, raise_all
+from declarative.schema import BadValueError, Doc, Is, Json, decode_part, encode, object_schema, raise_all
 from declarative.schema.decode import describe
 from declarative.spec.text import Name
 
@@ -29,7 +29,7 @@ class Variable:
     type: Annotated[
         VariableType | None, Doc("`string`, `number` or `bool`; default: that of the default.")
     ] = None
-    description: Annotated[str | None, Doc("What it is for.")] = None
+    description: Annotated[str | None, Is(blank=True), Doc("What it is for.")] = None
     allowed: Annotated[tuple[Any, ...] | None, Doc("The values that it may take.")] = None
 
     def kind(self) -> VariableType:

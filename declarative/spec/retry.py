@@ -48,6 +48,8 @@ class Retry:
         events: tuple[RetryEvent, ...] = tuple(RetryEvent)
         duration = Duration(3600)
         for key, item in value.items():
+            if item is None and key in ("on_events", "duration"):
+                continue
             if key == "on_events":
                 events = cls._events(item)
             elif key == "duration":
@@ -88,7 +90,10 @@ class Retry:
     def json_schema(cls) -> dict[str, Any]:
         """A boolean or a mapping."""
         events = {"type": "array", "minItems": 1, "items": {"enum": [e.value for e in RetryEvent]}}
-        keys = {"on_events": events, "duration": Duration.json_schema()}
+        keys = {
+            "on_events": {"anyOf": [events, {"type": "null"}]},
+            "duration": {"anyOf": [Duration.json_schema(), {"type": "null"}]},
+        }
         mapping = {"type": "object", "properties": keys, "additionalProperties": False}
         return {"anyOf": [{"type": "boolean"}, mapping]}
 

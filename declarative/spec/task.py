@@ -79,10 +79,16 @@ class Task:
     )
     max_price: Annotated[float | None, Is(above=0), Doc("USD an hour that a node may cost.")] = None
     max_duration: Annotated[
-        Duration | None, InPlace(), Doc("A rank that runs longer is stopped and has failed.")
+        Duration | None,
+        InPlace(),
+        Is(true_is_default=True),
+        Doc("A rank that runs longer is stopped and has failed."),
     ] = None
     stop_duration: Annotated[
-        Duration, InPlace(), Doc("Between asking a rank to stop and killing it; default 5m.")
+        Duration,
+        InPlace(),
+        Is(true_is_default=True),
+        Doc("Between asking a rank to stop and killing it; default 5m."),
     ] = Duration(300)
     startup_order: Annotated[StartupOrder, Doc("`any` (default), `master-first`, `workers-first`.")] = (
         StartupOrder.ANY
@@ -96,7 +102,7 @@ class Task:
     tags: Annotated[Tags, InPlace(), Doc("Tags of the task.")] = field(default_factory=Tags)
     commands: Annotated[
         tuple[str, ...],
-        Is(at_least_items=1, longest=1 << 22),
+        Is(at_least_items=1, longest=1 << 22, blank=True),
         Doc("Run one after the other, until one fails."),
     ]
     isolation: Annotated[
@@ -153,6 +159,9 @@ class Task:
         **dict.fromkeys(("timeout", "active_deadline_seconds"), "max_duration"),
         **dict.fromkeys(("fleet", "pool"), "fleets"),
         **dict.fromkeys(("cpu", "memory", "gpu", "gpus", "disk"), "write it in `resources: {…}`"),
+        **dict.fromkeys(
+            ("secrets", "secret"), "write the variable's name: `env: [NAME]` takes the caller's value"
+        ),
         "depends_on": "remove it; tasks wait for nothing but their nodes and volumes",
         **dict.fromkeys(("restart", "restart_policy", "max_retries", "retries", "backoff_limit"), "retry"),
     }

@@ -9,7 +9,16 @@ from typing import Annotated, Any, ClassVar, Self
 
 from declarative.schema import BadValueError, Doc, Json, raise_all
 from declarative.schema.decode import MAX_SHOWN, describe
-from declarative.spec.amounts import MAX_COUNT, Count, Duration, Memory, Size, parse_mib, show_mib
+from declarative.spec.amounts import (
+    MAX_COUNT,
+    Count,
+    Duration,
+    IdleDuration,
+    Memory,
+    Size,
+    parse_mib,
+    show_mib,
+)
 
 __all__ = [
     "MAX_COUNT",
@@ -19,6 +28,7 @@ __all__ = [
     "Disk",
     "Duration",
     "Gpu",
+    "IdleDuration",
     "Memory",
     "Resources",
     "Size",
@@ -26,6 +36,8 @@ __all__ = [
     "show_mib",
 ]
 
+_PARTS = {"count": "counts", "memory": "amounts of memory", "model": "lists of models", "vendor": "vendors"}
+"""What the parts of GPUs are called, where there are two of one."""
 _TIMES = re.compile(
     r"([A-Za-z][\w-]*\d[\w-]*?)\s*[x*;=]\s*(\d{1,3})|(\d{1,3})\s*[x*]?\s*([A-Za-z][A-Za-z]*\d[\w-]*)"
 )
@@ -76,7 +88,7 @@ class Gpu:
                     if counts
                     else cls.HINT
                 )
-                raise BadValueError("bad-gpu", f"`{value}` names two {key}s", hint)
+                raise BadValueError("bad-gpu", f"`{value}` names two {_PARTS[key]}", hint)
             found[key] = item
         return cls._make(found)
 
@@ -92,7 +104,7 @@ class Gpu:
     @classmethod
     def _part(cls, part: str, value: Json) -> tuple[str, Any]:
         if not part:
-            raise BadValueError("bad-gpu", f"`{value}` has an empty part", cls.HINT)
+            raise BadValueError("bad-gpu", f"{describe(value)} has an empty part", cls.HINT)
         if part.lower() in VENDORS:
             return "vendor", part.lower()
         if match := _TIMES.fullmatch(part):
@@ -101,13 +113,17 @@ class Gpu:
                 "bad-gpu", f"{describe(value)} is no way to write GPUs", f"write `{name}:{number}`"
             )
         if part[0].isalpha():
-            return "model", [cls._model(name.strip(), value) for name in part.split(",") if name.strip()]
+            return "model", [cls._model(name.strip(), value) for name in part.split(",")]
         if re.search(r"[A-Za-z]", part):
             return "memory", Memory.parse(part)
         return "count", Count.parse(part)
 
     @classmethod
     def _model(cls, name: str, value: Json) -> str:
+        if not name and isinstance(value, str) and "," in value:
+            meant = re.sub(r",+(?=:|$)|(?<=,),+", "", re.sub(r"\s*,\s*", ",", value))
+            summary = f"a `,` in {describe(value)} has no model beside it"
+            raise BadValueError("bad-gpu", summary, f"write `{meant}`")
         if not _MODEL.fullmatch(name):
             raise BadValueError("bad-gpu", f"{describe(name)} in {describe(value)} is not a model", cls.HINT)
         return name
@@ -116,7 +132,11 @@ class Gpu:
     def _parse_mapping(cls, value: Mapping[str, Json]) -> Self:
         found: dict[str, Any] = {}
         faults: list[BadValueError] = []
+        if not value or all(item is None for item in value.values()):
+            raise BadValueError("bad-gpu", "the mapping of GPUs has nothing in it", cls.HINT)
         for key, item in value.items():
+            if item is None and key in ("vendor", "name", "memory", "count"):
+                continue
             try:
                 found |= cls._field(key, item)
             except BadValueError as bad:
@@ -138,7 +158,11 @@ class Gpu:
                 raise BadValueError("bad-gpu", f"more than {MAX_MODELS} models", cls.HINT)
             if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
                 raise BadValueError("bad-gpu", "`name` is a model or a list of models", cls.HINT)
-            return {"model": names}
+            if not names:
+                raise BadValueError("bad-gpu", "`name` names no model", cls.HINT)
+            if not all(name.strip() for name in names):
+                raise BadValueError("bad-gpu", "`name` has an empty model", cls.HINT)
+            return {"model": [cls._model(name.strip(), name) for name in names]}
         if key in ("memory", "count"):
             return {key: Memory.parse(item) if key == "memory" else Count.parse(item)}
         if key in cls.FOREIGN:

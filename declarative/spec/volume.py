@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from declarative.schema import BadValueError, Doc, InPlace, Is
 from declarative.spec.text import Name, Tags
-from declarative.spec.values import MAX_COUNT, Duration, Size
+from declarative.spec.values import MAX_COUNT, IdleDuration, Size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Volume:
         ),
     ] = None
     auto_cleanup_duration: Annotated[
-        Duration | None,
+        IdleDuration | None,
         InPlace(),
         Doc(
             "It is made for the first task that mounts it, and deleted by the first `apply` after it was "

@@ -31,12 +31,16 @@ MAX_OUTPUT = 32 << 20
 RANK_NAMES = ("node_rank", "dstack.node_rank", "dstack.job_num")
 _FILTERS = ("float", "int", "lower", "replace", "string", "trim", "upper")
 """Not `round`: it computes 10 to the power of its argument."""
+_ESCAPED = "$${{"
+"""How `${{` is written where it is to stay as it is."""
 _SHELL_RANK = "${DSTACK_NODE_RANK}"
 UNUSABLE = re.compile("[\0\ud800-\udfff]")
 """No program can be given such text, and no database keeps it."""
+_OPENING = re.compile(r"(?<!\$)\$\{\{")
 _BODY = re.compile(r"""(?>[^'"}]|\}(?!\})|'(?>[^'\\]|\\.)*+'|"(?>[^"\\]|\\.)*+")*+""", re.DOTALL)
 _NAME = re.compile(r"(?:(var|env|dstack)\s*\.\s*)?([A-Za-z_]\w*)", re.ASCII)
-_ENV = re.compile(r"\$\{\{\s*env\.([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
+_ENV = re.compile(r"(?<!\$)\$\{\{\s*env\.([A-Za-z_][A-Za-z0-9_]*)\s*\}\}|\$(\$\{\{)", re.ASCII)
+"""A variable of the caller's, or the text `${{`, which is written `$${{`."""
 _ENV_HINT = "write `env: [{0}]` in the task and `${0}` in its commands"
 _RANK_HINT = "in commands and scripts the rank is `$FLEETFORM_NODE_RANK`"
 
@@ -47,6 +51,8 @@ class Place(Enum):
     TEXT = auto()
     ENV = auto()
     """A value of `env`: `${{ env.X }}` is kept for the start of the rank."""
+    AMOUNT = auto()
+    """A number, a size, or a range of them: an expression that gives nothing is no end of it."""
     VOLUME = auto()
     """A volume's name in a task, `name` or `name:/path`: what depends on the rank is kept."""
 
@@ -128,16 +134,45 @@ def interpolate(text: str, scope: Scope, place: Place, out: list[TemplateError])
     in_name = True
     for part in parts:
         if isinstance(part, str):
-            values.append(part)
+            if place is Place.VOLUME and _ESCAPED in part:
+                hint = "write names and paths without it"
+                out.append(TemplateError("template-error", f"`{_ESCAPED}` cannot stand in a mount", hint))
+            values.append(part if place is Place.ENV else part.replace(_ESCAPED, "${{"))
             in_name = in_name and ":" not in part
             continue
         try:
-            values.append(_part(part, scope, place, in_name=in_name))
+            value = _part(part, scope, place, in_name=in_name)
+            if part.env and values and _text(values[-1]).endswith("$"):
+                summary = f"the value before `{part.text}` ends with `$`, and would change what it means"
+                out.append(TemplateError("template-error", summary, "put other text between the two"))
+            values.append(value)
         except TemplateError as bad:
             out.append(bad)
+    if place is Place.AMOUNT:
+        _check_ends(parts, values, out)
     if len(parts) == 1 and len(values) == 1:
         return values[0]
     return "".join(_text(value) for value in values)
+
+
+def _check_ends(parts: list[str | _Expression], values: list[Json], out: list[TemplateError]) -> None:
+    """An expression that gives nothing would make an open range of a closed one."""
+    if len(values) < len(parts):
+        return
+    for i, part in enumerate(parts):
+        beside = [
+            v.strip() for v in (*values[max(0, i - 1) : i], *values[i + 1 : i + 2]) if isinstance(v, str)
+        ]
+        empty = isinstance(values[i], str) and not str(values[i]).strip()
+        if (
+            not isinstance(part, str)
+            and empty
+            and any(v.startswith("..") or v.endswith("..") for v in beside)
+        ):
+            hint = "give it a value; a range with an open end is written without an expression, as `4..`"
+            out.append(
+                TemplateError("template-error", f"`{part.text}` is empty, and is an end of a range", hint)
+            )
 
 
 def for_ranks(text: str, scope: Scope) -> Callable[[int], str] | None:
@@ -154,13 +189,15 @@ def for_ranks(text: str, scope: Scope) -> Callable[[int], str] | None:
 
 def env_names(text: str) -> tuple[str, ...]:
     """The variables of the environment that `text` needs at the start of a rank, each once."""
-    return tuple(dict.fromkeys(_ENV.findall(text)))
+    return tuple(dict.fromkeys(match[1] for match in _ENV.finditer(text) if match[1]))
 
 
 def resolve_env(text: str, environ: Mapping[str, str]) -> str:
-    """`text` with each `${{ env.X }}` replaced; `MissingEnvError` names the first that is not set."""
+    """`text` with each `${{ env.X }}` replaced, and `$${{` as `${{`; `MissingEnvError` if one is not set."""
 
     def value(match: re.Match[str]) -> str:
+        if match[2]:
+            return match[2]
         if match[1] not in environ:
             raise MissingEnvError(match[1])
         return environ[match[1]]
@@ -235,7 +272,8 @@ def _text(value: Json) -> str:
 def _split(text: str, scope: Scope, *, shell: bool) -> list[str | _Expression]:
     """Text and expressions in turn. Without any, the text alone."""
     parts: list[str | _Expression] = []
-    at, start, braced = 0, text.find("${{"), "{" in text[: text.find("${{")]
+    at, start = 0, _opening(text, 0)
+    braced = "{" in text[:start]
     while True:
         if shell and (short := text.find(_SHELL_RANK, at, start if start >= 0 else None)) >= 0:
             parts += [text[at:short], scope.expression("node_rank")]
@@ -253,8 +291,14 @@ def _split(text: str, scope: Scope, *, shell: bool) -> list[str | _Expression]:
         if text[at : at + 2].rstrip() == "}" and not braced:
             # `{a: ${{ var.x }}}` is what it says; without a `{` before it the brace is a slip.
             raise TemplateError("template-error", *words.one_too_many(text[start:at]))
-        start = text.find("${{", at)
+        start = _opening(text, at)
         braced = braced or "{" in text[at:start]
+
+
+def _opening(text: str, at: int) -> int:
+    """Where the next expression begins; -1 if there is none. `$${{` is text."""
+    found = _OPENING.search(text, at)
+    return found.start() if found else -1
 
 
 @functools.lru_cache(maxsize=4096)

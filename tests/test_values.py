@@ -1,0 +1,126 @@
+"""Values as people write them: empty text and nothing, numbers in quotes, durations, and `$${{`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from declarative.schema import decode, fields_of
+from declarative.schema.decode import Problem
+from declarative.schema.validate import validate
+from declarative.spec import DOCUMENTS
+from declarative.spec.backend import CatalogOffer
+from declarative.spec.clouds import Network
+from declarative.spec.hosts import HostFields, ProxyJump, SshConfig
+from declarative.spec.values import Resources
+
+LEAST: dict[type, dict[str, Any]] = {
+    DOCUMENTS["project"]: {},
+    DOCUMENTS["backend"]: {"name": "lab"},
+    DOCUMENTS["fleet"]: {"name": "gpu", "nodes": 1},
+    DOCUMENTS["volume"]: {"name": "data", "size": "1GB"},
+    DOCUMENTS["task"]: {"name": "train", "commands": ["date"]},
+    Resources: {},
+    CatalogOffer: {"instance_type": "h100", "cpu": 1, "memory": "1GB"},
+    Network: {},
+    HostFields: {"hostname": "lab1"},
+    ProxyJump: {"hostname": "lab1"},
+    SshConfig: {"hosts": ["lab1"]},
+}
+"""The least that each mapping has to say."""
+FIELDS = [(cls, field) for cls in LEAST for field in fields_of(cls)]
+NAMES = [f"{cls.__name__}.{field.name}" for cls, field in FIELDS]
+COMMANDS = "Task.commands"
+
+
+def read(cls: type, **more: Any) -> tuple[Any, list[Problem]]:
+    problems: list[Problem] = []
+    return decode(cls, {**LEAST[cls], **more}, (), problems), problems
+
+
+@pytest.mark.parametrize("empty", ["", "  ", [""], [" "]], ids=repr)
+@pytest.mark.parametrize(("cls", "field"), FIELDS, ids=NAMES)
+def test_empty_text_is_no_value(cls, field, empty):
+    """Of no field, nor of an item of a list; a command may be an empty line."""
+    found, problems = read(cls, **{field.name: empty})
+    if f"{cls.__name__}.{field.name}" == COMMANDS and isinstance(empty, list):
+        assert problems == []
+        return
+    assert found is None
+    assert {p.path[0] for p in problems} == {field.name}
+    assert not any("``" in p.summary or "` `" in p.summary for p in problems)
+
+
+@pytest.mark.parametrize(("cls", "field"), FIELDS, ids=NAMES)
+def test_a_field_with_nothing_behind_it_is_left_out(cls, field):
+    """Of all fields that may be left out, and only of these; the published schema says the same."""
+    if field.required or (cls.__name__, field.name) in {("Fleet", "nodes"), ("Volume", "size")}:
+        assert read(cls, **{field.name: None})[1]
+        return
+    assert read(cls, **{field.name: None}) == read(cls)
+    for kind, document in DOCUMENTS.items():
+        if document is cls:
+            assert validate(cls, kind, {"type": kind, **LEAST[cls], field.name: None}) == []
+
+
+@pytest.mark.parametrize("field", ["cpu", "memory", "disk", "gpu"])
+@pytest.mark.parametrize("value", ["..", " .. ", {"min": None, "max": None}, {"min": "", "max": 4}, {}])
+def test_a_range_has_an_end(field, value):
+    assert read(Resources, **{field: value})[0] is None
+
+
+@pytest.mark.parametrize("value", ["..", {}, {"min": None}, {"target": None, "max": None}, {"max": ""}])
+def test_nodes_have_an_end(value):
+    """None of these is `0..` without a limit, at the price of as many nodes as there are tasks."""
+    assert read(DOCUMENTS["fleet"], nodes=value)[0] is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value", "same"),
+    [
+        ("task", "nodes", "2", 2),
+        ("task", "nodes", " 2 ", 2),
+        ("task", "priority", "7", 7),
+        ("task", "max_price", "2.5", 2.5),
+        ("fleet", "nodes", "2", 2),
+        ("fleet", "blocks", "4", 4),
+        ("volume", "count", "3", 3),
+        ("fleet", "idle_duration", True, "3d"),
+        ("fleet", "idle_duration", -1, "off"),
+        ("fleet", "idle_duration", "-1", "off"),
+        ("fleet", "idle_duration", "2 h", "2h"),
+        ("task", "max_duration", True, None),
+        ("task", "stop_duration", True, "5m"),
+        ("volume", "auto_cleanup_duration", -1, "off"),
+        ("task", "retry", {"on_events": None, "duration": None}, True),
+    ],
+)
+def test_it_means_the_same(kind, field, value, same):
+    """As dstack reads it: a number may stand in quotes, and `true` is the default of a duration."""
+    cls = DOCUMENTS[kind]
+    found, problems = read(cls, **{field: value})
+    assert problems == []
+    assert found == read(cls, **{field: same})[0]
+    assert validate(cls, kind, {"type": kind, **LEAST[cls], field: value}) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value", "code"),
+    [
+        ("task", "max_duration", -1, "bad-duration"),
+        ("task", "max_duration", "-1", "bad-duration"),
+        ("task", "stop_duration", -1, "bad-duration"),
+        ("task", "retry", {"duration": -1}, "bad-duration"),
+        ("task", "retry", {"duration": True}, "wrong-type"),
+        ("volume", "auto_cleanup_duration", True, "wrong-type"),
+        ("task", "max_duration", "1h30m", "bad-duration"),
+        ("task", "max_duration", "1h 30m", "bad-duration"),
+        ("task", "nodes", "0", "out-of-range"),
+        ("task", "nodes", "2.0", "wrong-type"),
+        ("task", "nodes", "two", "wrong-type"),
+        ("task", "exclusive", "true", "wrong-type"),
+    ],
+)
+def test_it_is_refused(kind, field, value, code):
+    assert [p.code for p in read(DOCUMENTS[kind], **{field: value})[1]] == [code]
