@@ -156,6 +156,10 @@ class Desired:
     """For `destroy`, which wants nothing: what the `prevent_destroy` of fleets and volumes says now, by
     their addresses.
     """
+    skipped: Mapping[str, Span] = field(default_factory=dict)
+    """Addresses of tasks and others in documents that were left alone: what is recorded under them is not to
+    go for that.
+    """
 
     def protects(self, address: str, inputs: Mapping[str, Any]) -> bool:
         """Whether `destroy` leaves a node or a volume: as declared, and if that says nothing as recorded."""

@@ -50,7 +50,7 @@ def test_destroy_in_another_directory(project):
         ("apply -y", "no option `-y`", "write `--auto-approve`"),
         ("init -y", "no option `-y`"),
         ("apply --yes", "no option `--yes`", "write `--auto-approve`"),
-        ("apply -f job.yaml", "all YAML files of the project's directory belong together"),
+        ("apply -f nowhere.yaml", "nowhere.yaml"),
         ("plan -target=task/job", "no option `-target`", "leave it out"),
         ("plan -C .", "write it before the command: `fleetform -C DIR …`"),
         ("-C . plan --jsn", "no option `--jsn`", "did you mean `--json`?"),

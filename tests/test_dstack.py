@@ -12,9 +12,11 @@ from declarative.diagnostic import Diagnostic, InvalidError
 from declarative.loader import load
 from declarative.schema import decode, fields_of
 from declarative.schema.decode import Problem
+from declarative.schema.marks import ignored_of
 from declarative.spec import Fleet, Gpu, Resources, Task, Volume
 from declarative.spec.hosts import HostFields, ProxyJump, SshConfig
 from declarative.spec.mounts import Mount
+from tests.model import World
 
 FILES = Path(__file__).parent / "dstack"
 
@@ -47,11 +49,11 @@ SAID: dict[str, list[tuple[int, str, str]]] = {
         (11, "dstack-field", "`shell`"),
         (12, "dstack-field", "`home_dir`"),
         (13, "dstack-field", "`registry_auth`"),
-        (17, "dstack-field", "`ports`"),
+        (17, "ignored-field", "`ports`"),
         (18, "dstack-field", "`repos`"),
         (27, "dstack-field", "`total_memory`"),
         (28, "dstack-field", "`compute_capability`"),
-        (30, "dstack-field", "`shm_size`"),
+        (30, "ignored-field", "`shm_size`"),
         (37, "dstack-field", "`availability_zones`"),
         (38, "dstack-field", "`instance_types`"),
         (39, "dstack-field", "`reservation`"),
@@ -65,9 +67,9 @@ SAID: dict[str, list[tuple[int, str, str]]] = {
     ],
     "task-groups": [(4, "dstack-field", "`groups`"), (3, "missing-field", "`commands`")],
     "other-types": [
-        (1, "unknown-type", "`dev-environment`"),
-        (5, "unknown-type", "`service`"),
-        (10, "unknown-type", "`gateway`"),
+        (1, "skipped", "dev-environment"),
+        (5, "skipped", "service"),
+        (10, "skipped", "gateway"),
     ],
 }
 
@@ -76,8 +78,7 @@ SAID: dict[str, list[tuple[int, str, str]]] = {
 def test_a_file_of_dstack_loads_or_says_field_by_field_what_does_not(tmp_path, name):
     shutil.copy(FILES / f"{name}.yaml", tmp_path)
     try:
-        load(tmp_path)
-        diagnostics: tuple[Diagnostic, ...] = ()
+        diagnostics: tuple[Diagnostic, ...] = load(tmp_path).diagnostics
     except InvalidError as error:
         diagnostics = error.diagnostics
     found = [(d.span.line if d.span else 0, d.code, d.summary) for d in diagnostics]
@@ -125,7 +126,7 @@ def test_no_field_of_dstack_is_unknown(cls, field):
     assert "unknown-field" not in [p.code for p in problems]
     foreign = getattr(cls, "FOREIGN", {})
     if cls not in (Gpu, Mount) and field != "type":
-        assert field in {f.name for f in fields_of(cls)} or foreign[field]
+        assert field in {f.name for f in fields_of(cls)} or foreign.get(field) or ignored_of(cls)[field]
 
 
 # Notations of dstack, and what each comes out as.
@@ -179,3 +180,123 @@ def test_notations_of_dstack_are_read(cls, field, written, normal):
     value = getattr(spec, field)
     plain = value.plain() if hasattr(value, "plain") else [item.plain() for item in value]
     assert plain == normal
+
+
+# ------------------------------------------------------------------------------- files and documents
+
+TRAIN = "type: task\ncommands: [train]\n"
+
+
+def codes(loaded):
+    return [(d.severity.value, d.code) for d in loaded.diagnostics]
+
+
+def refusal(directory, **options):
+    with pytest.raises(InvalidError) as error:
+        load(directory, **options)
+    return error.value.diagnostics
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("train.dstack.yml", "train"),
+        ("train.yaml", "train"),
+        ("Fine_Tune.dstack.yaml", "fine-tune"),
+        (".dstack.yml", "dstack"),
+        ("examples/llm/.dstack.yml", "llm"),
+    ],
+)
+def test_a_document_without_a_name_has_its_files(tmp_path, file, name):
+    path = tmp_path / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(TRAIN)
+    loaded = load(tmp_path, named=[path])
+    assert list(loaded.desired.tasks) == [name]
+    assert loaded.diagnostics == ()
+
+
+def test_of_two_documents_of_a_kind_each_needs_a_name(tmp_path):
+    (tmp_path / "train.yml").write_text(TRAIN + "---\n" + TRAIN)
+    assert [d.code for d in refusal(tmp_path)] == ["missing-field", "missing-field"]
+
+
+def test_a_file_whose_name_is_none_gives_none(tmp_path):
+    (tmp_path / "7.yml").write_text(TRAIN)
+    assert [d.summary for d in refusal(tmp_path)] == ["`name` is missing"]
+
+
+def test_a_hidden_file_is_read_when_it_is_named_and_told_of_otherwise(tmp_path):
+    hidden = tmp_path / ".dstack.yml"
+    hidden.write_text(TRAIN)
+    alone = next(d for d in refusal(tmp_path) if d.severity.value == "error")
+    assert (alone.code, alone.hint) == (
+        "no-documents",
+        "name the hidden file that there is: `-f .dstack.yml`",
+    )
+    (tmp_path / "fleet.yaml").write_text("type: fleet\nname: gpu\nnodes: 1\n")
+    unnamed = load(tmp_path)
+    assert (list(unnamed.desired.tasks), codes(unnamed)) == ([], [("warning", "skipped")])
+    assert "`-f .dstack.yml`" in (unnamed.diagnostics[0].hint or "")
+    assert unnamed.files == ("fleet.yaml",)
+    named = load(tmp_path, named=[hidden])
+    assert (list(named.desired.tasks), list(named.desired.fleets)) == (["dstack"], ["gpu"])
+    assert named.diagnostics == ()
+    (tmp_path / "project.yaml").write_text("type: project\ninclude: [.dstack.yml]\n")
+    assert codes(load(tmp_path)) == []
+
+
+def test_a_file_outside_of_the_project_is_not_read(tmp_path):
+    (tmp_path / "project").mkdir()
+    (tmp_path / "train.yml").write_text(TRAIN)
+    assert [d.code for d in refusal(tmp_path / "project", named=[tmp_path / "train.yml"])] == [
+        "outside-project"
+    ]
+
+
+def test_what_is_excluded_is_not_the_projects(tmp_path):
+    """Not even where it is no YAML; what is wrong elsewhere stays wrong."""
+    (tmp_path / "project.yaml").write_text("type: project\nexclude: [values.*, 'charts/*']\n")
+    (tmp_path / "values.yaml").write_text("{{ if .Values.x }}\n")
+    (tmp_path / "train.yml").write_text(TRAIN)
+    loaded = load(tmp_path)
+    assert (list(loaded.desired.tasks), loaded.diagnostics) == (["train"], ())
+    assert loaded.files == ("project.yaml", "train.yml")
+    (tmp_path / "charts").mkdir()
+    (tmp_path / "charts/a.yaml").write_text("kind: Deployment\n")
+    (tmp_path / "project.yaml").write_text(
+        "type: project\nexclude: [values.*, 'charts/*']\ninclude: ['**/*.yaml']\n"
+    )
+    assert codes(load(tmp_path)) == []
+    (tmp_path / "other.yaml").write_text("{{ if .Values.x }}\n")
+    assert [d.span.file for d in refusal(tmp_path) if d.span] == ["other.yaml"]
+
+
+def test_the_project_document_cannot_exclude_itself(tmp_path):
+    (tmp_path / "project.yaml").write_text("type: project\nname: mine\nexclude: ['*']\n")
+    (tmp_path / "train.yml").write_text("]")
+    assert load(tmp_path).desired.project.name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("train.yml", "type: service\nport: 80\ncommands: [serve]\n"),
+        ("more.yml", "type: dev-environment\nname: train\nide: vscode\n"),
+        (".dstack.yml", "type: task\nname: train\ncommands: [train]\n"),
+    ],
+)
+def test_what_is_recorded_does_not_go_because_its_document_is_skipped(tmp_path, file, text):
+    """A task that became a service, or whose file is not named this time, is not deleted for that."""
+    (tmp_path / "fleet.yaml").write_text("type: fleet\nname: gpu\nnodes: 0..1\n")
+    (tmp_path / "job.yaml").write_text("type: task\nname: train\ncommands: [train]\n")
+    world = World()
+    world.apply(world.plan(load(tmp_path).desired))
+    (tmp_path / "job.yaml").unlink()
+    assert world.plan(load(tmp_path).desired).result == "changes"
+    (tmp_path / file).write_text(text)
+    plan = world.plan(load(tmp_path).desired)
+    assert plan.result == "error"
+    assert [(d.code, d.address, d.span.file) for d in plan.diagnostics if d.span] == [
+        ("skipped-recorded", "task/train", file)
+    ]

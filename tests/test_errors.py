@@ -26,6 +26,8 @@ ELSEWHERE = {
     "too-large": "large files: test_source, test_loader",
     "too-many-errors": "large files: test_loader",
     "nothing-included": "a warning: test_loader",
+    "skipped": "a warning: test_dstack",
+    "ignored-field": "a warning: test_dstack",
     "undeclared-variable": "about --var: test_loader",
     "schema": "a fault of fleetform: test_loader",
 }

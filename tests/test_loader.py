@@ -143,9 +143,9 @@ CASES = {
         (1, 7),
     ),
     "unknown-type: dstack": (
-        "type: service\n",
-        "`service` is not a type",
-        "write a `task` with",
+        "type: profile\n",
+        "`profile` is not a type",
+        "write its fields where they are used",
         None,
         (1, 7),
     ),
@@ -235,8 +235,8 @@ CASES = {
         (4, 1),
     ),
     "dstack-field": (
-        TASK + "ports: [80]\n",
-        "`ports` is a field of dstack",
+        TASK + "user: me\n",
+        "`user` is a field of dstack",
         "remove it;",
         "task/train",
         (4, 1),

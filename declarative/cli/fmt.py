@@ -70,12 +70,12 @@ def _project(root: Path, findings: Findings) -> list[tuple[str, Path]]:
     """The files that the loader reads, by its own rules: which may be opened, and what `include` names."""
     from declarative.loader.documents import classify
     from declarative.loader.files import Files
-    from declarative.loader.project import complete, declared, find_project
+    from declarative.loader.project import complete, declared, excluded, find_project
     from declarative.loader.variables import settle
 
     other = Findings()  # about documents: `validate` says it
     files = Files(root, findings)
-    project = declared(find_project(classify(files.own(), other), other), other)
+    project = declared(find_project(classify(files.own(excluded=excluded), other), other), other)
     project = complete(project, settle(project, other, {}, (), os.environ), other)
     if project.document is not None and project.spec.include:
         files.included(project.document, project.spec.include)

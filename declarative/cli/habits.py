@@ -48,14 +48,11 @@ STATE = {
 """Commands of other tools below `state`."""
 
 APPROVE = "write `--auto-approve`"
-WHOLE = "leave it out: all YAML files of the project's directory belong together, and `-C DIR` names it"
 BEFORE = "write it before the command: `fleetform -C DIR …`"
 OPTIONS = {
     "C": BEFORE,
     "chdir": BEFORE,
     "destroy": "`fleetform destroy` shows what it would do, and asks",
-    "f": WHOLE,
-    "file": WHOLE,
     "no-color": "write `NO_COLOR=1` before the command",
     "o": "write `--out FILE`",
     "refresh": PLAN,

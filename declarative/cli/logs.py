@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -47,7 +48,7 @@ def parse_target(text: str, rank: int | None) -> tuple[str, int | None]:
     type=Seconds(),
     help="Leave out ranks that have printed nothing for so long (`90`, `10m`).",
 )
-@project_command
+@partial(project_command, short=())  # `-f` follows
 @state_errors
 def command(session: Session, target: str, rank: int | None, follow: bool, **options: Any) -> int:
     """Print the output of a task's ranks, one after the other; with --follow, as it comes. With several

@@ -78,6 +78,8 @@ def read(name: str) -> Saved:
         raise failed("unreadable", f"`{name}`: {error.strerror or error}", hint) from None
     if not _OURS.match(content[:_HEAD]):
         hint = "save one: `fleetform plan --out FILE`"
+        if Path(name).suffix in SUFFIXES:
+            hint = f"to apply the project with this file of it, write `fleetform apply -f {name}`"
         raise failed("not-a-plan", f"`{name}` is no plan that fleetform saved", hint)
     if len(content) > MOST_BYTES:
         raise failed(

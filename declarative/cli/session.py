@@ -79,7 +79,7 @@ def failed(code: str, summary: str, hint: str | None = None) -> Failed:
     return Failed((Diagnostic(code=code, summary=summary, hint=hint),))
 
 
-def _project_options(command: F) -> F:
+def _project_options(command: F, short: tuple[str, ...]) -> F:
     options = (
         click.option("--var", "variables", metavar="NAME=VALUE", multiple=True, help="Set a variable."),
         click.option(
@@ -90,7 +90,16 @@ def _project_options(command: F) -> F:
             help="A YAML file with variables.",
         ),
     )
-    for option in reversed(options):
+    files = click.option(
+        *short,
+        "--file",
+        "files",
+        metavar="FILE",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        multiple=True,
+        help="Read this file of the project too: a hidden one, or one in a folder.",
+    )
+    for option in (*reversed(options), files):
         command = option(command)
     return command
 
@@ -104,8 +113,11 @@ def _state_options(command: F) -> F:
     )
 
 
-def project_command(command: F) -> F:
-    """Options of commands that read the project and the state; gives them a `Session` first."""
+def project_command(command: F, *, short: tuple[str, ...] = ("-f",)) -> F:
+    """Options of commands that read the project and the state; gives them a `Session` first.
+
+    `short` is what `--file` is called too.
+    """
 
     @functools.wraps(command)
     @click.pass_context
@@ -115,6 +127,7 @@ def project_command(command: F) -> F:
             options.pop("state_url", None),
             options.pop("variables", ()),
             options.pop("var_files", ()),
+            options.pop("files", ()),
         )
         ctx.call_on_close(session.close)
         try:
@@ -124,7 +137,7 @@ def project_command(command: F) -> F:
                 error.form = "event" if ctx.info_name in STREAMING else "object"
             raise
 
-    return _project_options(_state_options(cast("F", run)))
+    return _project_options(_state_options(cast("F", run)), short)
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout, and nothing else.")
@@ -206,12 +219,18 @@ class Session:
     """One command's view of a project."""
 
     def __init__(
-        self, directory: Path, state_url: str | None, variables: tuple[str, ...], var_files: tuple[str, ...]
+        self,
+        directory: Path,
+        state_url: str | None,
+        variables: tuple[str, ...],
+        var_files: tuple[str, ...],
+        named: tuple[Path, ...] = (),
     ) -> None:
         self.directory = directory
         self._state_url = state_url
         self._variables = variables
         self._var_files = tuple(Path(f) for f in var_files)
+        self._named = named
         self._store: Store | None = None
         self._declared: Desired | None = None
         """What was loaded, whatever is to come of it."""
@@ -234,6 +253,7 @@ class Session:
         try:
             loaded = load(
                 self.directory,
+                named=self._named,
                 variables=self._assigned(),
                 var_files=self._var_files,
                 environ=os.environ,
@@ -270,7 +290,11 @@ class Session:
             return
         try:
             elsewhere = declared_state(
-                self.directory, variables=self._assigned(), var_files=self._var_files, environ=os.environ
+                self.directory,
+                named=self._named,
+                variables=self._assigned(),
+                var_files=self._var_files,
+                environ=os.environ,
             )
         except ValueError:
             raise Failed(error.diagnostics) from None

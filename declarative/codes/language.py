@@ -141,7 +141,20 @@ LANGUAGE: dict[str, Code] = {
         Group.LANGUAGE,
         "there is no such type of document",
         "type: flete",
-        "write one of the known types; what dstack calls a service or a dev environment is a `task` here",
+        "write one of the known types",
+    ),
+    "skipped": Code(
+        Group.LANGUAGE,
+        "a document of dstack that is left alone: a service, a dev environment, a gateway, or what stands in "
+        "a hidden file that nobody named; a warning",
+        "type: service  # beside tasks and fleets",
+        "do what the hint says, or name the file in the project's `exclude`",
+    ),
+    "ignored-field": Code(
+        Group.LANGUAGE,
+        "a field of dstack that is accepted and changes nothing; a warning",
+        "ports: [8080]  # in a task",
+        "remove it, or leave it for dstack",
     ),
     "unknown-field": Code(
         Group.LANGUAGE,
@@ -152,7 +165,7 @@ LANGUAGE: dict[str, Code] = {
     "dstack-field": Code(
         Group.LANGUAGE,
         "a field of dstack that fleetform has not",
-        "ports: [8080]  # in a task",
+        "user: root  # in a task",
         "do what the hint says instead; most can simply be removed",
     ),
     "not-supported-yet": Code(

@@ -32,6 +32,12 @@ PLANNING: dict[str, Code] = {
         "removing a volume's document while the volume exists",
         "undo the change; or set `prevent_destroy: false`, apply, and make the change then",
     ),
+    "skipped-recorded": Code(
+        Group.PLANNING,
+        "something is recorded whose document is there but was not used, so that it would be deleted",
+        "type: service  # of what was a task, and runs",
+        "have the document used as the warning beside it says; or remove it, if what it declares is to go",
+    ),
     "node-mismatch": Code(
         Group.PLANNING,
         "a node does not keep its fleet's limits any more but is in use; a warning",

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from declarative.diagnostic import Diagnostic, Span
-from declarative.loader.documents import classify, decode_all
+from declarative.loader.documents import classify, decode_all, skipped
 from declarative.loader.files import Files
 from declarative.loader.findings import Findings
-from declarative.loader.project import complete, declared, find_project, state_of
+from declarative.loader.project import complete, declared, excluded, find_project, state_of
 from declarative.loader.references import assemble
 from declarative.loader.sent import with_files
 from declarative.loader.variables import settle
@@ -38,6 +38,7 @@ class Loaded:
 def load(
     directory: Path,
     *,
+    named: Sequence[Path] = (),
     variables: Mapping[str, str] | None = None,
     var_files: Sequence[Path] = (),
     environ: Mapping[str, str] | None = None,
@@ -48,26 +49,31 @@ def load(
 
     `variables` are those of `--var`; `environ` is looked into for `FLEETFORM_VAR_x` alone. `state` is where
     that is kept, if not where the project says. With `look`, what tasks' `files` name is found: by its names
-    alone, or, to plan with it, also by what is in it.
+    alone, or, to plan with it, also by what is in it. `named` are files below `directory` that are read
+    besides its own.
     """
     findings = Findings()
     files = Files(directory, findings)
-    raw = classify(files.own(), findings)
+    documents = files.own(named, excluded)
+    raw = classify(documents, findings)
     document = find_project(raw, findings)
     project = declared(document, findings)
     scope = settle(project, findings, variables or {}, var_files, environ or {})
     project = complete(project, scope, findings)
     unmatched: dict[str, Span] = {}
     if document is not None and project.spec.include:
-        raw += classify(files.included(document, project.spec.include, unmatched), findings)
+        more = files.included(document, project.spec.include, unmatched)
+        documents += more
+        raw += classify(more, findings)
         find_project(raw, findings, known=document)
     entries = decode_all(raw, scope, findings)
-    desired = replace(assemble(entries, project, scope, findings), unmatched=unmatched)
+    desired = assemble(entries, project, scope, findings)
+    left = skipped(documents, files.unread(), findings)
+    desired = replace(desired, unmatched=unmatched, skipped=left)
     if look != "none":
-        documents = {entry.address: entry.document for entry in entries}
         desired = with_files(
             desired,
-            documents,
+            {entry.address: entry.document for entry in entries},
             findings,
             root=files.root,
             names=files.names(),
@@ -80,6 +86,7 @@ def load(
 def declared_state(
     directory: Path,
     *,
+    named: Sequence[Path] = (),
     variables: Mapping[str, str] | None = None,
     var_files: Sequence[Path] = (),
     environ: Mapping[str, str] | None = None,
@@ -89,5 +96,6 @@ def declared_state(
     ValueError if it says so and it cannot be told where.
     """
     findings = Findings()
-    project = declared(find_project(classify(Files(directory, findings).own(), findings), findings), findings)
+    raw = classify(Files(directory, findings).own(named, excluded), findings)
+    project = declared(find_project(raw, findings), findings)
     return state_of(project, settle(project, findings, variables or {}, var_files, environ or {}))

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 from typing import Any, TypeAlias
 
-from declarative.diagnostic import Span
+from declarative.diagnostic import Severity, Span
 from declarative.loader.findings import Findings
 from declarative.schema import Problem, decode, fields_of, validate
 from declarative.schema.decode import describe
 from declarative.source import Document, Path
 from declarative.source.hidden import SECRET_FIELDS
 from declarative.spec import DOCUMENTS
+from declarative.spec.text import NAME
 from declarative.template import Place, Scope, TemplateError, interpolate
 
-_FOREIGN = {
-    "dev-environment": "write a `task` with the commands to run",
-    "service": "write a `task` with the commands to run",
+_SKIPPED = {
+    "dev-environment": "for a machine to work on write a `task`, and then `fleetform ssh`",
+    "service": "write a `task` with the commands to run; nothing scales it or routes to it",
     "gateway": "remove it; fleetform has no services",
-    "profile": "write its fields where they are used",
 }
+"""Documents of dstack that fleetform has nothing for, and what comes nearest."""
+_FOREIGN = {"profile": "write its fields where they are used"}
 
 _OTHERS = (
     (
@@ -96,6 +101,8 @@ def classify(documents: Sequence[Document], findings: Findings) -> list[Raw]:
         if isinstance(kind, str) and kind in DOCUMENTS:
             out.append(Raw(kind, document))
             continue
+        if isinstance(kind, str) and kind in _SKIPPED:
+            continue
         findings.lost = True
         if "type" not in document.data:
             if document.whole:
@@ -108,6 +115,36 @@ def classify(documents: Sequence[Document], findings: Findings) -> list[Raw]:
         span = shown_span(document, ("type",))
         findings.add("unknown-type", f"{describe(kind)} is not a type of document", hint, span=span)
     return out
+
+
+def skipped(documents: Sequence[Document], unread: Sequence[Document], findings: Findings) -> dict[str, Span]:
+    """Say which documents are left alone; the addresses that they would declare, and where."""
+    out: dict[str, Span] = {}
+
+    def skip(document: Document, kind: object, summary: str, hint: str) -> None:
+        span = shown_span(document, ("type",))
+        findings.add("skipped", summary, hint, span=span, severity=Severity.WARNING)
+        name = document.data.get("name") or file_name(document.file)
+        out.setdefault(f"{kind if kind in DOCUMENTS else 'task'}/{name}", span)
+
+    for document in documents:
+        kind = document.data.get("type")
+        if isinstance(kind, str) and kind in _SKIPPED:
+            skip(document, kind, f"the {kind} is skipped: fleetform has none", _SKIPPED[kind])
+    for document in unread:
+        hint = f"name it: `-f {document.file}`, or `include: [{document.file}]` in the `project` document"
+        skip(document, document.data.get("type"), f"`{document.file}` is hidden, and was not read", hint)
+    return out
+
+
+def file_name(file: str) -> str | None:
+    """The name of what is the only one of its kind in a file, and has none of its own: `train` of
+    `train.dstack.yml`, and the folder's of one that is called `.dstack.yml` alone.
+    """
+    path = PurePosixPath(file)
+    stem = path.name.removesuffix(path.suffix).removesuffix("dstack").strip(".") or path.parent.name
+    name = re.sub(r"[^a-z0-9]+", "-", (stem or "dstack").lower()).strip("-")
+    return name if NAME.fullmatch(name) else None
 
 
 def _type_hint(document: Document, findings: Findings) -> tuple[Path, str] | None:
@@ -129,10 +166,12 @@ def _type_hint(document: Document, findings: Findings) -> tuple[Path, str] | Non
 def decode_all(raw: Sequence[Raw], scope: Scope, findings: Findings) -> list[Entry]:
     """Every document but the project's, decoded; those that have no usable name are left out."""
     out: list[Entry] = []
+    nameless = Counter(_place_of(item) for item in raw if "name" not in item.document.data)
     for item in raw:
         if item.kind == "project":
             continue
-        entry = _decode(item.kind, item.document, scope, findings)
+        name = file_name(item.document.file) if nameless[_place_of(item)] == 1 else None
+        entry = _decode(item, name, scope, findings)
         if entry is None:
             findings.lost = True
         else:
@@ -140,8 +179,16 @@ def decode_all(raw: Sequence[Raw], scope: Scope, findings: Findings) -> list[Ent
     return out
 
 
-def _decode(kind: str, document: Document, scope: Scope, findings: Findings) -> Entry | None:
+def _place_of(item: Raw) -> tuple[str, str]:
+    return item.kind, item.document.file
+
+
+def _decode(item: Raw, default: str | None, scope: Scope, findings: Findings) -> Entry | None:
+    """One document; `default` is its name if it has none."""
+    kind, document = item.kind, item.document
     data, faults = evaluated(kind, document, scope)
+    if default and "name" not in data and document.whole and kind != "backend":
+        data = {"name": default, **data}
     name = data.get("name")
     usable = isinstance(name, str) and 0 < len(name) <= 100 and ("name",) not in faults
     address = f"{kind}/{name}" if usable else None
@@ -191,7 +238,7 @@ def decoded(
         elif spec is not None:
             problems += validate(DOCUMENTS[kind], kind, data)
     report(problems, document, address, findings)
-    return spec if not problems else None
+    return None if any(not problem.warning for problem in problems) else spec
 
 
 def _rank_hint(kind: str, path: Path) -> str | None:
@@ -211,7 +258,10 @@ def report(problems: Sequence[Problem], document: Document, address: str | None,
         # What is missing has no place of its own: the key of what it is missing in is shown.
         key = problem.at_key or problem.code == "missing-field"
         span = shown_span(document, problem.path, key=key)
-        findings.add(problem.code, problem.summary, problem.hint, span=span, address=address)
+        severity = Severity.WARNING if problem.warning else Severity.ERROR
+        findings.add(
+            problem.code, problem.summary, problem.hint, span=span, address=address, severity=severity
+        )
 
 
 def _independent(problems: Sequence[Problem], faults: Mapping[Path, object]) -> list[Problem]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypeAlias
@@ -22,7 +23,12 @@ MAX_TOTAL_SIZE = 1_000_000
 """Values of all files together."""
 
 
+HIDDEN = (".dstack.yml", ".dstack.yaml")
+"""How the hidden files end that dstack's users have; they are read where they are named."""
+
 Steps: TypeAlias = tuple[str, ...]
+Patterns: TypeAlias = Callable[[Sequence[Document]], Sequence[str]]
+"""The project document's `exclude`, among the documents of the directory's own files."""
 
 
 class Files:
@@ -32,26 +38,60 @@ class Files:
         self.directory, self.findings = directory, findings
         self.root = directory.resolve()
         self._seen: dict[Path, str] = {}
+        self._exclude: Sequence[str] = ()
         self._bytes = self._size = self._entries = 0
 
     def names(self) -> tuple[str, ...]:
         """The files that were read, relative to the directory."""
         return tuple(sorted(_shown(name) for name in self._seen.values()))
 
-    def own(self) -> list[Document]:
-        """The documents of the directory's own files."""
+    def own(self, named: Sequence[Path] = (), excluded: Patterns = lambda _: ()) -> list[Document]:
+        """The documents of the directory's own files, and of those named on the command line, but for what
+        the project document excludes. That is read like the others, so it is known only after them.
+        """
         try:
-            found = (path.name for path in self.root.iterdir())
-            names = sorted(name for name in found if name.endswith(SUFFIXES) and name[0] != ".")
+            found = [path.name for path in self.root.iterdir() if path.name.endswith(SUFFIXES)]
         except OSError as error:
             hint = "name the project's directory"
             self.findings.add("unreadable", f"`{self.directory}` cannot be read: {_reason(error)}", hint)
             self.findings.lost = True
             return []
-        if not names:
+        own = [name for name in found if name[0] != "."]
+        more = [name for path in named if (name := self._inside(path))]
+        if not own and not named:
+            hidden = next((name for name in sorted(found) if name.endswith(HIDDEN)), None)
             hint = "run `fleetform init` to begin with an example, or change into the project's directory"
+            hint = f"name the hidden file that there is: `-f {hidden}`" if hidden else hint
             self.findings.add("no-documents", f"there is no YAML file in `{self.directory}`", hint)
-        return self._read_all(names)
+        reads = list(self._readings(sorted({*own, *more})))
+        self._exclude = excluded([d for read in reads for d in read.documents])
+        return self._kept(reads)
+
+    def unread(self) -> list[Document]:
+        """What can be read of the directory's hidden files of dstack that nobody named."""
+        try:
+            found = {path.name for path in self.root.iterdir()}
+        except OSError:
+            return []  # which `own` has said
+        names = {n for n in found if n[0] == "." and n.endswith(HIDDEN) and not self._is_excluded(n)}
+        before = dict(self._seen)
+        reads = list(self._readings(sorted(names)))
+        self._seen = before
+        return [document for read in reads for document in read.documents]
+
+    def _inside(self, path: Path) -> str | None:
+        """The name within the project of a file that the command line names; None if it lies elsewhere."""
+        where = path.resolve()
+        if where.is_relative_to(self.root):
+            return where.relative_to(self.root).as_posix()
+        hint = "change into its directory, or name that: `fleetform -C DIR …`"
+        _refuse(
+            self.findings, "outside-project", f"`{_shown(str(path))}` is no file of this project", hint, None
+        )
+        return None
+
+    def _is_excluded(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self._exclude)
 
     def included(
         self, document: Document, patterns: Sequence[str], unmatched: dict[str, Span] | None = None
@@ -73,13 +113,13 @@ class Files:
                 continue
             steps = tuple(p for p in parts if p not in {"", "."})
             names = sorted(set(self._expand("", steps, set(), span))) if steps else []
+            out += self._kept(self._readings([n for n in names if not self._is_excluded(n)]))
             if not names:
                 if unmatched is not None:
                     unmatched[pattern] = span
                 self.findings.add(
                     "nothing-included", f"`{pattern}` matches no file", span=span, severity=Severity.WARNING
                 )
-            out += self._read_all(names)
         return out
 
     def _expand(self, folder: str, steps: Steps, seen: set[tuple[str, int]], span: Span) -> Iterator[str]:
@@ -138,56 +178,83 @@ class Files:
         self.findings.add("too-large", summary, "name fewer files, or split the project", span=span)
         self.findings.lost = True
 
-    def _read_all(self, names: Sequence[str]) -> list[Document]:
-        out: list[Document] = []
+    def _readings(self, names: Sequence[str]) -> Iterator[_Read]:
+        """Each file that was not read before, with its own findings."""
         for name in names:
             span = Span(_shown(name), 1, 1, 1, 1)
             if len(self._seen) >= MAX_FILES:
                 self._too_large(f"the project has more than {MAX_FILES} files", span)
                 break
-            content = self._content(name, span)
-            if content is None:
+            read = _Read(name, Findings())
+            content = self._content(name, span, read.findings)
+            if content is not None:
+                self._bytes += len(content)
+                if self._bytes > MAX_TOTAL_BYTES or self._size > MAX_TOTAL_SIZE:
+                    self._too_large(
+                        f"the project is larger than {MAX_TOTAL_BYTES >> 20} MiB or has too many values", span
+                    )
+                    break
+                reading = parse(content, _shown(name))
+                self._size += sum(document.size for document in reading.documents)
+                read.findings.lost |= reading.lost
+                read.findings.extend(reading.diagnostics)
+                read.documents += reading.documents
+            yield read
+
+    def _kept(self, reads: Iterable[_Read]) -> list[Document]:
+        """The documents of the files that are not excluded, whose findings count."""
+        out: list[Document] = []
+        for read in reads:
+            holds_project = any(d.data.get("type") == "project" for d in read.documents)
+            if self._is_excluded(read.name) and not holds_project:
+                self._seen = {path: name for path, name in self._seen.items() if name != read.name}
                 continue
-            self._bytes += len(content)
-            if self._bytes > MAX_TOTAL_BYTES or self._size > MAX_TOTAL_SIZE:
-                self._too_large(
-                    f"the project is larger than {MAX_TOTAL_BYTES >> 20} MiB or has too many values", span
-                )
-                break
-            reading = parse(content, _shown(name))
-            self._size += sum(document.size for document in reading.documents)
-            self.findings.lost |= reading.lost
-            self.findings.extend(reading.diagnostics)
-            out += reading.documents
+            self.findings.lost |= read.findings.lost
+            self.findings.extend(read.findings.items)
+            out += read.documents
         return out
 
-    def _content(self, name: str, span: Span) -> bytes | None:
+    def _content(self, name: str, span: Span, findings: Findings) -> bytes | None:
         """A file's bytes; None if they were read before or must not be read."""
         try:
             path = (self.root / name).resolve(strict=True)
             if not path.is_relative_to(self.root):
                 summary = f"`{_shown(name)}` is a link that leads outside of the project"
-                self._refuse("outside-project", summary, "put the file itself into the project", span)
+                hint = "put the file itself into the project"
+                _refuse(findings, "outside-project", summary, hint, span)
             elif path not in self._seen:
                 self._seen[path] = name
-                return self._bytes_of(path, name, span)
+                return self._bytes_of(path, name, span, findings)
         except (OSError, ValueError, RuntimeError) as error:
-            self._refuse("unreadable", f"`{_shown(name)}` cannot be read: {_reason(error)}", None, span)
+            _refuse(findings, "unreadable", f"`{_shown(name)}` cannot be read: {_reason(error)}", None, span)
         return None
 
-    def _bytes_of(self, path: Path, name: str, span: Span) -> bytes | None:
+    @staticmethod
+    def _bytes_of(path: Path, name: str, span: Span, findings: Findings) -> bytes | None:
         # Asked before it is opened, and again after: opening a pipe or a device would already do something.
         if stat.S_ISREG(path.stat().st_mode):
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
             with os.fdopen(descriptor, "rb") as file:
                 if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                     return file.read(MAX_BYTES + 1)
-        self._refuse("not-a-file", f"`{_shown(name)}` is not a regular file", "rename or remove it", span)
+        _refuse(
+            findings, "not-a-file", f"`{_shown(name)}` is not a regular file", "rename or remove it", span
+        )
         return None
 
-    def _refuse(self, code: str, summary: str, hint: str | None, span: Span) -> None:
-        self.findings.add(code, summary, hint, span=span)
-        self.findings.lost = True
+
+@dataclass(slots=True)
+class _Read:
+    """One file: its documents, and what is wrong with it, which does not count where it is excluded."""
+
+    name: str
+    findings: Findings
+    documents: list[Document] = field(default_factory=list)
+
+
+def _refuse(findings: Findings, code: str, summary: str, hint: str | None, span: Span | None) -> None:
+    findings.add(code, summary, hint, span=span)
+    findings.lost = True
 
 
 def read_variables(path: Path, findings: Findings) -> list[Document]:

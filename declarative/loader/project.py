@@ -39,6 +39,13 @@ def find_project(raw: Sequence[Raw], findings: Findings, known: Document | None 
     return first
 
 
+def excluded(documents: Sequence[Document]) -> Sequence[str]:
+    """The patterns of `exclude`, which are needed before anything else is looked at."""
+    projects = (d for d in documents if d.data.get("type") == "project")
+    found = _part(first.data, "exclude") if (first := next(projects, None)) else None
+    return found.exclude if found else ()
+
+
 def declared(document: Document | None, findings: Findings) -> ProjectFile:
     """The project with its variables alone: all its other fields may be made of them."""
     if document is None:

@@ -73,6 +73,7 @@ def make(
         *found.errors,
         *_node_errors(fleets, destroy=destroy),
         *_lost_files(desired, actions),
+        *_left_alone(desired, recorded),
     )
     diagnostics = [
         *located(inventory.diagnostics, desired.places),
@@ -217,6 +218,26 @@ def _too_many_offers(desired: Desired, inventory: Inventory) -> Diagnostic | Non
         summary=f"tasks of {sizes} sizes and {within} offers to launch are too many for a plan",
         hint="narrow the fleets (`instance_types`, `regions`), or let more tasks ask for the same",
     )
+
+
+def _left_alone(desired: Desired, recorded: State) -> list[Diagnostic]:
+    """What is recorded and stands in a document that was not used: nobody said that it shall go."""
+    have = {f"task/{r.inputs['task']}" for r in recorded.of("rank")}
+    have |= {f"fleet/{r.inputs['fleet']}" for r in recorded.of("node")}
+    have |= {str(r.address) for r in recorded.of("volume")}
+    have -= {f"task/{name}" for name in desired.tasks} | {f"fleet/{name}" for name in desired.fleets}
+    have -= {f"volume/{name}" for name in desired.volumes}
+    return [
+        Diagnostic(
+            code="skipped-recorded",
+            summary=f"{address} is recorded, and would be deleted because its document was not used",
+            hint="see the warning about the document; to have it deleted, remove the document or its `name`",
+            address=address,
+            span=span,
+        )
+        for address, span in sorted(desired.skipped.items())
+        if address in have
+    ]
 
 
 def _node_errors(fleets: Fleets, *, destroy: bool) -> list[Diagnostic]:

@@ -13,7 +13,16 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from declarative.diagnostic import suggest
-from declarative.schema.marks import BadValueError, Field, Is, Json, Syntax, fields_of, raise_all
+from declarative.schema.marks import (
+    BadValueError,
+    Field,
+    Is,
+    Json,
+    Syntax,
+    fields_of,
+    ignored_of,
+    raise_all,
+)
 
 T = TypeVar("T")
 Path = tuple[str | int, ...]
@@ -28,6 +37,8 @@ class Problem:
     summary: str
     hint: str | None = None
     at_key: bool = False
+    warning: bool = False
+    """Whether the value can be used all the same."""
 
 
 MAX_SHOWN = 40
@@ -197,7 +208,8 @@ def decode_part(cls: type[T], value: Json) -> T:
     """`decode` within a notation: every problem as one `BadValueError`."""
     problems: list[Problem] = []
     found = decode(cls, value, (), problems)
-    raise_all([BadValueError(p.code, p.summary, p.hint, p.path, at_key=p.at_key) for p in problems])
+    wrong = [p for p in problems if not p.warning]
+    raise_all([BadValueError(p.code, p.summary, p.hint, p.path, at_key=p.at_key) for p in wrong])
     assert found is not None
     return found
 
@@ -235,7 +247,10 @@ class Items(tuple[Any, ...]):  # noqa: SLOT001  # it keeps what is in it
 
 
 def _unknown(cls: type, key: str, path: Path) -> Problem:
-    foreign: Mapping[str, str] = getattr(cls, "FOREIGN", {})
+    ignored, foreign = ignored_of(cls), getattr(cls, "FOREIGN", {})
+    if key in ignored:
+        summary = f"`{key}` changes nothing: {ignored[key]}"
+        return Problem((*path, key), "ignored-field", summary, "remove it", at_key=True, warning=True)
     if key in foreign:
         summary = f"`{key}` is a field of dstack that fleetform does not have"
         return Problem((*path, key), "dstack-field", summary, foreign[key], at_key=True)
@@ -288,14 +303,14 @@ def decode(cls: type[T], value: Json, path: Path, out: list[Problem]) -> T | Non
             out.append(
                 Problem(path, "missing-field", summary, f"add `{field.name}: …`; {_clause(field.doc)}")
             )
-    if len(out) > before:
+    if any(not problem.warning for problem in out[before:]):
         return None
-    found = None
+    found, wrong = None, len(out)
     try:
         found = cls(**given)
     except BadValueError as bad:
         out += _problems(bad, path)
-    return found if len(out) == before else None
+    return found if len(out) == wrong else None
 
 
 def _left_out(item: Json, field: Field) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from declarative.schema.marks import Field, Is, Syntax, fields_of
+from declarative.schema.marks import Field, Is, Syntax, fields_of, ignored_of
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PLAIN = {str: "string", int: "integer", bool: "boolean", float: "number"}
@@ -66,7 +66,10 @@ def object_schema(cls: type) -> dict[str, Any]:
         "properties": {field.name: _property(field) for field in fields},
         "additionalProperties": False,
     }
-    required = [field.name for field in fields if field.required]
+    for name, why in ignored_of(cls).items():
+        schema["properties"][name] = {"description": f"Changes nothing: {why}."}
+    default = getattr(cls, "DEFAULTED", ())
+    required = [field.name for field in fields if field.required and field.name not in default]
     if required:
         schema["required"] = required
     return schema

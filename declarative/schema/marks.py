@@ -156,3 +156,9 @@ def fields_of(cls: type) -> tuple[Field, ...]:
             )
         )
     return tuple(out)
+
+
+def ignored_of(cls: type) -> Mapping[str, str]:
+    """Fields of dstack that are accepted and change nothing, and why not."""
+    found: Mapping[str, str] = getattr(cls, "IGNORED", {})
+    return found

@@ -140,6 +140,7 @@ class Fleet:
         Doc("Hosts of your own, reached over SSH; each is a node."),
     ] = None
 
+    DEFAULTED: ClassVar[tuple[str, ...]] = ("name",)
     FOREIGN: ClassVar[Mapping[str, str]] = {
         "retry": "remove it; `apply` may simply be run again",
         "backend_options": "use `options:` of the `backend` document",

@@ -1,4 +1,4 @@
-"""The `project` document: name, state, includes, variables."""
+"""The `project` document: name, state, includes, excludes, variables."""
 
 from __future__ import annotations
 
@@ -128,4 +128,9 @@ class Project:
         str | None, Doc("Where the state is kept: `sqlite:///path` or `postgresql://host/database`.")
     ] = None
     include: Annotated[tuple[str, ...], Doc("More files: patterns below the project's directory.")] = ()
+    exclude: Annotated[
+        tuple[str, ...],
+        Is(most_items=100, longest=255),
+        Doc("Files that are not the project's: patterns of their paths in it, such as `charts/*`."),
+    ] = ()
     variables: Annotated[Variables, Doc("Values for `${{ var.x }}`.")] = field(default_factory=Variables)

@@ -125,8 +125,11 @@ class Task:
         ),
     ] = Retry(())
 
+    DEFAULTED: ClassVar[tuple[str, ...]] = ("name",)
+    IGNORED: ClassVar[Mapping[str, str]] = {
+        "ports": "ranks listen on their node's address, in an `image` too"
+    }
     FOREIGN: ClassVar[Mapping[str, str]] = {
-        "ports": "remove it; ranks listen on their node's own address",
         "python": "start the interpreter that you want in `commands`, or take an `image` that has it",
         "docker": "remove it; ranks run where their host has podman or docker, but cannot use it themselves",
         "nvcc": "remove it; the node's own CUDA is used, or that of the `image`",

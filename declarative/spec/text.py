@@ -14,7 +14,7 @@ WORDS = Is(most_items=1_000, longest=255)
 MAX_TAGS = 128
 MAX_NAME = 41
 MAX_FLEET = 2 * MAX_NAME + 1
-_NAME = re.compile(r"[a-z][a-z0-9-]{1,40}")
+NAME = re.compile(r"[a-z][a-z0-9-]{1,40}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(?::[0-9]{1,5})?"
 _PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
@@ -29,7 +29,7 @@ _TAG_VALUE = re.compile(r"[a-zA-Z0-9 .:/=_\-+@]{0,256}")
 
 def check_name(text: Json) -> str:
     """A name of a fleet, volume, task or backend, matched whole."""
-    if not isinstance(text, str) or not _NAME.fullmatch(text):
+    if not isinstance(text, str) or not NAME.fullmatch(text):
         shown = f"`{text[:40]!r}`" if isinstance(text, str) and text != text.strip() else describe(text)
         raise BadValueError("bad-name", f"{shown} is not a name", _name_hint(text))
     return text
@@ -40,11 +40,11 @@ def _name_hint(text: Json) -> str:
     rule = "2 to 41 characters: a lower-case letter, then lower-case letters, digits and `-`"
     if not isinstance(text, str) or len(text) > 100:
         return f"write {rule}"
-    if _NAME.fullmatch(text.strip()):
+    if NAME.fullmatch(text.strip()):
         what = "line break" if text.rstrip(" ") != text.rstrip() else "space"
         return f"remove the {what} round it: write `{text.strip()}`"
     near = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-    return f"write `{near}`: {rule}" if _NAME.fullmatch(near) else f"write {rule}"
+    return f"write `{near}`: {rule}" if NAME.fullmatch(near) else f"write {rule}"
 
 
 class Name(str):

@@ -221,9 +221,7 @@ class Resources:
     disk: Annotated[Disk | None, Doc("Disk of the node, shared by its blocks: `100GB..`.")] = None
     gpu: Annotated[Gpu | None, Doc("GPUs: `1`, `H100:8`, `A100:80GB:1..4`.")] = None
 
-    FOREIGN: ClassVar[Mapping[str, str]] = {
-        "shm_size": "remove it; ranks share the host's /dev/shm, in an `image` too",
-    }
+    IGNORED: ClassVar[Mapping[str, str]] = {"shm_size": "ranks share the host's /dev/shm, in an `image` too"}
     ELSEWHERE: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("cpus", "vcpu", "vcpus", "cores"), "cpu"),
         **dict.fromkeys(("ram", "mem"), "memory"),

@@ -53,6 +53,7 @@ class Volume:
         ),
     ] = None
 
+    DEFAULTED: ClassVar[tuple[str, ...]] = ("name",)
     FOREIGN: ClassVar[Mapping[str, str]] = {
         "claim_name": "Kubernetes claims have no counterpart; use `volume_id` on a supported backend",
         "storage_class_name": "use `volume_type`",
