@@ -194,7 +194,9 @@ class Bind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """One attempt of one rank. `volumes` maps the declared path to the volume's record."""
+    """One attempt of one rank. `volumes` maps the declared path to the volume's record. Without `commands` it
+    runs what its image is made for.
+    """
 
     attempt: str
     commands: tuple[str, ...]
@@ -214,6 +216,10 @@ class Launch:
     files: Bundle | None = None
     memory_mib: int | None = None
     """The memory that it may have, as strictly as its host can see to that; None for all that there is."""
+    privileged: bool = False
+    """Give its container all rights that its host's runtime can give."""
+    login: tuple[str, str] | None = field(default=None, repr=False)
+    """User and password for the registry of its image."""
     hard: bool = False
     """Refuse to start it where the kernel would not hold it to its `cpus` and its memory."""
 

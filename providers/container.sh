@@ -78,7 +78,36 @@ fetch() {
     if "$runtime" image inspect "$found" >/dev/null 2>&1 </dev/null; then return 0; fi
   done
   say "pulling $found with $runtime"
-  "$runtime" pull "$found" </dev/null || never no-image "the image $image could not be pulled by $runtime: see above"
+  code=0
+  if [ -n "${login-}" ]; then
+    # A file of the attempt's, so that nobody's own logins change. Without the user's own folder docker would not
+    # know where its daemon listens.
+    mkdir -m 700 "$d/login" && (umask 077 && login >"$d/login/config.json") || never no-image "$d cannot be written"
+    case $runtime in
+    podman) podman pull --authfile "$d/login/config.json" "$found" </dev/null ;;
+    docker)
+      listens=$(docker context inspect --format '{{.Endpoints.docker.Host}}' 2>/dev/null </dev/null)
+      DOCKER_HOST=${DOCKER_HOST:-$listens} docker --config "$d/login" pull "$found" </dev/null
+      ;;
+    esac || code=$?
+    rm -rf "$d/login"
+  else
+    "$runtime" pull "$found" </dev/null || code=$?
+  fi
+  [ "$code" -eq 0 ] || never no-image "the image $image could not be pulled by $runtime: see above"
+}
+# Sets `own`, what the image is made for, as words of the shell. They come as hexadecimal digits, a word a line:
+# nothing else can stand between words of any text.
+made_for() {
+  own=''
+  words=$("$runtime" image inspect --format '{{range .Config.Entrypoint}}{{printf "x%x" .}}
+{{end}}{{range .Config.Cmd}}{{printf "x%x" .}}
+{{end}}' "$found" </dev/null) || never no-start "$found cannot be looked into: see above"
+  for word in $words; do
+    text=$(printf "$(echo "${word#x}" | sed 's/../ 0x&/g' | xargs -r printf '\\%03o')_")
+    own="$own '$(printf %s "${text%_}" | sed "s/'/'\\\\''/g")'"
+  done
+  [ -n "$own" ] || never no-start "the image $image is made for no command: write \`commands\`"
 }
 # What holds it to its blocks, told in the runner's way. The control groups there are those of the rank's session.
 confined() {

@@ -7,10 +7,12 @@ its own folder at the same path, and its volumes. It runs as the container's roo
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -33,8 +35,10 @@ _FIRST = """\
 trap : HUP INT TERM
 if command -v bash >/dev/null 2>&1; then shell=bash; else shell=sh; fi
 $shell -c 'FLEETFORM_SCRIPT=$(cat); exec </dev/null; eval "unset FLEETFORM_SCRIPT
-$FLEETFORM_SCRIPT"'
+$FLEETFORM_SCRIPT"' "$0" "$@"
 exit $?"""
+OWN = '"$@"'
+"""The command, for the shell in the container, that is the image's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +64,11 @@ class Container:
     cpus: tuple[int, ...] = ()
     memory_mib: int | None = None
     gpus: tuple[int, ...] = ()
+    privileged: bool = False
+    own: bool = False
+    """Whether it runs what its image is made for, with the image's own arguments."""
+    login: tuple[str, str] | None = field(default=None, repr=False)
+    """User and password for the registry of the image."""
     hard: bool = False
     """Whether it must not run where CPUs and memory cannot be limited."""
 
@@ -103,6 +112,7 @@ def script(container: Container, begin: Sequence[str], volumes: Sequence[str], i
     lines = [
         *(f"{name}={shlex.quote(value)}" for name, value in known.items()),
         f"sent() {{ printf %s {shlex.quote(inside)}; }}",
+        *_login(container),
         _text("container.sh"),
         *(f"{command} || exit" for command in begin),
         "choose",
@@ -114,7 +124,7 @@ def script(container: Container, begin: Sequence[str], volumes: Sequence[str], i
         # Pinned memory of GPUs and network cards; an ordinary user may not raise it.
         """case $runtime-$(id -u) in docker-* | podman-0) set -- "$@" --ulimit memlock=-1:-1 ;; esac""",
         *_gpu_cases(container.gpus),
-        f'run "$@" "$found" -c {shlex.quote(_FIRST)}',
+        *_run(container),
     ]
     return "\n".join(lines) + "\n"
 
@@ -128,8 +138,30 @@ def flags(container: Container) -> tuple[str, ...]:
         *("--network", "host", "--ipc", "host", "--pids-limit", "-1"),
         # Folders of the host are mounted, which SELinux would keep from it.
         *("--security-opt", "label=disable", "--user", "0:0", "--entrypoint", "sh"),
+        *(("--privileged",) if container.privileged else ()),
         *(flag for mount in container.mounts for flag in mount_flags(mount)),
     )
+
+
+def _run(container: Container) -> list[str]:
+    if not container.own:
+        return [f'run "$@" "$found" -c {shlex.quote(_FIRST)}']
+    return [
+        f"first={shlex.quote(_FIRST)}",
+        "made_for",
+        'eval "run \\"\\$@\\" \\"\\$found\\" -c \\"\\$first\\" fleetform $own"',
+    ]
+
+
+def _login(container: Container) -> list[str]:
+    """A function that prints the file by which both runtimes log in to the image's registry."""
+    if container.login is None:
+        return []
+    registry = qualified(container.image).partition("/")[0]
+    known = base64.b64encode(":".join(container.login).encode()).decode()
+    names = (registry, "https://index.docker.io/v1/") if registry == "docker.io" else (registry,)
+    text = json.dumps({"auths": {name: {"auth": known} for name in names}})
+    return [f"login=1\nlogin() {{ printf %s {shlex.quote(text)}; }}"]
 
 
 def mount_flags(mount: Mount) -> tuple[str, str]:
@@ -169,10 +201,13 @@ def gpu_flags(runtime: str, vendor: str, gpus: Sequence[int]) -> tuple[str, ...]
     return (*given, "--env", "NVIDIA_VISIBLE_DEVICES=void")  # else an old hook beside it might give all
 
 
-def recounted(gpus: Sequence[int]) -> str:
-    """Shell for the container: NVIDIA's GPUs are counted anew there, from 0; AMD's keep their numbers."""
+def recounted(gpus: Sequence[int], *, privileged: bool = False) -> str:
+    """Shell for the container: NVIDIA's GPUs are counted anew there, from 0; AMD's keep their numbers, and so
+    do those of a privileged container that sees more than its own.
+    """
     own = ",".join(map(str, range(len(gpus))))
-    return f"[ -e /dev/kfd ] || CUDA_VISIBLE_DEVICES={own}"
+    more = f'[ "$(ls -d /dev/nvidia[0-9]* 2>/dev/null | wc -l)" -gt {len(gpus)} ] || ' if privileged else ""
+    return f"[ -e /dev/kfd ] || {more}CUDA_VISIBLE_DEVICES={own}"
 
 
 def mounted(paths: Sequence[str]) -> str:

@@ -127,7 +127,9 @@ def prepared(
         if launch.image is None:
             text = runner.script((" && ".join((*begin, go)), *launch.commands), env, "")
         else:
-            inside = runner.script((_recounted(launch, go), *launch.commands), env, "")
+            # What the image is made for begins where the image says.
+            there = _recounted(launch, go if launch.commands or launch.working_dir else "true")
+            inside = runner.script((there, *(launch.commands or (containers.OWN,))), env, "")
             box = _container(node, launch, cpus, volumes)
             text = containers.script(box, begin, sorted(volumes), inside)
     except ValueError as error:
@@ -182,12 +184,19 @@ def _container(
         cpus=tuple(cpus),
         memory_mib=launch.memory_mib,
         gpus=launch.gpus,
+        privileged=launch.privileged,
+        login=launch.login,
+        own=not launch.commands,
         hard=launch.hard,
     )
 
 
 def _recounted(launch: Launch, go: str) -> str:
-    return f"{go} && {{ {containers.recounted(launch.gpus)}; }}" if launch.gpus else go
+    return (
+        f"{go} && {{ {containers.recounted(launch.gpus, privileged=launch.privileged)}; }}"
+        if launch.gpus
+        else go
+    )
 
 
 def wrapped(declared: Sequence[int], usable: Sequence[int]) -> tuple[int, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import signal
 import subprocess
@@ -468,3 +470,75 @@ def test_a_pull_can_be_stopped(tmp_path, monkeypatch):
     assert stopped.state is RankState.STOPPED
     assert time.monotonic() - begun < 300
     assert "could not be pulled" not in node.log("a-0.1")
+
+
+MADE = """#!/bin/sh
+case $1-$2-$3 in
+info-*) echo ok ;;
+image-inspect---format) printf 'x2f62696e2f7368\\nx2d63\\nx\\n%s\\n' {word} ;;
+image-*) exit 1 ;;
+pull-*) echo "$*" >{folder}/pulled; cat "$3" >{folder}/auth ;;
+--config-*) echo "$*" >{folder}/pulled; cat "$2/config.json" >{folder}/auth ;;
+create-*) for word; do printf '%s\\0' "$word"; done >{folder}/created ;;
+start-*) cat >{folder}/given ;;
+*) exit 0 ;;
+esac
+"""
+
+
+def made_for(folder: Path, command: str, name: str = "podman") -> Path:
+    """A runtime whose images are made for `sh -c '' COMMAND`. A fake: see `FAKE`."""
+    where = folder / "fakes"
+    where.mkdir(exist_ok=True)
+    (where / name).write_text(MADE.format(folder=folder, word="x" + command.encode().hex()))
+    (where / name).chmod(0o755)
+    return where
+
+
+def created(folder: Path) -> list[str]:
+    return (folder / "created").read_bytes().decode().split("\0")[:-1]
+
+
+def test_without_commands_the_image_runs_what_it_is_made_for(tmp_path, monkeypatch):
+    """Its words to the letter, with the rank's environment, in the image's own folder."""
+    word = 'it\'s "$X" $(exit 3) 100% \\\\n\n ü'
+    node = Node(tmp_path / "node", made_for(tmp_path, word), monkeypatch)
+    node.start("a-0.1", env={"X": "hunter2"})
+    assert node.ended("a-0.1").state is RankState.SUCCEEDED, node.log("a-0.1")
+    argv = created(tmp_path)
+    at = argv.index("-c")
+    assert argv[at + 2 :] == ["fleetform", "/bin/sh", "-c", "", word]
+    assert b"hunter2" not in (tmp_path / "created").read_bytes()
+    given = (tmp_path / "given").read_bytes()
+    show = [*argv[at : at + 3], "sh", "-c", 'pwd; printf "%s|" "$X" "$@"', "sh", word]
+    done = subprocess.run(["sh", *show], input=given, capture_output=True, check=True, cwd=tmp_path)
+    assert done.stdout.decode() == f"{tmp_path}\nhunter2|{word}|"
+
+
+@pytest.mark.parametrize("runtime", ["podman", "docker"])
+def test_the_login_to_a_registry_goes_by_a_file_that_is_removed(tmp_path, monkeypatch, runtime):
+    node = Node(tmp_path / "node", made_for(tmp_path, "true", runtime), monkeypatch)
+    monkeypatch.setenv("PATH", f"{tmp_path}/fakes:/usr/bin:/bin")
+    node.start("a-0.1", "true", image="nvcr.io/a/b:1", login=("$oauthtoken", "hunter2"))
+    assert node.ended("a-0.1").state is RankState.SUCCEEDED, node.log("a-0.1")
+    known = base64.b64encode(b"$oauthtoken:hunter2").decode()
+    assert json.loads((tmp_path / "auth").read_text()) == {"auths": {"nvcr.io": {"auth": known}}}
+    kept = [f for f, text in every_text(tmp_path / "node") if known.encode() in text or b"hunter2" in text]
+    assert kept == []
+    assert "hunter2" not in (tmp_path / "pulled").read_text()
+    assert "hunter2" not in repr(Launch.__dataclass_fields__["login"]) + node.log("a-0.1")
+
+
+def test_a_privileged_container_is_asked_for_when_it_is_declared(tmp_path, monkeypatch):
+    node = Node(tmp_path / "node", made_for(tmp_path, "true"), monkeypatch)
+    asked: tuple[tuple[str, dict[str, Any]], ...] = (("a-0.1", {}), ("b-0.1", {"privileged": True}))
+    for attempt, more in asked:
+        node.start(attempt, "true", **more)
+        assert node.ended(attempt).state is RankState.SUCCEEDED, node.log(attempt)
+        assert ("--privileged" in created(tmp_path)) is bool(more)
+
+
+def test_gpus_are_counted_anew_only_where_no_others_are_seen():
+    """A privileged container may see all of its host's, whose numbers then hold."""
+    assert containers.recounted((2, 3)) == "[ -e /dev/kfd ] || CUDA_VISIBLE_DEVICES=0,1"
+    assert "-gt 2 ] || CUDA_VISIBLE_DEVICES=0,1" in containers.recounted((2, 3), privileged=True)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from declarative.apply.launch import first_commands, launch_of, missing_env
 from declarative.diagnostic import Diagnostic, InvalidError
 from declarative.loader import load
+from declarative.render import plan_json
 from declarative.schema import decode, fields_of
 from declarative.schema.decode import Problem
 from declarative.schema.marks import ignored_of
 from declarative.spec import Fleet, Gpu, Resources, Task, Volume
 from declarative.spec.hosts import HostFields, ProxyJump, SshConfig
 from declarative.spec.mounts import Mount
+from declarative.state import Address, State
+from providers.runner import script
 from tests.model import World
 
 FILES = Path(__file__).parent / "dstack"
@@ -40,17 +45,13 @@ SAID: dict[str, list[tuple[int, str, str]]] = {
     "task": [],
     "task-distributed": [],
     "task-everything": [
-        (5, "dstack-field", "`python`"),
         (6, "dstack-field", "`docker`"),
-        (7, "dstack-field", "`nvcc`"),
         (8, "dstack-field", "`user`"),
-        (9, "dstack-field", "`privileged`"),
+        (13, "bad-credential", "`password`"),
         (10, "dstack-field", "`entrypoint`"),
         (11, "dstack-field", "`shell`"),
         (12, "dstack-field", "`home_dir`"),
-        (13, "dstack-field", "`registry_auth`"),
         (17, "ignored-field", "`ports`"),
-        (18, "dstack-field", "`repos`"),
         (27, "dstack-field", "`total_memory`"),
         (28, "dstack-field", "`compute_capability`"),
         (30, "ignored-field", "`shm_size`"),
@@ -65,7 +66,7 @@ SAID: dict[str, list[tuple[int, str, str]]] = {
         (50, "dstack-field", "`backend_options`"),
         (52, "dstack-field", "`dstack`"),
     ],
-    "task-groups": [(4, "dstack-field", "`groups`"), (3, "missing-field", "`commands`")],
+    "task-groups": [(4, "dstack-field", "`groups`")],
     "other-types": [
         (1, "skipped", "dev-environment"),
         (5, "skipped", "service"),
@@ -164,6 +165,18 @@ NOTATIONS = [
     (Task, "instances", [{"fleet": "gpu", "instance": 3}, "gpu-1"], ["gpu-3", "gpu-1"]),
     (Task, "volumes", [{"name": ["a1", "b1"], "path": "/d/"}], [{"name": ["a1", "b1"], "path": "/d"}]),
     (Task, "stop_duration", "off", "off"),
+    (Task, "python", 3.12, "3.12"),
+    (Task, "python", 3.1, "3.10"),
+    (Task, "python", "3.9", "3.9"),
+    (Task, "repos", ["https://host/a/b"], [{"url": "https://host/a/b"}]),
+    (Task, "repos", ["https://host:8443/a/b:/src"], [{"url": "https://host:8443/a/b", "path": "/src"}]),
+    (Task, "repos", ["git@host:a/b.git:code"], [{"url": "git@host:a/b.git", "path": "code"}]),
+    (
+        Task,
+        "repos",
+        [{"url": "https://host/b", "branch": "main", "hash": "ab12", "if_exists": "skip"}],
+        [{"url": "https://host/b", "branch": "main", "hash": "ab12"}],
+    ),
 ]
 NEEDED: dict[type, dict[str, Any]] = {
     Fleet: {"name": "gpu", "nodes": 1},
@@ -300,3 +313,114 @@ def test_what_is_recorded_does_not_go_because_its_document_is_skipped(tmp_path, 
     assert [(d.code, d.address, d.span.file) for d in plan.diagnostics if d.span] == [
         ("skipped-recorded", "task/train", file)
     ]
+
+
+# ----------------------------------------------------------------------------- what commands find there
+
+
+def run(folder, inputs, *commands, path):
+    """What a shell prints that runs the commands after those that come first; and its exit code."""
+    bin_folder = folder / "bin"
+    bin_folder.mkdir(exist_ok=True)
+    for name in ("mkdir", "sh", "chmod"):
+        if not (bin_folder / name).exists():
+            (bin_folder / name).symlink_to(str(shutil.which(name)))
+    for name, text in path.items():
+        (bin_folder / name).write_text("#!/bin/sh\n" + text)
+        (bin_folder / name).chmod(0o755)
+    env = {"PATH": str(bin_folder), "FLEETFORM_TASK_NAME": "train", "FLEETFORM_NODE_RANK": "1"}
+    text = script((*first_commands(inputs), *commands), {}, "")
+    done = subprocess.run(
+        [str(shutil.which("sh")), "-c", text],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+VENV = (
+    'for e; do :; done; mkdir -p "$e/bin"; echo "#!/bin/sh" >"$e/bin/python"; chmod +x "$e/bin/python"; echo '
+)
+
+
+def test_python_is_a_virtual_environment_by_uv_or_by_the_interpreter_itself(tmp_path):
+    inputs = {"python": "3.12"}
+    code, said = run(tmp_path, inputs, "echo no", path={})
+    assert (code, said) == (1, "fleetform: neither uv nor python3.12 is here, which the task needs\n")
+    own = tmp_path / ".venv-train-1"
+    code, said = run(tmp_path, inputs, "command -v python", path={"python3.12": VENV + "$1 $2"})
+    assert (code, said) == (0, f"-m venv\n{own}/bin/python\n")
+    shutil.rmtree(own)
+    code, said = run(tmp_path, inputs, "echo $VIRTUAL_ENV", path={"uv": VENV + "$*"})
+    assert (code, said) == (0, f"venv --quiet --seed --python 3.12 {own}\n{own}\n")
+    assert run(tmp_path, inputs, "echo again", path={}) == (0, "again\n")
+
+
+def test_a_repository_is_cloned_once(tmp_path):
+    inputs = {"repos": [{"url": "https://host/a b", "branch": "x", "hash": "ab12", "path": "it's"}]}
+    git = 'echo "$*"; case $1 in clone) for d; do :; done; mkdir -p "$d/.git" ;; esac'
+    first = "clone --quiet --branch x -- https://host/a b ./it's\n-C ./it's checkout --quiet --detach ab12\n"
+    assert run(tmp_path, inputs, "echo ran", path={"git": git}) == (0, first + "ran\n")
+    assert run(tmp_path, inputs, "echo ran", path={"git": git}) == (0, "ran\n")
+    assert run(tmp_path / "it's", inputs, "echo ran", path={"git": "exit 128"}) == (128, "")
+
+
+def test_nvcc_is_found_or_the_rank_fails(tmp_path):
+    assert run(tmp_path, {"nvcc": True}, "nvcc", path={"nvcc": "echo 12.4"}) == (0, "12.4\n")
+    (tmp_path / "bin/nvcc").unlink()
+    here = Path("/usr/local/cuda/bin/nvcc").exists()
+    lacking = (1, "fleetform: no nvcc is here, which the task needs\n")
+    assert run(tmp_path, {"nvcc": True}, "echo yes", path={}) == ((0, "yes\n") if here else lacking)
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ({"repos": ["https://me:hunter2@host/a"]}, "bad-credential"),
+        ({"repos": [".."]}, "bad-path"),
+        ({"repos": [".:/workspace"]}, "bad-path"),
+        ({"repos": ["https://host/a", "https://host/b"]}, "out-of-range"),
+        ({"repos": [{"url": "https://host/a", "branch": "--upload-pack=x"}]}, "bad-value"),
+        ({"repos": ["--upload-pack=x"]}, None),
+        ({"repos": [{"url": "https://host/a", "local_path": "."}]}, "wrong-type"),
+        ({"python": 3}, "bad-value"),
+        ({"python": "3.12; rm -r /"}, "bad-value"),
+        ({"privileged": True}, "bad-value"),
+        ({"privileged": True, "image": "a", "isolation": "hard"}, "bad-value"),
+        ({"registry_auth": {"username": "me", "password": "${{ env.TOKEN }}"}}, "bad-value"),
+        ({"image": "a", "registry_auth": {"username": "me", "password": "hunter2"}}, "bad-credential"),
+        ({"commands": []}, "missing-field"),
+    ],
+)
+def test_what_is_no_such_thing_is_refused(more, code):
+    problems: list[Problem] = []
+    decode(Task, {"name": "train", "commands": ["x"], **more}, (), problems)
+    assert [p.code for p in problems] == ([code] if code else [])
+    assert "hunter2" not in str(problems)
+
+
+def test_a_local_repository_is_files():
+    problems: list[Problem] = []
+    spec = decode(Task, {"name": "train", "commands": ["x"], "repos": ["."], "files": ["a"]}, (), problems)
+    assert spec
+    assert spec.files
+    assert (spec.files.plain(), spec.repos) == (["a", "."], ())
+
+
+def test_the_password_of_a_registry_is_read_where_the_rank_starts(tmp_path):
+    (tmp_path / "a.yaml").write_text(
+        "type: fleet\nname: gpu\nnodes: 1\n---\ntype: task\nname: train\nimage: nvcr.io/a/b\n"
+        "registry_auth:\n  username: $oauthtoken\n  password: ${{ env.NGC_API_KEY }}\n"
+    )
+    world = World()
+    plan = world.plan(load(tmp_path).desired)
+    assert missing_env(plan, State(), {}) == {"NGC_API_KEY": ["train"]}
+    assert missing_env(plan, State(), {"NGC_API_KEY": "hunter2"}) == {}
+    world.apply(plan)
+    rank = world.state().records[Address("rank", "train-0")]
+    launch = launch_of(world.state(), rank, {"NGC_API_KEY": "hunter2"})
+    assert (launch.commands, launch.login) == ((), ("$oauthtoken", "hunter2"))
+    assert "hunter2" not in repr(launch) + str(plan_json(plan))

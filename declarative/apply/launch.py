@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,9 +43,10 @@ def launch_of(state: State, rank: Record, environ: Mapping[str, str], files: Bun
     # The provider puts in its own path: the declared one need not be mountable.
     variables = {VOLUME + str(a.inputs["variable"]): str(a.inputs["path"]) for a in attached}
     stop = seconds(rank.inputs, "stop_duration", 300)
+    auth = rank.inputs.get("registry_auth")
     return Launch(
         attempt=attempt_id(rank),
-        commands=tuple(rank.inputs["commands"]),
+        commands=(*first_commands(rank.inputs), *rank.inputs.get("commands", ())),
         env={**resolved, **gang_env(state, rank), **variables},
         cpus=cpus_of(shape, total, blocks),
         gpus=gpus_of(shape, total, blocks),
@@ -58,8 +60,46 @@ def launch_of(state: State, rank: Record, environ: Mapping[str, str], files: Bun
         files=files.of(rank.inputs) if files else None,
         # Who has the whole node shares it with nobody but its own system, which knows best what it needs.
         memory_mib=share(shape, total, len(blocks)).memory_mib if len(blocks) < total else None,
+        privileged=bool(rank.inputs.get("privileged")),
+        login=(resolve_env(auth["username"], environ), resolve_env(auth["password"], environ))
+        if auth
+        else None,
         hard=rank.inputs.get("isolation") == Isolation.HARD.value,
     )
+
+
+def first_commands(inputs: Mapping[str, Any]) -> tuple[str, ...]:
+    """What is run before a task's own commands: the clone of its `repos`, its `python`, its `nvcc`."""
+    out = []
+    for repo in inputs.get("repos", ()):
+        where, url = (
+            shlex.quote(f"./{p}" if not (p := repo.get("path", ".")).startswith("/") else p),
+            repo["url"],
+        )
+        branch = f" --branch {shlex.quote(repo['branch'])}" if repo.get("branch") else ""
+        clone = f"git clone --quiet{branch} -- {shlex.quote(url)} {where}"
+        if repo.get("hash"):
+            clone += f" && git -C {where} checkout --quiet --detach {shlex.quote(repo['hash'])}"
+        out.append(f"[ -e {where}/.git ] || {{ {clone}; }}")
+    if "python" in inputs:
+        out.append(_PYTHON.replace("VERSION", shlex.quote(str(inputs["python"]))))
+    if inputs.get("nvcc"):
+        out.append(_NVCC)
+    return tuple(out)
+
+
+_PYTHON = r"""
+VIRTUAL_ENV=$PWD/.venv-$FLEETFORM_TASK_NAME-$FLEETFORM_NODE_RANK
+if [ -x "$VIRTUAL_ENV/bin/python" ]; then :
+elif command -v uv >/dev/null 2>&1; then uv venv --quiet --seed --python VERSION "$VIRTUAL_ENV"
+elif command -v pythonVERSION >/dev/null 2>&1; then pythonVERSION -m venv "$VIRTUAL_ENV"
+else echo "fleetform: neither uv nor pythonVERSION is here, which the task needs" >&2; false
+fi && export VIRTUAL_ENV PATH="$VIRTUAL_ENV/bin:$PATH"
+"""
+_NVCC = r"""
+command -v nvcc >/dev/null 2>&1 || PATH=/usr/local/cuda/bin:$PATH
+command -v nvcc >/dev/null 2>&1 || { echo "fleetform: no nvcc is here, which the task needs" >&2; false; }
+"""
 
 
 def _binds(inputs: Mapping[str, Any]) -> tuple[Bind, ...]:
@@ -78,6 +118,7 @@ def missing_env(plan: Plan, state: State, environ: Mapping[str, str]) -> dict[st
             continue
         task = str(action.after["task"])
         env = {**_node_env(action, planned, state), **action.after.get("env", {})}
+        env |= action.after.get("registry_auth", {})
         for name in sorted({n for text in env.values() for n in env_names(str(text))} - environ.keys()):
             tasks = out.setdefault(name, [])
             if task not in tasks:

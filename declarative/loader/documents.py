@@ -294,6 +294,8 @@ def _place(kind: str, path: Path) -> Place:
     # A text in place of the list or the mapping is judged as an item: that it is none is said anyway.
     if path[0] == "env" and kind in {"task", "fleet"} and len(path) <= 2:
         return Place.ENV
+    if kind == "task" and path[0] == "registry_auth":
+        return Place.ENV
     if kind == "task" and path[0] == "volumes" and (len(path) <= 2 or path[2] == "name"):
         return Place.VOLUME
     if not {"nodes", "cpu", "memory", "disk", "gpu"}.isdisjoint(path):

@@ -294,7 +294,7 @@ def _inputs(kind: str, inputs: Mapping[str, Any]) -> None:
     if kind == "reservation":
         _as(tuple[int, ...], inputs, "blocks")
     elif kind == "rank":
-        _as(tuple[str, ...], inputs, "commands")
+        _as(tuple[str, ...], {"commands": (), **inputs} if "image" in inputs else inputs, "commands")
         _as(int, {"nodes": 1, **inputs}, "nodes")
         for name in _DURATIONS:
             _notation(Duration, inputs, name)

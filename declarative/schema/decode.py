@@ -218,10 +218,6 @@ def _items(hint: Any, value: Json, path: Path, bounds: Is, out: list[Problem]) -
     if not isinstance(value, list | tuple):
         out.append(_wrong_type(path, "a list", value))
         return None
-    if bounds.at_least_items is not None and len(value) < bounds.at_least_items:
-        summary = f"`{path[-1]}` must have at least {bounds.at_least_items} item"
-        hint = "add one: a line that begins with `- `"
-        out.append(Problem(path, "out-of-range", summary, hint))
     if bounds.most_items is not None and len(value) > bounds.most_items:
         summary = f"{_field(path)}has more than {bounds.most_items} items"
         out.append(Problem(path, "too-large", summary, "write fewer"))

@@ -21,8 +21,6 @@ def _bounded(schema: dict[str, Any], bounds: Is) -> dict[str, Any]:
         schema["maximum"] = bounds.maximum
     if bounds.above is not None:
         schema["exclusiveMinimum"] = bounds.above
-    if bounds.at_least_items is not None:
-        schema["minItems"] = bounds.at_least_items
     return schema
 
 

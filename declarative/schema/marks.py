@@ -27,7 +27,6 @@ class Is:
     minimum: float | None = None
     maximum: float | None = None
     above: float | None = None
-    at_least_items: int | None = None
     most_items: int | None = None
     longest: int = 4096
     """Characters of a text, or of each in a list: what is declared once may be in a plan for each node."""

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from declarative.schema import Doc, InPlace, Is
-from declarative.spec.files import Files
+from declarative.schema import BadValueError, Doc, InPlace, Is
+from declarative.spec.files import File, Files
 from declarative.spec.fleet import Placement, SpotPolicy
 from declarative.spec.mounts import Mounts
 from declarative.spec.retry import Retry
+from declarative.spec.software import Python, RegistryAuth, Repos
 from declarative.spec.text import WORDS, Env, FleetName, Image, Name, NodeName, Tags
 from declarative.spec.values import MAX_COUNT, Duration, Resources
 
@@ -102,9 +103,9 @@ class Task:
     tags: Annotated[Tags, InPlace(), Doc("Tags of the task.")] = field(default_factory=Tags)
     commands: Annotated[
         tuple[str, ...],
-        Is(at_least_items=1, longest=1 << 22, blank=True),
-        Doc("Run one after the other, until one fails."),
-    ]
+        Is(longest=1 << 22, blank=True),
+        Doc("Run one after the other, until one fails; without any, the `image` runs what it is made for."),
+    ] = ()
     isolation: Annotated[
         Isolation,
         Doc("`best` (default): as the node can; or `hard`: only where the kernel enforces CPUs and memory."),
@@ -112,6 +113,25 @@ class Task:
     image: Annotated[
         Image | None, Doc("A container image: ranks run in it, with podman or docker of their hosts.")
     ] = None
+    registry_auth: Annotated[
+        RegistryAuth | None,
+        Doc("Login to the image's registry: `{username: …, password: ${{ env.NAME }}}`."),
+    ] = None
+    privileged: Annotated[
+        bool,
+        Doc("The container may do what its node's user or, in docker, root may: all devices are its own."),
+    ] = False
+    python: Annotated[
+        Python | None,
+        Doc('`"3.12"`: a virtual environment for the commands, by `uv` or `python3.12` of node or image.'),
+    ] = None
+    nvcc: Annotated[bool, Doc("The commands need `nvcc`: it is looked for in PATH and /usr/local/cuda.")] = (
+        False
+    )
+    repos: Annotated[
+        Repos,
+        Doc("A git repository that is cloned first: `https://host/repo`, or `{url, branch, hash, path}`."),
+    ] = Repos()
     files: Annotated[
         Files | None,
         Doc("Files and folders of the project that every rank finds in its own folder: `src`, `src:code`."),
@@ -130,16 +150,11 @@ class Task:
         "ports": "ranks listen on their node's address, in an `image` too"
     }
     FOREIGN: ClassVar[Mapping[str, str]] = {
-        "python": "start the interpreter that you want in `commands`, or take an `image` that has it",
         "docker": "remove it; ranks run where their host has podman or docker, but cannot use it themselves",
-        "nvcc": "remove it; the node's own CUDA is used, or that of the `image`",
         "user": "remove it; ranks run as the user that owns the node, and in an `image` as its root",
-        "privileged": "remove it; ranks have the rights of the node's user, or of a plain container",
         "entrypoint": "write it as the first of `commands`; that of the `image` is not run",
         "shell": "commands run in bash where node or image has it, else sh; call another shell in `commands`",
         "home_dir": "use `working_dir`",
-        "registry_auth": "remove it, and log in once on the hosts: `podman login` or `docker login`",
-        "repos": "use `files`, or clone in `commands`",
         "groups": "write one task for each group",
         "availability_zones": "write it in the fleet",
         "instance_types": "write it in the fleet",
@@ -168,6 +183,27 @@ class Task:
         "depends_on": "remove it; tasks wait for nothing but their nodes and volumes",
         **dict.fromkeys(("restart", "restart_policy", "max_retries", "retries", "backoff_limit"), "retry"),
     }
+
+    def __post_init__(self) -> None:
+        local = [File(repo.source, repo.path) for repo in self.repos if repo.local]
+        if local:  # it is only another way to write it
+            object.__setattr__(self, "files", Files((*(self.files or ()), *local)))
+            object.__setattr__(self, "repos", Repos())
+        if self.image is not None:
+            if self.privileged and self.isolation is Isolation.HARD:
+                summary = "a privileged container is held to nothing, and `isolation: hard` asks for that"
+                raise BadValueError(
+                    "bad-value", summary, "remove one of the two", ("privileged",), at_key=True
+                )
+            return
+        if not self.commands:
+            hint = "add `commands: [python train.py]`, or an `image` whose own command runs"
+            raise BadValueError("missing-field", "`commands` is missing", hint)
+        for field_name in ("privileged", "registry_auth"):
+            if getattr(self, field_name):
+                summary = f"`{field_name}` is for containers, and the task has no `image`"
+                hint = "add an `image`, or remove it: without one, commands are processes of the node's user"
+                raise BadValueError("bad-value", summary, hint, (field_name,), at_key=True)
 
     @property
     def cluster(self) -> bool:
