@@ -171,6 +171,8 @@ def volume_inputs(volume: Volume, backend: Backend) -> dict[str, Any]:
     """What is recorded of a volume. One on a host's disk is in that host as others are in a zone."""
     on_host = backend.provider == SSH
     region = SSH if on_host else volume.region or (backend.regions[0] if backend.regions else LOCAL)
+    same = (r for r in backend.regions if r.casefold() == region.casefold())
+    region = next(same, region)  # as the backend spells it
     inputs: dict[str, Any] = {
         "backend": str(backend.name),
         "region": region,

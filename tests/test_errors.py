@@ -28,6 +28,7 @@ ELSEWHERE = {
     "nothing-included": "a warning: test_loader",
     "skipped": "a warning: test_dstack",
     "ignored-field": "a warning: test_dstack",
+    "public-address": "a warning: test_loader",
     "undeclared-variable": "about --var: test_loader",
     "schema": "a fault of fleetform: test_loader",
 }

@@ -936,6 +936,26 @@ def test_includes(tmp_path):
     assert (warning.span.line, warning.span.column) == (2, 51)
 
 
+@pytest.mark.parametrize(
+    ("config", "found"),
+    [
+        ("{hosts: [{hostname: a, internal_ip: 8.8.8.8}, {hostname: b, internal_ip: 10.0.0.2}]}", "8.8.8.8"),
+        ("{hosts: [a, b], network: 8.8.8.0/24}", "8.8.8.0/24"),
+        ("{hosts: [a, b], network: 0.0.0.0/0}", "0.0.0.0/0"),
+        ("{hosts: [a, b], network: 10.0.0.0/8}", None),
+        ("{hosts: [a, b], network: 100.64.0.0/10}", None),
+        ("{hosts: [a, b], network: '2a00:1450::/32'}", None),
+        ("{hosts: [{hostname: 8.8.8.8}, b]}", None),
+    ],
+)
+def test_ranks_that_meet_in_the_internet(tmp_path, config, found):
+    """A warning: by `network` and `internal_ip` ranks reach each other, by `hostname` we reach them."""
+    loaded = load(write(tmp_path, a=f"type: fleet\nname: rack\nssh_config: {config}\n"))
+    said = [(d.code, d.severity, d.span.line if d.span else 0) for d in loaded.diagnostics]
+    assert said == ([("public-address", Severity.WARNING, 3)] if found else [])
+    assert all(f"`{found}` is in the internet" in d.summary for d in loaded.diagnostics)
+
+
 def test_files_are_named_relative_to_the_directory(tmp_path):
     write(tmp_path, a="type: project\ninclude: [sub/*.yaml]\n", sub__b="type: fleet\n")
     assert {d.span and d.span.file for d in errors(tmp_path)} == {"sub/b.yaml"}

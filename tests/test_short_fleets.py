@@ -109,3 +109,54 @@ def test_gpus_are_rehearsed_on_this_machine_only_where_that_is_asked_for(fleet, 
     plan = make(desired, world.state(), replace(world.inventory(desired), offers=offers), world.now)
     assert [d.code for d in plan.diagnostics if d.severity is Severity.ERROR] == codes
     assert len(plan.nodes) == (0 if codes else 2)
+
+
+REGIONS = {**BACKEND, "regions": ["us-east-1", "eu-west-1"]}
+
+
+def remarks(fleet, *, task=None, backend=REGIONS):
+    """What is said of a fleet of two nodes, and of a task, and whether the fleet gets its nodes."""
+    tasks = [{"name": "train", "commands": ["date"], **task}] if task else []
+    fleet = {"name": "gpu", "nodes": 2, "backends": ["aws"], **fleet}
+    desired = project(backends=[backend], fleets=[fleet], tasks=tasks)
+    world = World()
+    inventory = replace(
+        world.inventory(desired), offers={"aws": catalog_offers(desired.backends["aws"])}, diagnostics=()
+    )
+    return make(desired, world.state(), inventory, world.now)
+
+
+@pytest.mark.parametrize("region", ["US-EAST-1", "us-East-1"])
+def test_regions_are_compared_without_case(region):
+    """By fleets, by tasks and by the backend's own volumes; zones as well."""
+    plan = remarks({"regions": [region]}, task={"regions": [region], "creation_policy": "reuse"})
+    assert plan.diagnostics == ()
+    assert plan.unplaced == ()
+    assert len(plan.nodes) == 2
+
+
+def test_a_region_that_no_backend_has_is_named():
+    """Among others that there are it has no effect, which nobody would notice."""
+    plan = remarks({"regions": ["us-east-1", "eu-wset-1"]}, task={"regions": ["us-east-1", "ap-south-1"]})
+    said = [(d.code, d.severity, d.address, d.summary, d.hint) for d in plan.diagnostics]
+    warning = ("unknown-region", Severity.WARNING)
+    assert said == [
+        (
+            *warning,
+            "fleet/gpu",
+            "no backend of fleet/gpu has a region `eu-wset-1`",
+            "did you mean `eu-west-1`?",
+        ),
+        (
+            *warning,
+            "task/train",
+            "no backend of task/train has a region `ap-south-1`",
+            "there are eu-west-1, us-east-1; name it in the `regions` of a backend, or remove it",
+        ),
+    ]
+
+
+def test_a_backend_that_offers_nothing_has_any_region():
+    """What cannot be read is not held against anybody."""
+    plan = remarks({"regions": ["us-wset-9"], "nodes": "0.."}, backend={**REGIONS, "catalog": []})
+    assert "unknown-region" not in {d.code for d in plan.diagnostics}

@@ -17,6 +17,12 @@ PLANNING: dict[str, Code] = {
         "max_price: 0.01",
         "widen the fleet's `resources`, `max_price`, `backends` or `regions`, or lower its `nodes`",
     ),
+    "unknown-region": Code(
+        Group.PLANNING,
+        "a fleet or a task names a region that no backend has which it may use: nothing is ever there",
+        "regions: [us-east-1, us-wset-2]",
+        "write the region as the backend has it, or name it in the `regions` of a backend",
+    ),
     "no-backend": Code(
         Group.PLANNING,
         "a fleet asks for GPUs and no backend is declared that could launch its nodes: this machine is none, "

@@ -80,6 +80,12 @@ REFERENCES: dict[str, Code] = {
         "type: volume\nname: data\nbackend: local\nhost: 10.0.0.4\nsize: 100GB",
         "write `backend: ssh` for a volume on a host's disk, and `host` alone to say where it is",
     ),
+    "public-address": Code(
+        Group.REFERENCES,
+        "the address or network by which ranks reach each other is one of the internet; a warning",
+        "hosts: [{hostname: lab1, internal_ip: 8.8.8.8}]",
+        "write an address of the hosts' own network, such as `10.0.0.4`, or remove it",
+    ),
     "rank-name": Code(
         Group.REFERENCES,
         "the names of the ranks' volumes differ in more than the number at their end",

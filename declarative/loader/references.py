@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from declarative.diagnostic import Span
+from declarative.diagnostic import Severity, Span
 from declarative.loader.documents import Entry, shown_place, shown_span
 from declarative.loader.findings import Findings
 from declarative.loader.mounts import Volumes, mounted
@@ -22,7 +22,7 @@ from declarative.resource import (
 from declarative.schema import BadValueError
 from declarative.source import Path
 from declarative.spec import Backend, Name, Task, Volume
-from declarative.spec.hosts import host_keys
+from declarative.spec.hosts import host_keys, is_public
 from declarative.spec.mounts import Inline
 from declarative.spec.text import MAX_NAME, check_name
 from declarative.state import natural
@@ -94,6 +94,7 @@ class _Assembly:
         for entry in self._good("fleet"):
             self._backend_names(entry, "backends", entry.spec.backends)
             self._of_hosts(entry)
+            self._public(entry)
             self._reserved(entry)
         self._hosts()
         volumes = self._volumes()
@@ -203,6 +204,27 @@ class _Assembly:
                 if first != entry.address:
                     summary = f"`{host.hostname}` is a host of {first} too"
                     self._say(entry, ("ssh_config", "hosts", i), "duplicate-host", summary, "remove one")
+
+    def _public(self, entry: Entry) -> None:
+        """A warning where the ranks of hosts would reach each other through the internet."""
+        config = entry.spec.ssh_config
+        if config is None:
+            return
+        given: list[tuple[Path, str | None]] = [(("ssh_config", "network"), config.network)]
+        given += [
+            (("ssh_config", "hosts", i, "internal_ip"), host.internal_ip)
+            for i, host in enumerate(config.hosts)
+        ]
+        for path, address in given:
+            if address is not None and is_public(address):
+                self.findings.add(
+                    "public-address",
+                    f"`{path[-1]}` is where ranks reach each other, and `{address}` is in the internet",
+                    "write the hosts' own network, such as `10.0.0.0/24`, or remove it",
+                    span=shown_span(entry.document, path),
+                    address=entry.address,
+                    severity=Severity.WARNING,
+                )
 
     def _fleet_names(self, entry: Entry) -> None:
         for i, name in enumerate(entry.spec.fleets):

@@ -12,7 +12,7 @@ from declarative.plan.fates import Fates, Question, decide
 from declarative.plan.fleets import Fleets, NodeFate, allowed_backends, fleet_offers
 from declarative.plan.observe import effective, vanished
 from declarative.plan.preview import cost, node_previews, reservations, suggestions
-from declarative.plan.short import short
+from declarative.plan.short import short, unknown_regions
 from declarative.plan.tasks import Fate
 from declarative.plan.types import UNREADY, Action, Inventory, Op, Plan, Reason
 from declarative.plan.volumes import waiting
@@ -105,7 +105,10 @@ def _remarks(desired: Desired, found: Fates, inventory: Inventory) -> list[Diagn
     lacking = [d for d in short(desired, found.outcome, inventory) if d.address not in known]
     said = {d.address for d in found.fleets.diagnostics}
     unready = _unready(f for f in found.fleets.fates.values() if str(f.record.address) not in said)
-    return [*found.fleets.diagnostics, *unready, *lacking, *waiting(desired, found.volumes)]
+    nodes = {fate.node.region for fate in found.fleets.fates.values()}
+    short_of = {d.address for d in lacking}
+    named = [d for d in unknown_regions(desired, inventory, nodes) if d.address not in short_of]
+    return [*found.fleets.diagnostics, *unready, *lacking, *named, *waiting(desired, found.volumes)]
 
 
 def _unready(fates: Iterable[NodeFate]) -> list[Diagnostic]:

@@ -78,7 +78,8 @@ def _none(fleet: Fleet | None, end: str, hint: str) -> Diagnostic:
 
 def _narrowed(asked: Asked, offers: Sequence[Offer]) -> tuple[list[Offer], str, str]:
     """The offers that do; else what leaves nothing of them, and what to write."""
-    left = [o for o in offers if not asked.regions or o.region in asked.regions]
+    regions = {region.casefold() for region in asked.regions}
+    left = [o for o in offers if not regions or o.region.casefold() in regions]
     if not left:
         return [], ": none is in that region", regions_hint(asked.regions, offers)
     offers, left = (

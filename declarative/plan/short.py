@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from declarative.blocks import Shortfall, misfits
-from declarative.diagnostic import Diagnostic, suggest
+from declarative.diagnostic import Diagnostic, Severity, suggest
 from declarative.placement import Outcome
 from declarative.plan.fleets import allowed_backends, kept
 from declarative.plan.types import Inventory
@@ -32,6 +33,35 @@ def short(desired: Desired, outcome: Outcome, inventory: Inventory) -> list[Diag
         summary = f"no offer for {missing} of the fleet's nodes{end}"
         span = desired.places.get(address)
         out.append(Diagnostic(code="no-offer", summary=summary, hint=hint, address=address, span=span))
+    return out
+
+
+def unknown_regions(desired: Desired, inventory: Inventory, known_of: Iterable[str]) -> list[Diagnostic]:
+    """A warning for each region that a fleet or a task names and that no backend has which it may use.
+
+    `known_of` are the regions of nodes that are there. Of a backend that offers nothing nobody knows.
+    """
+    asked = [
+        (f"fleet/{name}", fleet.regions, allowed_backends(desired, fleet))
+        for name, fleet in desired.fleets.items()
+    ]
+    every = tuple(dict.fromkeys(b for _, _, backends in asked for b in backends))
+    for name, want in desired.tasks.items():
+        asked.append((f"task/{name}", want.spec.regions, tuple(want.spec.backends) or every))
+    there = {name: {offer.region for offer in offers} for name, offers in inventory.offers.items()}
+    out: list[Diagnostic] = []
+    for address, regions, backends in asked:
+        if not regions or not backends or not all(there.get(b) for b in backends):
+            continue
+        known = {*known_of, *(region for b in backends for region in there[b])}
+        known |= {str(r) for b in backends if b in desired.backends for r in desired.backends[b].regions}
+        same = {region.casefold() for region in known}
+        for region in dict.fromkeys(r for r in regions if r.casefold() not in same):
+            near = suggest(region, known, MISTYPED)
+            hint = near or f"there are {_list(known)}; name it in the `regions` of a backend, or remove it"
+            summary = f"no backend of {address} has a region `{region}`"
+            found = Diagnostic(code="unknown-region", summary=summary, hint=hint, address=address)
+            out.append(replace(found, severity=Severity.WARNING, span=desired.places.get(address)))
     return out
 
 

@@ -223,7 +223,8 @@ def _items(hint: Any, value: Json, path: Path, bounds: Is, out: list[Problem]) -
         out.append(Problem(path, "too-large", summary, "write fewer"))
         return None
     each = Is(longest=bounds.longest, blank=bounds.blank)
-    return Items(_value(hint, item, (*path, i), each, out) for i, item in enumerate(value))
+    found = AnyCase if bounds.any_case else Items
+    return found(_value(hint, item, (*path, i), each, out) for i, item in enumerate(value))
 
 
 class Items(tuple[Any, ...]):  # noqa: SLOT001  # it keeps what is in it
@@ -240,6 +241,17 @@ class Items(tuple[Any, ...]):  # noqa: SLOT001  # it keeps what is in it
     @functools.cached_property
     def _known(self) -> frozenset[Any]:
         return frozenset(self)
+
+
+class AnyCase(Items):
+    """A tuple of names that are compared without case: regions and zones."""
+
+    def __contains__(self, item: object) -> bool:
+        return isinstance(item, str) and item.casefold() in self._known
+
+    @functools.cached_property
+    def _known(self) -> frozenset[Any]:
+        return frozenset(item.casefold() for item in self)
 
 
 def _unknown(cls: type, key: str, path: Path) -> Problem:

@@ -32,6 +32,8 @@ class Is:
     """Characters of a text, or of each in a list: what is declared once may be in a plan for each node."""
     blank: bool = False
     """Whether a text may be empty, or blanks alone."""
+    any_case: bool = False
+    """Of a list: `in` compares without case."""
     true_is_default: bool = False
     """`true` means the default, as it does in dstack's durations."""
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 from declarative.schema import Doc, Is
 from declarative.spec.clouds import Endpoint, Images, Login, Network
 from declarative.spec.credentials import Credentials
-from declarative.spec.text import WORDS, Name
+from declarative.spec.text import PLACES, Name
 from declarative.spec.values import MAX_COUNT, Gpu, Size
 
 
@@ -28,7 +28,7 @@ class CatalogOffer:
     spot_price: Annotated[
         float | None, Is(minimum=0), Doc("USD an hour as spot; no spot offer if left out.")
     ] = None
-    regions: Annotated[tuple[str, ...], WORDS, Doc("Where it can be had; everywhere if left out.")] = ()
+    regions: Annotated[tuple[str, ...], PLACES, Doc("Where it can be had; everywhere if left out.")] = ()
     limit: Annotated[int | None, Is(minimum=0), Doc("How many of it may exist at once.")] = None
 
 
@@ -38,8 +38,8 @@ class Backend:
 
     name: Annotated[Name, Doc("The backend's name.")]
     driver: Annotated[str | None, Doc("`local`, `ssh`, or a libcloud provider; default: the name.")] = None
-    regions: Annotated[tuple[str, ...], WORDS, Doc("Regions that may be used.")] = ()
-    availability_zones: Annotated[tuple[str, ...], WORDS, Doc("Zones that may be used.")] = ()
+    regions: Annotated[tuple[str, ...], PLACES, Doc("Regions that may be used.")] = ()
+    availability_zones: Annotated[tuple[str, ...], PLACES, Doc("Zones that may be used.")] = ()
     catalog: Annotated[
         tuple[CatalogOffer, ...],
         Is(most_items=10_000),

@@ -12,7 +12,7 @@ from declarative.schema import BadValueError, Doc, InPlace, Is, Json
 from declarative.schema.decode import describe
 from declarative.spec.hosts import SshConfig
 from declarative.spec.split import Blocks
-from declarative.spec.text import WORDS, Env, Name, Tags
+from declarative.spec.text import PLACES, WORDS, Env, Name, Tags
 from declarative.spec.values import MAX_COUNT, Count, IdleDuration, Resources
 
 
@@ -109,8 +109,8 @@ class Fleet:
     )
     resources: Annotated[Resources, InPlace(), Doc("What each node has to have.")] = Resources()
     backends: Annotated[tuple[Name, ...], InPlace(), Doc("Backends that may be used; default: all.")] = ()
-    regions: Annotated[tuple[str, ...], WORDS, InPlace(), Doc("Regions that may be used.")] = ()
-    availability_zones: Annotated[tuple[str, ...], WORDS, InPlace(), Doc("Zones that may be used.")] = ()
+    regions: Annotated[tuple[str, ...], PLACES, InPlace(), Doc("Regions that may be used.")] = ()
+    availability_zones: Annotated[tuple[str, ...], PLACES, InPlace(), Doc("Zones that may be used.")] = ()
     instance_types: Annotated[tuple[str, ...], WORDS, InPlace(), Doc("Instance types that may be used.")] = ()
     spot_policy: Annotated[SpotPolicy, InPlace(), Doc("`on-demand` (default), `spot` or `auto`.")] = (
         SpotPolicy.ON_DEMAND

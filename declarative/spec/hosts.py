@@ -29,6 +29,13 @@ def _address(value: str | None, field: str) -> None:
         ) from None
 
 
+def is_public(address: str) -> bool:
+    """Whether an IPv4 address or network is one of the internet's. Many IPv6 networks have no others."""
+    network = ipaddress.ip_network(address)
+    # No private network has fewer than eight bits of its own.
+    return network.version == 4 and (network.prefixlen < 8 or network.network_address.is_global)
+
+
 _ODD = frozenset("'\"`$;&<>|(){}")
 
 

@@ -13,7 +13,7 @@ from declarative.spec.fleet import Placement, SpotPolicy
 from declarative.spec.mounts import Mounts
 from declarative.spec.retry import Retry
 from declarative.spec.software import Python, RegistryAuth, Repos
-from declarative.spec.text import WORDS, Env, FleetName, Image, Name, NodeName, Tags
+from declarative.spec.text import PLACES, Env, FleetName, Image, Name, NodeName, Tags
 from declarative.spec.values import MAX_COUNT, Duration, Resources
 
 
@@ -74,7 +74,7 @@ class Task:
         CreationPolicy, Doc("`reuse`: only nodes that the fleets have; default `reuse-or-create`.")
     ] = CreationPolicy.REUSE_OR_CREATE
     backends: Annotated[tuple[Name, ...], Doc("Backends that may be used.")] = ()
-    regions: Annotated[tuple[str, ...], WORDS, Doc("Regions that may be used.")] = ()
+    regions: Annotated[tuple[str, ...], PLACES, Doc("Regions that may be used.")] = ()
     spot_policy: Annotated[SpotPolicy | None, Doc("`on-demand`, `spot` or `auto`; default: the fleet's.")] = (
         None
     )

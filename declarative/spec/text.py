@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from declarative.schema import BadValueError, Is, Json, raise_all
 from declarative.schema.decode import describe
 
 WORDS = Is(most_items=1_000, longest=255)
-"""Lists of names that others gave: regions, zones, instance types."""
+"""Lists of names that others gave, such as instance types."""
+PLACES = replace(WORDS, any_case=True)
+"""Lists of regions and zones, which are compared without case."""
 MAX_TAGS = 128
 MAX_NAME = 41
 MAX_FLEET = 2 * MAX_NAME + 1
