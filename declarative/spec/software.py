@@ -90,7 +90,7 @@ class Repos(tuple[Repo, ...]):
         ):
             given = {k: v for k, v in item.items() if k in ("path", "branch", "hash") and v is not None}
             given["source"] = item.get("url") or item.get("local_path")
-        if not given or not all(isinstance(v, str) and v and "\0" not in v for v in given.values()):
+        if not given or not all(isinstance(v, str) and v.strip() and "\0" not in v for v in given.values()):
             raise BadValueError("wrong-type", "expected a repository", cls.HINT, (0,))
         repo = Repo(**given)
         for text in (repo.branch, repo.hash):
