@@ -68,6 +68,7 @@ NODE = [
     "resources",
     "blocks",
     "holders",
+    "drained",
 ]
 BLOCKS = ["total", "busy", "idle"]
 

@@ -126,3 +126,8 @@ def test_scripts_name_the_command(tmp_path, shell):
     argv = [sys.executable, "-m", "declarative", "completion", shell]
     result = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "_FLEETFORM_COMPLETE" in result.stdout
+
+
+def test_what_can_be_drained_and_replaced_is_offered(project):
+    assert complete(project, "drain", "g") == complete(project, "undrain", "g") == ["gpu-0"]
+    assert complete(project, "apply", "--replace", "n") == ["node/gpu-0"]

@@ -277,7 +277,8 @@ def test_only_ready_nodes_take_work(state):
     """Every other state turns a node down, `unknown` too; it does not fit now, but it could."""
     refusal = refused(run(ask(), [node("gpu-0", state=state)]))
     assert refusal.code == "no-capacity"
-    assert causes(refusal)["node/gpu-0"] == "not-ready"
+    code = "drained" if state is NodeState.DRAINING else "not-ready"
+    assert causes(refusal)["node/gpu-0"] == code
 
 
 @pytest.mark.parametrize("state", sorted(BOOTING))

@@ -1021,3 +1021,98 @@ def test_a_gang_in_the_places_that_it_has_waits_for_what_changes_of_its_nodes():
     found = look(world, fleets=[{**GPU, "tags": {"x": "1"}}], tasks=[job])
     start = next(a for a in found["actions"] if a["id"] == "create:rank/job-0")
     assert start["needs"] == ["update:node/gpu-0", "update:node/gpu-1"]
+
+
+# ------------------------------------------------------------------------- drained, and made anew by word
+
+
+def test_a_drained_node_takes_no_new_work_and_finishes_what_runs():
+    """It is named in every plan, and in a refusal with the reason and since when."""
+    world = brought({**FLEET, "nodes": 2}, (), (SMALL,))
+    drain(world, "pair-0", "pair-1")
+    more = wanted({**FLEET, "nodes": 2}, (), (SMALL, {**SMALL, "name": "more"}))
+    plan = world.plan(more)
+    assert ids(plan) == []
+    told = {d.address: d.summary for d in plan.diagnostics if d.code == "drained"}
+    assert set(told) == {"node/pair-0", "node/pair-1"}
+    assert told["node/pair-0"].endswith(f"drained since {SINCE}: bad NIC")
+    assert plan.unplaced[0].code == "no-capacity"
+    off = {r.target: (r.code, r.detail) for v in plan.unplaced[0].ranks for r in v.rejections}
+    assert off["node/pair-1"] == ("drained", f"drained since {SINCE}: bad NIC")
+    assert "undrain" in str(plan.unplaced[0].hint)
+    assert {n.name: n.state for n in plan.nodes} == {"pair-0": "draining", "pair-1": "draining"}
+
+
+def test_what_runs_anew_leaves_a_drained_node():
+    """A gang that is tried again goes to the nodes that are not drained."""
+    task = {"name": "train", "nodes": 2, "retry": True}
+    world = brought({**FLEET, "nodes": 3}, (), (task,))
+    drain(world, "pair-0")
+    desired = wanted({**FLEET, "nodes": 3}, (), (task,))
+    assert ids(world.plan(desired)) == []
+    end(world, RankState.FAILED, "train-0")
+    plan = world.plan(desired)
+    assert {r.node for r in plan.reservations if r.status.value != "released"} == {"pair-1", "pair-2"}
+
+
+def test_a_drained_node_that_cannot_be_reached_says_both():
+    world = brought({**FLEET, "nodes": 1}, tasks=())
+    drain(world, "pair-0")
+    world.sick["pair-0"] = NodeState.UNREACHABLE
+    plan = world.plan(wanted({**FLEET, "nodes": 1}, (), (SMALL,)))
+    (rejection,) = (r for v in plan.unplaced[0].ranks for r in v.rejections if r.target == "node/pair-0")
+    assert (rejection.code, rejection.detail) == ("not-ready", f"unreachable: drained since {SINCE}: bad NIC")
+
+
+def test_a_gang_that_was_half_started_is_not_completed_on_a_drained_node():
+    """Its places there are given back, and all of it starts elsewhere."""
+    world = World()
+    desired = wanted({**FLEET, "nodes": 4}, (), ({"name": "train", "nodes": 2},))
+    plan = world.plan(desired)
+    world.apply(plan, stop_after=len(plan.actions) - 1)
+    assert ids(world.plan(desired)) == ["create:rank/train-1"]
+    drain(world, "pair-1")
+    plan = world.plan(desired)
+    placed = {r.node for r in plan.reservations if r.status.value != "released"}
+    assert "pair-1" not in placed
+
+
+@pytest.mark.parametrize("nodes", [2, "0..4"])
+def test_a_node_that_is_to_be_replaced_is_made_anew(nodes):
+    """It alone, under its name, whatever the fleet's target."""
+    world = brought({**FLEET, "nodes": 2}, tasks=())
+    drain(world, "pair-1")
+    plan = world.plan(wanted({**FLEET, "nodes": nodes}, tasks=()), requested=frozenset({"node/pair-1"}))
+    assert ids(plan) == ["delete:node/pair-1", "create:node/pair-1"]
+    assert {a.reason for a in plan.actions} == {Reason.REQUESTED}
+    world.apply(plan)
+    assert codes(world.plan(wanted({**FLEET, "nodes": nodes}, tasks=()))) == set()
+
+
+def test_the_gang_on_a_node_that_is_to_be_replaced_restarts_as_a_whole():
+    """As Terraform replaces what needs a thing that is replaced; volumes stay as they are."""
+    world = brought()
+    plan = world.plan(wanted(), requested=frozenset({"node/pair-1"}))
+    assert ids(plan, "node", "volume") == ["delete:node/pair-1", "create:node/pair-1"]
+    assert ids(plan, "rank") == [*gang("delete"), *gang("create")]
+    assert action(plan, "delete:rank/train-0").because == ("node/pair-1",)
+    world.apply(plan)
+    assert ids(world.plan(wanted())) == []
+
+
+def test_a_node_is_not_replaced_under_ranks_that_have_no_other_place():
+    """Nothing is done, and the plan says why."""
+    world = brought({**FLEET, "nodes": 2}, (), (SMALL,))
+    desired = wanted({**FLEET, "nodes": 2, "max_price": 0.001, "regions": ["x"]}, (), (SMALL,))
+    drain(world, "pair-1")
+    plan = world.plan(desired, requested=frozenset({"node/pair-0"}))
+    assert "delete:node/pair-0" not in ids(plan)
+    assert [r.task for r in plan.unplaced] == ["small"]
+    assert "node/pair-0 is not replaced" in str([d.summary for d in plan.diagnostics])
+
+
+def test_a_protected_fleet_s_node_is_not_replaced_by_word():
+    fleet = {**FLEET, "prevent_destroy": True}
+    plan = brought(fleet, tasks=()).plan(wanted(fleet, tasks=()), requested=frozenset({"node/pair-1"}))
+    assert plan.result == "error"
+    assert "(`--replace`)" in plan.diagnostics[0].summary

@@ -13,7 +13,7 @@ from declarative.blocks import Shape
 from declarative.plan import Plan, hosts_of, hosts_of_plan, make
 from declarative.plan.hosts import declared_shape, offer_of_host, reached_by
 from declarative.resource import Desired
-from declarative.state import NodeState, RankState
+from declarative.state import DRAINED, Address, NodeState, RankState
 from tests.model import World, project
 
 SHAPE = Shape(cpu=4, memory_mib=8192, disk_mib=1000)
@@ -362,3 +362,24 @@ def test_a_host_is_reached_as_it_is_declared_now():
         "resources": {"cpu": 4},
         "internal_ip": "1.1.1.1",
     }
+
+
+@pytest.mark.parametrize(
+    "change", [{"env": {"A": "1"}}, {"hosts": [{"hostname": "a", "resources": {"cpu": 8}}]}]
+)
+def test_a_drained_host_is_not_made_anew(change):
+    """As a new node it would take work, and it is the same machine: it stays until it is undrained."""
+    world = World()
+    bring(world, declared(rack("a")))
+    record = world.records[Address("node", "rack-0")]
+    drained = {DRAINED: {"since": "2026-01-31T12:00:00Z", "reason": "bad NIC"}}
+    world.records[record.address] = replace(record, outputs={**record.outputs, **drained})
+    hosts = change.get("hosts", ["a"])
+    changed = declared(rack(*hosts, **({} if "hosts" in change else change)))
+    found = plan(world, changed)
+    assert ids(found) == []
+    assert "once undrained" in str([d.hint for d in found.diagnostics if d.code == "node-mismatch"])
+    world.records[record.address] = record
+    assert ids(plan(world, changed)) == ["delete:node/rack-0", "create:node/rack-0"]
+    world.records[record.address] = replace(record, outputs={**record.outputs, **drained})
+    assert ids(plan(world, declared(rack("b")))) == ["delete:node/rack-0", "create:node/rack-1"]

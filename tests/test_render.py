@@ -659,6 +659,7 @@ def test_status_json():
                 "resources": {"cpu": 96, "memory_mib": 1024, "gpus": 8},
                 "blocks": {"total": 8, "busy": 3, "idle": 5},
                 "holders": {"0": "rank/train-0", "1": "rank/train-0", "2": "rank/train-0"},
+                "drained": None,
             },
             {
                 "name": "gpu-1",
@@ -673,6 +674,7 @@ def test_status_json():
                 "resources": {"cpu": 96, "memory_mib": 1024, "gpus": 8},
                 "blocks": {"total": 8, "busy": 0, "idle": 8},
                 "holders": {},
+                "drained": None,
             },
         ],
         "volumes": [

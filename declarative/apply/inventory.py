@@ -336,7 +336,7 @@ def _resolve_thing(state: State, intent: Intent, provider: Provider) -> Resoluti
         address=intent.address,
         backend=intent.backend,
         inputs=inputs,
-        outputs={**thing.outputs, MADE_AS: known} if known else kept(thing.outputs, same),
+        outputs={**kept(thing.outputs, same), **({MADE_AS: known} if known else {})},
         needs=intent.needs if intent.op == "create" or not have else have.needs,
         generation=intent.generation,
     )

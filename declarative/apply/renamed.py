@@ -34,7 +34,7 @@ from declarative.provider import (
     token,
 )
 from declarative.resource import Offer
-from declarative.state import MADE_AS, Address, RankStatus, Readiness, Record, State, made_as
+from declarative.state import DRAINED, MADE_AS, Address, RankStatus, Readiness, Record, State, made_as
 
 
 def as_made(record: Record) -> Record:
@@ -52,9 +52,9 @@ def as_recorded(thing: Thing, record: Record) -> dict[str, Any]:
 
 
 def kept(outputs: Mapping[str, Any], record: Record | None) -> dict[str, Any]:
-    """New outputs of a thing, which is known as it was before."""
-    known = record.outputs.get(MADE_AS) if record else None
-    return {**outputs, **({MADE_AS: known} if known else {})}
+    """New outputs of a thing, with what its backend does not know of it."""
+    ours = (MADE_AS, DRAINED)
+    return {**outputs, **({k: v for k, v in record.outputs.items() if k in ours} if record else {})}
 
 
 def record_token(state: State, record: Record) -> str:

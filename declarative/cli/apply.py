@@ -59,7 +59,7 @@ def _declared(session: Session, options: Mapping[str, Any]) -> Run:
     loaded = session.load(look="contents")
     assert loaded is not None
     session.warn()
-    check_requested(options["requested"], loaded.desired.tasks)
+    check_requested(options["requested"], loaded.desired)
     return Run(session, loaded.desired, "apply", options)
 
 

@@ -129,9 +129,10 @@ def fleets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
     return sorted(a for name in names if (a := f"fleet/{name}").startswith(incomplete))
 
 
-def task_addresses(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
-    """`task/<name>`."""
-    return sorted(a for a in (f"task/{name}" for name in _tasks(ctx)) if a.startswith(incomplete))
+def replaceable(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
+    """`task/<name>` of declared tasks, and recorded nodes."""
+    nodes = {a for a in _recorded(ctx) if a.startswith("node/")}
+    return sorted(a for a in {*(f"task/{n}" for n in _tasks(ctx)), *nodes} if a.startswith(incomplete))
 
 
 def explained(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001

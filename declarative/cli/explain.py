@@ -86,8 +86,8 @@ def ask(
     kind, name = parse(target)
     loaded = session.load(look="contents")
     assert loaded is not None
-    check_requested(requested, loaded.desired.tasks)
     state = session.store(loaded.desired, offline=offline).read()
+    check_requested(requested, loaded.desired, state)
     session.check_moved(loaded.desired)
     hosts = hosts_of(loaded.desired, state)
     seen = look(state, session.backends(loaded.desired, state), hosts=hosts, offline=offline)

@@ -17,6 +17,7 @@ DESTROY = "write `fleetform destroy`"
 PLAN = "`fleetform plan` looks at what is there each time"
 COMMANDS = {
     "attach": "write `fleetform logs TASK -f`",
+    "cordon": "write `fleetform drain NODE --reason …`: what runs on the node goes on",
     "delete": DESTROY,
     "down": DESTROY,
     "force-unlock": "write `fleetform state unlock`",
@@ -30,7 +31,8 @@ COMMANDS = {
     "ps": STATUS,
     "refresh": PLAN,
     "run": APPLY,
-    "taint": "`fleetform apply --replace task/NAME` runs a task again",
+    "taint": "`fleetform apply --replace node/NAME` makes a node anew, `task/NAME` runs a task again",
+    "uncordon": "write `fleetform undrain NODE`",
     "up": APPLY,
     "version": "write `fleetform --version`",
     "workspace": "give each a directory, or a `--state URL`",

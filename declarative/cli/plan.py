@@ -22,16 +22,18 @@ from declarative.cli.session import (
 
 if TYPE_CHECKING:
     from declarative.plan import Plan
+    from declarative.resource import Desired
+    from declarative.state import State
 
 EXIT = {"none": 0, "changes": 0, "unplaced": 3, "error": 1}
 
 replace_option = click.option(
     "--replace",
     "requested",
-    metavar="task/NAME",
+    metavar="ADDRESS",
     multiple=True,
-    shell_complete=complete.task_addresses,
-    help="Run the task again although nothing about it changed.",
+    shell_complete=complete.replaceable,
+    help="Run `task/NAME` again, or make `node/NAME` anew with all tasks on it, although nothing changed.",
 )
 reuse_option = click.option(
     "--reuse",
@@ -122,8 +124,8 @@ def compute(
         raise failed("usage", "`--assume-empty` reads no state, and a plan needs it", "add `--offline`")
     loaded = session.load(look="contents")
     assert loaded is not None
-    check_requested(requested, loaded.desired.tasks)
     state = State() if assume_empty else session.store(loaded.desired, offline=offline).read()
+    check_requested(requested, loaded.desired, state)
     if not assume_empty:
         session.check_moved(loaded.desired)
     backends = session.backends(loaded.desired, state)
@@ -149,15 +151,25 @@ def _check_out(name: str, *, offline: bool) -> None:
     check_target(name)
 
 
-def check_requested(requested: tuple[str, ...], tasks: Iterable[str]) -> None:
-    """`--replace` names declared tasks."""
+def check_requested(requested: Iterable[str], desired: Desired, state: State | None = None) -> None:
+    """`--replace` names declared tasks, and nodes that a declared fleet launched; those need the `state`."""
     from declarative.diagnostic import suggest
 
-    known = [f"task/{name}" for name in tasks]
+    known = [f"task/{name}" for name in desired.tasks]
+    nodes = [r for r in (state.of("node") if state else ()) if r.inputs.get("fleet") in desired.fleets]
+    known += [str(r.address) for r in nodes if not r.inputs.get("host")]
+    hosts = {str(r.address): r.address.name for r in nodes if r.inputs.get("host")}
     for address in requested:
-        if address not in known:
-            hint = suggest(address, known) or "write `task/<name>` of a declared task"
-            raise failed("unknown-address", f"`{address}` is not a task of this project", hint)
+        node = address.startswith("node/")
+        if address in known or (node and state is None):
+            continue
+        if address in hosts:
+            name = hosts[address]
+            hint = f"`fleetform drain {name}`, mend it, then `fleetform undrain {name}`"
+            raise failed("usage", f"`{address}` is a host that exists: it cannot be made anew", hint)
+        hint = suggest(address, known) or "write `task/NAME` of a declared task, or `node/NAME` of a node"
+        what = "launched node" if node else "task"
+        raise failed("unknown-address", f"`{address}` is not a {what} of this project", hint)
 
 
 def _erroneous(error: Failed) -> Plan:

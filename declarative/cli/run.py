@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 from declarative.cli.output import Unbroken
+from declarative.cli.plan import check_requested
 from declarative.cli.session import Session, failed, now, out_style
 from declarative.cli.signals import INTERRUPTED, stopping
 
@@ -95,6 +96,7 @@ class Run:
         from declarative.plan import hosts_of, make
 
         state = writer.state()
+        check_requested(requested, self.desired, state)
         backends = self.session.backends(self.desired, state)
         seen = look(state, backends, hosts=hosts_of(self.desired, state))
         if not self.options["accept_vanished"]:

@@ -31,14 +31,16 @@ def command(session: Session, target: str, words: tuple[str, ...]) -> int:
     session.warn()
     desired = loaded.desired if loaded else None
     state = session.store(desired).read()
-    node = _node(state, target.removeprefix("node/"))
+    node = find_node(state, target)
     with at_node(session.backends(desired, state), node, None, words) as terminal:
         return running(terminal, node)
 
 
-def _node(state: State, name: str) -> Record:
+def find_node(state: State, target: str) -> Record:
+    """The node that `gpu-0` or `node/gpu-0` names; `Failed` if there is none."""
     from declarative.diagnostic import suggest
 
+    name = target.removeprefix("node/")
     node = state.get("node", name)
     if node is None:
         known = [r.address.name for r in state.of("node")]

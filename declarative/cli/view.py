@@ -7,7 +7,18 @@ from declarative.plan.fleets import held_blocks
 from declarative.render import FleetView, HostView, NodeView, RankView, StatusView, TaskView, VolumeView
 from declarative.resource import Desired, Host
 from declarative.spec import StopCriteria
-from declarative.state import NodeState, RankState, RankStatus, Readiness, Record, State, natural, task_state
+from declarative.state import (
+    NodeState,
+    RankState,
+    RankStatus,
+    Readiness,
+    Record,
+    State,
+    drain_of,
+    natural,
+    readiness_of,
+    task_state,
+)
 
 
 def host_view(host: Host, note: Diagnostic | None) -> HostView:
@@ -53,12 +64,13 @@ def _fleet(name: str, nodes: tuple[NodeView, ...]) -> FleetView:
 
 def _node(record: Record, state: State, held: dict[int, str], now: float | None) -> NodeView:
     inputs = record.inputs
-    seen = state.readiness.get(record.address.name, Readiness(state=NodeState.UNKNOWN))
+    seen = readiness_of(record, state.readiness.get(record.address.name, Readiness(state=NodeState.UNKNOWN)))
     return NodeView(
         name=record.address.name,
         fleet=str(inputs["fleet"]),
         state=seen.state.value,
         reason=seen.reason,
+        drained=drain_of(record),
         backend=str(inputs["backend"]),
         region=str(inputs["region"]),
         zone=inputs.get("zone"),

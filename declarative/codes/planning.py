@@ -44,6 +44,12 @@ PLANNING: dict[str, Code] = {
         "type: service  # of what was a task, and runs",
         "have the document used as the warning beside it says; or remove it, if what it declares is to go",
     ),
+    "drained": Code(
+        Group.PLANNING,
+        "a node takes no new work because somebody drained it; what runs on it goes on; a warning",
+        "fleetform drain gpu-3 --reason 'bad NIC'",
+        "`fleetform undrain NODE` gives it work again; `fleetform apply --replace node/NAME` makes it anew",
+    ),
     "node-mismatch": Code(
         Group.PLANNING,
         "a node does not keep its fleet's limits any more but is in use; a warning",
@@ -230,6 +236,12 @@ CAPACITY: dict[str, Code] = {
         "the node is not ready, or its readiness is unknown, which is not the same as idle",
         "a node that cannot be reached",
         "`fleetform status` says why; wait, or mend the node",
+    ),
+    "drained": Code(
+        Group.CAPACITY,
+        "the node takes no new work: somebody drained it, and the detail says since when and why",
+        "fleetform drain gpu-3 --reason 'bad NIC'",
+        "`fleetform undrain NODE`, or let the fleet grow",
     ),
     "closed": Code(
         Group.CAPACITY,

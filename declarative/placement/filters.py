@@ -98,6 +98,8 @@ def ready_reason(node: Node) -> Reason | None:
     One that boots is waited for, as one that this plan launches. Else an apply that was cut short while its
     nodes were booting would be followed by one that launches as many again.
     """
+    if node.readiness.state is NodeState.DRAINING:
+        return Reason("drained", node.readiness.reason or "it is drained")
     if node.closed:
         return Reason("closed", node.closed)
     if node.readiness.state is NodeState.READY or node.readiness.state in BOOTING:

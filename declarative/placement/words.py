@@ -43,6 +43,7 @@ WORDS = {
     "volume-elsewhere": "away from the volume",
     "reuse-only": "not launched for it (reuse only)",
     "no-offer": "without an offer",
+    "drained": "drained",
     "not-ready": "not ready",
     "closed": "about to be replaced or deleted",
     "not-idle": "not wholly idle",
@@ -100,11 +101,17 @@ def hint_for(
     if never and codes & {"isolation", "no-runtime"} and not fits:
         found = sorted(codes & {"isolation", "no-runtime"})
         return "; ".join(ABLE[code] for code in found)
-    if "not-ready" in codes and task.instances:
-        advice = "wait until the pinned node is ready, or pin another one"
+    if codes & {"not-ready", "drained"} and task.instances:
+        mend = (
+            "`fleetform undrain` the pinned node"
+            if "drained" in codes
+            else "wait until the pinned node is ready"
+        )
+        advice = f"{mend}, or pin another one"
         return f"{advice}; {fits}" if fits else advice
     # Waiting mends only what does not fit now.
-    wait = "" if never else ", or wait until running tasks have ended"
+    undrain = ", or `fleetform undrain` a node" if "drained" in codes else ""
+    wait = "" if never else f"{undrain}, or wait until running tasks have ended"
     if fits:
         return f"{fits}{wait}"
     if changes is not None:
@@ -114,7 +121,8 @@ def hint_for(
     elif "reuse-only" in codes:
         advice = "set `creation_policy: reuse-or-create`" if launches else "leave out `--reuse`"
     else:
-        return None if never else "wait until running tasks have ended, then run `fleetform apply` again"
+        advice = "wait until running tasks have ended, then run `fleetform apply` again"
+        return None if never else advice + undrain
     return f"{advice}{wait}"
 
 

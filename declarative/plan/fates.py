@@ -77,7 +77,15 @@ def _judge(asked: Question, stuck: frozenset[str]) -> Fates:
     )
     freed = _freed(state, fates)
     while True:
-        fleets = Fleets(desired, state, asked.inventory, asked.now, freed=freed, pinned=pinned)
+        fleets = Fleets(
+            desired,
+            state,
+            asked.inventory,
+            asked.now,
+            freed=freed,
+            pinned=pinned,
+            requested=asked.requested,
+        )
         if asked.destroy:
             _spare_protected(fleets)
         task_fates.cascade(fates, state, _replaced(fleets, volumes))

@@ -36,7 +36,9 @@ from declarative.state import (
     Readiness,
     Record,
     State,
+    drain_of,
     natural,
+    readiness_of,
 )
 
 
@@ -58,6 +60,11 @@ class NodeFate:
     def idle(self) -> bool:
         """Whether nothing runs on it once this plan is done; `unknown` is not empty."""
         return not self.node.held and self.node.readiness.state is not NodeState.UNKNOWN
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is a drained host: made anew it would take work again, so it stays as it is."""
+        return bool(self.record.inputs.get("host") and drain_of(self.record))
 
     @property
     def changed(self) -> tuple[str, ...]:
@@ -207,12 +214,16 @@ class Fleets:
         *,
         freed: frozenset[str] = frozenset(),
         pinned: frozenset[Address] = frozenset(),
+        requested: frozenset[str] = frozenset(),
     ) -> None:
-        """`freed` are ranks whose blocks are given back; `pinned` nodes have to stay for those on them."""
+        """`freed` are ranks whose blocks are given back; `pinned` nodes have to stay for those on them, and
+        those that are `requested` (`node/gpu-0`) are made anew whatever is on them.
+        """
         self.desired = desired
         self.now = now
         self.state = state
         self.pinned = pinned
+        self.requested = requested
         self.altered = inventory.altered
         self.diagnostics: list[Diagnostic] = []
         self.fates: dict[str, NodeFate] = {}
@@ -222,7 +233,8 @@ class Fleets:
         for record in state.of("node"):
             name = record.address.name
             staying = {b: h for b, h in held.get(name, {}).items() if h.removeprefix("rank/") not in freed}
-            node = node_of(record, inventory.readiness.get(name, unknown), staying)
+            seen = readiness_of(record, inventory.readiness.get(name, unknown))
+            node = node_of(record, seen, staying)
             self.fates[name] = NodeFate(record=record, node=node, after=dict(record.inputs))
         self.hosts: dict[tuple[str, str, str], Host] = {}
         self.found: dict[tuple[str, str, str], Offer] = {}
@@ -237,6 +249,7 @@ class Fleets:
                     self.found[host.fleet, host.backend, host.key] = offer
         for fate in self.fates.values():
             self._judge(fate)
+            self._tell_drained(fate)
         for fleet in desired.fleets.values():
             if fleet.ssh_config is not None:
                 self.offers[str(fleet.name)] = self._host_offers(fleet)
@@ -260,6 +273,13 @@ class Fleets:
         host = self.hosts.get(_host_key(fate))
         if fleet.ssh_config is not None and host is None:
             self._let_go(fate, pinned=pinned)
+        elif str(fate.record.address) in self.requested and host is None:
+            if pinned:
+                hint = "once they have ended, or fit elsewhere, ask again"
+                what = "is not replaced: ranks run on it that have no other place now"
+                self._note(fate, "node-mismatch", what, hint)
+            else:
+                fate.goes, fate.again = Reason.REQUESTED, True
         elif not self._changed(fate, fleet, pinned=pinned):
             self._keep(fate, fleet, host)
 
@@ -269,7 +289,7 @@ class Fleets:
         changed = tuple(
             k for k in ("placement", "env", "reservation") if fate.record.inputs.get(k) != marks[k]
         )
-        if changed and pinned:
+        if changed and (pinned or fate.waits):
             self._stays(fate, f"its fleet's `{changed[0]}` changed", "replaced")
         elif changed:
             fate.goes, fate.again, fate.because = Reason.CHANGED, True, changed
@@ -287,7 +307,7 @@ class Fleets:
             late = replace(fate.node.readiness, state=NodeState.NOT_READY, reason=sick)
             fate.node = replace(fate.node, readiness=late)
         off, other = self._off(fate, fleet, host), self._altered(fate)
-        if (off or other) and fate.idle:
+        if (off or other) and fate.idle and not fate.waits:
             fate.goes, fate.again = (Reason.MISMATCH, True) if off else (Reason.DRIFT, True)
             fate.because = (off or str(other),)
             return
@@ -348,10 +368,18 @@ class Fleets:
                 out.append(offer)
         return tuple(out)
 
+    def _tell_drained(self, fate: NodeFate) -> None:
+        """Every plan names it: whoever drained it may have forgotten."""
+        drain = drain_of(fate.record)
+        if drain and not fate.goes:
+            hint = f"once it is well: `fleetform undrain {fate.node.name}`"
+            self._note(fate, "drained", f"takes no new work: {drain}", hint)
+
     def _stays(self, fate: NodeFate, why: str, then: str) -> None:
-        """It has to go, but ranks run on it: it takes no new work, and goes once it is idle."""
-        fate.node = replace(fate.node, closed=f"{why}; it is {then} once idle")
-        hint = f"it takes no new work, and is {then} once idle"
+        """It has to go, but ranks run on it or it waits: it takes no new work, and goes later."""
+        when = "once undrained" if fate.idle and fate.waits else "once idle"
+        fate.node = replace(fate.node, closed=f"{why}; it is {then} {when}")
+        hint = f"it takes no new work, and is {then} {when}"
         self._note(fate, "node-mismatch", f"stays for now, although {why}", hint)
 
     def _resplit(self, fate: NodeFate, fleet: Fleet, host: Host | None = None) -> None:
@@ -384,13 +412,16 @@ class Fleets:
             staying = [f for f in self.of(name) if not f.goes]
             target = fleet.nodes.target if fleet.nodes else len(staying) + len(self.offers[name])
             going = [f for f in self.of(name) if f.goes and not f.again]
+            again = [f for f in self.of(name) if f.again]
+            wanted = [f.node.name for f in again if f.goes is Reason.REQUESTED]
+            others = [f.node.name for f in again if f.goes is not Reason.REQUESTED]
             out[name] = FleetRule(
                 fleet=fleet,
                 offers=self.offers[name],
                 existing=len(staying),
-                baseline=max(0, target - len(staying)),
+                baseline=max(target - len(staying), len(wanted)),
                 taken=frozenset(f.node.name for f in going),
-                free_names=tuple(f.node.name for f in self.of(name) if f.again and fleet.nodes),
+                free_names=(*wanted, *others) if fleet.nodes else (),
             )
         return out
 

@@ -50,8 +50,8 @@ def make(
     """What to do so that `desired` is there.
 
     `now` is seconds since the epoch, for idle times and retries. `requested` holds addresses of tasks that
-    are to run again although nothing about them changed. With `destroy`, protected things are left alone.
-    With `reuse` nothing is launched for tasks.
+    are to run again, and of nodes that are to be made anew, although nothing about them changed. With
+    `destroy`, protected things are left alone. With `reuse` nothing is launched for tasks.
     """
     large = _too_large(desired, recorded) or _too_many_offers(desired, inventory)
     if large:
@@ -253,6 +253,7 @@ def _node_errors(fleets: Fleets, *, destroy: bool) -> list[Diagnostic]:
             continue
         address = str(fate.record.address)
         why = f"`{fate.because[0]}` changed" if fate.because else "its fleet is not declared any more"
+        why = "`--replace`" if fate.goes is Reason.REQUESTED else why
         out.append(
             Diagnostic(
                 code="protected",

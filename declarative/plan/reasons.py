@@ -20,6 +20,7 @@ GOES = {
     Reason.MISMATCH: "it does not keep its fleet's `{}` any more",
     Reason.DRIFT: "somebody else changed its `{}`",
     Reason.UNFIT: "{}",
+    Reason.REQUESTED: "`--replace` asks for it",
     Reason.SURPLUS: "its fleet's `{}` allows no more than the others",
     Reason.IDLE: "it is above the fleet's target, and was idle for longer than the fleet's `{}`",
     Reason.DESTROY: "everything is destroyed",

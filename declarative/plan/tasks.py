@@ -10,7 +10,7 @@ from typing import Any
 from declarative.plan.again import again, series
 from declarative.plan.types import Reason
 from declarative.resource import RANK_IN_PLACE, Desired, TaskWant
-from declarative.state import RETRIES, Address, NodeState, Record, State, rank_name
+from declarative.state import RETRIES, Address, NodeState, Record, State, rank_name, readiness_of
 
 
 class Fate(StrEnum):
@@ -97,10 +97,12 @@ def _has_place(want: TaskWant, rank: int, state: State) -> bool:
     reservation = state.get("reservation", name)
     if reservation is None:
         return False
-    readiness = state.readiness.get(str(reservation.inputs["node"]))
+    node = state.get("node", str(reservation.inputs["node"]))
+    seen = state.readiness.get(node.address.name) if node else None
     attached = {str(r.inputs["path"]) for r in state.of("attachment") if r.inputs["rank"] == name}
     paths = {m.path for m in want.mounts[rank]} if want.mounts else set()
-    return attached == paths and readiness is not None and readiness.state is NodeState.READY
+    ready = node and seen and readiness_of(node, seen).state is NodeState.READY
+    return attached == paths and bool(ready)
 
 
 def judge_all(desired: Desired, state: State, requested: frozenset[str], now: float) -> dict[str, TaskFate]:

@@ -22,7 +22,8 @@ def history_text(operations: Iterable[Operation], *, color: bool) -> str:
 def _row(entry: Operation) -> tuple[Cell, ...]:
     was = f" (was {clean(entry.was)})" if entry.was else ""
     result = clean(entry.result or "open: read back by the next apply")
-    error = f": {sentence(entry.error)}" if entry.error else ""
+    why = entry.error or entry.reason
+    error = f": {sentence(why)}" if why else ""
     who = f"{clean(entry.doing)} on {clean(entry.host)}" if entry.doing and entry.host else ""
     return (
         Cell(iso(entry.begun_at) or ""),
@@ -50,6 +51,7 @@ def _entry(entry: Operation) -> dict[str, Any]:
         "ended_at": iso(entry.ended_at),
         "result": entry.result,
         "error": entry.error,
+        "reason": entry.reason,
         "host": entry.host,
         "doing": entry.doing,
     }

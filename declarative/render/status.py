@@ -20,6 +20,7 @@ STYLES = {
     "gone": "red",
     "not_ready": "yellow",
     "unknown": "yellow",
+    "draining": "yellow",
     "stopped": "yellow",
     "starting": "yellow",
 }

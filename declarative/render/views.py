@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from declarative.diagnostic import Diagnostic
+from declarative.state import Drain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,7 @@ class NodeView:
     observed_at: float | None = None
     reason: str | None = None
     age: float | None = None
+    drained: Drain | None = None
 
     @property
     def busy(self) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, delete, insert, select, update
 
-from declarative.state import Address, Intent, State
+from declarative.state import DRAINED, Address, Drain, Intent, State
 from declarative.store import history, intents, rows
 from declarative.store import tables as t
 from declarative.store.check import Held, check
@@ -197,6 +197,19 @@ def move(connection: Connection, names: Names, now: float) -> dict[Address, Addr
             inputs={"from": str(old)},
         )
     return moves
+
+
+def drain(connection: Connection, node: Address, drain: Drain | None, reason: str | None, now: float) -> None:
+    """Record that a node takes no new work or, with None, that it takes some again."""
+    have = rows.record(connection, node)
+    if have is None:
+        raise StateError("not-recorded", f"{node} is not recorded")
+    outputs = {key: value for key, value in have.outputs.items() if key != DRAINED}
+    if drain:
+        outputs[DRAINED] = {"since": drain.since, "reason": drain.reason}
+    rows.put(connection, replace(have, outputs=outputs))
+    done, more = ("drain" if drain else "undrain"), {"reason": reason} if reason else {}
+    history.note(connection, done, node, now, backend=have.backend, generation=have.generation, inputs=more)
 
 
 def to_drop(connection: Connection, addresses: Iterable[Address], now: float) -> Iterator[Address]:

@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from declarative.provider import token
 from declarative.resource import zone_of
-from declarative.state import MADE_AS, Address, RankState, Record, State, made_as
+from declarative.state import DRAINED, MADE_AS, Address, RankState, Record, State, made_as
 
 Held = Mapping[tuple[str, int], str]
 """(node, block) → the name of the reservation that holds it."""
@@ -19,6 +19,7 @@ def check(state: State, held: Held) -> list[str]:
         *_identity(state),
         *_names(state),
         *_nodes(state, held),
+        *_drained(state),
         *_reservations(state, held),
         *_ranks(state),
         *_volumes(state),
@@ -115,6 +116,15 @@ def _volumes(state: State) -> Iterator[str]:
                 f"{record.address} is on {node.address}, and {disk.address} is on the disk of "
                 f"{disk.inputs.get('zone')}"
             )
+
+
+def _drained(state: State) -> Iterator[str]:
+    for record in state.of("node"):
+        found = record.outputs.get(DRAINED)
+        words = found if isinstance(found, Mapping) else {}
+        since, reason = words.get("since"), words.get("reason")
+        if found is not None and not (isinstance(since, str) and isinstance(reason, str | None)):
+            yield f"{record.address} is drained, and it does not say since when and why"
 
 
 def _node_of(state: State, attachment: Record) -> Record | None:

@@ -31,6 +31,8 @@ class Operation:
     """Who began it last: the command, and the host that it ran on. None for what is older than that."""
     was: str | None = None
     """Of a move: the address before it."""
+    reason: str | None = None
+    """Of what a user did and said why."""
 
 
 def next_id(connection: Connection) -> int:
@@ -105,4 +107,5 @@ def _operation(row: Row[Any]) -> Operation:
         host=row.host,
         doing=row.doing,
         was=row.inputs.get("from") if row.op == "move" else None,
+        reason=row.inputs.get("reason") if row.op in ("drain", "undrain") else None,
     )

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, select
 from sqlalchemy.exc import IntegrityError
 
-from declarative.state import Address, Intent, RankStatus, Readiness, Record, State
+from declarative.state import Address, Drain, Intent, RankStatus, Readiness, Record, State
 from declarative.store import by_hand, intents, lock, rows
 from declarative.store import statements as sql
 from declarative.store import tables as t
@@ -276,6 +276,12 @@ class Writer:
                     self._release(connection, address, now)
                 else:
                     self._remove(connection, address)
+            rows.count_up(connection)
+
+    def drain(self, node: Address, drain: Drain | None, reason: str | None = None) -> None:
+        """Record that a node takes no new work or, with None, that it takes some again."""
+        with self._write() as connection:
+            by_hand.drain(connection, node, drain, reason, self._clock())
             rows.count_up(connection)
 
     def move(self, names: Names) -> dict[Address, Address]:

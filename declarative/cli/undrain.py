@@ -1,0 +1,5 @@
+"""`fleetform undrain`: see `drain`."""
+
+from declarative.cli.drain import undrain as command
+
+__all__ = ["command"]
