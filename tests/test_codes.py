@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from declarative.apply.walk import code_of
 from declarative.codes import CODES, REJECTIONS, Code, Group
 from declarative.placement import words
+from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
+from declarative.store import StateError
+from declarative.template import MissingEnvError
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "declarative"
@@ -228,3 +232,18 @@ def test_the_page_is_current():
     assert PAGE.read_text(encoding="utf-8") == page(), (
         "run: FLEETFORM_ACCEPT=1 ./dev test tests/test_codes.py"
     )
+
+
+FAILURES = [
+    *(PermanentError(kind, "no") for kind in PermanentKind),
+    *(TransientError(kind, "not now") for kind in TransientKind),
+    MissingEnvError("TOKEN"),
+    OSError("full"),
+    StateError("closed-intent", "gone"),
+]
+
+
+@pytest.mark.parametrize("error", FAILURES, ids=repr)
+def test_a_failed_action_has_a_code(error):
+    """The error's own, or one that tells who has to do something about it."""
+    assert code_of(error) in CODES

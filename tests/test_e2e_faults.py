@@ -337,13 +337,15 @@ def test_conflict(project):
         task("good", "true", volumes=["data-1:/data"], exclusive=True),
     )
     done = project.apply("--wait", code=4)
-    assert "failed: create volume/data-0: " in done.out
+    assert "failed[backend-refused]: create volume/data-0: " in done.out
     assert "= hint: " in done.out
     assert "skipped: needs create:volume/data-0, which failed" in done.out
     assert project.ranks("good")[0]["state"] == "succeeded"
     assert project.ranks("bad")[0]["state"] == "pending"
     events = project.apply("--json", code=4).events
     assert events[-1]["failed"] == 1
+    ends = [e for e in events if e["event"] == "end" and e["outcome"] != "done"]
+    assert {e["outcome"]: e["code"] for e in ends} == {"failed": "backend-refused", "skipped": None}
     shutil.rmtree(other)
     project.apply("--wait")
     project.no_changes()
@@ -362,5 +364,5 @@ def test_nothing_can_be_written(project):
     shutil.rmtree(project.local)
     project.local.write_text("")
     done = project.apply(code=4)
-    assert "failed: create node/gpu-0: " in done.out
+    assert "failed[backend-refused]: create node/gpu-0: " in done.out
     assert str(project.local) in done.out

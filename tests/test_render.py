@@ -709,6 +709,7 @@ class Result:
     error: str | None = None
     hint: str | None = None
     note: str | None = None
+    code: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -730,7 +731,13 @@ RESULTS = (
     result("create:volume/data-0"),
     result("create:node/cpu-0", note="as m in us-east-1b, for it was not to be had as m in us-east-1a (no)"),
     result("create:node/cpu-1", note="as m in us-east-1b, for it was not to be had as m in us-east-1a (no)"),
-    result("create:node/gpu-0", "failed", error="no capacity\nin us-east-1a", hint="allow another zone"),
+    result(
+        "create:node/gpu-0",
+        "failed",
+        code="backend-no-capacity",
+        error="no capacity\nin us-east-1a",
+        hint="allow another zone",
+    ),
     *(result(f"create:rank/train-{i}", "skipped", error="create:node/gpu-0 failed") for i in range(12)),
     result("delete:volume/old", "failed"),
     result("create:rank/other-0", "skipped", error="interrupted"),
@@ -742,7 +749,16 @@ def test_report_text():
     assert report_text(RESULTS[:1], color=False) == "Apply complete: 1 done.\n"
     assert report_text([], color=False, title="Destroy") == "Destroy complete: 0 done.\n"
     assert ESC in report_text(RESULTS, color=True)
-    assert list(result_json(RESULTS[0])) == ["id", "address", "op", "outcome", "error", "hint", "note"]
+    assert list(result_json(RESULTS[0])) == [
+        "id",
+        "address",
+        "op",
+        "outcome",
+        "error",
+        "hint",
+        "note",
+        "code",
+    ]
     assert [n["addresses"] for n in notes_json(RESULTS)] == [["node/cpu-0", "node/cpu-1"]]
 
 
@@ -806,7 +822,7 @@ def test_progress_as_json_lines():
     assert [e["event"] for e in events] == ["note", "begin", "retry", "end", "begin", "end", "end", "rank"]
     assert events[1] == {"event": "begin", "id": "create:volume/data-0"}
     assert events[2] == {"event": "retry", "id": "create:volume/data-0", "error": "throttled", "wait": 2.345}
-    assert list(events[3]) == ["event", "id", "address", "op", "outcome", "error", "hint", "note"]
+    assert list(events[3]) == ["event", "id", "address", "op", "outcome", "error", "hint", "note", "code"]
     assert events[7] == {
         "event": "rank",
         "address": "rank/train-1",

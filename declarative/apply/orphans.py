@@ -9,7 +9,7 @@ from typing import Any
 
 from declarative.apply.backends import Backends
 from declarative.apply.drift import Orphan
-from declarative.apply.walk import INTERRUPTED, ActionResult, Listener, Outcome
+from declarative.apply.walk import INTERRUPTED, ActionResult, Listener, Outcome, code_of
 from declarative.provider import ProviderError, token
 from declarative.retry import call
 from declarative.state import MADE_AS, Address, Record, State
@@ -64,7 +64,7 @@ def delete_orphans(
             outputs=orphan.thing.outputs,
         )
         name = f"delete:{address}"
-        outcome, error, hint = Outcome.DONE, None, None
+        outcome, error, hint, code = Outcome.DONE, None, None, None
         if stopping.is_set():
             outcome, error = Outcome.SKIPPED, INTERRUPTED
         else:
@@ -72,9 +72,9 @@ def delete_orphans(
             try:
                 call(partial(backends.get(orphan.backend).delete, record), stopping=stopping.is_set)
             except ProviderError as fault:
-                outcome, error, hint = Outcome.FAILED, fault.summary, fault.hint
+                outcome, error, hint, code = Outcome.FAILED, fault.summary, fault.hint, code_of(fault)
         result = ActionResult(
-            id=name, address=str(address), op="delete", outcome=outcome, error=error, hint=hint
+            id=name, address=str(address), op="delete", outcome=outcome, error=error, hint=hint, code=code
         )
         results.append(result)
         listener.end(result)

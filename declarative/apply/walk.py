@@ -16,6 +16,7 @@ from typing import Protocol
 
 from declarative.apply.failover import Failover, Move, Verdict, is_scarce
 from declarative.plan import Action, Op
+from declarative.provider import PermanentError, PermanentKind, TransientError
 
 INTERRUPTED = "interrupted"
 POINTLESS = "what needs it cannot be done"
@@ -49,6 +50,28 @@ class ActionResult:
     """What is to be said of it although it is done."""
     scarce: bool = False
     """It is not done for want of capacity or of quota, its own or its cluster's."""
+    code: str | None = None
+    """The code of the failure, as in docs/errors.md."""
+
+
+def code_of(error: BaseException) -> str:
+    """The code of a failed action: the error's own, else by the kind of the backend's fault."""
+    own = getattr(error, "code", None)
+    if isinstance(own, str):
+        return own
+    if isinstance(error, TransientError):
+        code = "backend-busy"
+    elif isinstance(error, PermanentError) and error.kind is PermanentKind.NO_CAPACITY:
+        code = "backend-no-capacity"
+    elif isinstance(error, PermanentError) and error.kind is PermanentKind.QUOTA:
+        code = "backend-quota"
+    elif isinstance(error, PermanentError) and error.kind is PermanentKind.AUTH:
+        code = "backend-auth"
+    elif isinstance(error, PermanentError):
+        code = "backend-refused"
+    else:
+        code = "action-failed"
+    return code
 
 
 class Listener(Protocol):
@@ -213,7 +236,8 @@ class _Walk:
             return
         hint = getattr(error, "hint", None)
         summary = getattr(error, "summary", None) or str(error) or type(error).__name__
-        self._note(action, Outcome.FAILED, summary, hint, scarce=is_scarce(action, error))
+        scarce, code = is_scarce(action, error), code_of(error)
+        self._note(action, Outcome.FAILED, summary, hint, scarce=scarce, code=code)
         self._skip(action)
 
     def _skip(self, failed: Action) -> None:
@@ -234,6 +258,7 @@ class _Walk:
         note: str | None = None,
         *,
         scarce: bool = False,
+        code: str | None = None,
     ) -> None:
         self.failover.noted(action, done=outcome is Outcome.DONE)
         result = ActionResult(
@@ -245,6 +270,7 @@ class _Walk:
             hint=hint,
             note=note,
             scarce=scarce,
+            code=code,
         )
         self.found[action.id] = result
         self.listener.end(result)

@@ -288,6 +288,42 @@ COMMAND: dict[str, Code] = {
         "a host that cannot be reached",
         "mend what the message names, and run the command again",
     ),
+    "backend-busy": Code(
+        Group.COMMAND,
+        "an action failed: the backend was asked again and again, and did not answer, or had no time",
+        "a cloud that throttles requests for longer than an action may take",
+        "run `fleetform apply` again: it goes on where this one ended",
+    ),
+    "backend-no-capacity": Code(
+        Group.COMMAND,
+        "an action failed: the cloud has none of what was to be launched",
+        "a spot market that is sold out",
+        "run `fleetform apply` later, or allow more `regions` or `instance_types`",
+    ),
+    "backend-quota": Code(
+        Group.COMMAND,
+        "an action failed: the account may not have more of it",
+        "eight GPUs, of which the account may have none",
+        "have the quota raised, or declare fewer",
+    ),
+    "backend-auth": Code(
+        Group.COMMAND,
+        "an action failed: the backend does not let us do it",
+        "a key that may not launch instances",
+        "mend the credentials or their rights, and run `fleetform apply` again",
+    ),
+    "backend-refused": Code(
+        Group.COMMAND,
+        "an action failed: the backend says that it cannot be done so",
+        "a subnet that is not there",
+        "mend what the message names, and run `fleetform apply` again",
+    ),
+    "action-failed": Code(
+        Group.COMMAND,
+        "an action failed, and not by the backend's doing",
+        "a variable of the environment that a rank needs and that is not set",
+        "mend what the message names, and run `fleetform apply` again",
+    ),
     "not-approved": Code(
         Group.COMMAND,
         "nobody can be asked for consent",

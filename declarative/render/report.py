@@ -32,6 +32,8 @@ class ActionResult(Protocol):
     def hint(self) -> str | None: ...
     @property
     def note(self) -> str | None: ...
+    @property
+    def code(self) -> str | None: ...
 
 
 def report_text(results: Iterable[ActionResult], *, color: bool, title: str = "Apply") -> str:
@@ -52,6 +54,7 @@ def result_json(item: ActionResult) -> dict[str, Any]:
         "error": item.error,
         "hint": item.hint,
         "note": item.note,
+        "code": item.code,
     }
 
 
@@ -89,7 +92,8 @@ def _failures(results: Sequence[ActionResult], paint: Paint) -> Iterator[str]:
         if item.outcome != "failed":
             continue
         error = sentence(item.error or "no cause is known")
-        yield f"{paint('red', 'failed')}: {clean(item.op)} {paint('bold', clean(item.address))}: {error}"
+        head = f"failed[{clean(item.code)}]" if item.code else "failed"
+        yield f"{paint('red', head)}: {clean(item.op)} {paint('bold', clean(item.address))}: {error}"
         if item.hint:
             yield f"  {paint('cyan', '=')} hint: {sentence(item.hint)}"
         yield ""
