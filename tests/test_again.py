@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from declarative.apply import Retries, is_over, part_for, state_of
+from declarative.apply.watch import follow as watch
 from declarative.cli import following
 from declarative.plan import Op
 from declarative.plan.saved import Saved, dump, load
@@ -23,6 +25,7 @@ from declarative.state import (
     RankState,
     RankStatus,
 )
+from declarative.store import StateError
 from tests.model import World
 from tests.planned import GPU, bring, declared
 
@@ -345,6 +348,7 @@ def test_a_task_that_another_command_starts_again_first_is_followed_on(monkeypat
         session=SimpleNamespace(backends=lambda *_: None),
         tasks=lambda: ("job",),
         note=None,
+        say=None,
         say_ended=lambda states, _: said.append(states),
     )
     assert following.follow(run) == 0
@@ -441,3 +445,41 @@ def test_nothing_but_the_task_and_what_it_needs_is_carried_out():
     assert {"create:volume/more", "create:rank/other-0"} <= {a.id for a in whole.actions}
     world.apply(part)
     assert NOTICED not in world.records[Address("rank", "job-0")].outputs
+
+
+def test_who_waits_says_each_minute_what_for():
+    """By the clock that it is given: of ranks that run how many, of a task that waits when it is tried."""
+    tasks: list[dict[str, Any]] = [{**JOB, "retry": True}, {"name": "other", "resources": {"gpu": 8}}]
+    desired = declared(fleets=[{**GPU, "nodes": 3}], tasks=tasks)
+    world = bring(World(), fleets=[{**GPU, "nodes": 3}], tasks=tasks)
+    retries = Retries(desired.tasks, lambda: world.now, told=lambda *_: None)
+    retries.leave(world.state())
+    said: list[tuple[float, str]] = []
+    begun = world.now
+
+    class Clock(threading.Event):
+        def wait(self, timeout=None):
+            world.now += timeout or 0.0
+            if world.now - begun == 100:
+                fail(world, "other-0")
+            return world.now - begun > 185
+
+    provider = SimpleNamespace(poll=lambda node, attempts: {})
+    store: Any = SimpleNamespace(read=world.state, lock=refused)
+    backends: Any = SimpleNamespace(get=lambda _: provider)
+    watch(
+        store,
+        backends,
+        ("job", "other"),
+        retries,
+        stopping=Clock(),
+        note=lambda *_: None,
+        remind=lambda text: said.append((world.now - begun, text)),
+    )
+    both = "waiting for task/job (2 ranks: 2 running), task/other (1 rank: 1 running)"
+    assert said == [(60, both), (120, "waiting for task/job (2 ranks: 2 running)"), (180, said[1][1])]
+
+
+def refused(doing, *_):
+    """Another command writes."""
+    raise StateError("locked", "no", None)

@@ -22,7 +22,7 @@ PLAN = [
     "summary",
     "diagnostics",
 ]
-ACTION = ["id", "op", "address", "reason", "because", "before", "after", "needs"]
+ACTION = ["id", "op", "address", "reason", "because", "before", "after", "needs", "forget"]
 RESERVATION = [
     "task",
     "rank",
@@ -38,8 +38,9 @@ RESERVATION = [
     "instance_type",
     "price",
     "status",
+    "restart",
 ]
-UNPLACED = ["task", "code", "summary", "ranks"]
+UNPLACED = ["task", "code", "summary", "ranks", "before", "after"]
 UNPLACED_RANK = ["rank", "verdict", "rejections"]
 REJECTION = ["target", "code", "detail", "short"]
 DIAGNOSTIC = [
@@ -96,8 +97,8 @@ def test_plan(project):
     assert keys(plan["unplaced"]) == UNPLACED
     assert keys(plan["unplaced"][0]["ranks"]) == UNPLACED_RANK
     assert keys(plan["unplaced"][0]["ranks"][0]["rejections"]) == REJECTION
-    assert list(plan["cost"]) == ["hourly_before", "hourly_after", "currency"]
-    assert list(plan["summary"]) == ["create", "update", "delete", "replace"]
+    assert list(plan["cost"]) == ["hourly_before", "hourly_after", "currency", "excludes"]
+    assert list(plan["summary"]) == ["create", "update", "delete", "replace", "restarts"]
     assert plan["unplaced"][0]["code"] == "never-fits"
     assert plan["reservations"][1] == {
         "task": "job",
@@ -114,6 +115,7 @@ def test_plan(project):
         "instance_type": "local",
         "price": 0.0,
         "status": "new",
+        "restart": False,
     }
     first = plan["actions"][0]
     assert tuple(first.values())[:6] == ("create:volume/data-0", "create", "volume/data-0", "new", [], None)

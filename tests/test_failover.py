@@ -734,10 +734,10 @@ def test_who_follows_sees_an_interrupted_node(site, market):
         site.store,
         site.backends(desired),
         ("train",),
+        retries,
         stopping=threading.Event(),
-        now=site.now,
         note=lambda rank, status: seen.update({rank: status.state.value}),
-        retries=retries,
+        remind=lambda _: None,
     )
     assert states["train"].value == "lost"
     assert seen == {"train-0": "stopped", "train-1": "lost"}

@@ -896,7 +896,8 @@ def test_the_shape_of_actions():
         "diagnostics",
     ]
     first = data["actions"][0]
-    assert list(first) == ["id", "op", "address", "reason", "because", "before", "after", "needs"]
+    keys = ["id", "op", "address", "reason", "because", "before", "after", "needs", "forget"]
+    assert list(first) == keys
     inputs = {"backend": "local", "prevent_destroy": True, "region": "local", "size": "1GB"}
     assert first == {
         "id": "update:volume/data-0",
@@ -907,6 +908,7 @@ def test_the_shape_of_actions():
         "before": inputs,
         "after": {**inputs, "size": "2GB"},
         "needs": [],
+        "forget": False,
     }
 
 

@@ -53,7 +53,7 @@ from declarative.render.actions import together
 from declarative.render.blocks import Row, map_lines
 from declarative.render.progress import duration
 from declarative.render.report import result_json
-from declarative.render.text import Paint, cells, clip, ranges
+from declarative.render.text import Paint, cells, ranges, wrapped
 from declarative.state import Address, Record
 
 GOLDEN = Path(__file__).parent / "golden" / "render"
@@ -342,11 +342,12 @@ def test_what_nothing_happens_to_is_counted_not_listed():
 
 
 def test_no_value_from_the_environment_is_shown():
-    """`${{ env.X }}` is only said to come from there; what it is mixed with is not shown either."""
+    """`${{ env.X }}` is only said to come from there. What it is mixed with is shown as it was written: that
+    is in the YAML, and may be what sends the value away.
+    """
     text = plan_text(create_plan(), color=False, width=100)
-    assert "AUTH=(from $KEY)" in text
-    assert "Bearer" not in text
-    assert "${{" not in text
+    assert "HF_TOKEN=(from $HF_TOKEN)" in text
+    assert "AUTH=Bearer ${{ env.KEY }}" in text
 
 
 def test_narrow_terminals_get_a_volume_a_line():
@@ -355,15 +356,179 @@ def test_narrow_terminals_get_a_volume_a_line():
     assert re.search(r"^ +/scratch=scratch-0$", text, re.MULTILINE)
 
 
-def test_long_commands_are_cut_at_the_width():
-    text = plan_text(create_plan(), color=False, width=60)
-    assert max(cells(line) for line in text.splitlines() if "torchrun" in line) <= 60
-    many = {"commands": [f"echo {i}" for i in range(30)] + ["cat <<E\na\nb\nE"], "env": {}}
-    plan = Plan(lineage=None, serial=0, actions=(act(Op.CREATE, "rank/a-0", after=many),))
-    assert "  … 26 more\n" in plan_text(plan, color=False, width=60)
-    one = {"commands": ["cat <<E\na\nb\nE"]}
-    plan = Plan(lineage=None, serial=0, actions=(act(Op.CREATE, "rank/a-0", after=one),))
-    assert "- cat <<E … (+3 lines)\n" in plan_text(plan, color=False, width=60)
+def test_commands_of_a_new_task_are_whole():
+    """On a terminal they are wrapped, below where they begin: no part of them begins a line of its own."""
+    script = "cat <<E\na\n\nb \nE"
+    commands = [f"echo {i}" for i in range(30)] + [script, "echo " + "long " * 40 + "; Plan: 0 to create"]
+    after = {"commands": commands, "env": {"A": "x" * 300, "B": "one\ntwo\n"}}
+    plan = Plan(lineage=None, serial=0, actions=(act(Op.CREATE, "rank/a-0", after=after),))
+    plain = plan_text(plan, color=False, width=None)
+    for command in (*commands[:30], commands[-1]):
+        assert f"        - {command}\n" in plain
+    block = ["- |-", "  cat <<E", "  a", "", "  b\N{SYMBOL FOR SPACE}", "  E"]
+    assert "".join(f"        {line}".rstrip() + "\n" for line in block) in plain
+    assert f"        A={'x' * 300}\n        B=|\n          one\n          two\n" in plain
+    narrow = plan_text(plan, color=False, width=60)
+    assert max(cells(line) for line in narrow.splitlines()) <= 60
+    assert re.sub(r"\s", "", commands[-1]) in re.sub(r"\s", "", narrow)
+    assert not [line for line in narrow.splitlines() if line.strip().startswith("Plan:")][1:]
+
+
+def change(before, after, *, width=None, color=False):
+    """The lines that tell of a rank's change."""
+    action = act(Op.UPDATE, "rank/a-0", Reason.CHANGED, before=before, after=after)
+    text = plan_text(Plan(lineage=None, serial=0, actions=(action,)), color=color, width=width)
+    return text.partition("  ~ rank/a-0")[2].rpartition("Cost:")[0].splitlines()[1:-1]
+
+
+def test_a_change_in_a_script_is_a_diff_of_its_lines():
+    old = "\n".join(f"step {i}" for i in range(20))
+    found = change({"commands": ["a", old]}, {"commands": ["a", old.replace("step 9", "step 9; curl evil")]})
+    assert found == [
+        "      commands:",
+        "          … 9 unchanged",
+        "            step 7",
+        "            step 8",
+        "        -   step 9",
+        "        +   step 9; curl evil",
+        "            step 10",
+        "            step 11",
+        "          … 8 unchanged",
+    ]
+
+
+LOOKALIKES = [
+    ("echo a", "echo a "),
+    ("echo a", "echo a\n"),
+    ("echo a\necho b", "echo a\necho b\n"),
+    ("echo a\n", "echo a\n\n"),
+    ("echo a b", "echo a\xa0b"),
+    ("echo \u202ea", "echo \\u202ea"),
+    ("echo a\tb", "echo a\u2409b"),
+    ("x" * 300 + "a", "x" * 300 + "b"),
+    ("echo a\n" * 400 + "x", "echo a\n" * 400 + "y"),
+    ("a\n" + "b\n" * 900, "c\n" + "b\n" * 900 + "d"),
+]
+
+
+@pytest.mark.parametrize("width", [None, 60])
+@pytest.mark.parametrize(("old", "new"), LOOKALIKES)
+@pytest.mark.parametrize("field", ["commands", "env", "tags", "image", "files", "retry", "deep"])
+def test_no_two_values_look_alike(field, old, new, width):
+    """Whatever the field, the lines that go and those that come differ."""
+    values: Any = {
+        "commands": [[old], [new]],
+        "files": [{"paths": ["a"], "digest": old}, {"paths": ["a"], "digest": new}],
+        "image": [old, new],
+        "deep": [{"a": [{"b": old}]}, {"a": [{"b": new}]}],
+    }.get(field, [{"K": old}, {"K": new}])
+    lines = change({field: values[0]}, {field: values[1]}, width=width)
+    arrows = [line.split(" → ") for line in lines if " → " in line]
+    assert all(a.partition(": ")[2] != b for a, b in arrows)
+    text = "\n".join(lines)
+    gone = re.findall(r"^ {8}- (.*(?:\n {12}.*)*)", text, re.MULTILINE)
+    come = re.findall(r"^ {8}\+ (.*(?:\n {12}.*)*)", text, re.MULTILINE)
+    assert arrows or gone != come
+    assert lines
+
+
+def test_entries_that_look_alike_and_are_not_are_not_grouped():
+    """Nor are names that would lose a digit."""
+    one, other = rank(0, env={"A": "(from $B)"}), rank(1, env={"A": "${{ env.B }}"})
+    actions = tuple(act(Op.CREATE, f"rank/a-{i}", after=a) for i, a in enumerate((one, one, one, other)))
+    text = plan_text(Plan(lineage=None, serial=0, actions=actions), color=False, width=None)
+    assert "rank/a-[0-2]" in text
+    assert "rank/a-3" in text
+    names = ("data-1", "data-01", "data-2")
+    actions = tuple(act(Op.CREATE, f"volume/{name}", after=volume()) for name in names)
+    text = plan_text(Plan(lineage=None, serial=0, actions=actions), color=False, width=None)
+    assert all(f"volume/{name}" in text for name in names)
+
+
+def test_what_an_environment_variable_is_mixed_with_is_shown():
+    old, new = "https://${{ env.T }}@good.example", "https://${{ env.T }}@evil.example"
+    assert change({"env": {"A": old}}, {"env": {"A": new}}) == [f'      env.A: "{old}" → "{new}"']
+    assert change({"env": {"A": "x"}}, {"env": {"A": "${{ env.T }}"}}) == ['      env.A: "x" → (from $T)']
+
+
+def test_off_a_terminal_nothing_is_cut():
+    """Neither the map of a node with many blocks, nor the later ones of many refusals."""
+    held = {i: f"rank/job-{i}" for i in range(96)}
+    nodes = (preview(0, name="gpu-0", total=96, holders=held, status="kept", state="ready"),)
+    late = Rejection(target="node/gpu-9", code="not-ready", detail="unknown: not observed")
+    ranks = (RankVerdict(rank=0, verdict=Verdict.CAUSE, rejections=(late,)),)
+    refused = tuple(
+        Refusal(task=f"t{i}", code="no-capacity", summary=f"no {i}", hint=f"hint {i}", ranks=ranks)
+        for i in range(30)
+    )
+    plan = Plan(lineage=None, serial=0, nodes=nodes, unplaced=refused)
+    text = plan_text(plan, color=False, width=None)
+    assert "| 95 job-95]" in text
+    assert "hint 29" in text
+
+
+def test_ranks_that_restart_are_not_unchanged():
+    """In the map, in the table, and in the summary."""
+    kept = {"status": ReservationStatus.KEPT, "new_node": False}
+    held = tuple(reserved(i, restart=i < 8, **kept) for i in range(44))
+    why = {"reason": Reason.CHANGED, "because": ("commands",)}
+    actions = (
+        *(act(Op.DELETE, f"rank/train-{i}", before=rank(i), **why) for i in range(8)),
+        *(act(Op.CREATE, f"rank/train-{i}", after=rank(i, commands=["x"]), **why) for i in range(8)),
+        act(Op.UPDATE, "rank/train-9", before=rank(9), after=rank(9, priority=3), **why),
+    )
+    nodes = tuple(preview(i, status="kept", state="ready") for i in range(44))
+    plan = Plan(lineage="l", serial=1, actions=actions, reservations=held, nodes=nodes)
+    text = plan_text(plan, color=False, width=None)
+    assert re.search(r"^  node/pair-\[0-7\] .* kept, 1 rank restarts \(8 alike\)$", text, re.MULTILINE)
+    assert re.search(r"^  train +\[0-7\] .* kept, restarts \(8 alike\)$", text, re.MULTILINE)
+    assert re.search(r"^  train +9 .* kept, changes$", text, re.MULTILINE)
+    assert "… 35 more ranks, unchanged\n" in text
+    assert "… 35 more nodes, unchanged" in text
+    assert "\n8 ranks restart: running now, stopped and started again.\n" in text
+    data = plan_json(plan)
+    assert data["summary"]["restarts"] == 8
+    assert [r["restart"] for r in data["reservations"]] == [True] * 8 + [False] * 36
+    assert {r["status"] for r in data["reservations"]} == {"kept"}
+
+
+def test_a_long_plan_has_its_summary_at_both_ends():
+    after = rank(commands=[f"echo {i}" for i in range(200)])
+    actions = (act(Op.CREATE, "rank/a-0", after=after),)
+    plan = Plan(
+        lineage=None,
+        serial=0,
+        actions=actions,
+        unplaced=refusals(),
+        cost=Cost(before=0.0, after=2.0, excludes=("volumes",)),
+    )
+    summary = [
+        "Cost: 0.00 → 2.00 USD/h; volumes not included",
+        "Plan: 1 to create, 0 to update, 0 to delete, 0 to replace.",
+        "2 tasks cannot be placed.",
+    ]
+    lines = plan_text(plan, color=False, width=None).splitlines()
+    assert lines[:4] == [*summary, ""]
+    assert lines[-3:] == summary
+    assert plan_json(plan)["cost"]["excludes"] == ["volumes"]
+    short = replace(plan, actions=actions[:0])
+    assert not plan_text(short, color=False, width=None).startswith(("Cost", "No changes"))
+
+
+def test_an_adopted_volume_that_is_let_go_is_not_deleted():
+    """Also where another one takes its name."""
+    old, new = volume(volume_id="vol-1"), volume(volume_id="vol-2")
+    actions = (
+        act(Op.DELETE, "volume/a", Reason.REMOVED, before=old),
+        act(Op.DELETE, "volume/b", Reason.CHANGED, because=("volume_id",), before=old),
+        act(Op.DELETE, "volume/c", Reason.REMOVED, before=volume()),
+        act(Op.CREATE, "volume/b", Reason.CHANGED, because=("volume_id",), after=new),
+    )
+    plan = Plan(lineage="l", serial=1, actions=actions)
+    text = plan_text(plan, color=False, width=None)
+    assert "- volume/a  # not declared any more; vol-1 itself stays: it was adopted" in text
+    assert "-/+ volume/b  # `volume_id` changed; vol-1 itself stays: it was adopted" in text
+    assert [a["forget"] for a in plan_json(plan)["actions"]] == [True, True, False, False]
 
 
 @pytest.mark.parametrize("reason", Reason)
@@ -393,9 +558,10 @@ def test_map_of_many_blocks_stays_on_one_line():
 PLAN_KEYS = (
     "format_version lineage serial result actions reservations unplaced drift cost summary diagnostics"
 )
-ACTION_KEYS = "id op address reason because before after needs"
+ACTION_KEYS = "id op address reason because before after needs forget"
 RESERVATION_KEYS = (
-    "task rank node fleet new_node blocks total_blocks volumes backend region zone instance_type price status"
+    "task rank node fleet new_node blocks total_blocks volumes backend region zone instance_type price "
+    "status restart"
 )
 
 
@@ -404,12 +570,12 @@ def test_plan_json_has_the_keys_of_the_contract_in_their_order():
     assert list(data) == PLAN_KEYS.split()
     assert list(data["actions"][0]) == ACTION_KEYS.split()
     assert list(data["reservations"][0]) == RESERVATION_KEYS.split()
-    assert list(data["unplaced"][0]) == ["task", "code", "summary", "ranks"]
+    assert list(data["unplaced"][0]) == ["task", "code", "summary", "ranks", "before", "after"]
     assert list(data["unplaced"][0]["ranks"][0]) == ["rank", "verdict", "rejections"]
     assert list(data["unplaced"][0]["ranks"][1]["rejections"][0]) == ["target", "code", "detail", "short"]
     assert list(data["drift"][0]) == ["address", "change", "detail"]
-    assert list(data["cost"]) == ["hourly_before", "hourly_after", "currency"]
-    assert list(data["summary"]) == ["create", "update", "delete", "replace"]
+    assert list(data["cost"]) == ["hourly_before", "hourly_after", "currency", "excludes"]
+    assert list(data["summary"]) == ["create", "update", "delete", "replace", "restarts"]
 
 
 def test_plan_json_values():
@@ -428,13 +594,14 @@ def test_plan_json_values():
         "before": None,
         "after": node(),
         "needs": ["create:volume/data-0"],
+        "forget": False,
     }
     assert [r["price"] for r in data["reservations"]] == [None, 0.333333]
     assert data["reservations"][0]["volumes"] == {"/data": "data-0"}
     assert data["reservations"][0]["zone"] is None
     assert data["unplaced"][0]["ranks"][1]["rejections"][0]["short"] == {"gpu": 7, "memory_mib": 49152}
     assert [r["verdict"] for r in data["unplaced"][0]["ranks"]] == ["fits", "cause", "not-tried", "not-tried"]
-    assert data["cost"] == {"hourly_before": 0.0, "hourly_after": 2.46, "currency": "USD"}
+    assert data["cost"] == {"hourly_before": 0.0, "hourly_after": 2.46, "currency": "USD", "excludes": []}
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -815,6 +982,27 @@ def test_progress_as_plain_lines():
     ]
 
 
+def test_what_ends_nothing_is_not_said_to_stop_it():
+    """Deletes of ranks that had ended, and of volumes that were adopted."""
+    stream = io.StringIO()
+    ids = ["delete:rank/a-0", "delete:rank/b-0", "delete:volume/x", "delete:volume/y"]
+    with Progress(stream, "plain", 0) as progress:
+        progress.expect(4, [ids[0], ids[2]])
+        for one in ids:
+            progress.begin(one)
+            progress.end(result(one))
+    assert stream.getvalue().splitlines() == [
+        "rank/a-0: had ended, removing its record…",
+        "rank/a-0: had ended, its record is removed",
+        "rank/b-0: stopping…",
+        "rank/b-0: stopped",
+        "volume/x: letting go of what was adopted…",
+        "volume/x: let go, what was adopted stays",
+        "volume/y: deleting…",
+        "volume/y: deleted",
+    ]
+
+
 def test_progress_as_json_lines():
     stream = io.StringIO()
     play(Progress(stream, "json", 3))
@@ -963,13 +1151,14 @@ def test_when_to_use_colour():
 
 def test_width_without_a_terminal_is_fixed(monkeypatch):
     monkeypatch.setenv("COLUMNS", "20")
-    assert width(io.StringIO()) == 100
+    assert width(io.StringIO()) is None
     assert width(Terminal()) == 100
 
 
 def test_columns_of_text():
     assert cells("日本e\u0301") == 5
-    assert clip("日本語", 4) == "日…"
+    assert wrapped("  日本語", 6) == ["  日本", "   語"]
+    assert wrapped("x" * 200, None) == ["x" * 200]
     assert ranges([3, 0, 1, 2, 9]) == "0-3,9"
 
 

@@ -83,7 +83,7 @@ def test_the_count_is_not_in_the_json():
     """Its keys are a contract."""
     out = CASES["5000-nodes"]()
     (refusal,) = plan_json(Plan(lineage=None, serial=0, unplaced=out.refusals))["unplaced"]
-    assert list(refusal) == ["task", "code", "summary", "ranks"]
+    assert list(refusal) == ["task", "code", "summary", "ranks", "before", "after"]
     keys = {tuple(r) for v in refusal["ranks"] for r in v["rejections"]}
     assert keys == {("target", "code", "detail", "short")}
 

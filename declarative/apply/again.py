@@ -57,7 +57,7 @@ class Retries:
         """`told` hears of each time that a task is to run again."""
         self._own = frozenset(tasks)
         self._tasks = {name: want for name, want in tasks.items() if want.spec.retry.on_events}
-        self._now = now
+        self.now = now
         self._delays = delays
         self._told = told
         self._said: dict[str, float] = {}
@@ -109,7 +109,7 @@ class Retries:
         """Tasks that were tried just now, and found no place."""
         for task in tasks:
             if task in self._tasks:
-                now = self._now()
+                now = self.now()
                 before = self._placeless.get(task)
                 since, tries = (before.since, before.tries + 1) if before else (now, 1)
                 when, end = now + self._delay(tries), self._end(task, since)
@@ -161,11 +161,11 @@ class Retries:
 
     def ready(self, state: State) -> tuple[str, ...]:
         """The tasks whose time has come."""
-        now = self._now()
+        now = self.now()
         return tuple(task for task, due in self.due(state).items() if due.when <= now)
 
     def _due(self, task: str, want: TaskWant, have: list[Record], state: State, *, freed: bool) -> Due | None:
-        now = self._now()
+        now = self.now()
         if any(not _ended(r, state) or r.outputs.get(STOPPED) for r in have):
             self._placeless.pop(task, None)  # it runs, for somebody else has started it; or was stopped
             return None

@@ -6,6 +6,7 @@ The lock is held only while something is written, so that `stop` in another term
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from declarative.apply.again import Retries
@@ -28,6 +29,10 @@ PERIOD = 0.5
 
 SELDOM = 32
 """Looks after which something that could not be settled is tried again at the latest."""
+
+REMINDER = 60.0
+"""Seconds after which it is said once more what is waited for."""
+MOST_NAMED = 5
 
 FOLLOWING = "apply --wait"
 """What the lock says while a watcher writes: it is given back within moments."""
@@ -60,30 +65,52 @@ def follow(
     store: Store,
     backends: Backends,
     tasks: Iterable[str],
+    retries: Retries,
     *,
     stopping: threading.Event,
-    now: Callable[[], float],
     note: Note,
-    retries: Retries | None = None,
+    remind: Callable[[str], None],
 ) -> dict[str, RankState]:
     """Watch until every rank of `tasks` has ended, or `stopping` is set; the states of the tasks.
 
-    With `retries` it goes on as long as one of them is to run again, until its time has come. `VanishedError`
-    where what is gone needs the user's word.
+    It goes on as long as one of them is to run again, until its time has come. `remind` is told each minute
+    what is waited for. `VanishedError` where what is gone needs the user's word.
     """
     names = tuple(tasks)
     turn = due = fruitless = 0
+    told = retries.now()
     while True:
         state = store.read()
-        if turn >= due and _to_settle(state, poll_running(state, backends), now()):
-            before, state = state, _settled(store, backends, now, note) or state
+        if turn >= due and _to_settle(state, poll_running(state, backends), retries.now()):
+            before, state = state, _settled(store, backends, retries.now, note) or state
             # What cannot be settled now, since a node does not answer or another command writes, is tried
             # again less and less often.
             fruitless = fruitless + 1 if (before.ranks, before.records) == (state.ranks, state.records) else 0
             due = turn + min(1 << fruitless, SELDOM)
-        if is_over(state, names, retries) or (retries and retries.ready(state)) or stopping.wait(PERIOD):
+        if is_over(state, names, retries) or retries.ready(state) or stopping.wait(PERIOD):
             return {task: state_of(state, task) for task in names}
+        if retries.now() - told >= REMINDER:
+            told = retries.now()
+            remind(_waiting_for(state, names, retries))
         turn += 1
+
+
+def _waiting_for(state: State, tasks: Iterable[str], retries: Retries) -> str:
+    """`waiting for task/train (4 ranks: 3 running, 1 starting)`: the tasks that are not over."""
+    due = retries.due(state)
+    said: list[str] = []
+    for task in tasks:
+        names = ranks_of(state, task)
+        found = [status.state if (status := state.ranks.get(n)) else RankState.PENDING for n in names]
+        counts = Counter(s.value for s in found if not s.ended)
+        if task in due:
+            seconds = max(0.0, due[task].when - retries.now())
+            said.append(f"task/{task} (runs again in {seconds:.0f} s: {due[task].cause})")
+        elif counts:
+            ranks = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
+            said.append(f"task/{task} ({len(names)} {'rank' if len(names) == 1 else 'ranks'}: {ranks})")
+    more = f" and {len(said) - MOST_NAMED} more" if len(said) > MOST_NAMED else ""
+    return f"waiting for {', '.join(said[:MOST_NAMED])}{more}"
 
 
 def is_over(state: State, tasks: Iterable[str], retries: Retries | None) -> bool:

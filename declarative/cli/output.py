@@ -13,9 +13,10 @@ class Unbroken:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """As the stream's, but for a broken pipe."""
+        """As the stream's, but for a broken pipe. At once: stdout and stderr may be one file."""
         with contextlib.suppress(BrokenPipeError):
             self._stream.write(text)
+            self._stream.flush()
         return len(text)
 
     def flush(self) -> None:

@@ -8,17 +8,21 @@ import sys
 
 import click
 
+from declarative.cli.output import Unbroken
 
-def show(text: str, *, paged: bool) -> None:
+
+def show(text: str, *, paged: bool, summary: str = "") -> None:
     """Print `text`; through `$FLEETFORM_PAGER` or `$PAGER` (default `less`) if it is longer than the screen.
 
-    An empty pager or `cat` turns it off, and so does anything but a terminal on either side.
+    An empty pager or `cat` turns it off, and so does anything but a terminal on either side. `summary` is
+    printed once the pager has ended: whoever leaves it early has seen that much.
     """
     chosen = os.environ.get("FLEETFORM_PAGER", os.environ.get("PAGER", "less"))
     terminal = sys.stdout.isatty() and sys.stdin.isatty() and os.environ.get("TERM") != "dumb"
     lines = shutil.get_terminal_size().lines
     if not paged or not terminal or chosen in ("", "cat") or text.count("\n") < lines:
         sys.stdout.write(text)
+        Unbroken(sys.stdout).flush()  # before what follows on stderr: both may be one file
         return
     before = {name: os.environ.get(name) for name in ("PAGER", "LESS")}
     os.environ["PAGER"] = chosen
@@ -32,3 +36,5 @@ def show(text: str, *, paged: bool) -> None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+    sys.stdout.write(summary)
+    Unbroken(sys.stdout).flush()

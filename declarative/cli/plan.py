@@ -91,7 +91,10 @@ def command(
     else:
         session.say(plan.diagnostics)
         if plan.result != "error":
-            pager.show(plan_text(plan, summary_only=summary_only, **out_style()), paged=not no_pager)
+            style = out_style()
+            text = plan_text(plan, summary_only=summary_only, **style)
+            summary = plan_text(plan, summary_only=True, **style)
+            pager.show(text, paged=not no_pager, summary=summary)
     if out is not None:
         from declarative.cli.saved import say_kept
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -185,13 +185,16 @@ class Run:
         """Carry out the actions of a plan."""
         from declarative.apply import Tools, apply
 
+        state = _with_lineage(writer)
+        listener = self.listener()
+        listener.expect(len(plan.actions), _only_records(plan, state))
         tools = Tools(
             writer=writer,
-            backends=self.session.backends(self.desired, _with_lineage(writer)),
+            backends=self.session.backends(self.desired, state),
             environ=os.environ,
             now=now,
             stopping=stop,
-            listener=self.listener(len(plan.actions)),
+            listener=listener,
         )
         return apply(plan, tools, parallelism=self.options["parallelism"])
 
@@ -333,6 +336,14 @@ def _going(state: State) -> set[str]:
         for r in state.of("rank")
         if not ((s := state.ranks.get(r.address.name)) and s.state.ended)
     }
+
+
+def _only_records(plan: Plan, state: State) -> Iterator[str]:
+    """The ids of deletes that end nothing: of ranks that have ended, and of what was adopted."""
+    for action in plan.actions:
+        status = state.ranks.get(action.address.name) if action.address.kind == "rank" else None
+        if action.forgets or (action.op == "delete" and status and status.state.ended):
+            yield action.id
 
 
 def _is_terminal(stream: Any) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import click
 
+from declarative.cli.output import Unbroken
 from declarative.diagnostic import Diagnostic, InvalidError, Severity
 
 if TYPE_CHECKING:
@@ -470,8 +471,9 @@ def emit_line(data: Any) -> None:
 
 
 def emit_text(text: str) -> None:
-    """Text on stdout, as it is."""
+    """Text on stdout, as it is, before anything that comes on stderr."""
     sys.stdout.write(text)
+    Unbroken(sys.stdout).flush()
 
 
 def out_style() -> dict[str, Any]:

@@ -31,5 +31,6 @@ def command(file: str, *, as_json: bool, no_pager: bool) -> int:
         return 0
     style = out_style()
     found = diagnostics_text(saved.plan.diagnostics, color=style["color"])
-    pager.show(shown(saved) + "\n" + found + plan_text(saved.plan, **style), paged=not no_pager)
+    text = shown(saved) + "\n" + found + plan_text(saved.plan, **style)
+    pager.show(text, paged=not no_pager, summary=plan_text(saved.plan, summary_only=True, **style))
     return 0

@@ -295,7 +295,7 @@ def _put(steps: Steps, state: State, wanted: Action) -> None:
         steps.add(wanted)
         return
     assert wanted.after is not None
-    renewed = tuple(str(h) for h in wanted.holds if f"create:{h}" in steps.actions)
+    renewed = tuple(str(h) for h in wanted.holds if h in record.needs and f"create:{h}" in steps.actions)
     keys = sorted(set(record.inputs) | set(wanted.after))
     changed = tuple(k for k in keys if record.inputs.get(k) != wanted.after.get(k))
     # Before it is tried again a gang is stopped, by whoever looks first: what it held is given back then.

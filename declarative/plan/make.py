@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from declarative.diagnostic import Diagnostic, Severity, in_order, located
 from declarative.plan.actions import build
@@ -17,7 +17,7 @@ from declarative.plan.tasks import Fate
 from declarative.plan.types import UNREADY, Action, Inventory, Op, Plan, Reason
 from declarative.plan.volumes import waiting
 from declarative.resource import Desired
-from declarative.state import NodeState, State, natural
+from declarative.state import Address, NodeState, State, natural, rank_name
 
 MOST_PLACES = 100_000
 """Ranks to place and nodes to place them on, together."""
@@ -87,11 +87,12 @@ def make(
         reservations=reservations(recorded, state, fleets, found.tasks, outcome),
         unplaced=outcome.refusals,
         drift=inventory.drift,
-        cost=cost(fleets, outcome),
+        cost=cost(fleets, outcome, found.volumes),
         nodes=node_previews(state, fleets, found.tasks, outcome),
         diagnostics=in_order(diagnostics),
         vanished=tuple(map(str, vanished(recorded, inventory))),
         suggestions=() if destroy else suggestions(state, fleets, found.tasks, outcome),
+        unstarted=tuple(_unstarted(found)),
         waiting=_waiting(found),
         ended=_ended(found, state),
         observed_at=_observed_at(state),
@@ -145,6 +146,21 @@ def _waiting(found: Fates) -> tuple[str, ...]:
     """
     refused = (found.tasks[r.task] for r in found.outcome.refusals if r.code == "no-capacity")
     return tuple(f.name for f in refused if f.want.spec.retry.waits or f.reason is Reason.RETRY)
+
+
+def _unstarted(found: Fates) -> Iterator[Action]:
+    """What unplaced tasks would run: a later plan, or a retry, may start them with nobody looking."""
+    for refusal in found.outcome.refusals:
+        fate = found.tasks[refusal.task]
+        old = fate.have.get(0)
+        yield Action(
+            op=Op.UPDATE if old else Op.CREATE,
+            address=Address("rank", rank_name(fate.name, 0)),
+            reason=fate.reason,
+            because=fate.because,
+            before=old.inputs if old else None,
+            after=fate.rank_inputs(0),
+        )
 
 
 def _ended(found: Fates, state: State) -> tuple[tuple[str, str], ...]:

@@ -11,7 +11,8 @@ from declarative.placement.suggest import Suggestion, suggest
 from declarative.plan.fleets import Fleets, node_of
 from declarative.plan.tasks import Fate, TaskFate
 from declarative.plan.types import Cost, NodePreview, Reservation, ReservationStatus
-from declarative.resource import Offer
+from declarative.plan.volumes import VolumeFate
+from declarative.resource import LOCAL, SSH, Desired, Offer
 from declarative.state import NodeState, Readiness, State, natural, rank_name
 
 
@@ -62,7 +63,11 @@ def reservations(
         status = ReservationStatus.KEPT if same and not node.new else ReservationStatus.NEW
         volumes = dict(sorted(choice.volumes.items()))
         entry = (choice.task, choice.rank)
-        found[name] = _reservation(entry, node, choice.blocks, volumes=volumes, status=status)
+        rank, seen = state.get("rank", name), state.ranks.get(name)
+        restart = rank is not None and not (seen and seen.state.ended)
+        found[name] = _reservation(
+            entry, node, choice.blocks, volumes=volumes, status=status, restart=restart
+        )
     attached = _attached(recorded)
     for record in recorded.of("reservation"):
         name = record.address.name
@@ -89,12 +94,24 @@ def _sum(prices: Iterable[float | None]) -> float | None:
     return round(total, 6)
 
 
-def cost(fleets: Fleets, outcome: Outcome) -> Cost:
+def cost(fleets: Fleets, outcome: Outcome, volumes: Mapping[str, VolumeFate]) -> Cost:
     """Whole nodes, before and after."""
     before = _sum(f.node.price for f in fleets.fates.values())
     staying = [f.node.price for f in fleets.fates.values() if not f.goes]
     after = _sum([*staying, *(n.price for n in outcome.launches)])
-    return Cost(before=before, after=after, priced_on=_priced_on(fleets, outcome))
+    billed = any(_billed(fleets.desired, fate) for fate in volumes.values())
+    excludes = ("volumes",) if billed else ()
+    return Cost(before=before, after=after, priced_on=_priced_on(fleets, outcome), excludes=excludes)
+
+
+def _billed(desired: Desired, fate: VolumeFate) -> bool:
+    """Whether a volume is there now, or will be, that somebody asks money for."""
+    inputs = (fate.record.inputs if fate.record else None) or (None if fate.waits else fate.after)
+    if inputs is None:
+        return False
+    name = str(inputs["backend"])
+    backend = desired.backends.get(name)
+    return (backend.provider if backend else name) not in (LOCAL, SSH)
 
 
 def _priced_on(fleets: Fleets, outcome: Outcome) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 from declarative.diagnostic import Diagnostic
 from declarative.placement import Refusal
 from declarative.placement.suggest import Suggestion
-from declarative.resource import Offer
+from declarative.resource import VOLUME_ID, Offer
 from declarative.state import Address, NodeState, RankStatus, Readiness, Record
 
 FORMAT_VERSION = 1
@@ -68,6 +68,11 @@ class Action:
         """`create:volume/data-0`: derived, never random."""
         return f"{self.op.value}:{self.address}"
 
+    @property
+    def forgets(self) -> bool:
+        """Whether a delete only lets go: what was adopted stays as it is."""
+        return self.op is Op.DELETE and VOLUME_ID in (self.before or {})
+
 
 class ReservationStatus(StrEnum):
     """Whether a rank's blocks are taken by this plan, were held before, or are given back."""
@@ -95,6 +100,8 @@ class Reservation:
     instance_type: str
     price: float | None
     status: ReservationStatus
+    restart: bool = False
+    """The rank runs, and this plan stops it and starts it again, there or elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +137,8 @@ class Cost:
     after: float | None
     priced_on: Mapping[str, str] = field(default_factory=dict)
     """Backend → the day that the prices are of which it gave for these nodes, where that is known."""
+    excludes: tuple[str, ...] = ()
+    """What is billed as well and is not in the sums: `volumes`, whose prices backends do not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +187,8 @@ class Plan:
     """Several things of one backend that are gone at once: apply asks before it makes them anew."""
     suggestions: tuple[Suggestion, ...] = ()
     """Moves that would let a node go. Only shown: no plan moves what runs."""
+    unstarted: tuple[Action, ...] = ()
+    """What unplaced tasks would run, or change, once there is room: of each its rank 0. Only shown."""
     waiting: tuple[str, ...] = ()
     """Unplaced tasks that stay pending as their `retry` says: apply does the rest all the same."""
     ended: tuple[tuple[str, str], ...] = ()
@@ -202,6 +213,11 @@ class Plan:
         if self.unplaced:
             return "unplaced"
         return "changes" if self.actions else "none"
+
+    @property
+    def restarts(self) -> int:
+        """How many ranks that run are stopped and started again."""
+        return sum(item.restart for item in self.reservations)
 
     def summary(self) -> dict[str, int]:
         """Counts of actions; a replacement counts once, under `replace`."""

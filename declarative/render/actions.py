@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from declarative.plan import Action, Op, Plan, Reason
-from declarative.render.text import Paint, clean, plural, ranges
-from declarative.render.values import FORCES, changes, fields, where
+from declarative.render.text import Paint, clean, plural, ranges, wrapped
+from declarative.render.values import FORCES, changes, differing, fields, told, where
 from declarative.resource import VOLUME_ID
 from declarative.state import RETRIES, Address
 
@@ -22,7 +23,8 @@ PLACED = ("reservation", "attachment")
 """Kinds whose creation takes one line; from three on they share one, as the table of ranks has them all."""
 FORCED = (Reason.CHANGED, Reason.CASCADE, Reason.MISMATCH, Reason.DRIFT)
 INDENT = " " * 6
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"(?<!\d)(?:0|[1-9]\d*)(?!\d)")
+"""What may be counted: `1` and `01` are two names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,30 +34,56 @@ class _Entry:
     address: Address
     change: str
     reason: str
-    lines: tuple[str, ...]
+    made: Mapping[str, Any]
+    """The fields of what is made and was not there."""
+    changed: tuple[tuple[str, Any, Any], ...]
+    """Fields with their old and new values."""
+    forcing: tuple[str, ...] = ()
     where: str = ""
 
     @property
     def likeness(self) -> tuple[object, ...]:
-        """Equal for entries that may be shown as one."""
-        pattern = _NUMBER.sub("#", self.address.name)
-        return (self.address.kind, pattern, self.change, self.reason, self.lines)
+        """Equal for entries that may be shown as one: by their values, whatever those look like."""
+        name = pattern(self.address.name)
+        return (self.address.kind, name, self.change, self.reason, repr(self.made), repr(self.changed))
+
+    def lines(self, width: int | None, paint: Paint) -> Iterator[str]:
+        """The fields, one below the other."""
+        for line in fields(self.made):
+            yield from wrapped(line, width)
+        yield from changes(self.changed, forcing=self.forcing, width=width, paint=paint)
 
 
-def actions_lines(plan: Plan, paint: Paint, width: int) -> list[str]:
+def actions_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     """All actions in the plan's order, under a line that explains the symbols."""
-    entries = _entries(plan, paint, width - len(INDENT))
+    entries = _entries(plan)
     if not entries:
         return []
     used = [c for c in SYMBOLS if any(e.change == c for e in entries)]
     legend = ", ".join(f"{paint(SYMBOLS[c][1], SYMBOLS[c][0])} {c}" for c in used)
     out = [f"Actions ({legend}):", ""]
     for group in _groups(entries):
-        out += _group(group, paint)
+        out += _group(group, paint, width)
     return [*out, ""]
 
 
-def _entries(plan: Plan, paint: Paint, width: int) -> list[_Entry]:
+def unstarted_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
+    """What tasks without a place would run, or what would become of those that run: it is not done now."""
+    entries: list[_Entry] = []
+    for action in plan.unstarted:
+        after, before = action.after or {}, action.before
+        made = told("task", after) if before is None else {}
+        changed = () if before is None else tuple(differing("task", before, after, ()))
+        change = "create" if before is None else "replace"
+        address = Address("task", str(after["task"]))
+        entries.append(_Entry(address, change, "not started: no place", made, changed))
+    if not entries:
+        return []
+    shown = [line for group in _groups(entries) for line in _group(group, paint, width)]
+    return ["Not done by this plan, for want of a place:", "", *shown, ""]
+
+
+def _entries(plan: Plan) -> list[_Entry]:
     ids = {action.id for action in plan.actions}
     deletes = {a.address: a for a in plan.actions if a.op is Op.DELETE}
     out: list[_Entry] = []
@@ -64,28 +92,18 @@ def _entries(plan: Plan, paint: Paint, width: int) -> list[_Entry]:
             continue  # shown once, where it is made again
         old = deletes.get(action.address) if action.op is Op.CREATE else None
         change = "replace" if old else action.op.value
-        lines = tuple(_lines(action, old, paint, width))
+        kind, before, after = action.address.kind, (old or action).before, action.after or {}
+        forcing = action.because if old else ()
+        made = told(kind, after) if before is None and kind not in PLACED else {}
+        changed = () if before is None or not after else differing(kind, before, after, forcing)
         reason = _words(action)
         if old:
-            if action.reason in FORCED and not any(FORCES in line for line in lines):
+            if action.reason in FORCED and not any(key in forcing for key, _, _ in changed):
                 reason += f" ({FORCES})"
-            reason += _again(action, ids)
-        at = where(action.address.kind, action.after or {}) if change == "create" else ""
-        out.append(_Entry(action.address, change, reason, lines, at))
+            reason += _again(action, ids) + _left(old)
+        at = where(kind, after) if change == "create" else ""
+        out.append(_Entry(action.address, change, reason, made, tuple(changed), forcing, at))
     return out
-
-
-def _lines(action: Action, old: Action | None, paint: Paint, width: int) -> Iterator[str]:
-    kind = action.address.kind
-    before = old.before if old else action.before
-    if action.op is Op.DELETE or action.after is None:
-        return
-    if before is None:
-        if kind not in PLACED:
-            yield from fields(kind, action.after, width)
-        return
-    forcing = action.because if old else ()
-    yield from changes(kind, before, action.after, forcing=forcing, width=width, paint=paint)
 
 
 def _groups(entries: list[_Entry]) -> Iterator[list[_Entry]]:
@@ -106,7 +124,7 @@ def _split(group: list[_Entry]) -> Iterator[list[_Entry]]:
         yield from ([entry] for entry in group)
 
 
-def _group(group: list[_Entry], paint: Paint) -> Iterator[str]:
+def _group(group: list[_Entry], paint: Paint, width: int | None) -> Iterator[str]:
     first = group[0]
     symbol, style = SYMBOLS[first.change]
     name = clean(first.address.kind) + "/" + together([e.address.name for e in group])
@@ -114,11 +132,16 @@ def _group(group: list[_Entry], paint: Paint) -> Iterator[str]:
         name = ", ".join(clean(e.address) for e in group)
     note, at = f"  # {first.reason}", f"  {first.where}" if first.where else ""
     if len(group) > 1:
-        said = " of them, see below" if first.where else " alike" if first.lines else ""
+        said = " of them, see below" if first.where else " alike" if first.made or first.changed else ""
         note, at = f"{note} ({len(group)}{said})", ""
     yield f"{paint(style, f'{symbol:>3}')} {paint('bold', name)}{at}{paint('dim', note)}"
-    for line in first.lines:
+    for line in first.lines(width and width - len(INDENT), paint):
         yield INDENT + line
+
+
+def pattern(name: str) -> str:
+    """What names have in common that differ in numbers only."""
+    return _NUMBER.sub("#", name)
 
 
 def together(names: list[str]) -> str:
@@ -170,9 +193,13 @@ def _words(action: Action) -> str:
         else "something that it needs is replaced",
         Reason.CHANGED: f"{because} changed" if because else "placed anew",
     }
-    if action.op is Op.DELETE and VOLUME_ID in inputs:
-        return f"{plain[action.reason]}; {clean(inputs[VOLUME_ID])} itself stays: it was adopted"
-    return plain[action.reason]
+    return plain[action.reason] + _left(action)
+
+
+def _left(action: Action) -> str:
+    """That what was adopted is not deleted with its record."""
+    kept = clean((action.before or {}).get(VOLUME_ID))
+    return f"; {kept} itself stays: it was adopted" if action.forgets else ""
 
 
 def _retry(action: Action, task: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,12 +27,12 @@ class Row:
     """What to compare `note` by, where it tells something of this node alone."""
 
 
-def map_lines(rows: Sequence[Row], paint: Paint, width: int, *, indent: str = "  ") -> list[str]:
-    """Aligned columns: node, blocks, how many are busy, what becomes of the node."""
+def map_lines(rows: Sequence[Row], paint: Paint, width: int | None, *, indent: str = "  ") -> list[str]:
+    """Aligned columns: node, blocks, how many are busy, what becomes of it. Without a width, all is shown."""
     if not rows:
         return []
     other = max(cells(r.node) + cells(r.note) for r in rows) + 26
-    room = max(24, width - other)
+    room = math.inf if width is None else max(24, width - other)
     small = [r for r in rows if r.total <= CELLS and r.holders is not None]
     each = max((cells(_holder(r, b)) for r in small for b in range(r.total)), default=0)
     table = [
@@ -56,7 +57,7 @@ def _busy(row: Row) -> str:
     return "" if row.holders is None else f"{len(row.holders)}/{row.total} busy"
 
 
-def _blocks(row: Row, each: int, room: int) -> str:
+def _blocks(row: Row, each: int, room: float) -> str:
     if row.holders is None:
         return "[]"
     if row.total <= CELLS and (each + 1) * row.total + 1 <= room:
@@ -87,7 +88,7 @@ def _stretches(row: Row) -> list[tuple[int, int, str]]:
     return out
 
 
-def _fit(stretches: list[str], room: int) -> str:
+def _fit(stretches: list[str], room: float) -> str:
     """As many stretches as there is room for, and how many more there are; never none."""
     whole = "[" + " | ".join(stretches) + "]"
     if cells(whole) <= room:

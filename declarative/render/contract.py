@@ -123,6 +123,7 @@ def _action() -> Schema:
         before=_or_null(_said("The inputs as recorded, secrets left out.", _INPUTS), "for a create"),
         after=_or_null(_said("The inputs as they will be, secrets left out.", _INPUTS), "for a delete"),
         needs=_list("Ids of the actions that have to be done before.", _text()),
+        forget=_flag("Whether a delete only forgets: the volume was adopted, and stays as it is."),
     )
 
 
@@ -143,6 +144,7 @@ def _reservation() -> Schema:
         instance_type=_text("The backend's name for the node's shape."),
         price=_or_null(_number(f"The rank's share, {_PRICE}."), "if unknown"),
         status=_one_of("`new`, `kept` as it was, or `released`.", ReservationStatus),
+        restart=_flag("Whether the rank runs, and is stopped and started again by this plan."),
     )
 
 
@@ -166,6 +168,8 @@ def _refusal() -> Schema:
         code=_one_of("Whether waiting may help: `no-capacity`; or not: `never-fits`.", REFUSALS),
         summary=_text("For people."),
         ranks=_list("Every rank of the task.", rank),
+        before=_or_null(_said("The inputs of its rank 0 as recorded.", _INPUTS), "if there is none"),
+        after=_or_null(_said("The inputs that its rank 0 would have.", _INPUTS), "if not known"),
     )
 
 
@@ -182,10 +186,14 @@ def plan_schema() -> Schema:
         hourly_before=_or_null(_number("Now."), "if the price of a node is unknown"),
         hourly_after=_or_null(_number("After apply."), "if the price of a node is unknown"),
         currency={"const": "USD"},
+        excludes=_list(
+            "What is billed and not in these sums; backends tell no price of it.", _one_of("", ("volumes",))
+        ),
     )
     counts = _object(
         "Addresses by what happens to them; a replacement counts once, under `replace`.",
         **{name: _whole() for name in ("create", "update", "delete", "replace")},
+        restarts=_whole("Ranks that run, and are stopped and started again."),
     )
     return _published(
         "fleetform plan",

@@ -66,6 +66,7 @@ def validate_json(valid: bool, diagnostics: Iterable[Diagnostic]) -> dict[str, A
 
 def plan_json(plan: Plan) -> dict[str, Any]:
     """What `plan --json` prints."""
+    wanted = {str(a.after["task"]): _inputs(a) for a in plan.unstarted if a.after}
     return {
         "format_version": FORMAT_VERSION,
         "lineage": plan.lineage,
@@ -73,15 +74,26 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "result": plan.result,
         "actions": [_action(action) for action in plan.actions],
         "reservations": [_reservation(item) for item in plan.reservations],
-        "unplaced": [_refusal(item) for item in plan.unplaced],
+        "unplaced": [{**_refusal(item), **wanted.get(item.task, _NOTHING)} for item in plan.unplaced],
         "drift": [{"address": d.address, "change": d.change, "detail": d.detail} for d in plan.drift],
         "cost": {
             "hourly_before": _number(plan.cost.before),
             "hourly_after": _number(plan.cost.after),
             "currency": "USD",
+            "excludes": list(plan.cost.excludes),
         },
-        "summary": plan.summary(),
+        "summary": {**plan.summary(), "restarts": plan.restarts},
         "diagnostics": diagnostics_json(plan.diagnostics),
+    }
+
+
+_NOTHING: dict[str, Any] = {"before": None, "after": None}
+
+
+def _inputs(action: Action) -> dict[str, Any]:
+    return {
+        "before": None if action.before is None else plain(action.before),
+        "after": None if action.after is None else plain(action.after),
     }
 
 
@@ -92,9 +104,9 @@ def _action(action: Action) -> dict[str, Any]:
         "address": str(action.address),
         "reason": action.reason.value,
         "because": list(action.because),
-        "before": None if action.before is None else plain(action.before),
-        "after": None if action.after is None else plain(action.after),
+        **_inputs(action),
         "needs": list(action.needs),
+        "forget": action.forgets,
     }
 
 
@@ -117,6 +129,7 @@ def place_data(item: Reservation) -> dict[str, Any]:
         "instance_type": item.instance_type,
         "price": _number(item.price),
         "status": item.status.value,
+        "restart": item.restart,
     }
 
 

@@ -35,7 +35,7 @@ VERDICTS = {Verdict.CAUSE: "cause", Verdict.FITS: "fits", Verdict.NOT_TRIED: "no
 NOUNS = {"node": "node", "offer": "offer", "fleet": "fleet"}
 
 
-def explain_text(answer: Answer, *, color: bool, width: int) -> str:
+def explain_text(answer: Answer, *, color: bool, width: int | None) -> str:
     """The whole answer."""
     paint = Paint(color=color)
     lines = _task(answer, paint) if isinstance(answer, TaskAnswer) else _node(answer, paint, width)
@@ -187,7 +187,7 @@ def _elsewhere(found: Sequence[Elsewhere], ranks: int, paint: Paint) -> Iterator
 # --------------------------------------------------------------------------------------------- a node
 
 
-def _node(answer: NodeAnswer, paint: Paint, width: int) -> Iterator[str]:
+def _node(answer: NodeAnswer, paint: Paint, width: int | None) -> Iterator[str]:
     yield _headline(answer.address, answer.status, "", paint)
     yield ""
     yield from columns([[Cell(key, "dim"), Cell(text)] for key, text in _facts(answer)], paint)

@@ -6,19 +6,23 @@ Diagnostics of the plan are not part of it: they go to stderr, through `diagnost
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from declarative.plan import Cost, NodePreview, Op, Plan, Reservation, ReservationStatus
-from declarative.render.actions import actions_lines, counts, unplaced_count
+from declarative.render.actions import actions_lines, counts, unplaced_count, unstarted_lines
 from declarative.render.alike import folded
 from declarative.render.blocks import Row, map_lines
 from declarative.render.data import iso
 from declarative.render.diagnostics import count_text
 from declarative.render.text import Cell, Paint, cells, clean, columns, money, plural, ranges, seal, sentence
 from declarative.render.unplaced import headline, together_alike, unplaced_lines
+from declarative.state import rank_name
 
 MOST_UNCHANGED = 20
 """So many nodes or ranks that stay as they are get a line each; more are only counted."""
+LONG = 60
+"""A plan of more lines has its summary at both ends."""
 MOST_ENDED = 5
 """Tasks that ended badly, or nodes that take no work, that are named."""
 ENDS = {"failed": "failed", "lost": "was lost"}
@@ -29,34 +33,50 @@ STATUS = {
 }
 
 
-def plan_text(plan: Plan, *, color: bool, width: int, summary_only: bool = False) -> str:
-    """The whole plan, or what cannot be placed, the cost and the summary line alone."""
+def plan_text(plan: Plan, *, color: bool, width: int | None, summary_only: bool = False) -> str:
+    """The whole plan, or what cannot be placed, the cost and the summary line alone.
+
+    `width` are the columns of a terminal; with None nothing is cut or wrapped. What changes is never cut. A
+    long plan has its summary at its top as well: its end may be far away.
+    """
     paint = Paint(color=color)
-    lines: list[str] = []
+    summary = _summary(plan, paint)
     if summary_only:
-        lines += [headline(alike, paint) for alike in together_alike(plan.unplaced)]
-    else:
-        lines += _drift(plan, paint)
-        lines += actions_lines(plan, paint, width)
-        if plan.actions or plan.unplaced:
-            lines += _map(plan, paint, width)
-            lines += _ranks(plan.reservations, paint, width)
-        lines += unplaced_lines(plan.unplaced, paint, waiting=frozenset(plan.waiting))
-        lines += _suggestions(plan, paint)
-    return seal([*lines, *_end(plan, paint)], color=color)
+        headlines = [headline(alike, paint) for alike in together_alike(plan.unplaced)]
+        return seal([*headlines, *_notes(plan, paint), *summary], color=color)
+    lines = _drift(plan, paint)
+    lines += actions_lines(plan, paint, width)
+    if plan.actions or plan.unplaced:
+        lines += _map(plan, paint, width)
+        lines += _ranks(plan, paint, width)
+    waiting = frozenset(plan.waiting)
+    lines += unplaced_lines(plan.unplaced, paint, waiting=waiting, whole=width is None)
+    lines += unstarted_lines(plan, paint, width)
+    lines += _suggestions(plan, paint)
+    top = [*summary, ""] if len(lines) > LONG else []
+    return seal([*top, *lines, *_notes(plan, paint), *summary], color=color)
 
 
-def _end(plan: Plan, paint: Paint) -> list[str]:
-    """Cost and summary. The summary line is what people and scripts look for: it stands on its own."""
+def _notes(plan: Plan, paint: Paint) -> list[str]:
+    """What went wrong before, and how old the facts are that the plan stands on."""
     lines = _ended(plan, paint)
     if (plan.actions or plan.unplaced) and plan.observed_at is not None:
         lines.append(paint("dim", _observed(plan)))
+    return lines
+
+
+def _summary(plan: Plan, paint: Paint) -> list[str]:
+    """Cost and summary. The summary line is what people and scripts look for: it stands on its own."""
+    lines: list[str] = []
     if plan.actions or plan.cost.before != plan.cost.after:
         lines.append(cost_line(plan.cost))
         if plan.cost.priced_on:
             lines.append(paint("dim", prices_line(plan.cost.priced_on)))
     if plan.actions:
         lines.append(paint("bold", f"Plan: {counts(plan)}."))
+    if plan.restarts:
+        count = f"{plural(plan.restarts, 'rank')} {'restarts' if plan.restarts == 1 else 'restart'}"
+        lines.append(paint("yellow", f"{count}: running now, stopped and started again."))
     if plan.unplaced:
         lines.append(paint("red", f"{'' if plan.actions else 'No changes. '}{unplaced_count(plan)}."))
     elif plan.result == "none":
@@ -115,10 +135,12 @@ def _observed(plan: Plan) -> str:
 def cost_line(cost: Cost) -> str:
     """`Cost: 0.00 → 9.84 USD/h`, of whole nodes; what is unknown is said so."""
     before, after = money(cost.before), money(cost.after)
+    without = f"; {' and '.join(map(clean, cost.excludes))} not included" if cost.excludes else ""
     if None in (cost.before, cost.after):
         known = [f"{money(c)} USD/h" if c is not None else "unknown" for c in (cost.before, cost.after)]
-        return f"Cost: {' → '.join(dict.fromkeys(known))} (some nodes have no known price)"
-    return f"Cost: {after} USD/h (unchanged)" if before == after else f"Cost: {before} → {after} USD/h"
+        return f"Cost: {' → '.join(dict.fromkeys(known))} (some nodes have no known price){without}"
+    said = f"{after} USD/h (unchanged)" if before == after else f"{before} → {after} USD/h"
+    return f"Cost: {said}{without}"
 
 
 def prices_line(priced_on: Mapping[str, str]) -> str:
@@ -147,16 +169,18 @@ def _drift(plan: Plan, paint: Paint) -> list[str]:
     return out
 
 
-def _map(plan: Plan, paint: Paint, width: int) -> list[str]:
+def _map(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     """The block map as it will be. Of many nodes that nothing happens to, only the sum is shown."""
     ops: dict[str, set[Op]] = {}
     for action in plan.actions:
         if action.address.kind == "node":
             ops.setdefault(action.address.name, set()).add(action.op)
-    touched = {r.node for r in plan.reservations if r.status is not ReservationStatus.KEPT} | ops.keys()
+    said = _said(plan)
+    touched = {r.node for r in plan.reservations if said[_name(r)] != "kept"} | ops.keys()
     still = [n for n in plan.nodes if n.name not in touched and n.status == "kept" and n.state == "ready"]
     hidden = {n.name for n in still} if len(still) > MOST_UNCHANGED else set[str]()
-    rows = [_map_row(n, ops.get(n.name, set())) for n in plan.nodes if n.name not in hidden]
+    restarts = Counter(r.node for r in plan.reservations if r.restart)
+    rows = [_map_row(n, ops.get(n.name, set()), restarts[n.name]) for n in plan.nodes if n.name not in hidden]
     if not rows and not hidden:
         return []
     lines = map_lines(rows, paint, width)
@@ -166,17 +190,21 @@ def _map(plan: Plan, paint: Paint, width: int) -> list[str]:
     return ["Blocks after apply:", "", *lines, ""]
 
 
-def _map_row(node: NodePreview, ops: set[Op]) -> Row:
+def _map_row(node: NodePreview, ops: set[Op], restarts: int) -> Row:
     if node.status == "deleted":
         return Row(node=node.name, total=node.total, holders=None, note="deleted", style="red")
     if node.status == "new":
         note, style = ("replaced", "red") if Op.DELETE in ops else ("new", "green")
-        note += _launch(node)
+        note += _launch(node) + _restarts(restarts)
         return Row(node=node.name, total=node.total, holders=node.holders, note=note, style=style)
     changed = "changed" if Op.UPDATE in ops else "kept"
-    note = changed if node.state == "ready" else f"{changed}, {node.state}"
+    note = (changed if node.state == "ready" else f"{changed}, {node.state}") + _restarts(restarts)
     warn = None if note == "kept" else "yellow"
     return Row(node=node.name, total=node.total, holders=node.holders, note=note, style=warn)
+
+
+def _restarts(count: int) -> str:
+    return f", {plural(count, 'rank')} {'restarts' if count == 1 else 'restart'}" if count else ""
 
 
 def _launch(node: NodePreview) -> str:
@@ -185,14 +213,35 @@ def _launch(node: NodePreview) -> str:
     return "".join(f", {text}" for text in (price, "spot" if node.spot else "") if text)
 
 
-def _ranks(reservations: Sequence[Reservation], paint: Paint, width: int) -> list[str]:
+def _name(item: Reservation) -> str:
+    return rank_name(item.task, item.rank)
+
+
+def _said(plan: Plan) -> dict[str, str]:
+    """What becomes of each rank that holds or will hold blocks, by its name: of its blocks, and of itself."""
+    ops: dict[str, set[Op]] = {}
+    for action in plan.actions:
+        if action.address.kind == "rank":
+            ops.setdefault(action.address.name, set()).add(action.op)
+    out: dict[str, str] = {}
+    for item in plan.reservations:
+        done = ops.get(_name(item), set())
+        what = "restarts" if item.restart else "changes" if Op.UPDATE in done else ""
+        if item.status is ReservationStatus.KEPT and done and not what:
+            what = "starts" if Op.CREATE in done else "stops"
+        out[_name(item)] = ", ".join(word for word in (item.status.value, what) if word)
+    return out
+
+
+def _ranks(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     """The table of ranks: task, rank → node → blocks → volumes → price → status."""
-    kept = [r for r in reservations if r.status is ReservationStatus.KEPT]
+    said = _said(plan)
+    kept = [r for r in plan.reservations if said[_name(r)] == "kept"]
     hide = len(kept) > MOST_UNCHANGED
-    shown = [r for r in reservations if not (hide and r.status is ReservationStatus.KEPT)]
-    if not reservations:
+    shown = [r for r in plan.reservations if not (hide and said[_name(r)] == "kept")]
+    if not plan.reservations:
         return []
-    lines = _rank_table(shown, _sums(reservations), paint, width)
+    lines = _rank_table(shown, said, _sums(plan.reservations), paint, width)
     if hide:
         lines.append(f"  … {len(kept)} more ranks, unchanged")
     return ["Ranks:", "", *lines, ""]
@@ -216,25 +265,31 @@ def share(price: float | None) -> str:
     return "?" if price is None else money(price)
 
 
-def _rank_table(shown: Sequence[Reservation], sums: Mapping[str, str], paint: Paint, width: int) -> list[str]:
+def _rank_table(
+    shown: Sequence[Reservation],
+    said: Mapping[str, str],
+    sums: Mapping[str, str],
+    paint: Paint,
+    width: int | None,
+) -> list[str]:
     if not shown:
         return []
     volumes = [[f"{clean(path)}={clean(name)}" for path, name in sorted(r.volumes.items())] for r in shown]
     fixed = max(cells(r.task) + cells(r.node) for r in shown) + 44
     widest = max((cells(", ".join(found)) for found in volumes), default=0)
-    one_each = fixed + widest > width
+    one_each = width is not None and fixed + widest > width
     head = ["task", "rank", "node", "blocks", "volumes" if widest else "", "USD/h", "status"]
     rows = [[Cell(text, "dim", right=text in {"rank", "USD/h"}) for text in head]]
     for i, (item, found) in enumerate(zip(shown, volumes, strict=True)):
         first, rest = (found[:1], found[1:]) if one_each else ([", ".join(found)], [])
-        rows.append(_rank_row(item, first[0] if first else ""))
+        rows.append(_rank_row(item, first[0] if first else "", said[_name(item)]))
         rows += [[Cell(text if at == 4 else "") for at in range(7)] for text in rest]
         if item.task in sums and (i + 1 == len(shown) or shown[i + 1].task != item.task):
             rows.append(_sum_row(item.task, sums[item.task]))
     return columns(folded(rows), paint)
 
 
-def _rank_row(item: Reservation, volume: str) -> list[Cell]:
+def _rank_row(item: Reservation, volume: str, said: str) -> list[Cell]:
     return [
         Cell(clean(item.task)),
         Cell(str(item.rank), right=True),
@@ -242,7 +297,7 @@ def _rank_row(item: Reservation, volume: str) -> list[Cell]:
         Cell(f"{ranges(item.blocks)} of {item.total_blocks}"),
         Cell(volume),
         Cell(share(item.price), right=True),
-        Cell(item.status.value, STATUS[item.status]),
+        Cell(said, "yellow" if said == "kept, restarts" else STATUS[item.status]),
     ]
 
 

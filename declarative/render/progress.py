@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TextIO
 
@@ -46,17 +46,26 @@ PLAIN_VERBS = {
     "update": ("updating", "updated"),
     "delete": ("deleting", "deleted"),
 }
+RECORD_VERBS = {
+    "rank": ("had ended, removing its record", "had ended, its record is removed"),
+    "volume": ("letting go of what was adopted", "let go, what was adopted stays"),
+}
+"""Of deletes that end nothing."""
 MOST_NAMED = 4
 """Nodes of a cluster that are named where it takes another offer."""
 SAY_SECONDS = 1.0
 """What took longer says how long."""
 
 
-def verbs(id: str) -> tuple[str, str, str]:
-    """The address of an action's id (`create:volume/data-0`), what is being done to it, and what was done."""
+def verbs(id: str, *, record: bool = False) -> tuple[str, str, str]:
+    """The address of an action's id (`create:volume/data-0`), what is being done to it, and what was done.
+
+    With `record` only the record of it goes.
+    """
     op, _, address = id.partition(":")
     kind = address.partition("/")[0]
-    doing, did = VERBS.get((op, kind)) or PLAIN_VERBS.get(op) or (f"{op} begun", f"{op} done")
+    said = RECORD_VERBS.get(kind) if record else None
+    doing, did = said or VERBS.get((op, kind)) or PLAIN_VERBS.get(op) or (f"{op} begun", f"{op} done")
     return clean(address), clean(doing), clean(did)
 
 
@@ -78,6 +87,7 @@ class Progress:
         self._begun: dict[str, float] = {}
         self._ended = 0
         self._live: Live | None = None
+        self._records: frozenset[str] = frozenset()
 
     def __enter__(self) -> Self:
         return self
@@ -89,14 +99,18 @@ class Progress:
             if self._live:
                 self._live.stop()
 
-    def expect(self, more: int) -> None:
-        """So many actions come besides those that have ended."""
+    def expect(self, more: int, records: Iterable[str] = ()) -> None:
+        """So many actions come besides those that have ended.
+
+        `records` are the ids of deletes that end nothing: the rank has ended, or the volume was adopted.
+        """
         with self._lock:
             self.total = self._ended + more
+            self._records = frozenset(records)
 
     def begin(self, id: str) -> None:
         """An action is begun."""
-        address, doing, _ = verbs(id)
+        address, doing, _ = verbs(id, record=id in self._records)
         with self._lock:
             self._begun[id] = self._clock()
             self.total = max(self.total, self._ended + len(self._begun))  # some are in no plan
@@ -124,7 +138,7 @@ class Progress:
 
     def end(self, result: ActionResult) -> None:
         """An action has ended, one way or another; skipped ones were never begun."""
-        address, _, did = verbs(result.id)
+        address, _, did = verbs(result.id, record=result.id in self._records)
         with self._lock:
             began = self._begun.pop(result.id, None)
             seconds = 0.0 if began is None else self._clock() - began

@@ -7,7 +7,7 @@ from typing import Any
 
 from declarative.render.data import plain
 from declarative.render.text import clean, seal
-from declarative.render.values import is_from, short, variable
+from declarative.render.values import short, written
 from declarative.state import KINDS, Record, natural
 
 
@@ -48,21 +48,14 @@ def _values(values: Mapping[str, Any], indent: str) -> Iterator[str]:
         elif isinstance(value, list) and value:
             yield f"{indent}{clean(key)}:"
             for item in value:
-                yield from _text(f"{indent}  -", item, indent + "    ")
+                yield from _text(f"{indent}  -", item)
         else:
-            yield from _text(f"{indent}{clean(key)}:", value, indent + "  ")
+            yield from _text(f"{indent}{clean(key)}:", value)
 
 
-def _text(head: str, value: Any, indent: str) -> Iterator[str]:
+def _text(head: str, value: Any) -> Iterator[str]:
     """A value after its head; a text of several lines as a block below it."""
-    if isinstance(value, str) and "\n" in value.strip("\n") and not is_from(value):
-        yield f"{head} |"
-        yield from (indent + clean(line) for line in value.strip("\n").split("\n"))
-    else:
-        yield f"{head} {_scalar(value)}"
-
-
-def _scalar(value: Any) -> str:
     if isinstance(value, str):
-        return variable(value) if is_from(value) else clean(value) or '""'
-    return short("", value)
+        yield from written(f"{head} ", value)
+    else:
+        yield f"{head} {short('', value)}"

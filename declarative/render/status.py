@@ -31,7 +31,7 @@ SILENT = ("unreachable", "unknown")
 """States of a node in which nobody can say how its ranks are."""
 
 
-def status_text(view: StatusView, *, color: bool, width: int) -> str:
+def status_text(view: StatusView, *, color: bool, width: int | None) -> str:
     """Everything that is recorded, as it was observed."""
     paint = Paint(color=color)
     lines: list[str] = []
@@ -66,7 +66,7 @@ def _fleets(view: StatusView, paint: Paint) -> list[str]:
     return columns(rows, paint)
 
 
-def _nodes(nodes: Sequence[NodeView], paint: Paint, width: int) -> list[str]:
+def _nodes(nodes: Sequence[NodeView], paint: Paint, width: int | None) -> list[str]:
     rows = [
         Row(
             node=n.name,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TextIO
 
 PLAIN_WIDTH = 100
-"""Where there is no terminal: fixed, so that logs do not depend on who looks."""
+"""What is taken for narrow where there is no terminal: fixed, so that logs do not depend on who looks."""
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -23,10 +23,10 @@ def use_color(stream: TextIO, environ: Mapping[str, str]) -> bool:
     return is_terminal(stream) and not environ.get("NO_COLOR") and environ.get("TERM", "dumb") != "dumb"
 
 
-def width(stream: TextIO) -> int:
-    """The columns of the terminal, at least 40; PLAIN_WIDTH where there is none."""
+def width(stream: TextIO) -> int | None:
+    """The columns of the terminal, at least 40; None where there is none: then nothing is cut."""
     if not is_terminal(stream):
-        return PLAIN_WIDTH
+        return None
     try:
         found = os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):

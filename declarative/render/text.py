@@ -74,17 +74,22 @@ def cell(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1
 
 
-def clip(text: str, width: int) -> str:
-    """Cut to `width` columns, the cut marked by `…`."""
-    if cells(text) <= width:
-        return text
-    out, used = "", 0
+def wrapped(text: str, width: int | None) -> list[str]:
+    """`text` in lines of at most `width` columns, all but the first indented below it; whole with None.
+
+    Left to the terminal, what a stranger wrote could begin a line of its own.
+    """
+    if width is None or cells(text) <= width:
+        return [text]
+    indent = " " * min(len(text) - len(text.lstrip(" ")) + 4, width // 2)
+    out, line, used = [], "", 0
     for char in text:
+        if used + cell(char) > width:
+            out.append(line)
+            line, used = indent, len(indent)
+        line += char
         used += cell(char)
-        if used > max(width, 2) - 1:
-            break
-        out += char
-    return out.rstrip() + "…"
+    return [*out, line]
 
 
 class Paint:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Sequence
 
 from declarative.placement import SUCH_AS, RankVerdict, Refusal, Rejection, Verdict
-from declarative.render.actions import together
+from declarative.render.actions import pattern, together
 from declarative.render.text import Cell, Paint, clean, columns, ranges, sentence
 from declarative.spec.values import show_mib
 
@@ -20,9 +19,16 @@ WAITS = "`retry`: it stays pending, and every `fleetform apply` tries again"
 
 
 def unplaced_lines(
-    refusals: Sequence[Refusal], paint: Paint, *, waiting: Collection[str] = frozenset()
+    refusals: Sequence[Refusal],
+    paint: Paint,
+    *,
+    waiting: Collection[str] = frozenset(),
+    whole: bool = False,
 ) -> list[str]:
-    """All refusals, those that are alike as one, with an empty line after each; empty when there are none."""
+    """All refusals, those that are alike as one, with an empty line after each; empty when there are none.
+
+    Of many, the later ones have their first line only, unless `whole`.
+    """
     if not refusals:
         return []
     out = ["Cannot be placed:", ""]
@@ -35,11 +41,12 @@ def unplaced_lines(
         )
         if part
     ]
-    for alike in groups[:DETAILED]:
+    most = len(groups) if whole else DETAILED
+    for alike in groups[:most]:
         out += [*_refusal(alike, paint, waits=alike[0].task in waiting), ""]
-    if len(groups) > DETAILED:
+    if len(groups) > most:
         out += ["More, without their reasons (`fleetform plan --json` has them):", ""]
-        out += [*(headline(alike, paint) for alike in groups[DETAILED:]), ""]
+        out += [*(headline(alike, paint) for alike in groups[most:]), ""]
     return out
 
 
@@ -69,7 +76,7 @@ def headline(alike: Sequence[Refusal], paint: Paint) -> str:
 
 def _names(tasks: list[str]) -> str:
     """All of them where they differ in numbers alone, else the first few."""
-    if len({re.sub(r"\d+", "#", task) for task in tasks}) == 1 and len(re.findall(r"\d+", tasks[0])) <= 1:
+    if len({pattern(task) for task in tasks}) == 1 and pattern(tasks[0]).count("#") <= 1:
         return f"task/{together(tasks)}"
     more = f" and {len(tasks) - NAMED} more" if len(tasks) > NAMED else ""
     return ", ".join(clean(f"task/{task}") for task in tasks[:NAMED]) + more

@@ -1,26 +1,34 @@
-"""Inputs of actions as text: fields with their values, and what becomes of them."""
+"""Inputs of actions as text: fields with their values, and what becomes of them.
+
+A pull request is judged by this text. So nothing is cut, and no two values that differ look the same.
+"""
 
 from __future__ import annotations
 
 import difflib
 import json
 import re
+import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from declarative.render.text import Paint, cells, clean, clip, ranges
+from declarative.render.terminal import PLAIN_WIDTH
+from declarative.render.text import Paint, cells, clean, ranges, wrapped
 from declarative.spec.values import show_mib
 from declarative.state import RETRIES
 
-_EXPRESSION = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
-_FROM = re.compile(r"\benv(?:\.|\[\s*['\"])(\w+)")
-MOST_LINES = 6
-"""Commands or variables of one action that are shown; how many more there are is said."""
+_FROM = re.compile(r"\$\{\{\s*env(?:\.(\w+)|\[\s*(['\"])(\w+)\2\s*\])\s*\}\}")
+_AMBIGUOUS = re.compile(r"[,{}\[\]\"]|:\s|:$|^\s|\s$|^$|[\x00-\x1f]")
+"""What a text may hold that could be taken for the list or mapping around it."""
 MOST_COMPARED = 400
-"""Comparing takes the square of it; nobody reads more."""
-SHORT_DIGEST = 12
+"""Lines that are compared with one another: it takes the square of it. Of more, all are shown."""
+CONTEXT = 2
+"""Unchanged lines that are shown before and after those that changed."""
+EMPTY: Mapping[str, Any] = {"commands": (), "env": {}}
+"""What is shown one by one, also where there was none of it."""
 FORCES = "forces replacement"
 TOLD_ELSEWHERE = {
+    "task": frozenset({"task", "rank", RETRIES}),
     "rank": frozenset({"task", "rank", "volumes", RETRIES}),
     "reservation": frozenset({"task", "rank", "total_blocks"}),
     "attachment": frozenset({"task", "rank", "variable"}),
@@ -28,53 +36,69 @@ TOLD_ELSEWHERE = {
 """Fields that an address or the table of ranks says."""
 
 
-def is_from(value: object) -> bool:
-    """Whether a variable of the caller's environment goes into it."""
-    return bool(_names(str(value)))
+# ---------------------------------------------------------------------------------------- single values
 
 
-def _names(text: str) -> list[str]:
-    found = (name for expression in _EXPRESSION.findall(text) for name in _FROM.findall(expression))
-    return list(dict.fromkeys(found))
+def reference(text: str) -> str | None:
+    """`(from $KEY)` for a text that is nothing but a variable of the caller's environment.
+
+    A text that has more to it is shown as it was written: that is no secret, and what is around a secret
+    may be what sends it away.
+    """
+    found = _FROM.fullmatch(text.strip())
+    return f"(from ${found[1] or found[3]})" if found else None
 
 
-def variable(value: object) -> str:
-    """The value of an environment variable; where one of the caller goes in, only which one it is."""
-    names = _names(str(value))
-    if names:
-        return f"(from {', '.join(f'${clean(n)}' for n in names)})"
-    return one_line(str(value))
+def visible(line: str) -> str:
+    """One line without control characters; blanks at its end can be seen."""
+    kept = line.rstrip(" ")
+    return clean(kept) + "\N{SYMBOL FOR SPACE}" * (len(line) - len(kept))
 
 
-def one_line(text: str) -> str:
-    """The first line of a text, and how many follow."""
-    lines = text.strip("\n").split("\n")
-    if len(lines) == 1:
-        return clean(lines[0])
-    first = next((line for line in lines if line.strip()), "")
-    return f"{clean(first)} … (+{len(lines) - 1} lines)"
+def quoted(text: str, *, ascii: bool = False) -> str:
+    """A text in quotes, as JSON has it."""
+    return clean(json.dumps(text, ensure_ascii=ascii))
 
 
-def short(key: str, value: Any, *, quote: bool = False) -> str:
-    """A value on one line. `key` tells sizes in MiB from other numbers."""
+def written(head: str, text: str) -> Iterator[str]:
+    """A text after its head; one of several lines below it, with the sign that YAML has for its last ones."""
+    said = reference(text)
+    if said or "\n" not in text:
+        yield head + (said or visible(text) or '""')
+        return
+    body = text.rstrip("\n")
+    yield f"{head}|{('-', '')[len(text) - len(body)] if len(text) - len(body) < 2 else '+'}"
+    indent = " " * (len(head) - len(head.lstrip()) + 2)
+    yield from (indent + visible(line) for line in text.removesuffix("\n").split("\n"))
+
+
+def short(key: str, value: Any, *, quote: bool = False, inside: bool = False) -> str:
+    """A value on one line. `key` tells sizes in MiB from other numbers; `inside` a list or a mapping."""
     if isinstance(value, bool) or value is None:
         return json.dumps(value)
     if isinstance(value, int) and key.endswith("_mib"):
         return show_mib(value)
     if isinstance(value, Mapping):
-        pairs = (f"{clean(k).removesuffix('_mib')}: {short(str(k), v)}" for k, v in value.items())
+        pairs = (
+            f"{_inside(str(k)).removesuffix('_mib')}: {short(str(k), v, inside=True)}"
+            for k, v in value.items()
+        )
         return "{" + ", ".join(pairs) + "}"
     if isinstance(value, (list, tuple)) and key == "blocks" and all(isinstance(b, int) for b in value):
         return ranges(value)
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(short(key, item) for item in value) + "]"
-    if isinstance(value, str):
-        if key.removeprefix("files.") == "digest":
-            value, quote = value[:SHORT_DIGEST], False
-        return f'"{one_line(value)}"' if quote or not value else one_line(value)
-    if isinstance(value, float):
-        return str(value).removesuffix(".0")
-    return clean(value)
+        return "[" + ", ".join(short(key, item, inside=True) for item in value) + "]"
+    if not isinstance(value, str):
+        return str(value).removesuffix(".0") if isinstance(value, float) else clean(value)
+    said = reference(value)
+    if said or not (quote or not value or inside or "\n" in value):
+        return said or visible(value)
+    return quoted(value) if quote else _inside(value)
+
+
+def _inside(text: str) -> str:
+    """In quotes where it could be taken for something else."""
+    return quoted(text) if _AMBIGUOUS.search(text) else clean(text)
 
 
 def where(kind: str, inputs: Mapping[str, Any]) -> str:
@@ -85,99 +109,134 @@ def where(kind: str, inputs: Mapping[str, Any]) -> str:
     return f"{clean(inputs.get('path'))} on {node}" if kind == "attachment" else ""
 
 
-def fields(kind: str, after: Mapping[str, Any], width: int) -> Iterator[str]:
-    """The fields of something that is made, one a line; commands and variables one a line each."""
+# -------------------------------------------------------------------------------------------- of actions
+
+
+def told(kind: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of something that is made which no other part of the plan says."""
     hidden = TOLD_ELSEWHERE.get(kind, frozenset())
-    for key, value in after.items():
+    return {key: value for key, value in inputs.items() if key not in hidden and value is not None}
+
+
+def fields(made: Mapping[str, Any]) -> Iterator[str]:
+    """The fields of something that is made; commands and variables one by one."""
+    for key, value in made.items():
         name = clean(key)
-        if key in hidden or value is None:
-            continue
         if key == "commands" and isinstance(value, (list, tuple)):
             yield f"{name}:"
-            yield from _most([clip(f"  - {one_line(str(item))}", width) for item in value])
+            for item in value:
+                yield from written("  - ", str(item))
         elif key == "env" and isinstance(value, Mapping):
             yield f"{name}:"
-            yield from _most([clip(f"  {clean(k)}={variable(v)}", width) for k, v in value.items()])
+            for variable, item in value.items():
+                yield from written(f"  {clean(variable)}=", str(item))
+        elif isinstance(value, str) and "\n" in value:
+            yield from written(f"{name}: ", value)
         else:
-            yield clip(f"{name}: {short(key, value)}", width)
+            yield f"{name}: {short(key, value)}"
 
 
-def _most(lines: list[str]) -> Iterator[str]:
-    cut = len(lines) if len(lines) <= MOST_LINES else MOST_LINES - 1
-    yield from lines[:cut]
-    if cut < len(lines):
-        yield f"  … {len(lines) - cut} more"
+def differing(
+    kind: str, before: Mapping[str, Any], after: Mapping[str, Any], forcing: Collection[str]
+) -> list[tuple[str, Any, Any]]:
+    """The fields that differ, each with its old and new value."""
+    hidden = TOLD_ELSEWHERE.get(kind, frozenset()) - set(forcing)
+    keys = [*after, *(key for key in sorted(before) if key not in after)]
+    pairs = ((key, before.get(key), after.get(key)) for key in keys if key not in hidden)
+    return [(str(key), old, new) for key, old, new in pairs if old != new]
 
 
 def changes(
-    kind: str,
-    before: Mapping[str, Any],
-    after: Mapping[str, Any],
-    *,
-    forcing: Collection[str],
-    width: int,
-    paint: Paint,
+    found: Collection[tuple[str, Any, Any]], *, forcing: Collection[str], width: int | None, paint: Paint
 ) -> Iterator[str]:
-    """The fields that differ, old → new; those of `forcing` say that they force the replacement."""
-    hidden = TOLD_ELSEWHERE.get(kind, frozenset()) - set(forcing)
-    keys = [*after, *(key for key in sorted(before) if key not in after)]
-    for key in keys:
-        old, new = before.get(key), after.get(key)
-        if old == new or key in hidden:
-            continue
-        note = paint("dim", f"  # {FORCES}") if key in forcing else ""
-        for i, line in enumerate(
-            _change(str(key), old, new, width - (len(FORCES) + 4 if note else 0), paint)
-        ):
-            yield line + (note if i == 0 else "")
+    """The fields of `differing`, old → new; those of `forcing` say that they force the replacement.
+
+    `width` are the columns that a line may take; with None, lines are as long as they are.
+    """
+    for key, old, new in found:
+        note = f"  # {FORCES}" if key in forcing else ""
+        room = (PLAIN_WIDTH if width is None else width) - len(note)
+        for i, (style, line) in enumerate(_change(key, old, new, room)):
+            *pieces, last = wrapped(line, width and room)
+            yield from (paint(style, piece) for piece in pieces)
+            yield paint(style, last) + (paint("dim", note) if i == 0 else "")
 
 
-def _change(key: str, old: Any, new: Any, width: int, paint: Paint) -> Iterator[str]:
+Line = tuple[str | None, str]
+"""A line and its style."""
+
+
+def _change(key: str, old: Any, new: Any, room: int) -> Iterator[Line]:
+    if old is None and key in EMPTY:
+        old = EMPTY[key]
     if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)) and key == "commands":
-        yield f"{clean(key)}:"
-        yield from _list_change(old, new, width, paint)
+        yield None, f"{clean(key)}:"
+        yield from _line_changes(list(map(str, old)), list(map(str, new)))
     elif isinstance(old, Mapping) and isinstance(new, Mapping):
         for name in dict.fromkeys([*new, *sorted(old, key=str)]):
             if old.get(name) != new.get(name):
-                yield from _leaf(f"{key}.{name}", old.get(name), new.get(name), width, paint)
+                yield from _leaf(f"{key}.{name}", old.get(name), new.get(name), room)
     else:
-        yield from _leaf(key, old, new, width, paint)
+        yield from _leaf(key, old, new, room)
 
 
-def _leaf(key: str, old: Any, new: Any, width: int, paint: Paint) -> Iterator[str]:
-    was, now = (_value(key, value) for value in (old, new))
-    if was == now:
-        now += " (changed)"
+def _leaf(key: str, old: Any, new: Any, room: int) -> Iterator[Line]:
+    if isinstance(old, str) and isinstance(new, str) and "\n" in old + new:
+        yield None, f"{clean(key)}:"
+        yield from _line_changes([old], [new])
+        return
+    was, now = ("(none)" if value is None else short(key, value, quote=True) for value in (old, new))
+    if _looks(was) == _looks(now):
+        was, now = (ascii(value) for value in (old, new))
     line = f"{clean(key)}: {was} → {now}"
-    if cells(line) <= width:
-        yield line
+    if cells(line) <= room:
+        yield None, line
         return
-    yield f"{clean(key)}:"
-    yield paint("red", clip(f"  - {was}", width))
-    yield paint("green", clip(f"  + {now}", width))
+    yield None, f"{clean(key)}:"
+    yield "red", f"  - {was}"
+    yield "green", f"  + {now}"
 
 
-def _value(key: str, value: Any) -> str:
-    if value is None:
-        return "(none)"
-    if key.startswith("env."):
-        return variable(value) if is_from(value) else f'"{variable(value)}"'
-    if key == "env" and isinstance(value, Mapping):
-        return "{" + ", ".join(f"{clean(k)}={variable(v)}" for k, v in value.items()) + "}"
-    return short(key, value, quote=True)
+def _looks(text: str) -> str:
+    """What texts have in common that a reader may take for one another."""
+    return " ".join(unicodedata.normalize("NFKC", text).split())
 
 
-def _list_change(old: Sequence[Any], new: Sequence[Any], width: int, paint: Paint) -> Iterator[str]:
-    """Lines that go and lines that come; of those that stay, how many."""
-    was, now = [str(item) for item in old], [str(item) for item in new]
-    if len(was) + len(now) > MOST_COMPARED:
-        yield f"  {len(was)} → {len(now)} lines"
-        return
-    lines: list[str] = []
-    for op, a, b, c, d in difflib.SequenceMatcher(None, was, now, autojunk=False).get_opcodes():
+def _line_changes(old: Sequence[str], new: Sequence[str]) -> Iterator[Line]:
+    """Lines that go and lines that come, between some of those that stay; of the others, how many."""
+    was, now = ([line for text in texts for line in written("", text)] for texts in (old, new))
+    if was == now:
+        was, now = ([quoted(text, ascii=True) for text in texts] for texts in (old, new))
+    for op, a, b, c, d in _opcodes(was, now):
         if op == "equal":
-            lines.append(f"    … {b - a} unchanged")
+            first, last = (0 if a == 0 else CONTEXT), (0 if b == len(was) else CONTEXT)
+            if b - a <= first + last + 1:
+                first, last = b - a, 0
+            yield from ((None, f"    {line}") for line in was[a : a + first])
+            if b - a > first + last:
+                yield None, f"    … {b - a - first - last} unchanged"
+            yield from ((None, f"    {line}") for line in was[b - last : b])
             continue
-        lines += [paint("red", clip(f"  - {one_line(item)}", width)) for item in was[a:b]]
-        lines += [paint("green", clip(f"  + {one_line(item)}", width)) for item in now[c:d]]
-    yield from lines if len(lines) <= 4 * MOST_LINES else [*lines[: 4 * MOST_LINES], "  …"]
+        gone, come = was[a:b], now[c:d]
+        if list(map(_looks, gone)) == list(map(_looks, come)):
+            gone, come = ([ascii(line) for line in lines] for lines in (gone, come))
+        yield from (("red", f"  - {line}") for line in gone)
+        yield from (("green", f"  + {line}") for line in come)
+
+
+def _opcodes(was: Sequence[str], now: Sequence[str]) -> Iterator[tuple[str, int, int, int, int]]:
+    """As of `SequenceMatcher`. Of two long texts all counts as changed but what is alike at their ends."""
+    most = min(len(was), len(now))
+    head = next((i for i in range(most) if was[i] != now[i]), most)
+    tail = next((i for i in range(most - head) if was[-1 - i] != now[-1 - i]), most - head)
+    a, b = len(was) - tail, len(now) - tail
+    if head:
+        yield "equal", 0, head, 0, head
+    if a + b - 2 * head > MOST_COMPARED:
+        yield "replace", head, a, head, b
+    else:
+        matcher = difflib.SequenceMatcher(None, was[head:a], now[head:b], autojunk=False)
+        for op, i, j, k, m in matcher.get_opcodes():
+            yield op, i + head, j + head, k + head, m + head
+    if tail:
+        yield "equal", a, len(was), b, len(now)
