@@ -63,6 +63,9 @@ def test_environment_of_a_cluster(project):
         assert both(env, "GPUS_PER_NODE") == "8"
         assert both(env, "GPUS_NUM") == "16"
         assert both(env, "MPI_HOSTFILE")
+        for name, ours in (("NODE_RANK", "NODE_RANK"), ("NUM_NODES", "NODES_NUM"), ("NODE_IPS", "NODES_IPS")):
+            assert env[f"SKYPILOT_{name}"] == both(env, ours)
+        assert env["SKYPILOT_NUM_GPUS_PER_NODE"] == both(env, "GPUS_PER_NODE")
         assert lines(project.data(f"data-{rank}") / "hosts") == ["127.0.0.1 slots=16"]
         assert (env["COLOUR"], env["SHAPE"]) == ("blue", "round")
         assert env["CUDA_VISIBLE_DEVICES"] == "0,1,2,3,4,5,6,7"
@@ -78,6 +81,7 @@ def test_ranks_of_placement_any_are_told_nothing_of_each_other(project):
         env = seen_by(project, f"job/{rank}")
         assert (str(rank), "2") == (both(env, "NODE_RANK"), both(env, "NODES_NUM"))
         assert [n for n in GANG if f"FLEETFORM_{n}" in env or f"DSTACK_{n}" in env] == []
+        assert "SKYPILOT_NODE_IPS" not in env
 
 
 def test_folders_of_the_host(project, tmp_path):

@@ -17,6 +17,15 @@ from declarative.state import Address, Record, State, attempt_id, rank_name
 from declarative.template import env_names, resolve_env
 
 PREFIXES = ("FLEETFORM_", "DSTACK_")
+SKYPILOT = {
+    "SKYPILOT_NODE_RANK": "NODE_RANK",
+    "SKYPILOT_SETUP_NODE_RANK": "NODE_RANK",
+    "SKYPILOT_NUM_NODES": "NODES_NUM",
+    "SKYPILOT_NODE_IPS": "NODES_IPS",
+    "SKYPILOT_SETUP_NODE_IPS": "NODES_IPS",
+    "SKYPILOT_NUM_GPUS_PER_NODE": "GPUS_PER_NODE",
+}
+"""What SkyPilot calls them; its commands for setup are a rank's first."""
 VOLUME = "FLEETFORM_VOLUME_"
 """`FLEETFORM_VOLUME_<NAME>` says where the volume is, rank suffix dropped."""
 
@@ -177,6 +186,7 @@ def gang_env(state: State, rank: Record) -> dict[str, str]:
             "GPUS_NUM": str(sum(len(gpus) for _, gpus in gang)),
         }
     env = {prefix + name: value for name, value in values.items() for prefix in PREFIXES}
+    env |= {name: values[own] for name, own in SKYPILOT.items() if own in values}
     env["FLEETFORM_TASK_NAME"] = env["DSTACK_RUN_NAME"] = str(rank.inputs["task"])
     return env
 

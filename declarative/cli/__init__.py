@@ -21,6 +21,7 @@ from declarative import __version__
 COMMANDS: dict[str, str] = {
     "init": "write a first project that plans at once",
     "validate": "check the project's files",
+    "import": "documents of dstack or SkyPilot as fleetform's",
     "fmt": "put the files into their normal form",
     "plan": "show what apply would do",
     "explain": "why a task, a rank or a node is where it is",
@@ -49,6 +50,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "fleetform logs train/0 -f",
     ),
     "validate": ("fleetform validate --json", "fleetform -C infra/gpu validate --var size=8"),
+    "import": (
+        "fleetform import dstack .dstack.yml",
+        "fleetform import skypilot train.yaml --out train.fleet.yaml",
+    ),
     "fmt": ("fleetform fmt", "fleetform fmt --check --diff"),
     "plan": (
         "fleetform plan --json",
@@ -121,7 +126,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"declarative.cli.{cmd_name}")
+        # `import` is no name for a module.
+        module = importlib.import_module(f"declarative.cli.{'imports' if cmd_name == 'import' else cmd_name}")
         command: click.Command = module.command
         command.epilog = command.epilog or _examples(cmd_name)
         return command

@@ -23,7 +23,6 @@ COMMANDS = {
     "force-unlock": "write `fleetform state unlock`",
     "graph": "in `fleetform plan --json` each action names what it needs",
     "help": "write `fleetform --help`, or `fleetform COMMAND --help`",
-    "import": "volumes that exist are adopted by `volume_id`, what was forgotten by `fleetform state adopt`",
     "list": STATUS,
     "ls": STATUS,
     "offer": "write `fleetform offers`",
@@ -41,7 +40,6 @@ COMMANDS = {
 
 STATE = {
     "delete": "write `fleetform state rm`",
-    "import": "write `fleetform state adopt`",
     "ls": "write `fleetform state list`",
     "move": "write `fleetform state mv`",
     "force-unlock": "write `fleetform state unlock`",

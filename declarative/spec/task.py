@@ -155,7 +155,8 @@ class Task:
         "entrypoint": "write it as the first of `commands`; that of the `image` is not run",
         "shell": "commands run in bash where node or image has it, else sh; call another shell in `commands`",
         "home_dir": "use `working_dir`",
-        "groups": "write one task for each group",
+        "groups": "where all groups ask for the same, write `nodes:` and branch in `commands` on "
+        "`$FLEETFORM_NODE_RANK`; ranks of one task cannot ask for different resources",
         "availability_zones": "write it in the fleet",
         "instance_types": "write it in the fleet",
         "reservation": "write it in the fleet",

@@ -1,0 +1,215 @@
+"""SkyPilot's tasks as documents of this language: a task, and a fleet of the nodes that SkyPilot launches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from declarative.loader.foreign import Draft, known_backends, name_of
+from declarative.source import Document
+
+_ACCELERATOR = re.compile(r"([A-Za-z0-9._]+?)(?:-(\d+)GB)?(?:-SXM\d?|-PCIe)?", re.ASCII)
+_ELSEWHERE = {
+    "config": "write it in the `backend` document, or leave it to each user",
+    "service": "nothing scales a task or routes to it",
+    "experimental": "no counterpart",
+    "event_callback": "no counterpart",
+    "file_mounts_mapping": "no counterpart",
+}
+
+
+def convert(document: Document, default: str) -> list[Draft]:
+    """A fleet and a task, called `default` if they have no name."""
+    data = dict(document.data)
+    name = name_of(data.pop("name", None), default)
+    task, fleet = Draft("task", {"name": name}), Draft("fleet", {"name": name})
+    if set(document.data) <= {"name", "execution"}:
+        return [Draft("", {}, ["left out the heading of a pipeline: all tasks are started at once here"])]
+    nodes = data.pop("num_nodes", None) or 1
+    fleet.fields["nodes"] = f"0..{nodes}"
+    if nodes != 1:
+        task.fields["nodes"] = nodes
+        fleet.fields["placement"] = "cluster"
+    task.fields["fleets"] = [name]
+    _resources(_mapping(data.pop("resources", None)), task, fleet)
+    _environment(data, task)
+    _workdir(data.pop("workdir", None), task)
+    _mounts(_mapping(data.pop("file_mounts", None)), _mapping(data.pop("volumes", None)), task)
+    commands = []
+    if setup := data.pop("setup", None):
+        task.notes.append("`setup` runs at each start of a rank, in a shell of its own")
+        commands.append(f"(\n{str(setup).rstrip()}\n)")
+    if run := data.pop("run", None):
+        commands.append(str(run))
+    elif "image" not in task.fields and not commands:
+        commands.append("true")
+        task.notes.append("there was nothing to run: in SkyPilot such a task only launches its nodes")
+    task.fields["commands"] = commands
+    for key, value in data.items():
+        if value is not None:
+            task.lose(key, _ELSEWHERE.get(key, "no counterpart"))
+    return [fleet, task]
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def _environment(data: dict[str, Any], task: Draft) -> None:
+    env: dict[str, Any] = {}
+    for key, value in _mapping(data.pop("envs", None)).items():
+        env[key] = f"${{{{ env.{key} }}}}" if value is None else value
+    for key, value in _mapping(data.pop("secrets", None)).items():
+        if value not in (None, ""):
+            task.lose(f"secrets.{key}", f"set {key} in the environment of who applies")
+        env[key] = f"${{{{ env.{key} }}}}"
+    if env:
+        task.fields["env"] = env
+
+
+def _workdir(value: Any, task: Draft) -> None:
+    if isinstance(value, Mapping):
+        task.fields["repos"] = [
+            {"url": value.get("url"), **({"branch": value["ref"]} if value.get("ref") else {})}
+        ]
+    elif value and not str(value).startswith(("/", "~")) and ".." not in str(value).split("/"):
+        task.fields["files"] = [{"local_path": str(value).removeprefix("./") or ".", "path": "."}]
+    elif value:
+        task.lose("workdir", "it is not below this directory: move the project there, and write `files: [.]`")
+
+
+def _mounts(mounts: dict[str, Any], volumes: dict[str, Any], task: Draft) -> None:
+    files = task.fields.setdefault("files", [])
+    for target, source in mounts.items():
+        local = isinstance(source, str) and "://" not in source and not source.startswith(("/", "~"))
+        where = target.removeprefix("~/").removeprefix("./")
+        if local and not where.startswith("/") and ".." not in f"{source}/{where}".split("/"):
+            files.append({"local_path": source.removeprefix("./"), "path": where})
+        else:
+            why = (
+                "copy the bucket in `commands`"
+                if not local
+                else "files go below the rank's own folder: `files`"
+            )
+            task.lose(f"file_mounts.{target}", why)
+    if not files:
+        del task.fields["files"]
+    for target in volumes:
+        task.lose(f"volumes.{target}", f"declare a `volume`, and write `volumes: ['<name>:{target}']`")
+
+
+def _resources(data: dict[str, Any], task: Draft, fleet: Draft) -> None:
+    choices = data.pop("any_of", None) or data.pop("ordered", None) or []
+    asked = [{**data, **_mapping(choice)} for choice in choices] or [data]
+    first = asked[0]
+    for other in asked[1:]:
+        more = sorted(
+            k for k in other if other[k] != first.get(k) and k not in ("cloud", "infra", "region", "zone")
+        )
+        if more:
+            task.notes.append(f"of `any_of` the first is taken; another differs in {', '.join(more)}")
+    wanted: dict[str, Any] = {}
+    for key, value in first.items():
+        if value is not None and key not in ("cloud", "infra", "region", "zone"):
+            _resource(key, value, (wanted, task, fleet))
+    _places(asked, fleet)
+    if wanted:
+        task.fields["resources"] = wanted
+        fleet.fields["resources"] = dict(wanted)
+
+
+def _resource(key: str, value: Any, out: tuple[dict[str, Any], Draft, Draft]) -> None:
+    wanted, task, fleet = out
+    if key == "accelerators":
+        _accelerators(value, wanted, task)
+    elif amount := _amount(key, str(value)):
+        wanted[amount[0]] = amount[1]
+    elif key == "image_id" and str(value).startswith("docker:"):
+        task.fields["image"] = str(value).removeprefix("docker:")
+    elif key in ("job_recovery", "spot_recovery"):
+        task.fields["retry"] = {"on_events": ["no-capacity", "interruption"]}
+        task.notes.append(
+            "`job_recovery` became `retry`: after lost nodes it runs again, from its own checkpoints"
+        )
+    elif key == "use_spot":
+        fleet.fields["spot_policy"] = task.fields["spot_policy"] = "spot" if value else "on-demand"
+    else:
+        _of_nodes(key, value, fleet)
+
+
+def _of_nodes(key: str, value: Any, fleet: Draft) -> None:
+    if key == "instance_type":
+        fleet.fields["instance_types"] = [str(value)]
+    elif key == "labels" and isinstance(value, Mapping):
+        fleet.fields["tags"] = dict(value)
+    elif key == "autostop" and (minutes := _minutes(value)) is not None:
+        fleet.fields["idle_duration"] = f"{minutes}m"
+    else:
+        why = {
+            "image_id": "write it as `image` in the `backend` document",
+            "ports": "ranks listen on their node's address",
+        }
+        fleet.lose(f"resources.{key}", why.get(key, "no counterpart"))
+
+
+def _amount(key: str, text: str) -> tuple[str, str] | None:
+    """`4+` CPUs, and sizes in GB; `2x` memory is that times the CPUs, which there is no word for."""
+    least, number = text.endswith("+"), text.rstrip("+")
+    size = number if number[-1:].isalpha() else f"{number}GB"
+    if key == "cpus":
+        return "cpu", f"{number}.." if least else number
+    if key == "memory" and number[-1:] != "x":
+        return "memory", f"{size}.." if least else size
+    return ("disk", f"{size}..") if key == "disk_size" else None
+
+
+def _minutes(value: Any) -> int | None:
+    found = value.get("idle_minutes") if isinstance(value, Mapping) else value
+    match = re.fullmatch(r"(\d{1,9})m?", str(found)) if not isinstance(found, bool) else None
+    return int(match[1]) if match else None
+
+
+def _accelerators(value: Any, wanted: dict[str, Any], task: Draft) -> None:
+    """`H100:8`, `{H100: 8}`, or several of which any will do."""
+    listed: list[tuple[str, str]] = []
+    if isinstance(value, Mapping):
+        value = [str(k) if v is None else f"{k}:{v}" for k, v in value.items()]
+    for item in value if isinstance(value, Sequence) and not isinstance(value, str) else [value]:
+        model, _, count = str(item).partition(":")
+        listed.append((model, count or "1"))
+    models: dict[tuple[str | None, str], list[str]] = {}
+    for model, count in listed:
+        match = _ACCELERATOR.fullmatch(model)
+        if match is None or model.lower().startswith("tpu") or not re.fullmatch(r"\d+\+?", count):
+            task.lose(f"resources.accelerators: {model}:{count}", "no whole GPUs")
+            continue
+        models.setdefault((match[2], f"{count[:-1]}.." if count.endswith("+") else count), []).append(
+            match[1]
+        )
+    for i, ((memory, count), names) in enumerate(models.items()):
+        if i:
+            task.lose(
+                f"resources.accelerators: {', '.join(names)}:{count}", "a task asks for one memory and count"
+            )
+        else:
+            wanted["gpu"] = ":".join(
+                filter(None, (",".join(names), f"{memory}GB" if memory else None, count))
+            )
+
+
+def _places(asked: Sequence[Mapping[str, Any]], fleet: Draft) -> None:
+    """Cloud, region and zone of each choice; `infra` is the three in one."""
+    found: dict[str, list[str]] = {"backends": [], "regions": [], "availability_zones": []}
+    for one in asked:
+        infra = str(one.get("infra") or "").split("/")
+        three = [*infra, "", ""][:3]
+        cloud = str(one.get("cloud") or three[0]).lower()
+        if cloud in ("k8s", "kubernetes", "ssh"):
+            fleet.lose(f"infra: {'/'.join(infra)}", "declare the hosts: `ssh_config: {hosts: […]}`")
+        elif cloud in ("", "*") or known_backends(fleet, [cloud]):
+            given = (cloud, one.get("region") or three[1], one.get("zone") or three[2])
+            for into, value in zip(found.values(), given, strict=True):
+                if value and value != "*" and str(value) not in into:
+                    into.append(str(value))
+    fleet.fields |= {key: values for key, values in found.items() if values}
