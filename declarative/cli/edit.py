@@ -40,7 +40,7 @@ RUNS_ON = (
 
 def _open(session: Session, *, write: bool, create: bool = False) -> Store:
     loaded = session.load(required=False)
-    return session.store(loaded.desired if loaded else None, write=write, create=create)
+    return session.store(loaded.desired if loaded else None, write=write, create=create, typed=False)
 
 
 # ---------------------------------------------------------------------------------------------- rm
@@ -175,9 +175,10 @@ def push(session: Session, file: str, force: bool, lock_timeout: float | None) -
     empty state it is taken over as it is. A backup of what was there is written first.
     """
     from declarative.store.by_hand import may_push
-    from declarative.store.whole import dump, parse, read
+    from declarative.store.whole import check_types, dump, parse, read
 
     pushed, held = parse(read(_read(file), "what came on stdin" if file == "-" else file))
+    check_types(pushed)
     store = _open(session, write=True, create=True)
     with session.lock(store, "state push", lock_timeout) as writer:
         before = writer.state()

@@ -322,17 +322,26 @@ class Session:
         return self._state_url or declared or DEFAULT_STATE
 
     def store(
-        self, desired: Desired | None, *, write: bool = False, offline: bool = False, create: bool = True
+        self,
+        desired: Desired | None,
+        *,
+        write: bool = False,
+        offline: bool = False,
+        create: bool = True,
+        typed: bool = True,
     ) -> Store:
-        """The state, opened once; for reading it need not exist, and for writing it is made."""
+        """The state, opened once; for reading it need not exist, and for writing it is made.
+
+        Commands that look into records or mend them do without `typed`, which refuses damaged ones.
+        """
         if self._store is None:
             url = self.state_url(desired)
             if offline and not self._state_url:
                 self._check_within(url)
-            self._store = self._open(url, write=write, create=write and create)
+            self._store = self._open(url, write=write, create=write and create, typed=typed)
         return self._store
 
-    def _open(self, url: str, *, write: bool = False, create: bool = False) -> Store:
+    def _open(self, url: str, *, write: bool = False, create: bool = False, typed: bool = False) -> Store:
         from declarative.store import StateError, open_store
 
         try:
@@ -340,6 +349,7 @@ class Session:
                 url,
                 create=create,
                 read_only=not write,
+                typed=typed,
                 root=self.directory,
                 resume=Patience(),
                 tell=lambda text: _note(f"note: {text}"),

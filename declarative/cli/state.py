@@ -49,7 +49,7 @@ for _changes in (edit.rm, edit.mv, edit.push, orphans.adopt):
 
 def _store(session: Session, *, write: bool = False) -> Store:
     loaded = session.load(required=False)
-    return session.store(loaded.desired if loaded else None, write=write)
+    return session.store(loaded.desired if loaded else None, write=write, typed=False)
 
 
 @command.command("list")
@@ -110,11 +110,13 @@ def check(session: Session, as_json: bool) -> int:
 
     Exits 1 if anything is wrong.
     """
+    from declarative.plan.inputs import faults
+
     loaded = session.load(required=False)
     desired = loaded.desired if loaded else None
     session.warn(quiet=as_json)
-    store = session.store(desired)
-    found = [_finding("state", line) for line in store.check()]
+    store = session.store(desired, typed=False)
+    found = [_finding("state", line) for line in (*faults(store.read()), *store.check())]
     compared = not found
     if compared:
         found = _compared(session, store, desired)

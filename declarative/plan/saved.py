@@ -16,15 +16,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from declarative.blocks import Shape
 from declarative.diagnostic import Diagnostic, InvalidError
 from declarative.manifest import Manifest
 from declarative.plan.facts import AGAIN, Facts, digest
+from declarative.plan.inputs import inputs_of
 from declarative.plan.types import Action, Fallback, Op, Plan
 from declarative.plan.values import BadDataError, outline, reader, to_data
-from declarative.resource import OF_OFFER, shape_of
-from declarative.schema import BadValueError, Problem, decode, encode
+from declarative.resource import OF_OFFER
+from declarative.schema import Problem, decode, encode
 from declarative.spec import Backend
-from declarative.spec.values import Duration, Size
 
 KIND = "fleetform plan"
 FILE_VERSION = 1
@@ -198,20 +199,6 @@ def _backend(name: str, data: Any) -> Backend:
 
 # ------------------------------------------------------------------------------------------ soundness
 
-_TEXTS: dict[str, tuple[str, ...]] = {
-    "volume": ("backend", "region"),
-    "node": ("fleet", "backend", "region", "instance_type"),
-    "reservation": ("task", "node"),
-    "attachment": ("task", "rank", "node", "volume", "path", "variable"),
-    "rank": ("task",),
-}
-_NUMBERS: dict[str, tuple[str, ...]] = {
-    "node": ("blocks",),
-    "reservation": ("rank", "total_blocks"),
-    "rank": ("rank",),
-}
-_DURATIONS = ("stop_duration", "max_duration")
-
 
 def _sound(plan: Plan) -> None:
     """`BadDataError` unless every action can be looked at and carried out in order: nobody reads further
@@ -245,7 +232,7 @@ def _check_ways(fallback: Fallback, done: set[str]) -> None:
                 _as(str, spare.inputs, name)
             if not spare.inputs.keys() <= {*OF_OFFER}:
                 raise BadDataError("an offer").at(number).at("ways")
-            _shape(spare.inputs)
+            _as(Shape, spare.inputs, "resources")
 
 
 def _sound_files(file: _File) -> None:
@@ -278,30 +265,9 @@ def _check(action: Action, done: set[str]) -> None:
         raise BadDataError(f"with one {base}").at("holds")
     if action.after is not None:
         try:
-            _inputs(action.address.kind, action.after)
+            inputs_of(action.address.kind, action.after)
         except BadDataError as bad:
             raise bad.at("after") from None
-
-
-def _inputs(kind: str, inputs: Mapping[str, Any]) -> None:
-    """What others take out of an action's inputs is there, and of its kind."""
-    for name in _TEXTS[kind]:
-        _as(str, inputs, name)
-    for name in _NUMBERS.get(kind, ()):
-        _as(int, inputs, name)
-    if kind in ("node", "rank"):
-        _as(Mapping[str, str], {"env": {}, **inputs}, "env")
-    if kind == "reservation":
-        _as(tuple[int, ...], inputs, "blocks")
-    elif kind == "rank":
-        _as(tuple[str, ...], {"commands": (), **inputs} if "image" in inputs else inputs, "commands")
-        _as(int, {"nodes": 1, **inputs}, "nodes")
-        for name in _DURATIONS:
-            _notation(Duration, inputs, name)
-    elif kind == "volume":
-        _notation(Size, inputs, "size")
-    elif kind == "node":
-        _shape(inputs)
 
 
 def _as(hint: Any, inputs: Mapping[str, Any], name: str) -> None:
@@ -311,20 +277,3 @@ def _as(hint: Any, inputs: Mapping[str, Any], name: str) -> None:
         reader(hint)(inputs[name])
     except BadDataError as bad:
         raise bad.at(name) from None
-
-
-def _notation(notation: type[Duration | Size], inputs: Mapping[str, Any], name: str) -> None:
-    try:
-        if name in inputs:
-            notation.parse(inputs[name])
-    except BadValueError:
-        raise BadDataError(f"a {notation.__name__.lower()}").at(name) from None
-
-
-def _shape(inputs: Mapping[str, Any]) -> None:
-    try:
-        shape = shape_of(inputs)
-    except (TypeError, KeyError):
-        raise BadDataError("a shape").at("resources") from None
-    if type(shape.cpu) is not int or type(shape.memory_mib) is not int or type(shape.gpus) is not int:
-        raise BadDataError("a shape").at("resources")

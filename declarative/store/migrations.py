@@ -84,6 +84,6 @@ def _silent(_text: str) -> None:
 
 def _format(connection: Connection) -> tuple[int, str]:
     row = connection.execute(select(tables.meta.c.format_version, tables.meta.c.tool)).one_or_none()
-    if row is None:
+    if row is None or type(row.format_version) is not int or row.format_version < 1:
         raise StateError("damaged", "the state has lost its own description", "bring it back from a backup")
     return row.format_version, row.tool

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, select
 
+from declarative.plan.inputs import faults
 from declarative.state import (
     KINDS,
     Address,
@@ -39,7 +41,23 @@ def by_address(address: Address) -> tuple[int, object]:
 
 
 def load(connection: Connection) -> State:
-    """Everything that is known, from one snapshot."""
+    """Everything that is known, from one snapshot; where the state was opened so, with its types checked."""
+    state = _load(connection)
+    if connection.get_execution_options().get("typed"):
+        wrong = list(islice(faults(state), MOST_NAMED))
+        if wrong:
+            raise StateError(
+                "damaged",
+                f"the state holds what was never recorded: {'; '.join(wrong)}",
+                "`fleetform state check` shows all of it; bring it back from a backup with `state push`",
+            )
+    return state
+
+
+MOST_NAMED = 5
+
+
+def _load(connection: Connection) -> State:
     try:
         meta = connection.execute(sql.META).one()
         readiness, idle_since = _nodes(connection)
@@ -62,7 +80,7 @@ def load(connection: Connection) -> State:
                 )
             ),
         )
-    except ValueError as error:  # JSON that is none, a state of a rank that there is not
+    except (ValueError, TypeError) as error:  # JSON that is none, a state of a rank that there is not
         raise StateError(
             "damaged", f"the state cannot be read: {error}", "bring it back from a backup"
         ) from error

@@ -30,6 +30,7 @@ def open_store(  # noqa: PLR0913 (keywords, each with a default)
     *,
     create: bool = True,
     read_only: bool = False,
+    typed: bool = False,
     root: Path | None = None,
     clock: Callable[[], float] = time.time,
     wait: Callable[[float], None] = time.sleep,
@@ -40,7 +41,8 @@ def open_store(  # noqa: PLR0913 (keywords, each with a default)
 
     `url` may also be a file that `state pull` printed: to read from. Read-only, a state that is not there is
     an empty one, and nothing is made. `tell` hears of a migration; `resume` decides how long each later step
-    is repeated while the database is away.
+    is repeated while the database is away. `typed` refuses a state whose records are not of their types
+    (`plan.inputs`): all that a plan takes out of it is there.
     """
     if "://" not in url and Path(url).is_file():
         if not read_only:
@@ -49,9 +51,11 @@ def open_store(  # noqa: PLR0913 (keywords, each with a default)
                 "a file that `state pull` printed is to look into; nothing can be recorded in it",
                 "`fleetform state push FILE` puts it into a state",
             )
-        return Store(url, None, read_only=True, pulled=_pulled(Path(url)))
+        return Store(url, None, read_only=True, pulled=whole.of_file(Path(url), typed=typed))
     opening = Opening(root=root or Path(), create=create, read_only=read_only, clock=clock, tell=tell)
     database = open_database(url, opening)
+    if database is not None:
+        database.update_execution_options(typed=typed)
     return Store(url, database, read_only=read_only, clock=clock, wait=wait, resume=resume)
 
 
@@ -168,11 +172,3 @@ class Store:
     def unlock(self, owner: str | None = None) -> LockInfo | None:
         """Take the lock away, from `owner` alone if given; whose it was. That one writes nothing more."""
         return unlock(self._writable(), owner)
-
-
-def _pulled(file: Path) -> tuple[State, Held]:
-    try:
-        text = file.read_bytes()
-    except OSError as error:
-        raise StateError("unreadable", f"{file}: {error.strerror}") from None
-    return whole.parse(whole.read(text, str(file)))

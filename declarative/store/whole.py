@@ -9,8 +9,10 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
+from declarative.plan.inputs import faults
 from declarative.state import (
     KINDS,
     Address,
@@ -118,6 +120,25 @@ def read(text: bytes, where: str) -> object:
     raise StateError("bad-state", f"{where} {problem}", hint)
 
 
+def of_file(file: Path, *, typed: bool) -> tuple[State, Held]:
+    """The state in a file that `state pull` printed; with `typed`, what its records hold is checked too."""
+    try:
+        text = file.read_bytes()
+    except OSError as error:
+        raise StateError("unreadable", f"{file}: {error.strerror}") from None
+    state, held = parse(read(text, str(file)))
+    if typed:
+        check_types(state)
+    return state, held
+
+
+def check_types(state: State) -> None:
+    """`StateError` bad-state unless each record holds what its kind needs."""
+    wrong = next(faults(state), None)
+    if wrong:
+        raise _bad(wrong)
+
+
 def parse(data: object) -> tuple[State, Held]:
     """The state that `dump` made `data` of; `StateError` bad-state for what it cannot have made."""
     found = data if isinstance(data, dict) else {}
@@ -142,7 +163,8 @@ def parse(data: object) -> tuple[State, Held]:
     _least(top["serial"], 0, "`serial`")
     records: dict[Address, Record] = {}
     for index, value in enumerate(top["records"]):
-        record = _read_record(value, f"records[{index}]")
+        known = value.get("address") if isinstance(value, dict) else None
+        record = _read_record(value, f"records[{index}]" + (f" ({known})" if isinstance(known, str) else ""))
         if record.address in records:
             raise _bad(f"{record.address} is recorded twice")
         records[record.address] = record

@@ -1,0 +1,172 @@
+"""A state with anything wrong in one of its records is refused by name, or every command can work with it."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from declarative.cli import cli
+from declarative.state import State
+from declarative.store import StateError
+from declarative.store.by_hand import may_push
+from declarative.store.whole import check_types, parse
+from tests.cli import Project, fleet, task, volume
+
+OTHERS: tuple[Any, ...] = (None, True, -1, 10**9, 1.5, "", "other", [], ["x"], [1, [2]], {}, {"x": {"y": 1}})
+"""What stands in the place of each value, in turn."""
+
+
+def declare(project: Project) -> None:
+    """One of each kind of thing that is recorded."""
+    project.declare(
+        fleet(nodes=2, blocks=2, placement="cluster", tags={"a": "b"}, env=["X=1"], resources={"cpu": 2}),
+        volume(count=2),
+        task(
+            "train",
+            "sleep 600",
+            nodes=2,
+            exclusive=False,
+            env=["A=1"],
+            resources={"cpu": 1},
+            files=["main.yaml"],
+            retry={"on_events": ["error"], "duration": "1h"},
+            max_duration="1h",
+            volumes=["data-${{ node_rank }}:/data", {"instance_path": "/tmp", "path": "/mnt"}],
+        ),
+    )
+
+
+def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where something stands in a record, the record's own fields included."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield (*path, key)
+            yield from paths(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield (*path, index)
+            yield from paths(item, (*path, index))
+
+
+def mutants(data: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """(what was done, the record's address, the state): one record of each kind with one thing changed."""
+    seen: set[str] = set()
+    for index, record in enumerate(data["records"]):
+        kind = record["address"].partition("/")[0]
+        if kind in seen:
+            continue
+        seen.add(kind)
+        for path in paths(record):
+            for other in (..., *OTHERS):
+                made = copy.deepcopy(data)
+                inner = made["records"][index]
+                for part in path[:-1]:
+                    inner = inner[part]
+                if other is ...:
+                    del inner[path[-1]]
+                elif inner[path[-1]] == other and type(inner[path[-1]]) is type(other):
+                    continue
+                else:
+                    inner[path[-1]] = other
+                yield f"{path} = {other}", record["address"], made
+    assert seen == {"node", "volume", "reservation", "attachment", "rank"}
+
+
+def refusal(data: dict[str, Any]) -> StateError | None:
+    """As `state push` refuses it; None if it is taken."""
+    try:
+        pushed, held = parse(data)
+        check_types(pushed)
+        may_push(State(), pushed, held, force=False)
+    except StateError as error:
+        return error
+    return None
+
+
+@pytest.mark.slow
+def test_what_can_be_pushed_can_be_planned_with(project: Project) -> None:
+    """Each key of each kind of record is dropped, replaced, given another type."""
+    declare(project)
+    project.apply()
+    data = project.run("state", "pull").json
+    assert refusal(data) is None
+    runner, file = CliRunner(), project.path / "state.json"
+    refused = taken = 0
+    for what, address, mutant in mutants(data):
+        error = refusal(mutant)
+        if error is not None:
+            assert error.code in ("bad-state", "contradiction"), what
+            named = address in str(error) or "address" in what or "generation" in what or "id" in what
+            assert named or error.code == "contradiction", f"{what}: {error}"
+            refused += 1
+            continue
+        taken += 1
+        file.write_text(json.dumps(mutant))
+        for command in (["plan", "--offline"], ["status", "--offline"]):
+            words = ["-C", str(project.path), *command, "--state", str(file)]
+            done = runner.invoke(cli, words, obj={}, catch_exceptions=True)
+            fine = done.exception is None or isinstance(done.exception, SystemExit)
+            assert fine, f"{address}: {what}: {command}: {done.exception!r}"
+    assert refused > 500
+    assert taken > 50
+
+
+def test_a_state_that_was_tampered_with_is_refused_by_name(project: Project) -> None:
+    """A stranger's project brings it along; what mends it still works."""
+    project.declare(fleet(nodes=1))
+    project.apply()
+    with closing(sqlite3.connect(project.path / ".fleetform" / "state.db")) as made:
+        made.execute("UPDATE resources SET inputs = json_remove(inputs, '$.region')")
+        made.commit()
+    for command in (["plan", "--offline"], ["plan"], ["status"], ["apply", "--auto-approve"]):
+        done = project.run(*command, code=1)
+        assert "error[damaged]" in done.err
+        assert "node/gpu-0: `inputs.region` is not there" in done.err
+    assert "node/gpu-0: `inputs.region` is not there" in project.run("state", "check", code=1).out
+    assert "node/gpu-0" in project.run("state", "list").out
+    project.write("bad.json", project.run("state", "pull").out)
+    assert "node/gpu-0: `inputs.region`" in project.run("state", "push", "--force", "bad.json", code=1).err
+    project.run("state", "rm", "--auto-approve", "node/gpu-0")
+    assert "node/gpu-0" not in project.run("state", "list").out
+
+
+ROWS = {
+    "resources": ("backend", "inputs", "outputs", "generation", "kind", "name"),
+    "rank_status": ("state", "exit_code", "started_at", "ended_at", "mounted", "cause"),
+    "node_status": ("state", "observed_at", "idle_since", "can", "reason"),
+    "generations": ("generation", "address"),
+    "meta": ("lineage", "serial", "format_version"),
+    "operations": ("op", "address", "inputs", "begun_at", "needs"),
+}
+
+
+@pytest.mark.slow
+def test_no_row_of_a_strangers_state_ends_in_a_traceback(project: Project, tmp_path: Path) -> None:
+    """Each column of each table holds what it never does."""
+    declare(project)
+    project.apply()
+    whole = (project.path / ".fleetform" / "state.db").read_bytes()
+    runner, file = CliRunner(), tmp_path / "state.db"
+    for table, columns in ROWS.items():
+        for column in columns:
+            for value in ("other", -1, 1.5, "[1]", '{"x": 1}', "null", b"\xff", ""):
+                file.write_bytes(whole)
+                with closing(sqlite3.connect(file)) as made:
+                    made.execute("PRAGMA ignore_check_constraints=ON")
+                    with contextlib.suppress(sqlite3.IntegrityError):
+                        made.execute(f"UPDATE {table} SET {column} = ?", (value,))
+                    made.commit()
+                for command in (["plan", "--offline"], ["status", "--offline"]):
+                    words = ["-C", str(project.path), *command, "--state", f"sqlite:///{file}"]
+                    done = runner.invoke(cli, words, obj={})
+                    fine = done.exception is None or isinstance(done.exception, SystemExit)
+                    assert fine, f"{table}.{column} = {value!r}: {command}: {done.exception!r}"
