@@ -14,7 +14,7 @@ from declarative.blocks import Shape
 from declarative.plan.values import BadDataError, reader
 from declarative.schema import BadValueError
 from declarative.spec.values import Duration, Size
-from declarative.state import Address, Drain, Intent, RankStatus, Readiness, Record, State, rank_name
+from declarative.state import Address, Intent, RankStatus, Readiness, Record, State, rank_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +146,6 @@ class Outputs:
     noticed_at: float = 0.0
     started_at: float = 0.0
     stopped: bool = False
-    drained: Drain | None = None
 
 
 Inputs = NodeInputs | VolumeInputs | ReservationInputs | AttachmentInputs | RankInputs
