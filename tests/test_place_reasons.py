@@ -132,3 +132,45 @@ def test_each_rank_has_a_verdict():
     assert [v["rank"] for v in refusal["ranks"]] == [0, 1, 2, 3]
     assert sorted(verdicts(refusal)) == ["cause", "fits", "not-tried", "not-tried"]
     assert [bool(v["rejections"]) for v in refusal["ranks"]] == [v == "cause" for v in verdicts(refusal)]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "detail"),
+    [
+        (1, "gpu: wanted 1, 1 block of it has 2"),
+        (3, "gpu: wanted 3, 1 block of it has 2, 2 blocks have 4"),
+        ("5..5", "gpu: wanted 5, 2 blocks of it have 4, 3 blocks have 6"),
+    ],
+)
+def test_what_no_share_has_is_said_of_its_blocks(gpu, detail):
+    """A node of eight GPUs has enough for a task that wants one: in its four blocks there are two each."""
+    fleets = [{**GPU, "nodes": 1, "blocks": 4}]
+    found = refused(look(World(), fleets, [{"name": "one", "resources": {"gpu": gpu}}]))
+    (rank,) = found["ranks"]
+    (node,) = [r for r in rank["rejections"] if r["target"] == "node/gpu-0"]
+    assert (node["code"], node["detail"]) == ("too-large", detail)
+
+
+def test_a_gang_is_no_obstacle_to_itself():
+    """Nodes that its other ranks would have are found ones: none of them is called busy."""
+    fleets = [{**GPU, "nodes": 2}]
+    world = bring(World(), fleets, [])
+    found = refused(look(world, fleets, [{"name": "train", "nodes": 3, "resources": {"gpu": 8}}]))
+    assert "3 whole idle nodes in one cluster fleet wanted, 2 found" in found["summary"]
+    assert "not wholly idle" not in found["summary"]
+    (cause,) = [r for r in found["ranks"] if r["verdict"] == "cause"]
+    assert "rank/train" not in str(cause["rejections"])
+
+
+def test_other_tasks_are_named_as_what_is_in_the_way():
+    """Beside the ranks of the gang itself."""
+    fleets = [{**GPU, "nodes": 2}]
+    tasks = [
+        {"name": "aa", "resources": {"gpu": 1}, "priority": 9},
+        {"name": "train", "nodes": 2, "resources": {"gpu": 8}},
+    ]
+    world = bring(World(), fleets, tasks[:1])
+    found = refused(look(world, fleets, tasks))
+    assert "1 not wholly idle" in found["summary"]
+    assert "rank/aa-0" in str(found["ranks"])
+    assert "rank/train" not in str(found["ranks"])

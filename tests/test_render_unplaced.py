@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from declarative.plan import Cost, Plan, ReservationStatus
 from declarative.render import plan_json, plan_text
 from tests.model import World
 from tests.planned import GPU, declared
-from tests.test_placement import ask, fleet, node, offer, run
+from tests.test_placement import SHAPE, ask, fleet, node, offer, run
 from tests.test_plan import SMALL, TRAIN, brought, wanted
 from tests.test_render import create_plan, golden, preview, reserved
 
@@ -249,3 +250,12 @@ def test_moves_are_suggested_and_nothing_is_said_without():
     assert "Possible by hand (nothing that runs is moved by a plan):\n" in text
     assert "  1 move would free node/gpu-3: -10.32 USD/h  rank/tiny-0 to gpu-1\n" in text
     assert "Possible" not in plan_text(Plan(lineage=None, serial=0), color=False, width=100)
+
+
+def test_what_a_model_lacks_is_no_number():
+    """`short by 2 gpu model` says nothing: the detail has the names."""
+    there = node("gpu-0", total=1, shape=replace(SHAPE, gpus=2, gpu_name="H100"))
+    outcome = run(ask("big", resources={"gpu": "A100:2"}), [there], gpu())
+    text = text_of(outcome.refusals)
+    assert "gpu model: wanted A100, has H100" in text
+    assert "short by" not in text

@@ -36,6 +36,7 @@ MOST_ASKED = 1_000_000
 BRIEF = "too many were refused to say why here: `fleetform explain task/NAME` does"
 
 
+OWN = "other ranks of the task have it"
 NAMED = 3
 """Nodes of each fleet and code that are named all the same."""
 
@@ -91,13 +92,14 @@ class Refusals:
         changes = self.changes.of(job)
         fleets = len(self.board.fleets)
         launches = not job.ask.reuse
+        codes = tally.counts or {code: 1 for _, code in tally.own}
         return Refusal(
             task=str(job.task.name),
             code="never-fits" if never else "no-capacity",
             summary=summary_of(job.task, len(found.nodes), tally.counts, never=never, fleets=fleets),
             hint=BRIEF
             if brief
-            else hint_for(job.task, tally.counts, never=never, changes=changes, launches=launches),
+            else hint_for(job.task, codes, never=never, changes=changes, launches=launches),
             ranks=verdicts,
             changes=changes,
         )
@@ -141,6 +143,8 @@ class Tally:
         self.counts: Counter[str] = Counter()
         self._mounted: dict[Place, Reason | None] = {}
         self._by_code: dict[tuple[str, str], list[tuple[Reason, Sequence[int]]]] = {}
+        self.own: dict[tuple[str, str], list[tuple[Reason, Sequence[int]]]] = {}
+        """Nodes that other ranks of the task would have: named where nothing else is to be said."""
         self._offers: dict[tuple[str, str], list[Rejection]] = {}
         if not brief:
             self._nodes()
@@ -168,6 +172,9 @@ class Tally:
             if reason.code in ("not-idle", "busy"):  # of a node that this plan launches it says nothing
                 numbers = [n for n in numbers if not nodes[n].new]
         if reason and numbers:
+            if reason.detail == OWN:
+                self.own.setdefault((fleet, reason.code), []).append((reason, numbers))
+                return
             self.counts[reason.code] += len(numbers)
             self._by_code.setdefault((fleet, reason.code), []).append((reason, numbers))
 
@@ -188,7 +195,10 @@ class Tally:
 
     def _listing(self) -> tuple[Rejection, ...]:
         """All of them by name, or the first few of each fleet and code and how many more there are."""
-        every = sum(self.counts.values()) <= MOST_REJECTIONS
+        if not self.counts:
+            self._by_code = self.own
+        rows = (numbers for groups in self._by_code.values() for _, numbers in groups)
+        every = sum(map(len, rows)) + sum(map(len, self._offers.values())) <= MOST_REJECTIONS
         out: list[Rejection] = []
         for (fleet, _), groups in self._by_code.items():
             count = sum(len(found) for _, found in groups)
@@ -225,8 +235,12 @@ class Tally:
             return reason
         if not self.board.inside(self.found.domain, kind):
             return _elsewhere(self.found)
-        held = {**self.refusals.finished.held.get(number, node.held), **self.seated.get(number, {})}
-        return self._mounts(kind) or block_reason(task, self.board.kinds[kind], held)
+        held = self.refusals.finished.held.get(number, node.held)
+        reason = self._mounts(kind) or block_reason(task, self.board.kinds[kind], held)
+        if reason or number not in self.seated:
+            return reason
+        reason = block_reason(task, self.board.kinds[kind], {**held, **self.seated[number]})
+        return Reason(reason.code, OWN) if reason else None
 
     def _of_option(self, option: Option) -> Reason | None:
         task, ledger = self.job.task, self.ledger

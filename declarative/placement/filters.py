@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from declarative.blocks import fewest, misfits, share
+from declarative.blocks import Shortfall, fewest, misfits, share
 from declarative.placement.kinds import Kind
 from declarative.placement.types import Node, Rejection
 from declarative.spec import Fleet, Isolation, SpotPolicy, Task
@@ -110,20 +110,46 @@ def ready_reason(node: Node) -> Reason | None:
 
 def shape_reason(task: Task, kind: Kind) -> Reason | None:
     """Whether some share of it, or the whole of it for exclusive ranks, satisfies the request."""
-    if task.whole_nodes:
-        off = misfits(task.resources, kind.shape)
-    elif fewest(task.resources, kind.shape, kind.total) is not None:
+    off = misfits(task.resources, kind.shape)
+    if not task.whole_nodes and fewest(task.resources, kind.shape, kind.total) is not None:
         return None
-    else:
-        off = misfits(task.resources, kind.shape) or misfits(task.resources, share(kind.shape, kind.total, 1))
+    if not task.whole_nodes and kind.total > 1 and all(item.short < 0 for item in off):
+        return _no_share(task, kind)
     if not off:
         return None
     large = all(item.short < 0 for item in off)
-    names = (i.dimension.removesuffix("_mib").replace("_", " ") for i in off)
-    what = ", ".join(f"{name}: wanted {i.wanted}, has {i.had}" for name, i in zip(names, off, strict=True))
+    what = ", ".join(f"{_dimension(i)}: wanted {i.wanted}, has {i.had}" for i in off)
     if large and task.whole_nodes:
         what += "; an exclusive rank takes the whole node: widen the range, or set `exclusive: false`"
     return Reason("too-large" if large else "too-small", what, {i.dimension: i.short for i in off})
+
+
+def _dimension(item: Shortfall) -> str:
+    return item.dimension.removesuffix("_mib").replace("_", " ")
+
+
+def _no_share(task: Task, kind: Kind) -> Reason:
+    """The whole node has enough, and no number of its blocks has just what is asked for."""
+    shares = [misfits(task.resources, share(kind.shape, kind.total, n)) for n in range(1, kind.total + 1)]
+    first = next((i for i, off in enumerate(shares) if all(item.short < 0 for item in off)), len(shares) - 1)
+    off = {item.dimension: item for item in shares[first]}
+    below = {item.dimension: item for item in shares[first - 1]} if first else {}
+    said: list[str] = []
+    for name, item in off.items():
+        less = f"{_blocks(first)} of it {_has(first)} {below[name].had}, " if name in below else ""
+        more = f"{_blocks(first + 1)}{'' if less else ' of it'} {_has(first + 1)} {item.had}"
+        said.append(f"{_dimension(item)}: wanted {item.wanted}, {less}{more}")
+    large = all(item.short < 0 for item in off.values())
+    short = {name: item.short for name, item in off.items()}
+    return Reason("too-large" if large else "too-small", "; ".join(said), short)
+
+
+def _blocks(number: int) -> str:
+    return "1 block" if number == 1 else f"{number} blocks"
+
+
+def _has(number: int) -> str:
+    return "has" if number == 1 else "have"
 
 
 def blocks_wanted(task: Task, kind: Kind) -> int:
@@ -143,6 +169,5 @@ def block_reason(task: Task, kind: Kind, held: Mapping[int, str]) -> Reason | No
     if task.whole_nodes:
         detail = f"not whole: {len(held)} of {kind.total} blocks busy ({holders})"
         return Reason("not-idle", detail, {"blocks": wanted - idle})
-    blocks = "1 block" if wanted == 1 else f"{wanted} blocks"
-    detail = f"wanted {blocks}, {idle} of {kind.total} idle ({holders})"
+    detail = f"wanted {_blocks(wanted)}, {idle} of {kind.total} idle ({holders})"
     return Reason("busy", detail, {"blocks": wanted - idle})

@@ -12,6 +12,7 @@ from declarative.plan.answers import Answer, LookedAt, NodeAnswer, RankAnswer, T
 from declarative.render.blocks import Row, map_lines
 from declarative.render.data import iso
 from declarative.render.text import Cell, Paint, clean, columns, money, plural, ranges, seal, sentence
+from declarative.render.unplaced import NAMES
 from declarative.spec.values import show_mib
 from declarative.state import BOOTING, NodeState
 
@@ -341,7 +342,7 @@ def _detail(item: Rejection) -> str:
 def _short(short: Mapping[str, float]) -> str:
     """`; short by 2 blocks`, `; over by 2GB memory`."""
     out: list[str] = []
-    for key in sorted(short):
+    for key in sorted(short.keys() - set(NAMES)):
         number, name = short[key], clean(key).removesuffix("_mib").replace("_", " ")
         size = show_mib(int(abs(number))) if key.endswith("_mib") else f"{abs(number):g}"
         over = number < 0 or key == "price"

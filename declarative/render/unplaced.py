@@ -11,6 +11,8 @@ from declarative.spec.values import show_mib
 
 LISTED = 7
 """Up to so many rejections are listed one by one; more are grouped by code."""
+NAMES = ("gpu_model", "gpu_vendor")
+"""What is missing of these is no number."""
 NAMED = 3
 DETAILED = 20
 """So many refusals are shown in full; of more only the first line."""
@@ -160,6 +162,8 @@ def _missing(found: Sequence[Rejection]) -> str:
     bounds: dict[str, tuple[float, float]] = {}
     for item in found:
         for key, number in item.short.items():
+            if key in NAMES:
+                continue
             low, high = bounds.get(key, (number, number))
             bounds[key] = (min(low, number), max(high, number))
     texts = [_bound(key, *bounds[key]) for key in sorted(bounds)]
