@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 from declarative.spec.values import Count, Memory, Resources, show_mib
@@ -32,22 +33,72 @@ class Shortfall:
     short: float
 
 
-_VENDORS = (
-    ("amd", ("mi",)),
-    ("intel", ("gaudi", "max")),
-    ("google", ("v2", "v3", "v4", "v5", "v6", "tpu")),
-    ("tenstorrent", ("n150", "n300")),
+_MODELS = {
+    "nvidia": "P4:8 M60:8 K80:12 T4:16 T4G:16 A2:16 A16:16 A4000:16 P100:16 V100:16 A4500:20 P40:24 A10:24 "
+    "A10G:24 A5000:24 L4:24 A30:24 RTX3090:24 RTX4090:24 RTX5090:32 A40:48 A6000:48 L20:48 L40:48 L40S:48 "
+    "A100:40 A800:80 H20:96 H100:80 H800:80 GH200:96 H200:141 B100:192 B200:180 GB200:186 B300:288 GB300:288",
+    "amd": "V520:8 MI25:16 MI50:16 V710:28 MI60:32 MI100:32 V620:32 MI210:64 MI250:128 MI250X:128 MI300A:128 "
+    "MI300X:192 MI325X:256 MI350X:288 MI355X:288",
+    "intel": "GAUDI:32 GAUDI2:96 GAUDI3:128",
+    "tenstorrent": "N150:12 N300:24",
+}
+"""Models by vendor, the least first, and the GB of memory that one has (of several sizes the least)."""
+_KNOWN = {
+    name.lower(): (vendor, rank, int(size) * 1024)
+    for vendor, models in _MODELS.items()
+    for rank, (name, size) in enumerate(model.split(":") for model in models.split())
+}
+_FAMILIES = (
+    ("nvidia", r"(nvidia|tesla|quadro|geforce|rtx|gtx|titan)\b|(rtx|gtx)a?\d"),
+    ("amd", r"(amd|instinct|radeon)\b|mi\d"),
+    ("intel", r"intel\b|gaudi|(max|flex) ?\d"),
+    ("google", r"tpu|v[2-7](e|p|i|litepod)?(-\d+)?$"),
+    ("tenstorrent", r"tenstorrent|wormhole|n[13][05]0"),
 )
-"""Which beginnings of a model's name tell its vendor; all others are NVIDIA's."""
+"""Which beginnings of a model's name tell its vendor, where the model itself is not known."""
+
+
+def _known(model: str) -> tuple[str, int, int] | None:
+    """Vendor, rank among its models and MiB; `H100 NVL` and `A100-SXM4` are known as `H100` and `A100`."""
+    name = model.lower()
+    return _KNOWN.get(name) or _KNOWN.get(re.split(r"[\s_-]", name)[0])
 
 
 def vendor_of(model: str | None) -> str | None:
-    """The vendor of a GPU model; None if there is no model."""
+    """The vendor of a GPU model; None if there is no model, or one that nobody has heard of."""
     if not model:
         return None
+    if known := _known(model):
+        return known[0]
     name = model.lower()
-    found = (vendor for vendor, starts in _VENDORS if name.startswith(starts))
-    return next(found, "nvidia")
+    return next((vendor for vendor, start in _FAMILIES if re.match(start, name)), None)
+
+
+UNKNOWN = "unknown"
+
+
+def maker_of(shape: Shape) -> str | None:
+    """What keeps the GPUs of a gang apart from others: their vendor; where that is not known, their model.
+
+    None if there are no GPUs. Those of which nothing is known are alike.
+    """
+    if not shape.gpus:
+        return None
+    return shape.gpu_vendor or vendor_of(shape.gpu_name) or (shape.gpu_name or UNKNOWN).lower()
+
+
+def makers_named(names: tuple[str, ...]) -> frozenset[str]:
+    """The same of models that are asked for by name."""
+    return frozenset(vendor_of(name) or name.lower() for name in names)
+
+
+def gpu_order(shape: Shape) -> tuple[float, int, str]:
+    """An order of GPUs, the least first: by the memory of each, then by model. Unknown memory comes last."""
+    if not shape.gpus:
+        return (0.0, 0, "")
+    known = _known(shape.gpu_name) if shape.gpu_name else None
+    memory = shape.gpu_memory_mib or (known[2] if known else math.inf)
+    return (memory, known[1] if known else len(_KNOWN), (shape.gpu_name or "").lower())
 
 
 def divisors(shape: Shape) -> tuple[int, ...]:

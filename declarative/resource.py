@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from declarative.blocks import Shape, split
+from declarative.blocks import Shape, gpu_order, split
 from declarative.diagnostic import Span
 from declarative.manifest import Manifest
 from declarative.schema import encode
@@ -283,12 +283,16 @@ def merge_offers(declared: tuple[Offer, ...], reported: tuple[Offer, ...]) -> tu
     )
 
 
-def size_order(offer: Offer) -> tuple[float, ...]:
-    """Of offers whose price nobody knows what is cheap on demand comes first, then what is small."""
+def size_order(offer: Offer) -> tuple[object, ...]:
+    """Of offers at one price the smallest comes first: by GPUs, CPUs, memory, and what GPUs they are.
+
+    Of those whose price nobody knows what is cheap on demand comes first, then what has the least GPUs.
+    """
+    shape = offer.shape
     if offer.price is not None:
-        return ()
-    shape, guide = offer.shape, math.inf if offer.on_demand is None else offer.on_demand
-    return (guide, shape.gpus, shape.gpu_memory_mib or 0, shape.cpu, shape.memory_mib)
+        return (shape.gpus, shape.cpu, shape.memory_mib, *gpu_order(shape))
+    guide = math.inf if offer.on_demand is None else offer.on_demand
+    return (guide, shape.gpus, *gpu_order(shape), shape.cpu, shape.memory_mib)
 
 
 OF_OFFER = ("backend", "region", "zone", "instance_type", "spot", "price", "max_price", "resources")

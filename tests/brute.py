@@ -89,6 +89,18 @@ def need(task: Task, fleet: Fleet, where: Bin) -> int | None:
     return _fewest(task.resources, where.shape, where.total)
 
 
+def maker(shape: Shape) -> str | None:
+    """The model of the GPUs: each of the cases' models is of another vendor."""
+    return shape.gpu_name if shape.gpus else None
+
+
+def may_mix(task: Task, bins: Sequence[Bin]) -> bool:
+    """Whether the ranks of a task may have GPUs of several vendors."""
+    gpu = task.resources.gpu
+    pinned = {maker(b.shape) for b in bins if b.name in task.instances} - {None}
+    return task.nodes == 1 or gpu is None or len(gpu.names) > 1 or len(pinned) > 1
+
+
 def bin_of(node: Node) -> Bin:
     """A node that is there; nothing of it is free unless it may take work."""
     ready = node.readiness.state is NodeState.READY and not node.closed
@@ -198,7 +210,7 @@ class Search:
             for a in self.asks
         ]
         self.alike = [
-            (b.fleet, b.backend, b.region, b.zone, b.total, *(row[i] for row in self.needs))
+            (b.fleet, b.backend, b.region, b.zone, b.total, maker(b.shape), *(row[i] for row in self.needs))
             for i, b in enumerate(self.bins)
         ]
 
@@ -214,19 +226,24 @@ class Search:
             return True
         task = self.asks[index].want.spec
         homes = {(b.fleet, b.backend, b.region) for b in self.bins} if task.cluster else {None}
-        return any(self._rank(index, 0, home, free, claimed) for home in sorted(homes, key=str))
+        makers = (
+            {None} if may_mix(task, self.bins) else {maker(b.shape) for b in self.bins} - {None} or {None}
+        )
+        each: list[str | None] = [*sorted(filter(None, makers))] or [None]
+        ways = itertools.product(sorted(homes, key=str), each)
+        return any(self._rank(index, 0, way, free, claimed) for way in ways)
 
     def _rank(
         self,
         index: int,
         rank: int,
-        home: tuple[str, str, str] | None,
+        way: tuple[tuple[str, str, str] | None, str | None],
         free: tuple[int, ...],
         claimed: frozenset[str],
     ) -> bool:
         if rank == self.asks[index].want.spec.nodes:
             return self._task(index + 1, free, claimed)
-        state = (index, rank, home, tuple(sorted(zip(self.alike, free, strict=True), key=str)), claimed)
+        state = (index, rank, way, tuple(sorted(zip(self.alike, free, strict=True), key=str)), claimed)
         if state in self.dead:
             return False
         seen: set[object] = set()
@@ -234,13 +251,16 @@ class Search:
             wanted, key = self.needs[index][i], (self.alike[i], free[i])
             if wanted is None or free[i] < wanted or key in seen:
                 continue
+            home, made = way
             if home and (where.fleet, where.backend, where.region) != home:
+                continue
+            if made and maker(where.shape) not in (None, made):
                 continue
             seen.add(key)
             less = (*free[:i], free[i] - wanted, *free[i + 1 :])
             for taken in self._mounts(index, rank, where, claimed):
                 self.path.append((index, rank, i, taken))
-                if self._rank(index, rank + 1, home, less, claimed.union(taken)):
+                if self._rank(index, rank + 1, way, less, claimed.union(taken)):
                     return True
                 self.path.pop()
         self.dead.add(state)

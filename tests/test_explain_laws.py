@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 
 from declarative.placement import Ask, FleetRule, Node, Outcome, place
+from declarative.placement.board import ANYWHERE
 from declarative.placement.kinds import Kind, of_node, of_offer
 from declarative.placement.why import Scene, instead, places
 from declarative.spec.text import NodeName
@@ -57,7 +58,7 @@ def test_what_else_would_do_does_and_what_would_not_does_not(case):
             continue
         seat = next(n for n in scene.nodes if n.name == choice.node)
         rest = scene.without({f"rank/{choice.task}-0"})
-        found = instead(scene, one, 0, seat, None)
+        found = instead(scene, one, 0, seat, ANYWHERE)
         held_to(rest, one, found, seat)
 
 

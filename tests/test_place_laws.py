@@ -15,7 +15,7 @@ from declarative.placement import Ask, Choice, Outcome, Verdict
 from declarative.spec import CreationPolicy
 from declarative.state import NodeState, Readiness
 from tests.brute import placed, score
-from tests.varied import ideal, later, promised, running
+from tests.varied import ideal, later, of_vendors, promised, running
 from tests.worlds import Case, Taste, cases, seeded, sizes_that_divide
 
 LAW = settings(
@@ -46,6 +46,23 @@ def test_the_checker_accepts_every_outcome(case):
     outcome = case.place()
     event(f"refusals: {len(outcome.refusals)}, launches: {min(3, len(outcome.launches))}")
     assert violations(case.asks, case.nodes, case.fleets, case.volumes, outcome) == []
+
+
+@LAW
+@given(cases() | cases(NODES), SEEDS)
+def test_a_gang_mixes_vendors_only_if_told(case, seed):
+    """Models of several vendors in its `gpu`, or pinned nodes of several, tell; unknown models have none.
+
+    The refused are told so; and the order of input does not matter.
+    """
+    case = of_vendors(case, random.Random(seed).choice)
+    outcome = case.place()
+    assert violations(case.asks, case.nodes, case.fleets, case.volumes, outcome) == []
+    apart = sum(
+        x.code == "gpu-vendor" for refusal in outcome.refusals for r in refusal.ranks for x in r.rejections
+    )
+    event(f"refusals: {len(outcome.refusals)}, with a vendor: {min(3, apart)}")
+    assert replace(case, asks=case.asks[::-1], nodes=case.nodes[::-1]).place() == outcome
 
 
 @LAW

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from declarative.placement import Ask, Outcome
 from declarative.resource import Offer
+from declarative.spec.values import Count, Gpu, Resources
 from declarative.state import NodeState, Readiness
-from tests.worlds import Case, Choose
+from tests.worlds import Case, Choose, by_price
 
 
 def ideal(where: Case, asks: Sequence[Ask]) -> Case:
@@ -23,6 +25,41 @@ def ideal(where: Case, asks: Sequence[Ask]) -> Case:
             for name, rule in where.fleets.items()
         },
         volumes={name: replace(at, holder=None) for name, at in where.volumes.items()},
+    )
+
+
+MODELS = ("H100", "H100", "MI300X", "FOO")
+"""NVIDIA's, AMD's, and one that nobody knows."""
+
+
+def of_vendors(where: Case, choose: Choose) -> Case:
+    """The same world with GPUs of several vendors, and more gangs; a few name models of two."""
+
+    def other(thing: Any) -> Any:
+        if not thing.shape.gpus or (model := choose(MODELS)) == "H100":
+            return thing
+        shape = replace(thing.shape, gpu_name=model)
+        return replace(thing, shape=shape, instance_type=f"{thing.instance_type}-{model.lower()}")
+
+    def told(ask: Ask) -> Ask:
+        task = ask.want.spec
+        if not ask.prior and not ask.want.mounts and choose((True, False)):
+            gpus = Resources(gpu=Gpu(Count(1, None)))
+            task = replace(task, nodes=choose((2, 3)), resources=gpus)
+            ask = replace(ask, want=replace(ask.want, spec=task))
+        if task.resources.gpu is None or choose((True, True, True, False)):
+            return ask
+        resources = replace(task.resources, gpu=replace(task.resources.gpu, names=("H100", "MI300X")))
+        return replace(ask, want=replace(ask.want, spec=replace(task, resources=resources)))
+
+    return replace(
+        where,
+        asks=tuple(map(told, where.asks)),
+        nodes=tuple(map(other, where.nodes)),
+        fleets={
+            name: replace(rule, offers=tuple(sorted(map(other, rule.offers), key=by_price)))
+            for name, rule in where.fleets.items()
+        },
     )
 
 

@@ -104,6 +104,7 @@ def _ranks(case: _Case) -> Iterator[str]:
         if ask is None:
             continue
         homes: set[tuple[str, str, str]] = set()
+        shapes: list[Shape] = []
         for choice in choices:
             where = f"rank/{name}-{choice.rank} on node/{choice.node}"
             node = case.node(choice.node)
@@ -111,13 +112,35 @@ def _ranks(case: _Case) -> Iterator[str]:
                 yield f"{where}: there is no such node"
                 continue
             homes.add((node.fleet, node.backend, node.region))
+            shapes.append(node.shape)
             for fault in (*_filters(case, ask.want.spec, node), *_share(case, ask.want.spec, node, choice)):
                 yield f"{where}: {fault}"
             for fault in _mounts(case, ask, node, choice):
                 yield f"{where}: {fault}"
         if ask.want.spec.cluster and len(homes) > 1:
             yield f"task/{name}: a cluster in several places: {sorted(homes)}"
+        makers = {_maker(s.gpu_name, s.gpu_vendor) for s in shapes if s.gpus}
+        if len(makers) > 1 and not _may_mix(case, ask.want.spec):
+            yield f"task/{name}: GPUs of several vendors: {sorted(makers)}"
     yield from _volume_holders(case)
+
+
+MAKERS = {"nvidia": ("H100", "A100", "V100", "P100", "T4", "A10"), "amd": ("MI300X", "MI250")}
+
+
+def _maker(model: str | None, vendor: str | None = None) -> str:
+    """The vendor of a model, or where nobody knows it the model: two of those are not alike."""
+    known = {name: maker for maker, names in MAKERS.items() for name in names}
+    return vendor or known.get((model or "").upper()) or (model or "unknown").lower()
+
+
+def _may_mix(case: _Case, task: Task) -> bool:
+    """Whether a gang asks for no GPUs, names models of several vendors, or pins nodes of several."""
+    gpu = task.resources.gpu
+    if gpu is None or gpu.count.max == 0 or len({_maker(name) for name in gpu.names}) > 1:
+        return True
+    pinned = [case.here[name].shape for name in task.instances if name in case.here]
+    return len({_maker(s.gpu_name, s.gpu_vendor) for s in pinned if s.gpus}) > 1
 
 
 def _filters(case: _Case, task: Task, node: Node) -> Iterator[str]:

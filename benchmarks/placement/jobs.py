@@ -213,7 +213,13 @@ def fleet_of(domain: Domain) -> str:
 
 def shape_of(kind: Kind) -> Shape:
     """8 CPUs and 64 GiB a GPU, so that `blocks: auto` gives a block for each GPU."""
-    return Shape(cpu=8 * kind.gpus, memory_mib=65536 * kind.gpus, gpus=kind.gpus, gpu_name=kind.name)
+    return Shape(
+        cpu=8 * kind.gpus,
+        memory_mib=65536 * kind.gpus,
+        gpus=kind.gpus,
+        gpu_name=kind.name,
+        gpu_vendor="nvidia",
+    )
 
 
 def node_of(here: Here) -> Node:

@@ -98,7 +98,11 @@ def problem(work: Workload) -> Problem:
             zone=None,
             instance_type="-".join(map(str, size_of(m))),
             shape=Shape(
-                cpu=m.cpu_milli, memory_mib=m.memory_mib, gpus=m.gpus * work.per_gpu, gpu_name=m.model
+                cpu=m.cpu_milli,
+                memory_mib=m.memory_mib,
+                gpus=m.gpus * work.per_gpu,
+                gpu_name=m.model,
+                gpu_vendor="nvidia",
             ),
             total=m.gpus * work.per_gpu,
             price=None,

@@ -160,6 +160,14 @@ STRUCTURAL: dict[str, Code] = {
         "regions: [us-east-1]",
         "widen the task's `regions`; ranks of a cluster task stay in one fleet, backend and region",
     ),
+    "gpu-vendor": Code(
+        Group.STRUCTURAL,
+        "its GPUs are of another vendor than those of the task's other ranks, or of a model without a known "
+        "vendor: a gang does not mix them",
+        "nodes: 2, where one host has H100 and the other MI300X",
+        "if it may mix them: name models of both in `gpu` (`H100,MI300X:8`), or pin nodes of both with "
+        "`instances`",
+    ),
     "spot": Code(
         Group.STRUCTURAL,
         "it is spot and the task asks for on-demand, or the other way round",

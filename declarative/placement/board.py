@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from declarative.blocks import Shape
-from declarative.placement.filters import blocks_wanted, fleet_reason, place_reason, ready_reason
+from declarative.blocks import Shape, gpu_order, maker_of
+from declarative.placement.filters import blocks_wanted, fleet_reason, one_vendor, place_reason, ready_reason
 from declarative.placement.kinds import Kind, Place, by_name, of_node, of_offer
 from declarative.placement.types import Ask, FleetRule, Node, VolumeAt
 from declarative.resource import Offer, size_order
@@ -25,8 +25,18 @@ Quota = tuple[str, str, str, bool]
 Home = tuple[str, str]
 """Where the nodes of a cluster fleet lie: backend and region."""
 
-Domain = tuple[str, str, str] | None
-"""Where all ranks of a cluster task lie together: fleet, backend, region. None is anywhere."""
+Area = tuple[str, str, str]
+"""Where the ranks of a cluster task lie together: fleet, backend, region."""
+
+
+class Domain(NamedTuple):
+    """What all ranks of a task have in common: the area, and who made their GPUs. None is any."""
+
+    area: Area | None = None
+    maker: str | None = None
+
+
+ANYWHERE = Domain()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +101,7 @@ class Wish:
     """What a rank asks for and where its task may go. Tasks with one wish are alike to all filters."""
 
     __slots__ = (
+        "apart",
         "domains",
         "fit",
         "gpus",
@@ -98,6 +109,7 @@ class Wish:
         "homes",
         "least",
         "limits",
+        "made",
         "places",
         "size",
         "task",
@@ -106,9 +118,13 @@ class Wish:
         "whole",
     )
 
-    def __init__(self, task: Task, fit: Fit, limits: int, size: int) -> None:
+    def __init__(self, task: Task, fit: Fit, limits: int, size: int, *, apart: bool) -> None:
         self.task = task
         self.whole = task.whole_nodes
+        self.apart = apart
+        """Whether the GPUs of all its ranks are of one maker."""
+        self.made: dict[str | None, dict[int, int]] = {}
+        """Maker → the kinds with its GPUs that fit, and the blocks a rank takes."""
         self.together = _together(task)
         self.gpus = task.resources.gpu.count.min if task.resources.gpu else 0
         self.fit = fit
@@ -122,9 +138,9 @@ class Wish:
         """Domain → the places where it fits."""
         self.homes: list[Domain] | None = None
         """The domains where its ranks may lie together."""
-        self.traits: dict[int, tuple[int, int, float, int]] = {}
-        """Kind → GPUs that a rank is given beyond its own, CPUs that it is given, USD an hour and blocks of a
-        node.
+        self.traits: dict[int, tuple[int, int, tuple[object, ...]]] = {}
+        """Kind → GPUs that a rank is given beyond its own, blocks of a node, and what matters after the fit:
+        USD an hour, CPUs and memory that a rank is given, which GPUs.
         """
         self.least = min({need for _, need in fit.items()}, default=0)
 
@@ -200,12 +216,14 @@ class Board:
         makes: dict[tuple[Shape, int], int] = {}
         self.make_of = [makes.setdefault((kind.shape, kind.total), i) for i, kind in enumerate(self.kinds)]
         self.most_blocks = max((kind.total for kind in self.kinds), default=1)
-        self.domain_of: list[Domain] = [(k.fleet, k.backend, k.region) for k in self.kinds]
-        self._by_domain: dict[Domain, list[Option]] = {}
+        self.area_of: list[Area] = [(k.fleet, k.backend, k.region) for k in self.kinds]
+        self.maker_of = [maker_of(kind.shape) for kind in self.kinds]
+        self.gpu_order = [gpu_order(kind.shape) for kind in self.kinds]
+        self._by_domain: dict[Domain, list[Option]] = {ANYWHERE: self.options}
         self._by_fleet: dict[str, list[Option]] = {}
         for option in self.options:
             self._by_fleet.setdefault(option.fleet, []).append(option)
-            self._by_domain.setdefault(self.domain_of[option.kind], []).append(option)
+            self._by_domain.setdefault(Domain(self.area_of[option.kind]), []).append(option)
         self._allowed: dict[tuple[object, ...], tuple[int, list[int], bytearray]] = {}
         self._needs: dict[tuple[object, ...], tuple[int, dict[int, int]]] = {}
         self._wishes: dict[tuple[object, ...], Wish] = {}
@@ -244,14 +262,22 @@ class Board:
             task.image is None,
         )
         size = (task.resources, task.whole_nodes)
-        key = (limits, size, _together(task))
+        apart = self._apart(task)
+        key = (limits, size, _together(task), apart)
         found = self._wishes.get(key)
         if found is None:
             number, allowed, flags = self._allow(task, limits)
             size_number, needs = self._need(task, size)
             fit = Fit(allowed, flags, self.make_of, needs)
-            found = self._wishes[key] = Wish(task, fit, number, size_number)
+            found = self._wishes[key] = Wish(task, fit, number, size_number, apart=apart)
         return found
+
+    def _apart(self, task: Task) -> bool:
+        """Whether all ranks get GPUs of one maker. Who pins nodes of several has seen what they are."""
+        if not one_vendor(task):
+            return False
+        pinned = (self.kind_of[self.index[name]] for name in task.instances if name in self.index)
+        return len({self.maker_of[kind] for kind in pinned} - {None}) < 2
 
     def _allow(self, task: Task, limits: tuple[object, ...]) -> tuple[int, list[int], bytearray]:
         """The kinds that a task's limits allow."""
@@ -277,11 +303,20 @@ class Board:
         return rule is not None and not fleet_reason(task, rule.fleet) and not place_reason(task, kind)
 
     def domains(self, wish: Wish) -> list[Domain]:
-        """Where the ranks of a task may lie together."""
-        if not wish.together:
-            return [None]
+        """What the ranks of a task may have in common."""
+        if not wish.together and not wish.apart:
+            return [ANYWHERE]
         if wish.homes is None:
-            wish.homes = list(dict.fromkeys(self.domain_of[k] for k in wish.fit))
+            areas: dict[Area | None, dict[str | None, None]] = {} if wish.together else {None: {}}
+            for kind in wish.fit:
+                makers = areas.setdefault(self.area_of[kind] if wish.together else None, {})
+                if wish.apart and self.maker_of[kind]:
+                    makers[self.maker_of[kind]] = None
+            wish.homes = [
+                Domain(area, maker)
+                for area, makers in areas.items()
+                for maker in (sorted(filter(None, makers)) if len(makers) > 1 else (None,))
+            ]
         return wish.homes
 
     def kinds_in(self, wish: Wish, domain: Domain) -> tuple[tuple[int, int], ...]:
@@ -289,9 +324,7 @@ class Board:
         found = wish.domains.get(domain)
         if found is None:
             found = wish.domains[domain] = tuple(
-                (k, need)
-                for k in self.present
-                if (need := wish.fit.get(k)) and (domain is None or self.domain_of[k] == domain)
+                (k, need) for k in self.present if (need := wish.fit.get(k)) and self.inside(domain, k)
             )
         return found
 
@@ -312,7 +345,7 @@ class Board:
         """The places of a domain where the wish fits."""
         found = wish.places.get(domain)
         if found is None:
-            kinds = (k for k in wish.fit if domain is None or self.domain_of[k] == domain)
+            kinds = (k for k in wish.fit if self.inside(domain, k))
             found = wish.places[domain] = tuple(dict.fromkeys(self.place_of[k] for k in kinds))
         return found
 
@@ -321,14 +354,27 @@ class Board:
         node holds.
         """
         get, kinds = wish.fit.get, self.kinds
-        for option in self.options if domain is None else self._by_domain.get(domain, ()):
+        options = self._by_domain.get(domain)
+        if options is None:
+            options = [o for o in self._by_domain.get(Domain(domain.area), ()) if self.inside(domain, o.kind)]
+            self._by_domain[domain] = options
+        for option in options:
             need = get(option.kind)
             if need:
                 yield option, need, 1 if wish.whole else kinds[option.kind].total // need
 
     def inside(self, domain: Domain, kind: int) -> bool:
         """Whether nodes of a kind lie in a domain."""
-        return domain is None or self.domain_of[kind] == domain
+        area, maker = domain
+        return (area is None or self.area_of[kind] == area) and (
+            maker is None or self.maker_of[kind] in (None, maker)
+        )
+
+    def made_by(self, wish: Wish, maker: str | None) -> Mapping[int, int]:
+        """The kinds with GPUs of one maker that fit, and the blocks a rank takes; None is those without."""
+        if maker not in wish.made:
+            wish.made[maker] = {k: need for k, need in wish.fit.items() if self.maker_of[k] == maker}
+        return wish.made[maker]
 
     def clustered(self, fleet: str) -> bool:
         """Whether a fleet's nodes have to lie together."""

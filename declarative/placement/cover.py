@@ -8,8 +8,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from declarative.placement.board import Board, Domain, Home, Option, Quota, Wish
+from declarative.placement.board import ANYWHERE, Board, Domain, Home, Option, Quota, Wish
 from declarative.placement.kinds import Place
 from declarative.placement.ledger import UNLIMITED, Buy, Ledger, Pick
 
@@ -24,7 +25,7 @@ class Ground:
     With `kinds` it is about what is there, and nothing is launched.
     """
 
-    domain: Domain = None
+    domain: Domain = ANYWHERE
     places: frozenset[Place] | None = None
     kinds: Collection[int] | None = None
     nodes: Collection[int] | None = None
@@ -72,7 +73,7 @@ def choose(
     return Choice(picks=tuple(picks), buys=tuple(buys), cost=cost, waste=waste, short=left)
 
 
-Slot = tuple[tuple[float, ...], int, int, int, int, int, int | None]
+Slot = tuple[tuple[object, ...], int, int, int, int, int, int | None]
 """Key, kind, idle blocks a node, nodes, ranks a node, blocks a rank, the one node that it is."""
 
 
@@ -90,7 +91,7 @@ def _slots(ledger: Ledger, wish: Wish, ground: Ground, wanted: Mapping[int, int]
             continue
         traits = _traits(board, wish, kind)
         for free, ids in pile.items():
-            if free < need or (wish.whole and free < traits[3]):
+            if free < need or (wish.whole and free < traits[1]):
                 continue
             per = 1 if wish.whole else free // need
             key = _key(wish, kind, free, wanted.get(kind, 0), traits)
@@ -129,27 +130,30 @@ def _slots_of_nodes(ledger: Ledger, wish: Wish, ground: Ground) -> list[Slot]:
     return out
 
 
-def _traits(board: Board, wish: Wish, kind: int) -> tuple[int, int, float, int]:
+def _traits(board: Board, wish: Wish, kind: int) -> tuple[int, int, tuple[object, ...]]:
     """What of a kind matters to a wish and does not change: worked out once."""
     found = wish.traits.get(kind)
     if found is None:
         of, need = board.kinds[kind], wish.fit[kind]
-        gpus = need * of.shape.gpus // of.total - wish.gpus
-        found = wish.traits[kind] = (gpus, need * of.shape.cpu // of.total, of.cost, of.total)
+        shape = of.shape
+        cpu, memory, gpus = (need * each // of.total for each in (shape.cpu, shape.memory_mib, shape.gpus))
+        rest = (of.cost, cpu, memory, board.gpu_order[kind])
+        found = wish.traits[kind] = (gpus - wish.gpus, of.total, rest)
     return found
 
 
 def _key(
-    wish: Wish, kind: int, free: int, wanted: int, traits: tuple[int, int, float, int]
-) -> tuple[float, ...]:
+    wish: Wish, kind: int, free: int, wanted: int, traits: tuple[int, int, tuple[object, ...]]
+) -> tuple[object, ...]:
     """How good a place is, the best least.
 
     No GPU for those that want none; a node that is in use before one that is idle; what others can use
-    less; the tightest fit; the cheapest.
+    less; the tightest fit; the cheapest; the least CPUs, memory and GPUs.
     """
-    gpus, cpu, cost, total = traits
-    idle = free == total and not wish.whole
-    return (gpus, idle, wanted, free % wish.fit[kind], free, cpu, cost, kind)
+    gpus, total, rest = traits
+    if wish.whole:
+        return (gpus, False, wanted, 0, 0, rest, kind)
+    return (gpus, free == total, wanted, free % wish.fit[kind], free, rest, kind)
 
 
 def _buy(ledger: Ledger, wish: Wish, left: int, ground: Ground) -> tuple[list[Buy], float, int]:
@@ -192,7 +196,7 @@ class Market:
 
     def best(self, ranks: int) -> tuple[Buy, float] | None:
         """What to launch for so many ranks, and its price: the cheapest by what it would hold."""
-        best: tuple[tuple[float, float, int, int], Option, int, int, int, str | None] | None = None
+        best: tuple[tuple[Any, ...], Option, int, int, int, str | None] | None = None
         board, places = self.ledger.board, self.ground.places
         for option, need, per in board.options_in(self.wish, self.ground.domain):
             least = min(self.kinds[option.kind].cost, DEAR) - self.discount
@@ -206,16 +210,28 @@ class Market:
                 continue
             # Where few nodes may be launched each has to hold much.
             by = -self.kinds[option.kind].total / need if self.ledger.roomy else price / min(per, ranks)
-            # At one price the node that others can use too; where it is unknown, none larger than needed.
-            known = self.kinds[option.kind].price is not None
-            key = (by, price, -per if known else 0, option.index)
+            key = (by, price, *self._size(option, per, min(per, ranks), price), option.index)
             if best is None or key < best[0]:
                 best = (key, option, need, per, most, name)
         if best is None:
             return None
-        (_, price, _, _), option, need, per, most, name = best
+        (_, price, *_), option, need, per, most, name = best
         count = 1 if name is not None else max(1, min(most, ranks // per))
         return Buy(option, count, per, need, name), price
+
+    def _size(self, option: Option, per: int, ranks: int, price: float) -> tuple[float, ...]:
+        """What to prefer at one price, for so many ranks on a node that holds `per`.
+
+        What is paid for: the node that others can use too (`tidy` makes it smaller if nobody does). What is
+        free: the least of it for a rank. Where the price is unknown: none larger than needed.
+        """
+        kind = self.kinds[option.kind]
+        if kind.price is None:
+            return (0,)
+        if price > 0:
+            return (-per,)
+        shape = kind.shape
+        return (shape.gpus / ranks, shape.cpu / ranks, shape.memory_mib / ranks, -ranks)
 
     def sell(self, buy: Buy) -> None:
         """Note that it is taken."""

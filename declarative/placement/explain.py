@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from declarative.placement.board import Board, Job, Option
+from declarative.placement.board import ANYWHERE, Board, Job, Option
 from declarative.placement.filters import (
     Reason,
     block_reason,
@@ -37,6 +37,8 @@ BRIEF = "too many were refused to say why here: `fleetform explain task/NAME` do
 
 
 OWN = "other ranks of the task have it"
+TO_MIX = "a gang mixes vendors only if `gpu` names models of both, or `instances` pins nodes of both"
+
 NAMED = 3
 """Nodes of each fleet and code that are named all the same."""
 
@@ -75,7 +77,7 @@ class Refusals:
 
     def _refusal(self, job: Job) -> Refusal:
         never = self.never(job)
-        found = best_try(self.ledger, job, {}) or Try(domain=None, failed=0)
+        found = best_try(self.ledger, job, {}) or Try(domain=ANYWHERE, failed=0)
         failed = found.failed if found.failed is not None else 0
         self.ledger.log = []
         seated = seat_partly(self.ledger, job, found)
@@ -233,8 +235,8 @@ class Tally:
             return reason._replace(detail=f"fleet/{node.fleet}: {reason.detail}")
         if reason:
             return reason
-        if not self.board.inside(self.found.domain, kind):
-            return _elsewhere(self.found)
+        if apart := self._elsewhere(kind):
+            return apart
         held = self.refusals.finished.held.get(number, node.held)
         reason = self._mounts(kind) or block_reason(task, self.board.kinds[kind], held)
         if reason or number not in self.seated:
@@ -266,9 +268,20 @@ class Tally:
             return Reason("limit", f"its limit of {option.offer.limit} is {used}", {"nodes": 1})
         if task.instances and not any(self._may_be_named(n, option.fleet) for n in task.instances):
             return _not_pinned(task)
-        if not self.board.inside(self.found.domain, option.kind):
-            return _elsewhere(self.found)
-        return self._mounts(option.kind)
+        return self._elsewhere(option.kind) or self._mounts(option.kind)
+
+    def _elsewhere(self, kind: int) -> Reason | None:
+        """Why it cannot be had beside the other ranks of the gang."""
+        area, maker = self.found.domain
+        if area and self.board.area_of[kind] != area:
+            where = f"fleet/{area[0]} in {area[1]}/{area[2]}"
+            return Reason("region", f"the other ranks lie in {where}, and a cluster task stays together")
+        own = self.board.maker_of[kind]
+        if maker is None or own in (None, maker):
+            return None
+        model = self.board.kinds[kind].shape.gpu_name
+        of = f"{own} ({model})" if model and model.lower() != own else own
+        return Reason("gpu-vendor", f"its GPUs are of {of}, those of the other ranks of {maker}; {TO_MIX}")
 
     def _may_be_named(self, name: str, fleet: str) -> bool:
         """Whether a node of the fleet that is launched could get a pinned name."""
@@ -315,9 +328,3 @@ def _alike_nodes(ledger: Ledger, finished: Finished) -> dict[tuple[int, object],
 
 def _not_pinned(task: Task) -> Reason:
     return Reason("instance", f"the task asks for {', '.join(task.instances)}")
-
-
-def _elsewhere(found: Try) -> Reason:
-    fleet, backend, region = found.domain or ("", "", "")
-    where = f"fleet/{fleet} in {backend}/{region}"
-    return Reason("region", f"the other ranks lie in {where}, and a cluster task stays together")

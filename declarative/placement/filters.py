@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from declarative.blocks import Shortfall, fewest, misfits, share
+from declarative.blocks import Shortfall, fewest, makers_named, misfits, share
 from declarative.placement.kinds import Kind
 from declarative.placement.types import Node, Rejection
 from declarative.spec import Fleet, Isolation, SpotPolicy, Task
@@ -106,6 +106,12 @@ def ready_reason(node: Node) -> Reason | None:
         return None
     why = f": {node.readiness.reason}" if node.readiness.reason else ""
     return Reason("not-ready", f"{node.readiness.state.value}{why}")
+
+
+def one_vendor(task: Task) -> bool:
+    """Whether the GPUs of all ranks have to be of one vendor: unless `gpu` names models of several."""
+    gpu = task.resources.gpu
+    return task.nodes > 1 and gpu is not None and gpu.count.max != 0 and len(makers_named(gpu.names)) < 2
 
 
 def shape_reason(task: Task, kind: Kind) -> Reason | None:

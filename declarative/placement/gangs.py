@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from declarative.placement.board import Domain, Home, Job, Wish
+from declarative.placement.board import ANYWHERE, Domain, Home, Job, Wish
 from declarative.placement.cover import Ground, choose
 from declarative.placement.ledger import Ledger
 from declarative.placement.special import Special
@@ -93,10 +93,11 @@ def best_try(ledger: Ledger, job: Job, wanted: Mapping[int, int]) -> Try | None:
     begin = ledger.begin
     for other in homes_to_try(ledger, job.wish):
         ledger.begin = other
-        found = _try(ledger, job, None, wanted)
-        found.begin = other
-        if _better(found, best):
-            best = found
+        for domain in ledger.board.domains(job.wish):
+            found = _try(ledger, job, domain, wanted)
+            found.begin = other
+            if _better(found, best):
+                best = found
     ledger.begin = begin
     return best
 
@@ -117,7 +118,7 @@ def open_homes(ledger: Ledger, wishes: Iterable[Wish]) -> list[tuple[str, Home]]
         return []
     homes: dict[str, dict[Home, None]] = {}
     for wish in wishes:
-        for option, _, _ in ledger.board.options_in(wish, None):
+        for option, _, _ in ledger.board.options_in(wish, ANYWHERE):
             if not ledger.bound.get(option.fleet, True) and ledger.may_launch(option):
                 homes.setdefault(option.fleet, {})[option.home] = None
     found = [(fleet, home) for fleet, own in sorted(homes.items()) if len(own) > 1 for home in sorted(own)]

@@ -305,7 +305,14 @@ class Ledger:
         """Launch another option under the same number, on which `free` blocks stay idle."""
         self._pull(node)
         index = self._launch_of(node)
-        self._unbuy(self.launches[index].option)
+        old = self.launches[index].option
+        self._unbuy(old)
+        if old.fleet != option.fleet:
+            self.room[old.fleet] = _more(self.room[old.fleet])
+            room = self.room[option.fleet]
+            self.room[option.fleet] = None if room is None else room - 1
+        if option.fleet in self.bound:
+            self.bound[option.fleet] |= {option.home}
         left = self.left[option.quota]
         self.left[option.quota] = None if left is None else left - 1
         self.launches[index] = self.launches[index]._replace(option=option)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from declarative.placement.board import Job
+from declarative.placement.board import ANYWHERE, Job
 from declarative.placement.cover import DEAR
 from declarative.placement.ledger import Ledger
 
@@ -73,7 +73,7 @@ class Orders:
         found = self._regret.get(id(job.wish))
         if found is None:
             board, wish, best = self.start.board, job.wish, DEAR
-            for option, _, per in board.options_in(wish, None):
+            for option, _, per in board.options_in(wish, ANYWHERE):
                 price = min(board.kinds[option.kind].cost, DEAR)
                 if price / board.most_blocks >= best:
                     break  # the cheapest come first, and no node holds more ranks than it has blocks

@@ -155,7 +155,9 @@ class Search:
         """Many tasks: three orders, then the sizes that were left out go to the front."""
         wanted = self.orders.wanted(jobs)
         tried: list[tuple[Result, str]] = []
-        for order in ORDERS:
+        # What is free is launched as small as may be: where few may be launched, that leaves some out.
+        free = any(not self.board.kinds[option.kind].cost for option in self.board.options)
+        for order in (*ORDERS, *LAST_RESORTS) if free else ORDERS:
             tried.append((self._pass(jobs, order, wanted=wanted), order))
             if self._is_free(tried[-1][0]):
                 return tried[-1][0]  # nothing is left out, and nothing costs more than it has to

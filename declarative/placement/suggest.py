@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from declarative.placement.filters import blocks_wanted, fleet_reason, place_reason, ready_reason
+from declarative.blocks import maker_of
+from declarative.placement.filters import blocks_wanted, fleet_reason, one_vendor, place_reason, ready_reason
 from declarative.placement.kinds import Kind, by_name, of_node
 from declarative.placement.tidy import Targets
 from declarative.placement.types import Node
@@ -79,7 +80,7 @@ class _Moves:
         self.spare = {name: -fleet.nodes.target for name, fleet in fleets.items() if fleet.nodes}
         self.targets = Targets()
         self.touched: set[int] = set()
-        self._fits: dict[tuple[str, tuple[str, str, str] | None], dict[int, int]] = {}
+        self._fits: dict[tuple[str, tuple[str, str, str] | None, str | None], dict[int, int]] = {}
         for i, node in enumerate(nodes):
             # Idle nodes above the target go by themselves: to move ranks there frees nothing.
             if node.fleet in self.spare and node.held:
@@ -143,18 +144,23 @@ class _Moves:
         return Suggestion(node=here.name, moves=tuple(moves), saves=round(here.price, 6))
 
     def _fit(self, holder: str, here: Node) -> Mapping[int, int]:
-        """Kind → blocks that the rank takes there. The ranks of a cluster stay where the others are."""
+        """Kind → blocks that the rank takes there. The ranks of a cluster stay where the others are, those of
+        a gang on GPUs of one vendor.
+        """
         name = holder.removeprefix("rank/").rpartition("-")[0]
         task = self.wants[name].spec
         bound = task.cluster and task.nodes > 1
         home = (here.fleet, here.backend, here.region) if bound else None
-        if (name, home) not in self._fits:
+        maker = maker_of(here.shape) if one_vendor(task) else None
+        if (name, home, maker) not in self._fits:
             out: dict[int, int] = {}
             for i, kind in enumerate(self.kinds):
                 fleet = self.fleets.get(kind.fleet)
                 if fleet is None or fleet_reason(task, fleet) or place_reason(task, kind):
                     continue
+                if maker and maker_of(kind.shape) != maker:
+                    continue
                 if home is None or home == (kind.fleet, kind.backend, kind.region):
                     out[i] = blocks_wanted(task, kind)
-            self._fits[name, home] = {i: need for i, need in out.items() if need}
-        return self._fits[name, home]
+            self._fits[name, home, maker] = {i: need for i, need in out.items() if need}
+        return self._fits[name, home, maker]

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from declarative.placement.board import Fit, Job, Option
 from declarative.placement.ledger import Ledger
+from declarative.resource import size_order
 
 
 class Seat(NamedTuple):
@@ -61,13 +62,16 @@ class Tidy:
         self.seats: dict[int, list[Seat]] = {launch.node: [] for launch in ledger.launches}
         self.options: dict[tuple[object, ...], list[Option]] = {}
         self.copied: set[int] = set()
+        self._by_price: dict[float, list[Option]] | None = None
         for index, nodes in ledger.seats.items():
             for rank, node in enumerate(nodes):
                 if node in self.seats:
                     self.seats[node].append(Seat(index, rank))
 
     def run(self) -> None:
-        """Empty nodes that others can take the ranks of; then launch the cheapest that holds what is left."""
+        """Empty nodes that others can take the ranks of; then launch the cheapest that holds what is left, of
+        equal price the smallest.
+        """
         groups: dict[tuple[object, ...], list[int]] = {}
         for launch in self.ledger.launches:
             if launch.name is None:
@@ -79,8 +83,8 @@ class Tidy:
         option_of = {launch.node: launch.option for launch in self.ledger.launches}
         for group, nodes in groups.items():
             for node in nodes:
-                if node in option_of:
-                    self._right_size(node, option_of[node], self.options[group])
+                if node in option_of and not self._right_size(node, option_of[node], self.options[group]):
+                    self._make_smaller(node, option_of[node])
 
     def _group(self, option: Option) -> tuple[object, ...]:
         return (option.fleet, self.board.kinds[option.kind].place)
@@ -130,7 +134,10 @@ class Tidy:
         out: list[tuple[Seat, int, int]] = []
         taken: list[tuple[int, int, int, int]] = []
         for seat in sorted(seats, key=lambda s: (-self._job(s).wish.fit[mine], s.job, s.rank)):
-            found = targets.best(self._job(seat).wish.fit)
+            wish = self._job(seat).wish
+            found = targets.best(
+                self.board.made_by(wish, self.board.maker_of[mine]) if wish.apart else wish.fit
+            )
             if found is None:
                 for kind, free, target, need in reversed(taken):
                     targets.remove(kind, free - need, target)
@@ -152,20 +159,60 @@ class Tidy:
         self.seats[target].append(seat)
         self.ledger.fill(target, need)
 
-    def _right_size(self, node: int, now: Option, options: list[Option]) -> None:
-        """The cheapest offer of the same fleet and place that holds what sits there."""
+    def _right_size(self, node: int, now: Option, options: list[Option]) -> bool:
+        """Take the cheapest offer of the same fleet and place that holds what sits there, if there is one."""
         price = self.board.kinds[now.kind].cost
         for option in options:  # the cheapest first
             kind = self.board.kinds[option.kind]
             if kind.cost >= price - 1e-9 or math.isinf(kind.cost):
+                break
+            free = self._left_on(node, option)
+            if free is not None and self.ledger.remain(option) != 0:
+                self.ledger.swap(node, option, free)
+                return True
+        return False
+
+    def _left_on(self, node: int, option: Option) -> int | None:
+        """How many blocks stay idle if what sits on a node sits on this offer; None if that cannot be."""
+        free = self.board.kinds[option.kind].total
+        maker, other = (self.board.maker_of[k] for k in (self.ledger.kind_of[node], option.kind))
+        for seat in self.seats[node]:
+            wish = self._job(seat).wish
+            need = wish.fit.get(option.kind, 0)
+            free -= need
+            if free < 0 or not need or (wish.apart and maker != other):
+                return None
+        return free
+
+    def _make_smaller(self, node: int, now: Option) -> None:
+        """Take the smallest offer of the same price that holds what sits there, wherever it may lie."""
+        kinds, ledger = self.board.kinds, self.ledger
+        size = size_order(now.offer)
+        free_to_go = all(self._job(s).plain and not self._job(s).wish.together for s in self.seats[node])
+        for option in self._at_price(kinds[now.kind].cost):
+            if size_order(option.offer) >= size:
                 return
-            free = kind.total
-            for seat in self.seats[node]:
-                need = self._job(seat).wish.fit.get(option.kind, 0)
-                free -= need
-                if free < 0 or not need:
-                    break
-            else:
-                if self.ledger.remain(option) != 0:
-                    self.ledger.swap(node, option, free)
-                    return
+            if self._group(option) != self._group(now) and not (free_to_go and self._may_go(now, option)):
+                continue
+            free = self._left_on(node, option)
+            if free is not None and ledger.remain(option) != 0:
+                ledger.swap(node, option, free)
+                return
+
+    def _may_go(self, now: Option, option: Option) -> bool:
+        """Whether a launch may be another fleet's, or lie elsewhere: no fleet loses one that it needs."""
+        ledger, fleets = self.ledger, self.board.fleets
+        if ledger.astray(option):
+            return False
+        if option.fleet == now.fleet:
+            return True
+        theirs = fleets[now.fleet].baseline or fleets[option.fleet].baseline
+        return not theirs and not self.board.clustered(now.fleet) and ledger.may_launch(option)
+
+    def _at_price(self, cost: float) -> list[Option]:
+        """The offers of one known price, the smallest first."""
+        if self._by_price is None:
+            self._by_price = {}
+            for option in sorted(self.board.options, key=lambda o: (*size_order(o.offer), o.index)):
+                self._by_price.setdefault(self.board.kinds[option.kind].cost, []).append(option)
+        return [] if math.isinf(cost) else self._by_price[cost]

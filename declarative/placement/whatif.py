@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from declarative.placement.board import Board, Job, quota_of
+from declarative.placement.board import ANYWHERE, Board, Job, quota_of
 from declarative.placement.gangs import best_try
 from declarative.placement.ledger import Ledger
 from declarative.resource import RankMount
@@ -65,6 +65,7 @@ class Changes:
         yield from self._lists(job)
         yield from self._mounts(job)
         yield from self._upper_bounds(job)
+        yield from self._vendors(job)
         yield from self._fewer_nodes(job)
         yield from self._lower_bounds(job)
 
@@ -135,7 +136,7 @@ class Changes:
                 yield f"with `nodes: {text}` of fleet/{name}"
 
     def _offer_limits(self, job: Job) -> Iterator[str]:
-        options = {o.quota: o for o, _, _ in self.board.options_in(job.wish, None)}
+        options = {o.quota: o for o, _, _ in self.board.options_in(job.wish, ANYWHERE)}
         said: set[str] = set()
         for quota, option in options.items():
             more = self._more(self.ledger.left, quota, job)
@@ -225,6 +226,15 @@ class Changes:
             free = replace(gpu, names=(), vendor=None)
             if self._fits(job, _sized(job.task, gpu=free)):
                 yield f"with `gpu: {free.plain()}` in `resources`"
+
+    def _vendors(self, job: Job) -> Iterator[str]:
+        """GPUs of any model that fits: who names those of several vendors lets a gang mix them."""
+        gpu, fit = job.task.resources.gpu, job.wish.fit
+        if gpu and job.wish.apart:
+            names = sorted({name for k in fit if (name := self.board.kinds[k].shape.gpu_name)})
+            mixed = replace(gpu, names=tuple(names))
+            if len(names) > 1 and self._fits(job, _sized(job.task, gpu=mixed)):
+                yield f"with `gpu: {mixed.plain()}` in `resources` (GPUs of several vendors)"
 
     def _lower_bounds(self, job: Job) -> Iterator[str]:
         """The most that can be had of what it asks for."""

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from declarative.placement.board import Board, Domain, Job, Option
+from declarative.placement.board import ANYWHERE, Board, Domain, Job, Option
 from declarative.placement.explain import Refusals, Tally
 from declarative.placement.filters import Reason, fleet_reason
 from declarative.placement.finish import finish
@@ -165,12 +165,14 @@ class Recount:
 
     def asks(self, job: Job, rank: int, domain: Domain) -> Weighed:
         """Every place, asked for one rank of a task whose others lie in a domain."""
+        if not job.wish.apart:
+            domain = domain._replace(maker=None)
         return Weighed(self.refusals, job, Try(domain=domain), rank, {})
 
     def domain(self, job: Job) -> Domain:
         """Where a cluster task that has no place came furthest."""
         found = best_try(self.ledger, job, {})
-        return found.domain if found else None
+        return found.domain if found else ANYWHERE
 
 
 class _Weighing:
@@ -353,10 +355,10 @@ def elsewhere(scene: Scene, ask: Ask) -> tuple[Elsewhere, ...]:
     job = recount.board.jobs[0]
     out: list[tuple[tuple[float, ...], Elsewhere]] = []
     for domain in itertools.islice(recount.board.domains(job.wish), MOST_DOMAINS):
-        if domain is None:
+        if domain.area is None:
             continue
         found = Special(recount.ledger, job, domain).run()
-        fleet, backend, region = domain
+        fleet, backend, region = domain.area
         item = Elsewhere(
             fleet=fleet,
             backend=backend,

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from declarative.blocks import split
+from declarative.blocks import maker_of, split
 from declarative.placement import Ask, Node, Verdict, VolumeAt
-from declarative.placement.board import Domain
+from declarative.placement.board import ANYWHERE, Domain
 from declarative.placement.kinds import Kind, of_node, of_offer, offer_name
 from declarative.placement.why import NAMED, Scene, elsewhere, instead, places
 from declarative.placement.why_node import launched, looked
@@ -230,11 +230,22 @@ class Explainer:
         status = self.state.ranks.get(rank_name(name, rank))
         return (status.state if status else RankState.PENDING).value
 
+    def _domain(self, want: TaskWant, seats: Mapping[int, Reservation], rank: int) -> Domain:
+        """What the siblings of a rank have in common: where a cluster lies, and who made their GPUs."""
+        others = [p for r, p in seats.items() if r != rank]
+        if not others:
+            return ANYWHERE
+        names = {p.node for p in others}
+        makers = {maker_of(n.shape) for n in self.scene().nodes if n.name in names} - {None}
+        first = others[0]
+        area = (first.fleet, first.backend, first.region) if want.spec.cluster else None
+        return Domain(area, min(filter(None, makers), default=None))
+
     def _rank(self, fate: TaskFate, place: Reservation, like: int | None) -> RankAnswer:
         name = rank_name(place.task, place.rank)
         scene, ask = self.scene(), self._ask(fate)
         node = next(n for n in scene.nodes if n.name == place.node)
-        domain = _domain(fate.want, self.seats[place.task], place.rank)
+        domain = self._domain(fate.want, self.seats[place.task], place.rank)
         found = instead(scene, ask, place.rank, node, domain)
         anew = fate.fate is Fate.RUN or place.rank not in fate.have
         reasons = Reasons(
@@ -247,7 +258,7 @@ class Explainer:
             scene=scene,
             fates=self.found.fleets.fates,
             record=self.state.get("reservation", name),
-            together=domain is not None,
+            together=domain.area is not None,
             stuck=any(r.task == place.task for r in self.plan.unplaced),
         )
         return RankAnswer(
@@ -296,7 +307,7 @@ class Explainer:
         for task, seats in self.seats.items():
             fate = self.found.tasks[task]
             mine = (rank for rank, place in seats.items() if place.node == node.name)
-            seated += [(self._ask(fate), rank, _domain(fate.want, seats, rank)) for rank in mine]
+            seated += [(self._ask(fate), rank, self._domain(fate.want, seats, rank)) for rank in mine]
         found = launched(self.scene(), replace(node, held=preview.holders), seated)
         why: list[Why] = []
         if old and old.goes:
@@ -359,12 +370,6 @@ class Explainer:
             for (code, detail, short), tasks in groups.items()
         )
         return found, max(0, len(self.plan.unplaced) - MOST_LOOKED)
-
-
-def _domain(want: TaskWant, seats: Mapping[int, Reservation], rank: int) -> Domain:
-    """Where the siblings of a rank of a cluster task lie; None where there are none."""
-    other = next((p for r, p in seats.items() if r != rank), None)
-    return (other.fleet, other.backend, other.region) if other and want.spec.cluster else None
 
 
 def _idle_price(node: Node, preview: NodePreview) -> float | None:

@@ -11,8 +11,9 @@ from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from declarative.blocks import maker_of
 from declarative.placement import Choice, Node
-from declarative.placement.filters import blocks_wanted, place_reason
+from declarative.placement.filters import blocks_wanted, one_vendor, place_reason
 from declarative.placement.kinds import Kind, Place, by_name, of_offer
 from declarative.plan.fates import Fates
 from declarative.plan.fleets import NodeFate, offer_of
@@ -49,7 +50,8 @@ class _Guest:
         """Guests that are alike turn down the same offers."""
         task = self.task
         where = (task.backends, task.regions, task.spot_policy, task.max_price)
-        return (*where, task.resources, task.whole_nodes, task.isolation, task.image is None, self.blocks)
+        size = (task.resources, task.whole_nodes, one_vendor(task), self.blocks)
+        return (*where, *size, task.isolation, task.image is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,13 @@ class _Member:
         node = self.node
         own = (node.backend, node.region, node.zone, node.instance_type, node.spot, node.total)
         return (*own, self.tied, tuple(sorted({repr(g.key) for g in self.guests})))
+
+    def suits(self, kind: Kind) -> bool:
+        """Whether each rank gets as many blocks, and gangs GPUs of the same vendor."""
+        same = maker_of(kind.shape) == maker_of(self.node.shape)
+        return all(
+            blocks_wanted(g.task, kind) == g.blocks and (same or not one_vendor(g.task)) for g in self.guests
+        )
 
 
 @dataclass(slots=True)
@@ -99,7 +108,7 @@ class _Search:
             if not all(_serves(place, kind.place) for place in member.tied):
                 continue
             if kind.shape not in fits:
-                fits[kind.shape] = all(blocks_wanted(g.task, kind) == g.blocks for g in member.guests)
+                fits[kind.shape] = member.suits(kind)
             if fits[kind.shape] and all(place_reason(g.task, kind) is None for g in member.guests):
                 yield offer
 

@@ -219,7 +219,10 @@ class Resources:
     cpu: Annotated[Cpu | None, Doc("CPUs: `4`, `4..`, `2..8`.")] = None
     memory: Annotated[Memory | None, Doc("Memory: `16GB..64GB`; MB, GB, TB in powers of 1024.")] = None
     disk: Annotated[Disk | None, Doc("Disk of the node, shared by its blocks: `100GB..`.")] = None
-    gpu: Annotated[Gpu | None, Doc("GPUs: `1`, `H100:8`, `A100:80GB:1..4`.")] = None
+    gpu: Annotated[
+        Gpu | None,
+        Doc("GPUs: `1`, `H100:8`, `A100:80GB:1..4`; of one vendor, unless models of more are named."),
+    ] = None
 
     IGNORED: ClassVar[Mapping[str, str]] = {"shm_size": "ranks share the host's /dev/shm, in an `image` too"}
     ELSEWHERE: ClassVar[Mapping[str, str]] = {
