@@ -79,7 +79,7 @@ def node(number: int, **more: Any) -> NodeView:
 
 
 def test_a_status_of_many_is_short() -> None:
-    """Reasons quote addresses that follow no order: the first one stands for all."""
+    """Reasons quote addresses that follow no order: the first one stands for all, and that is said."""
     addresses = (7, 3, 4, 1, 9)
     starting = [
         node(n, state="provisioning", reason=f"no answer of 10.0.0.{a}") for n, a in enumerate(addresses)
@@ -96,7 +96,8 @@ def test_a_status_of_many_is_short() -> None:
     )
     said = [" ".join(line.split()) for line in status_text(view, color=False, width=100).splitlines()]
     assert (
-        "node/gpu-[0-4] [0-7 idle] 0/8 busy provisioning: no answer of 10.0.0.7, 1.00 USD/h (5 alike)" in said
+        "node/gpu-[0-4] [0-7 idle] 0/8 busy provisioning: no answer of 10.0.0.7, 1.00 USD/h "
+        "(5 alike but for numbers)" in said
     )
     assert "node/gpu-[5-34] [0-7 idle] 0/8 busy ready, 1.00 USD/h (30 alike)" in said
     assert "volume/d-[0-29] 1GB attached on node/gpu-[0-29] (30 alike)" in said

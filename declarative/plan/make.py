@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from declarative.diagnostic import Diagnostic, Severity, in_order, located
 from declarative.plan.actions import build
@@ -17,6 +18,8 @@ from declarative.plan.tasks import Fate
 from declarative.plan.types import UNREADY, Action, Inventory, Op, Plan, Reason
 from declarative.plan.volumes import waiting
 from declarative.resource import Desired
+from declarative.schema import encode
+from declarative.spec import Backend
 from declarative.state import Address, NodeState, State, natural, rank_name
 
 MOST_PLACES = 100_000
@@ -94,6 +97,7 @@ def make(
         suggestions=() if destroy else suggestions(state, fleets, found.tasks, outcome),
         unstarted=tuple(_unstarted(found)),
         waiting=_waiting(found),
+        backends=_reached(desired),
         ended=_ended(found, state),
         observed_at=_observed_at(state),
         fallbacks=fallbacks(found, state),
@@ -146,6 +150,17 @@ def _waiting(found: Fates) -> tuple[str, ...]:
     """
     refused = (found.tasks[r.task] for r in found.outcome.refusals if r.code == "no-capacity")
     return tuple(f.name for f in refused if f.want.spec.retry.waits or f.reason is Reason.RETRY)
+
+
+def _reached(desired: Desired) -> dict[str, dict[str, Any]]:
+    """Of each backend that says something of it: how it is reached, as whom, what its nodes start from."""
+    out: dict[str, dict[str, Any]] = {}
+    for name, backend in sorted(desired.backends.items()):
+        said = encode(backend)
+        found = {key: said[key] for key in ("options", *Backend.CLOUD) if said.get(key)}
+        if found:
+            out[name] = {"driver": backend.provider, **found}
+    return out
 
 
 def _unstarted(found: Fates) -> Iterator[Action]:

@@ -193,6 +193,8 @@ class Plan:
     """Unplaced tasks that stay pending as their `retry` says: apply does the rest all the same."""
     ended: tuple[tuple[str, str], ...] = ()
     """Tasks that failed or were lost and stay so, each with which of the two. Only shown."""
+    backends: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """How clouds are reached, as declared: no record tells whether that changed. Only shown."""
     observed_at: float | None = None
     """When the node was looked at that was looked at longest ago, seconds since the epoch."""
     offline: bool = False

@@ -91,5 +91,6 @@ def _together(rows: Sequence[Sequence[Cell]], moves: Sequence[bool], *, first: b
                 parts[at] = f"[{ranges(int(row[at]) for row in split)}]"
         found[i] = replace(cell, text="".join(parts))
     last = found[-1]
-    found[-1] = replace(last, text=f"{last.text} ({len(rows)} alike)".lstrip())
+    but = " but for numbers" if first and len({row[-1].text for row in rows}) > 1 else ""
+    found[-1] = replace(last, text=f"{last.text} ({len(rows)} alike{but})".lstrip())
     return found

@@ -15,8 +15,21 @@ from declarative.render.alike import folded
 from declarative.render.blocks import Row, map_lines
 from declarative.render.data import iso
 from declarative.render.diagnostics import count_text
-from declarative.render.text import Cell, Paint, cells, clean, columns, money, plural, ranges, seal, sentence
+from declarative.render.text import (
+    Cell,
+    Paint,
+    cells,
+    clean,
+    columns,
+    money,
+    plural,
+    ranges,
+    seal,
+    sentence,
+    wrapped,
+)
 from declarative.render.unplaced import headline, together_alike, unplaced_lines
+from declarative.render.values import fields
 from declarative.state import rank_name
 
 MOST_UNCHANGED = 20
@@ -53,6 +66,7 @@ def plan_text(plan: Plan, *, color: bool, width: int | None, summary_only: bool 
     lines += unplaced_lines(plan.unplaced, paint, waiting=waiting, whole=width is None)
     lines += unstarted_lines(plan, paint, width)
     lines += _suggestions(plan, paint)
+    lines += _backends(plan, width)
     top = [*summary, ""] if len(lines) > LONG else []
     return seal([*top, *lines, *_notes(plan, paint), *summary], color=color)
 
@@ -123,6 +137,17 @@ def _suggestions(plan: Plan, paint: Paint) -> list[str]:
     for item in plan.suggestions:
         moves = ", ".join(f"{clean(rank)} to {clean(to)}" for rank, _, to in item.moves)
         lines.append(f"  {clean(item.text)}  {paint('dim', moves)}")
+    return [*lines, ""]
+
+
+def _backends(plan: Plan, width: int | None) -> list[str]:
+    """How clouds are reached: the same lines in every plan, so that another endpoint is another text."""
+    if not plan.backends:
+        return []
+    lines = ["Backends, as declared:", ""]
+    for name, inputs in plan.backends.items():
+        lines.append(f"  {clean(name)}")
+        lines += [piece for line in fields(inputs) for piece in wrapped(f"      {line}", width)]
     return [*lines, ""]
 
 
