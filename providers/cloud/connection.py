@@ -42,9 +42,13 @@ class Connection:
         limiter: Limiter,
         scrub: Scrub,
         read: Callable[[Answer], Said | None],
+        login: Callable[[], object] = lambda: None,
     ) -> None:
-        """`make` gives a new driver, `read` what the driver's errors say."""
+        """`make` gives a new driver, `read` what its errors say. When `login` gives something else than
+        before, drivers are made anew.
+        """
         self._make = make
+        self._login = login
         self._limiter = limiter
         self._scrub = scrub
         self._read = read
@@ -96,8 +100,9 @@ class Connection:
         return response
 
     def _driver(self, what: str) -> Any:
+        login = self._login()
         found = getattr(self._mine, "driver", None)
-        if found is None:
+        if found is None or self._mine.login != login:
             try:
                 found = self._make()
             except ProviderError:
@@ -107,7 +112,7 @@ class Connection:
                 raise PermanentError(PermanentKind.INVALID, summary) from None
             except Exception as error:  # noqa: BLE001  # as above
                 raise classify(error, None, what=what, scrub=self._scrub) from None
-            self._mine.driver = found
+            self._mine.driver, self._mine.login = found, login
         return found
 
 

@@ -40,11 +40,16 @@ class Host:
     secure: bool
 
 
-def secrets(config: Config, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, str]:
-    """The values of the credentials that a driver takes; `PermanentError` for one that is missing."""
+def refuse() -> None:
+    """`PermanentError` where libcloud would do by a variable what is not safe."""
     for name, hint in REFUSED.items():
         if os.environ.get(name):
             raise PermanentError(PermanentKind.INVALID, f"{name} is set", about=name, hint=hint)
+
+
+def secrets(config: Config, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, str]:
+    """The values of the credentials that a driver takes; `PermanentError` for one that is missing."""
+    refuse()
     for key in config.credentials:
         if key not in (*needed, *optional):
             known = (*needed, *optional)

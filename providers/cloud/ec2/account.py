@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from declarative.provider import Config, PermanentError, PermanentKind
@@ -12,6 +12,7 @@ from declarative.spec.clouds import ImageFilter
 from declarative.state import Record
 from providers.cloud import marks, regions, settings
 from providers.cloud.catalog import Catalog, catalog
+from providers.cloud.ec2.ambient import Ambient
 from providers.cloud.ec2.codes import MISMATCH
 from providers.cloud.ec2.images import Disk, newest, own_disk
 from providers.cloud.ec2.region import Region, endpoint
@@ -22,6 +23,7 @@ OPTIONS: Mapping[str, type | tuple[type, ...]] = {
     "disk_type": str,
     "key_name": str,
     "placement_group": str,
+    "profile": str,
     "volume_iops": int,
     "volume_throughput": int,
 }
@@ -42,6 +44,7 @@ class Account(regions.Account[Region]):
             summary = f"the option `disk_size` is in GiB, and cannot be {self.disk_size}"
             raise PermanentError(PermanentKind.INVALID, summary, about="options.disk_size")
         self._own: dict[tuple[str, str], Disk] = {}
+        self._ambient: Ambient | None = None
 
     @property
     def disk_size(self) -> int | None:
@@ -59,9 +62,25 @@ class Account(regions.Account[Region]):
     def make(self, name: str) -> Region:
         """See `regions.Account`."""
         given = self.config.endpoint or endpoint(name, self.catalog.zones)
-        values = settings.secrets(self.config, ("key", "secret"), ("token",))
-        self.scrub.learn(values.values())
-        return Region(name, settings.host(given), values, self.config.backend, self.timeout)
+        return Region(
+            name, settings.host(given), (self._login(name), self.scrub), self.config.backend, self.timeout
+        )
+
+    def _login(self, region: str) -> Callable[[], Mapping[str, str]]:
+        """Key, secret and token: by the variables that are named, else what AWS's own tools would find."""
+        profile = self.options.get("profile")
+        if self.config.credentials:
+            if profile:
+                summary = "`credentials` names variables, and the option `profile` another login"
+                hint = "keep one of the two"
+                raise PermanentError(PermanentKind.INVALID, summary, about="options.profile", hint=hint)
+            values = settings.secrets(self.config, ("key", "secret"), ("token",))
+            self.scrub.learn(values.values())
+            return lambda: values
+        settings.refuse()
+        if self._ambient is None:
+            self._ambient = Ambient(self.config.backend, profile, region, self.scrub.learn)
+        return self._ambient
 
     def find_image(self, region: str, asked: ImageFilter) -> str:
         """See `account.Account`."""

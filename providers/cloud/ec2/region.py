@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 from declarative.diagnostic import suggest
 from declarative.provider import PermanentError, PermanentKind
@@ -18,6 +18,7 @@ from providers.cloud.scrub import Scrub
 from providers.cloud.settings import Host
 from providers.cloud.unread import Pages
 
+Login: TypeAlias = tuple[Callable[[], Mapping[str, str]], Scrub]
 VERSION = "2016-11-15"
 PAGE = 1000
 """The most instances of one answer."""
@@ -31,14 +32,16 @@ _SPECIAL = re.compile(r"[^A-Za-z0-9_.~-]")
 class Region:
     """Requests to one region."""
 
-    def __init__(self, name: str, host: Host, secrets: Mapping[str, str], backend: str, timeout: int) -> None:
+    def __init__(self, name: str, host: Host, login: Login, backend: str, timeout: int) -> None:
+        """`login` gives key, secret and token as they are now, and what keeps them out of messages."""
         self.name = name
+        secrets, scrub = login
 
         def make() -> Any:
-            return _driver(name, host, secrets, timeout)
+            return _driver(name, host, secrets(), timeout)
 
         key = ("ec2", backend, host.name, host.port, name)
-        self._connection = Connection(make, limiter(*key), Scrub(secrets.values()), said)
+        self._connection = Connection(make, limiter(*key), scrub, said, secrets)
         self.starting = Looks(self.instances_by_id)
         self.appearing = Looks(self.volumes_by_id)
 
