@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -126,3 +127,40 @@ def test_it_means_the_same(kind, field, value, same):
 )
 def test_it_is_refused(kind, field, value, code):
     assert [p.code for p in read(DOCUMENTS[kind], **{field: value})[1]] == [code]
+
+
+ODD: tuple[Any, ...] = (
+    *("x", "", 1, 1.5, True, [], ["x"], [1], [None], [[]], [{}], {}, {"x": 1}, {"x": []}, {"": ""}),
+    *({"min": []}, {"mni": 1}, {"conut": 1}, {"traget": 1}, {"name": []}, {"path": {}}, {"on_events": []}),
+)
+
+
+@pytest.mark.parametrize(("cls", "field"), FIELDS, ids=NAMES)
+def test_what_was_expected_is_not_what_was_found(cls, field):
+    """`expected a list, found a list` says nothing, and no message names a class of the program."""
+    for value in ODD:
+        for problem in read(cls, **{field.name: value})[1]:
+            wanted, _, found = problem.summary.partition(", found ")
+            assert not found or found not in wanted.removeprefix("expected "), problem.summary
+            assert not {cls.__name__ for cls in LEAST if cls.__name__ in problem.summary.split()}
+            assert not re.search(
+                r"(catalogoffer|hostfields|sshconfig|proxyjump|memorys|None)", problem.summary
+            )
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "hint"),
+    [
+        ("volumes", ["path/to:/run"], "write `/path/to:/run` for a folder of the host"),
+        ("volumes", ["./data:/run"], "write `/data:/run` for a folder of the host"),
+        ("volumes", ["data:"], "write an absolute path"),
+        ("resources", {"cpu": {"mni": 4}}, "did you mean `min`?"),
+        ("resources", {"gpu": {"conut": 4}}, "did you mean `count`?"),
+        ("retry", {"on_event": ["error"]}, "did you mean `on_events`?"),
+        ("secrets", ["TOKEN"], "`env: [NAME]`"),
+        ("workdir", "/src", "write `working_dir:`"),
+    ],
+)
+def test_a_hint_names_what_was_meant(field, value, hint):
+    (problem,) = read(DOCUMENTS["task"], **{field: value})[1]
+    assert hint in (problem.hint or "")

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+from declarative.diagnostic import suggest
 from declarative.schema import BadValueError, Json
 from declarative.schema.decode import MAX_SHOWN, describe
 
@@ -27,14 +28,8 @@ def _parts(value: Json, what: str, hint: str) -> tuple[str, str]:
     """`a..b` as its two ends, `a` as (a, a); either end of `a..b` may be empty, not both. `{min, max}` is the
     same in dstack's long form.
     """
-    if isinstance(value, Mapping) and value and set(value) <= {"min", "max"}:
-        ends = [value.get("min"), value.get("max")]
-        for key, end in value.items():
-            if isinstance(end, str) and not end.strip():
-                raise BadValueError("bad-range", f"`{key}` is empty", hint, (key,))
-        if all(e is None or (isinstance(e, str | int | float) and not isinstance(e, bool)) for e in ends):
-            low, high = ("" if end is None else str(end).strip() for end in ends)
-            return _parts(f"{low}..{high}", what, hint)
+    if isinstance(value, Mapping) and value:
+        value = _joined(value, hint)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise BadValueError("wrong-type", f"expected {what}, found {describe(value)}", hint)
     text = str(value).strip()
@@ -46,6 +41,23 @@ def _parts(value: Json, what: str, hint: str) -> tuple[str, str]:
     if not low.strip() and not high.strip():
         raise BadValueError("bad-range", f"`{text}` has neither a lower nor an upper bound", hint)
     return low.strip(), high.strip()
+
+
+def _joined(value: Mapping[str, Json], hint: str) -> str:
+    """`{min: a, max: b}` as `a..b`."""
+    ends = {"min": "", "max": ""}
+    for key, end in value.items():
+        if key not in ends:
+            near = suggest(str(key)[:MAX_SHOWN], ends) or hint
+            summary = f"`{key}` is not a field of a range"
+            raise BadValueError("unknown-field", summary, near, (key,), at_key=True)
+        if end is not None and (isinstance(end, bool) or not isinstance(end, str | int | float)):
+            summary = f"expected a number or a size, found {describe(end)}"
+            raise BadValueError("wrong-type", summary, hint, (key,))
+        ends[key] = "" if end is None else str(end).strip()
+        if end is not None and not ends[key]:
+            raise BadValueError("bad-range", f"`{key}` is empty", hint, (key,))
+    return f"{ends['min']}..{ends['max']}"
 
 
 def _meant(value: Json, end: str) -> str | None:

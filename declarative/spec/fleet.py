@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Self
 
+from declarative.diagnostic import suggest
 from declarative.schema import BadValueError, Doc, InPlace, Is, Json
-from declarative.schema.decode import describe
+from declarative.schema.decode import MAX_SHOWN, describe
 from declarative.spec.hosts import SshConfig
 from declarative.spec.split import Blocks
 from declarative.spec.text import PLACES, WORDS, Env, Name, Tags
@@ -52,7 +53,8 @@ class Nodes:
     def _parse_mapping(cls, value: Mapping[str, Json]) -> Self:
         for key, item in value.items():
             if key not in ("min", "target", "max"):
-                hint = "write `target:`" if key in ("desired", "count", "size", "default") else cls.HINT
+                hint = "write `target:`" if key in ("desired", "count", "size", "default") else None
+                hint = hint or suggest(key[:MAX_SHOWN], ("min", "target", "max")) or cls.HINT
                 raise BadValueError(
                     "unknown-field", f"`{key}` is not a field of nodes", hint, (key,), at_key=True
                 )

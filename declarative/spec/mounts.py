@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -18,6 +19,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("readOnly", "read_only"), "remove it; volumes are attached for reading and writing"),
 }
 """What other tools write."""
+_TEMPLATE = re.compile(r"\$\{\{.*?\}\}", re.DOTALL)
 _HOST_ONLY = ("instance_path", "optional")
 _INLINE = ("size", "backend", "region", "availability_zone", "prevent_destroy")
 
@@ -56,7 +58,12 @@ class Mount:
         if isinstance(value, str):
             # A `:` inside `${{ … }}` is not a separator.
             name, path = cls._split(value)
-            if name.startswith(("/", ".", "~")):
+            if "/" in _TEMPLATE.sub("", name) and not name.startswith(("/", "~")):
+                folder = posixpath.normpath("/" + name)
+                hint = f"write `{folder}:{path}` for a folder of the host; the project's own go into `files`"
+                summary = f"{describe(name)} is neither a volume's name nor an absolute path"
+                raise BadValueError("bad-mount", summary, hint if len(name) <= MAX_WORD else cls.HINT)
+            if name.startswith(("/", "~")):
                 return cls((), _check_path(path, ()), instance_path=_check_host_path(name, ()))
             return cls((name,), _check_path(path, ()))
         if not isinstance(value, Mapping):
@@ -208,6 +215,8 @@ def _check_path(path: Json, where: tuple[str | int, ...]) -> str:
     hint = "write an absolute path such as `/data`"
     if not isinstance(path, str):
         raise BadValueError("wrong-type", f"expected a path, found {describe(path)}", hint, where)
+    if not path.strip():
+        raise BadValueError("bad-path", "the path is empty", hint, where)
     shown, normal = describe(path), posixpath.normpath("/" + path.lstrip("/"))
     if ".." in path.split("/"):
         hint = "write the path that you mean, without `..`, such as `/data`"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
+from declarative.diagnostic import suggest
 from declarative.schema import BadValueError, Doc, Json, raise_all
 from declarative.schema.decode import MAX_SHOWN, describe
 from declarative.spec.amounts import (
@@ -62,6 +63,7 @@ class Gpu:
     HINT: ClassVar[str] = (
         "write a count, a model, or both: `1`, `H100:8`, `A100:80GB:1..4`, `nvidia:A100,H100:2`"
     )
+    KEYS: ClassVar[tuple[str, ...]] = ("vendor", "name", "memory", "count")
     FOREIGN: ClassVar[Mapping[str, str]] = {
         "total_memory": "write `memory:` of each GPU, and a `count:`",
         "compute_capability": "name the models instead: `name: [A100, H100]`",
@@ -135,7 +137,7 @@ class Gpu:
         if not value or all(item is None for item in value.values()):
             raise BadValueError("bad-gpu", "the mapping of GPUs has nothing in it", cls.HINT)
         for key, item in value.items():
-            if item is None and key in ("vendor", "name", "memory", "count"):
+            if item is None and key in cls.KEYS:
                 continue
             try:
                 found |= cls._field(key, item)
@@ -168,7 +170,7 @@ class Gpu:
         if key in cls.FOREIGN:
             summary = f"`{key}` is a field of dstack that fleetform does not have"
             raise BadValueError("dstack-field", summary, cls.FOREIGN[key], at_key=True)
-        hint = "known fields: vendor, name, memory, count"
+        hint = suggest(key[:MAX_SHOWN], cls.KEYS) or f"known fields: {', '.join(cls.KEYS)}"
         raise BadValueError("unknown-field", f"`{key}` is not a field of gpu", hint, at_key=True)
 
     @classmethod
