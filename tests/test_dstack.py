@@ -66,7 +66,7 @@ SAID: dict[str, list[tuple[int, str, str]]] = {
         (50, "dstack-field", "`backend_options`"),
         (52, "dstack-field", "`dstack`"),
     ],
-    "task-groups": [(4, "dstack-field", "`groups`")],
+    "task-groups": [],
     "other-types": [
         (1, "skipped", "dev-environment"),
         (5, "skipped", "service"),
@@ -424,3 +424,45 @@ def test_the_password_of_a_registry_is_read_where_the_rank_starts(tmp_path):
     launch = launch_of(world.state(), rank, {"NGC_API_KEY": "hunter2"})
     assert (launch.commands, launch.login) == ((), ("$oauthtoken", "hunter2"))
     assert "hunter2" not in repr(launch) + str(plan_json(plan))
+
+
+GROUPS = """\
+type: task
+name: ray
+resources: {gpu: 8}
+groups:
+  - name: head
+    commands: ["echo head", "echo 'it is' $FLEETFORM_NODE_RANK"]
+  - nodes: 2
+    commands:
+      - echo "to ${{ groups[0].nodes[0].IP_ADDRESS }}:6379 and ${{ groups[1].nodes[1].IP_ADDRESS }}"
+    resources: {gpu: 8}
+    ports: [8265]
+"""
+
+
+def test_groups_are_one_gang_whose_ranks_run_their_own_groups_commands(tmp_path):
+    (tmp_path / "a.yaml").write_text(GROUPS)
+    spec = load(tmp_path).desired.tasks["ray"].spec
+    assert (spec.nodes, spec.cluster, spec.resources.gpu) == (3, True, Gpu.parse(8))
+    env = {"FLEETFORM_MASTER_NODE_IP": "10.0.0.1", "FLEETFORM_NODES_IPS": "10.0.0.1\n10.0.0.2\n10.0.0.3"}
+    said = []
+    for rank in range(3):
+        text = script(spec.commands, {**env, "FLEETFORM_NODE_RANK": str(rank)}, "")
+        said.append(subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True).stdout)
+    workers = "to 10.0.0.1:6379 and 10.0.0.3\n"
+    assert said == ["head\nit is 0\n", workers, workers]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ("resources: {gpu: 8}\n    ports", "resources: {gpu: 4}\n    ports", "not-supported-yet"),
+        ("name: ray\n", "name: ray\nnodes: 2\n", "bad-value"),
+        ("nodes[1].IP", "nodes[2].IP", "template-error"),
+        ('echo "to', "echo 'to", "template-error"),
+    ],
+)
+def test_groups_that_cannot_be_one_gang_are_refused(tmp_path, old, new, code):
+    (tmp_path / "a.yaml").write_text(GROUPS.replace(old, new))
+    assert [d.code for d in refusal(tmp_path) if d.severity.value == "error"] == [code]

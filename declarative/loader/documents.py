@@ -196,6 +196,37 @@ def _decode(item: Raw, default: str | None, scope: Scope, findings: Findings) ->
     return Entry(kind, str(name), document, data, spec) if usable else None
 
 
+_ADDRESS = re.compile(r"\$\{\{\s*groups\[(\d{1,4})\]\.nodes\[(\d{1,6})\]\.IP_ADDRESS\s*\}\}", re.ASCII)
+
+
+def _with_addresses(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A task with dstack's `${{ groups[i].nodes[j].IP_ADDRESS }}` in the commands of its groups as the shell
+    knows it. What is in single quotes, where a shell puts nothing in, is left for an error.
+    """
+    groups = data.get("groups")
+    if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
+        return data
+    sizes = [n if isinstance(n := group.get("nodes", 1), int) else 1 for group in groups]
+
+    def address(match: re.Match[str]) -> str:
+        group, node = int(match[1]), int(match[2])
+        quoted = match.string.count("'", 0, match.start()) % 2
+        if quoted or group >= len(sizes) or node >= sizes[group]:
+            return match[0]
+        rank = sum(sizes[:group]) + node
+        if rank == 0:
+            return "${FLEETFORM_MASTER_NODE_IP}"
+        return f'$(echo "$FLEETFORM_NODES_IPS" | sed -n {rank + 1}p)'
+
+    def commands(group: dict[str, Any]) -> dict[str, Any]:
+        found = group.get("commands")
+        if not isinstance(found, list):
+            return group
+        return {**group, "commands": [_ADDRESS.sub(address, c) if isinstance(c, str) else c for c in found]}
+
+    return {**data, "groups": [commands(group) for group in groups]}
+
+
 def evaluated(
     kind: str, document: Document, scope: Scope, *, but: str | None = None
 ) -> tuple[Mapping[str, Any], Faults]:
@@ -205,7 +236,7 @@ def evaluated(
         return document.data, faults
     data = {
         key: value if key == but else _interpolated(value, kind, (key,), scope, faults)
-        for key, value in document.data.items()
+        for key, value in (_with_addresses(document.data) if kind == "task" else document.data).items()
     }
     return data, faults
 

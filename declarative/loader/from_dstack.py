@@ -13,7 +13,8 @@ from declarative.source import Document
 from declarative.spec import DOCUMENTS, Resources
 
 _SECRET = re.compile(r"\$\{\{\s*secrets\.(\w+)\s*\}\}", re.ASCII)
-_OTHER = re.compile(r"\$\{\{(?!\s*(?:env\.\w+|var\.\w+|(?:dstack\.)?(?:node_rank|job_num))\s*\}\})", re.ASCII)
+_KNOWN = r"env\.\w+|var\.\w+|groups\[\d+\]\.nodes\[\d+\]\.IP_ADDRESS|(?:dstack\.)?(?:node_rank|job_num)"
+_OTHER = re.compile(rf"\$\{{\{{(?!\s*(?:{_KNOWN})\s*\}}\}})", re.ASCII)
 _SERVING = {
     *("port", "model", "replicas", "scaling", "rate_limits", "auth", "https", "gateway", "probes", "router"),
     *("rolling_deployment", "strip_prefix", "path_prefix", "cors"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -44,6 +45,35 @@ class Isolation(StrEnum):
 
     BEST = "best"
     HARD = "hard"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Some of a task's ranks, with commands of their own: dstack's node groups."""
+
+    name: Annotated[str | None, Doc("What the group is called; it changes nothing.")] = None
+    nodes: Annotated[int, Is(minimum=1, maximum=MAX_COUNT), Doc("How many ranks it has.")] = 1
+    commands: Annotated[tuple[str, ...], Is(longest=1 << 22, blank=True), Doc("As a task's.")]
+    resources: Annotated[Resources | None, Doc("What all groups ask for alike.")] = None
+
+    IGNORED: ClassVar[Mapping[str, str]] = {
+        "ports": "ranks listen on their node's address, in an `image` too"
+    }
+
+
+def _of_groups(groups: tuple[Group, ...]) -> tuple[str, ...]:
+    """The commands of all groups as those of every rank: each takes its own group's."""
+    out = []
+    for turn in range(max(len(group.commands) for group in groups)):
+        first, branches = 0, []
+        for group in groups:
+            if turn < len(group.commands):
+                last = first + group.nodes - 1
+                mine = f"[ $FLEETFORM_NODE_RANK -ge {first} ] && [ $FLEETFORM_NODE_RANK -le {last} ]"
+                branches.append(f"if {mine}; then eval {shlex.quote(group.commands[turn])}")
+            first += group.nodes
+        out.append("\nel".join(branches) + "\nfi")
+    return tuple(out)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +136,13 @@ class Task:
         Is(longest=1 << 22, blank=True),
         Doc("Run one after the other, until one fails; without any, the `image` runs what it is made for."),
     ] = ()
+    groups: Annotated[
+        tuple[Group, ...],
+        Is(most_items=100),
+        Doc(
+            "Instead of `nodes` and `commands`: `{nodes: 2, commands: […]}`, …, whose ranks ask for the same."
+        ),
+    ] = ()
     isolation: Annotated[
         Isolation,
         Doc("`best` (default): as the node can; or `hard`: only where the kernel enforces CPUs and memory."),
@@ -155,8 +192,6 @@ class Task:
         "entrypoint": "write it as the first of `commands`; that of the `image` is not run",
         "shell": "commands run in bash where node or image has it, else sh; call another shell in `commands`",
         "home_dir": "use `working_dir`",
-        "groups": "where all groups ask for the same, write `nodes:` and branch in `commands` on "
-        "`$FLEETFORM_NODE_RANK`; ranks of one task cannot ask for different resources",
         "availability_zones": "write it in the fleet",
         "instance_types": "write it in the fleet",
         "reservation": "write it in the fleet",
@@ -185,7 +220,33 @@ class Task:
         **dict.fromkeys(("restart", "restart_policy", "max_retries", "retries", "backoff_limit"), "retry"),
     }
 
+    def _join_groups(self) -> None:
+        """One gang of all groups: how many ranks, and what each of them runs."""
+        for field_name in ("nodes", "commands"):
+            if getattr(self, field_name) != (1 if field_name == "nodes" else ()):
+                hint = f"remove it, or `groups`: each group has `{field_name}` of its own"
+                summary = f"`groups` and `{field_name}` exclude each other"
+                raise BadValueError("bad-value", summary, hint, (field_name,), at_key=True)
+        asked = [group.resources or self.resources for group in self.groups]
+        for i, resources in enumerate(asked):
+            if resources != asked[0]:
+                hint = "ask for what the largest group needs in all, or write a task for each group"
+                summary = "the ranks of one task ask for the same resources, and its groups do not"
+                raise BadValueError(
+                    "not-supported-yet", summary, hint, ("groups", i, "resources"), at_key=True
+                )
+        total = sum(group.nodes for group in self.groups)
+        if total > MAX_COUNT:
+            raise BadValueError(
+                "out-of-range", f"`groups` have {total} ranks", f"at most {MAX_COUNT}", ("groups",)
+            )
+        joined = {"nodes": total, "commands": _of_groups(self.groups), "resources": asked[0], "groups": ()}
+        for field_name, value in joined.items():
+            object.__setattr__(self, field_name, value)
+
     def __post_init__(self) -> None:
+        if self.groups:
+            self._join_groups()
         local = [File(repo.source, repo.path) for repo in self.repos if repo.local]
         if local:  # it is only another way to write it
             object.__setattr__(self, "files", Files((*(self.files or ()), *local)))
