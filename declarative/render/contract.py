@@ -234,6 +234,14 @@ def _status_node() -> Schema:
         resources=resources,
         blocks=_BLOCKS,
         holders=_map("`rank/…` by the number of the block that it holds.", _address("", ("rank",))),
+        drained=_or_null(
+            _object(
+                "That it takes no new work.",
+                since=_text("Since when, in UTC.", format="date-time"),
+                reason=_or_null(_text("Why."), "if none was given"),
+            ),
+            "unless somebody drained it",
+        ),
     )
 
 
