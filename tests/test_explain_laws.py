@@ -86,6 +86,8 @@ def held_to(rest: Scene, one: Ask, found: Any, seat: Node) -> None:
     for name, rule in rules.items():
         for offer in rule.offers:
             kind = Kind(*of_offer(offer, rule.fleet))
-            only = {n: replace(r, offers=(offer,) if n == name else ()) for n, r in rules.items()}
+            # A pin launches nothing but what comes anyway, as does a node that is made anew.
+            mine = replace(rule, offers=(offer,), free_names=(f"{name}-999",))
+            only = {n: replace(r, offers=()) for n, r in rules.items()} | {name: mine}
             if not (seat.new and kind == Kind(*of_node(seat))):
                 assert goes(rest, one, f"{name}-999", only) == (kind in offers), offer

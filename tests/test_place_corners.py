@@ -154,11 +154,11 @@ def test_a_pinned_name_is_not_given_to_a_node_in_another_zone(monkeypatch):
     monkeypatch.setattr(search, "FEW", 0)  # else the task is tried again in front of the others
     volumes = {"data": VolumeAt(backend="b", region="r", zone="zb")}
     offers = [offer(1.0, zone="za"), offer(2.0, zone="zb")]
-    pinned = ask("pin", instances=["gpu-5"], mounts={"/d": "data"}, resources={"cpu": 1})
-    rules = [fleet(offers=offers, blocks=8)]
+    pinned = ask("pin", instances=["gpu-1"], mounts={"/d": "data"}, resources={"cpu": 1})
+    rules = [fleet(offers=offers, blocks=8, baseline=2)]
     out = run([ask("aa", priority=9, max_price=1, resources={"cpu": 1}), pinned], [], rules, volumes)
     assert out.refusals == ()
-    assert [(n.name, n.zone) for n in out.launches] == [("gpu-0", "za"), ("gpu-5", "zb")]
+    assert [(n.name, n.zone) for n in out.launches] == [("gpu-0", "za"), ("gpu-1", "zb")]
 
 
 # ----------------------------------------------------------------------------------------- many, and size

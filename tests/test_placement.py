@@ -386,8 +386,10 @@ def test_names_are_given_from_the_lowest_free_number():
     rule = fleet(offers=[offer()])
     out = run([ask("one", exclusive=True), ask("two", exclusive=True)], [node("gpu-1", held=[0])], [rule])
     assert [n.name for n in out.launches] == ["gpu-0", "gpu-2"]
-    pinned = run(ask(instances=["gpu-3"]), [], [rule])
+    again = replace(rule, free_names=("gpu-3",))
+    pinned = run(ask(instances=["gpu-3"]), [], [again])
     assert [n.name for n in pinned.launches] == ["gpu-3"]
+    assert run(ask(instances=["gpu-3"]), [], [rule]).launches == ()  # none that is there or comes
 
 
 def test_an_offer_is_taken_as_often_as_its_limit_allows():

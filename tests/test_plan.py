@@ -1118,3 +1118,61 @@ def test_a_protected_fleet_s_node_is_not_replaced_by_word():
     plan = brought(fleet, tasks=()).plan(wanted(fleet, tasks=()), requested=frozenset({"node/pair-1"}))
     assert plan.result == "error"
     assert "(`--replace`)" in plan.diagnostics[0].summary
+
+
+# ------------------------------------------------------------------------------------------------ pins
+
+
+def pinned(*names, nodes=1, **more):
+    return {**SMALL, "name": "pinned", "nodes": nodes, "instances": list(names), **more}
+
+
+def test_a_pin_launches_no_node_of_its_name():
+    """It names what is there: the fleet could have nine nodes, and has none of that name."""
+    fleet = {**FLEET, "nodes": "0..9"}
+    world = brought({**FLEET, "nodes": 2}, tasks=())
+    for name in ("pair-7", "pair-2"):
+        plan = world.plan(wanted(fleet, (DATA,), (pinned(name),)))
+        assert ids(plan, "node") == []
+        (refusal,) = plan.unplaced
+        assert refusal.code == "never-fits"
+        assert refusal.hint == (
+            f"`instances` names what is there, and launches nothing: {name} is not; there are pair-0, pair-1"
+        )
+    assert ids(World().plan(wanted(fleet, (), (pinned("pair-0"),))), "node") == []
+
+
+def test_a_pin_may_name_what_the_fleet_launches_for_itself():
+    """Those nodes come whatever is placed, under these names and no others."""
+    plan = World().plan(wanted({**FLEET, "nodes": "2..9"}, (), (pinned("pair-1"), SMALL)))
+    assert ids(plan, "node") == ["create:node/pair-0", "create:node/pair-1"]
+    assert {r.task: r.node for r in plan.reservations}["pinned"] == "pair-1"
+    plan = World().plan(wanted({**FLEET, "nodes": "2..9"}, (), (pinned("pair-2"),)))
+    assert ids(plan, "node") == ["create:node/pair-0", "create:node/pair-1"]
+    assert [r.task for r in plan.unplaced] == ["pinned"]
+
+
+def test_a_pin_takes_no_name_of_a_node_that_is_launched_for_another_task():
+    """Which names those get is no promise."""
+    fleet = {**FLEET, "nodes": "0..9"}
+    plan = World().plan(wanted(fleet, (), (pinned("pair-0"), {**SMALL, "name": "free"})))
+    assert {r.task: r.node for r in plan.reservations} == {"free": "pair-0"}
+    assert [r.task for r in plan.unplaced] == ["pinned"]
+
+
+def test_pins_launch_no_more_than_their_fleet_owes_itself():
+    """Of two tasks that want the whole of one node to come, one waits; no other node is launched for it."""
+    whole = {"resources": {"cpu": 2}}
+    tasks = (pinned("pair-1", **whole), pinned("pair-1", **whole) | {"name": "second"})
+    plan = World().plan(wanted({**FLEET, "nodes": "2..9"}, (), tasks))
+    assert ids(plan, "node") == ["create:node/pair-0", "create:node/pair-1"]
+    assert [(r.task, r.code) for r in plan.unplaced] == [("second", "no-capacity")]
+
+
+def test_a_pinned_task_goes_on_when_its_node_is_made_anew():
+    """Its name is that of the same node, above the fleet's target as well."""
+    fleet = {**FLEET, "nodes": "0..9"}
+    world = brought({**FLEET, "nodes": 2}, (), (pinned("pair-1"),))
+    plan = world.plan(wanted({**fleet, "env": {"A": "1"}}, (), (pinned("pair-1"),)))
+    assert ids(plan, "node") == ["delete:node/pair-0", "delete:node/pair-1", "create:node/pair-1"]
+    assert plan.unplaced == ()

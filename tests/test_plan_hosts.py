@@ -260,6 +260,29 @@ def test_a_pinned_name_is_that_of_its_host_and_no_other():
     assert nodes(world) == {"rack-0": "a", "rack-1": "b", "rack-2": "c"}
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_a_pinned_address_is_that_of_its_host(there):
+    """By its name or its internal address, before it is a node and after; none that no host has."""
+    world = World()
+    fleet = rack(*({"hostname": h, "internal_ip": f"10.0.0.{n}"} for n, h in enumerate("abc", 1)))
+    if there:
+        bring(world, declared(fleet))
+    tasks: list[dict[str, Any]] = [
+        {**HOLD, "instances": [{"hostname": "10.0.0.2"}]},
+        {**HOLD, "name": "by-name", "instances": [{"hostname": "c"}, {"name": "rack-0"}]},
+        {"name": "else", "instances": [{"hostname": "d"}]},
+    ]
+    found = plan(world, declared(fleet, tasks=tasks))
+    placed = {r.task: r.node for r in found.reservations}
+    assert placed["hold"] == "rack-1"
+    assert placed["by-name"] in ("rack-0", "rack-2")
+    assert [(r.task, r.code) for r in found.unplaced] == [("else", "never-fits")]
+    assert "hostname:d is not" in str(found.unplaced[0].hint)
+    started = next(a for a in found.actions if a.id == "create:rank/hold-0")
+    assert started.after is not None
+    assert started.after["instances"] == ["hostname:10.0.0.2"]
+
+
 def test_a_host_that_moves_to_another_fleet_is_given_back_first():
     world = World()
     bring(world, declared(rack("a", "b"), rack("c", name="other")))

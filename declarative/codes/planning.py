@@ -144,7 +144,7 @@ STRUCTURAL: dict[str, Code] = {
     ),
     "instance": Code(
         Group.STRUCTURAL,
-        "the task's `instances` does not name the node",
+        "the task's `instances` does not name the node; a pin launches none",
         "instances: [gpu-0]",
         "add the node to the task's `instances`, or leave the field out",
     ),

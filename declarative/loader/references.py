@@ -231,6 +231,10 @@ class _Assembly:
             if name not in self.kinds["fleet"]:
                 self._dangling(entry, ("fleets", i), "fleet", name, list(self.kinds["fleet"]))
 
+        for i, pin in enumerate(entry.spec.instances):
+            if pin.host is None and pin.fleet not in self.kinds["fleet"]:
+                self._dangling(entry, ("instances", i), "fleet", pin.fleet, list(self.kinds["fleet"]))
+
     def _dangling(self, entry: Entry, path: Path, kind: str, name: str, known: list[str]) -> None:
         if self.findings.lost:
             return  # it may be declared in what could not be read

@@ -5,9 +5,11 @@ All of it is fixed while the search runs; what changes is in the ledger.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from declarative.blocks import Shape, gpu_order, maker_of
@@ -235,6 +237,22 @@ class Board:
     def of_fleet(self, fleet: str) -> Sequence[Option]:
         """What a fleet may launch, in the order of `options`."""
         return self._by_fleet.get(fleet, ())
+
+    @cached_property
+    def coming(self) -> frozenset[str]:
+        """Names of nodes that are not there yet and will be, whatever is placed.
+
+        Those are hosts that are no nodes yet, nodes made anew, and what fleets launch for themselves.
+        """
+        out = {o.offer.name for o in self.options if o.offer.name}
+        taken = set(self.index).union(*(rule.taken for rule in self.fleets.values()))
+        for fleet, rule in self.fleets.items():
+            if not any(o.offer.name for o in self.of_fleet(fleet)):
+                again = [name for name in rule.free_names if name not in taken]
+                new = (f"{fleet}-{number}" for number in itertools.count())
+                free = (name for name in new if name not in taken and name not in again)
+                out.update(again, itertools.islice(free, max(0, rule.baseline - len(again))))
+        return frozenset(out)
 
     def _job(self, index: int, ask: Ask) -> Job:
         task = ask.want.spec

@@ -95,15 +95,31 @@ class Refusals:
         fleets = len(self.board.fleets)
         launches = not job.ask.reuse
         codes = tally.counts or {code: 1 for _, code in tally.own}
+        lost = self._unknown_pins(job)
         return Refusal(
             task=str(job.task.name),
             code="never-fits" if never else "no-capacity",
             summary=summary_of(job.task, len(found.nodes), tally.counts, never=never, fleets=fleets),
             hint=BRIEF
             if brief
-            else hint_for(job.task, codes, never=never, changes=changes, launches=launches),
+            else lost or hint_for(job.task, codes, never=never, changes=changes, launches=launches),
             ranks=verdicts,
             changes=changes,
+        )
+
+    def _unknown_pins(self, job: Job) -> str | None:
+        """What to say where `instances` names no node that is there or will be, whatever is placed."""
+        pins = [p for p in job.task.instances if p not in self.board.index and p not in self.board.coming]
+        if not pins:
+            return None
+        there = sorted((n.name for n in self.board.nodes), key=natural)
+        fleets = {p.rpartition("-")[0] for p in pins}
+        near = [n for n in there if n.rpartition("-")[0] in fleets] or there
+        more = f" and {len(near) - NAMED} more" if len(near) > NAMED else ""
+        found = f"there are {', '.join(near[:NAMED])}{more}" if near else "no node is there"
+        return (
+            f"`instances` names what is there, and launches nothing: {', '.join(pins[:NAMED])} "
+            f"{'is' if len(pins) == 1 else 'are'} not; {found}"
         )
 
     def static(self, job: Job, kind: int) -> Reason | None:
@@ -285,7 +301,7 @@ class Tally:
 
     def _may_be_named(self, name: str, fleet: str) -> bool:
         """Whether a node of the fleet that is launched could get a pinned name."""
-        return name.rpartition("-")[0] == fleet and name not in self.board.index
+        return name.rpartition("-")[0] == fleet and name in self.board.coming
 
     def _mounts(self, kind: int) -> Reason | None:
         mounts = self.job.ask.want.mounts

@@ -160,7 +160,7 @@ class Special:
             return choose(ledger, self.job.wish, ranks, ground)
         index, open_ = self.board.index, self.ledger.open
         nodes = [index[name] for name in pins if name in index and open_[index[name]]]
-        names = self._give_names([n for n in pins if n not in index and self._is_free(n)], places)
+        names = self._owed(self._give_names([n for n in pins if n in self.board.coming], places))
         nodes += [x.node for x in ledger.launches if x.name in pins]
         ground = Ground(domain=self.domain, places=places, nodes=nodes, names=names, reuse=self.job.reuse)
         return choose(ledger, self.job.wish, ranks, ground)
@@ -191,9 +191,12 @@ class Special:
             return False
         return mine and need > 0 and self.ledger.free[launch.node] >= wanted
 
-    def _is_free(self, name: str) -> bool:
-        """Whether a fleet may launch a node under that name."""
-        fleet, _, number = name.rpartition("-")
-        rule = self.board.fleets.get(fleet)
-        plain = number.isdecimal() and number.isascii() and str(int(number)) == number
-        return rule is not None and plain and name not in rule.taken
+    def _owed(self, names: list[str]) -> list[str]:
+        """As many of them as their fleets still launch for themselves; a pin is no reason to launch more."""
+        left, out = dict(self.ledger.owed), []
+        for name in names:
+            fleet = name.rpartition("-")[0]
+            if left[fleet] > 0 or name in self.board.fleets[fleet].free_names:
+                left[fleet] -= 1
+                out.append(name)
+        return out

@@ -143,15 +143,11 @@ class Weighed(Tally):
         """Why the rank cannot have an offer. A name that is pinned has to be free for a launch."""
         pins = self.job.task.instances
         reason = self._of_option(option)
-        if reason or not pins or any(self._is_free(name, option.fleet) for name in pins):
+        if reason or not pins or any(self._may_be_named(name, option.fleet) for name in pins):
             return reason
         return Reason(
             "instance", f"the task asks for {', '.join(pins)}, and none of them can be launched here"
         )
-
-    def _is_free(self, name: str, fleet: str) -> bool:
-        mine = name.rpartition("-")[0] == fleet
-        return mine and name not in self.board.index and name not in self.board.fleets[fleet].taken
 
 
 class Recount:

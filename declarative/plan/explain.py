@@ -17,6 +17,7 @@ from declarative.placement.why_node import launched, looked
 from declarative.plan.answers import LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
 from declarative.plan.fates import Fates, Question, decide
 from declarative.plan.fleets import NodeFate, allowed_backends, limits, node_of
+from declarative.plan.hosts import by_name
 from declarative.plan.make import make
 from declarative.plan.observe import effective
 from declarative.plan.reasons import Reasons, goes_text, offered
@@ -190,7 +191,7 @@ class Explainer:
             record = self.state.get("reservation", rank_name(fate.name, rank))
             if record:
                 prior[rank] = (str(record.inputs["node"]), tuple(record.inputs["blocks"]))
-        return Ask(want=fate.want, prior=prior, reuse=self._asked.reuse)
+        return Ask(want=by_name(fate.want, self.desired, self.state), prior=prior, reuse=self._asked.reuse)
 
     def _ranks(self, name: str, fate: TaskFate | None, wanted: Sequence[int]) -> tuple[RankAnswer, ...]:
         out: list[RankAnswer] = []

@@ -15,6 +15,7 @@ from declarative.plan import tasks as task_fates
 from declarative.plan import volumes as volume_fates
 from declarative.plan.cleanup import cleaned
 from declarative.plan.fleets import Fleets
+from declarative.plan.hosts import by_name
 from declarative.plan.tasks import Fate, TaskFate
 from declarative.plan.types import Inventory, Reason
 from declarative.plan.volumes import VolumeFate
@@ -96,7 +97,10 @@ def _judge(asked: Question, stuck: frozenset[str]) -> Fates:
     while True:
         runs = (f for f in fates.values() if f.fate is Fate.RUN)
         outcome = place(
-            [Ask(want=f.want, prior=_prior(state, f), reuse=asked.reuse) for f in runs],
+            [
+                Ask(want=by_name(f.want, desired, state), prior=_prior(state, f), reuse=asked.reuse)
+                for f in runs
+            ],
             _nodes(fleets),
             fleets.rules(),
             _volumes(state, volumes, freed),

@@ -11,13 +11,16 @@ from typing import Any
 
 from declarative.blocks import Shape
 from declarative.plan.types import Inventory, Op, Plan
-from declarative.resource import SSH, Desired, Host, Offer
+from declarative.resource import SSH, Desired, Host, Offer, TaskWant
 from declarative.schema import encode
 from declarative.spec import Fleet
 from declarative.spec.hosts import HostFields, SshConfig, host_keys
+from declarative.spec.text import NodeName
 from declarative.spec.values import Resources
 from declarative.state import State
 
+ADDRESSES = ("hostname", "internal_ip", "address", "public_address")
+"""Where addresses stand: among what is recorded of a host, and among the outputs of a node."""
 _OF_NODES = ("internal_ip", "network", "resources")
 """Of a host's fields, those that are no way to it."""
 
@@ -35,6 +38,22 @@ def hosts_of(desired: Desired, state: State) -> tuple[Host, ...]:
             name = known.get((host.fleet, host.backend, host.key)) or next(free)
             out.append(replace(host, name=name))
     return tuple(out)
+
+
+def by_name(want: TaskWant, desired: Desired, state: State) -> TaskWant:
+    """The task with names of nodes for the addresses in its `instances`; one that no node has stays."""
+    pins = want.spec.instances
+    if all(pin.host is None for pin in pins):
+        return want
+    names: dict[str, list[str]] = {}
+    found = [(h.name, h.fields.get(key)) for h in hosts_of(desired, state) for key in ADDRESSES]
+    found += [(r.address.name, r.outputs.get(key)) for r in state.of("node") for key in ADDRESSES]
+    for name, address in found:
+        if address:
+            names.setdefault(str(address), []).append(name)
+    meant = (name for pin in pins for name in (names.get(pin.host, [pin]) if pin.host else [pin]))
+    instances = tuple(NodeName(name) for name in dict.fromkeys(meant))
+    return replace(want, spec=replace(want.spec, instances=instances))
 
 
 def _own(inputs: Mapping[str, Any]) -> tuple[str, str, str]:

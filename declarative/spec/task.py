@@ -99,7 +99,10 @@ class Task:
         ),
     ] = Mounts()
     fleets: Annotated[tuple[FleetName, ...], Doc("Fleets that may be used; default: all.")] = ()
-    instances: Annotated[tuple[NodeName, ...], Doc("Nodes that may be used, by name.")] = ()
+    instances: Annotated[
+        tuple[NodeName, ...],
+        Doc("Nodes that may be used, of those that are there: `gpu-0`, `{hostname: …}`."),
+    ] = ()
     creation_policy: Annotated[
         CreationPolicy, Doc("`reuse`: only nodes that the fleets have; default `reuse-or-create`.")
     ] = CreationPolicy.REUSE_OR_CREATE

@@ -18,6 +18,9 @@ MAX_TAGS = 128
 MAX_NAME = 41
 MAX_FLEET = 2 * MAX_NAME + 1
 NAME = re.compile(r"[a-z][a-z0-9-]{1,40}")
+_NODE = re.compile(r"[a-z][a-z0-9-]{1,40}-(0|[1-9][0-9]{0,8})")
+MAX_NUMBER = 10**9
+MAX_ADDRESS = 255
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(?::[0-9]{1,5})?"
 _PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
@@ -91,25 +94,97 @@ class FleetName(Name):
 
 
 class NodeName(Name):
-    """A node's name; dstack's `{fleet: gpu, instance: 0}` is `gpu-0`."""
+    """A node, by its name; dstack's `{fleet: gpu, instance: 0}` is `gpu-0`.
+
+    `hostname:10.0.0.4`, which is also written `{hostname: 10.0.0.4}`, is the node that has this address.
+    """
 
     __slots__ = ()
+    HINT: ClassVar[str] = (
+        "write a node's name: its fleet's, `-` and a number, such as `gpu-0`; or `{hostname: …}`, or "
+        "`{fleet: gpu, instance: 0}`"
+    )
+    HOST: ClassVar[str] = "hostname:"
 
     @classmethod
     def parse(cls, value: Json) -> Self:
-        """`bad-name`; `dstack-field` for a host's address."""
-        if isinstance(value, Mapping) and set(value) == {"fleet", "instance"}:
-            return super().parse(f"{value['fleet']}-{value['instance']}")
-        if isinstance(value, Mapping) and set(value) == {"hostname"}:
-            hint = "write the node's name, such as `gpu-0`: nodes are named in the order of the fleet's hosts"
-            summary = "`hostname` is a field of dstack that fleetform does not have"
-            raise BadValueError("dstack-field", summary, hint, ("hostname",), at_key=True)
-        return super().parse(value)
+        """`bad-name`; `wrong-type` for another mapping; `dstack-field` for a fleet of another project."""
+        keys = set(value) if isinstance(value, Mapping) else set()
+        if isinstance(value, Mapping) and keys == {"fleet", "instance"}:
+            return cls._numbered(value["fleet"], value["instance"])
+        if isinstance(value, Mapping) and keys in ({"name"}, {"hostname"}):
+            (key, text), *_ = value.items()
+            try:
+                return cls(cls.HOST + cls._address(text)) if key == "hostname" else cls._named(text)
+            except BadValueError as error:
+                raise error.below(key)[0] from None
+        if isinstance(value, Mapping):
+            shown = ", ".join(f"`{str(key)[:40]}`" for key in value) or "nothing"
+            raise BadValueError("wrong-type", f"a mapping with {shown} names no node", cls.HINT)
+        if isinstance(value, str) and value.startswith(cls.HOST):
+            return cls(cls.HOST + cls._address(value.removeprefix(cls.HOST)))
+        return cls._named(value)
+
+    @classmethod
+    def _named(cls, text: Json) -> Self:
+        if not isinstance(text, str) or not _NODE.fullmatch(text):
+            raise BadValueError("bad-name", f"{describe(text)} is not the name of a node", cls.HINT)
+        return cls(text)
+
+    @classmethod
+    def _numbered(cls, fleet: Json, number: Json) -> Self:
+        try:
+            name = FleetName.parse(fleet)
+        except BadValueError as error:
+            raise error.below("fleet")[0] from None
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < MAX_NUMBER:
+            summary = f"{describe(number)} is not the number of a node"
+            raise BadValueError("bad-value", summary, "write a number from 0 on", ("instance",))
+        return cls(f"{name}-{number}")
+
+    @classmethod
+    def _address(cls, text: Json) -> str:
+        if (
+            not isinstance(text, str)
+            or not text
+            or len(text) > MAX_ADDRESS
+            or not text.isprintable()
+            or " " in text
+        ):
+            hint = "write it as in the fleet's `ssh_config.hosts`, or the node's IP address"
+            raise BadValueError("bad-value", f"{describe(text)} is no host's name or address", hint)
+        return text
+
+    @property
+    def host(self) -> str | None:
+        """The address, where it is that which is named."""
+        return self.removeprefix(self.HOST) if self.startswith(self.HOST) else None
+
+    @property
+    def fleet(self) -> str:
+        """The name of its fleet; of no use with a `host`."""
+        return self.rpartition("-")[0]
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """As `Name`, or the long form."""
-        return {"anyOf": [super().json_schema(), {"type": "object"}]}
+        """A name, or a long form."""
+        return {
+            "anyOf": [
+                {"type": "string", "pattern": f"^({_NODE.pattern}|{cls.HOST}\\S+)$"},
+                cls._form(name={"type": "string"}),
+                cls._form(hostname={"type": "string"}),
+                cls._form(fleet={"type": "string"}, instance={"type": "integer", "minimum": 0}),
+            ]
+        }
+
+    @staticmethod
+    def _form(**fields: Any) -> dict[str, Any]:
+        return {
+            "type": "object",
+            "properties": fields,
+            "required": list(fields),
+            "additionalProperties": False,
+        }
 
 
 class Env(tuple[tuple[str, str], ...]):
