@@ -83,6 +83,9 @@ def test_a_backend_that_could_not_be_read_is_no_fault_of_the_fleet():
     summary, hint = refused({}, offers={}, said=[unread])
     assert summary == ": what backend aws offers could not be read"
     assert "backend/aws" in hint
+    # Its catalog is in the regions that it names, and one of these may be what was mistyped.
+    wrong = {**BACKEND, "regions": ["us-esat-1"]}
+    assert refused({"regions": ["us-east-1"]}, wrong, said=[unread]) == (summary, hint)
 
 
 RACK = {"name": "rack", "driver": "ssh"}

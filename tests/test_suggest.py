@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
+import click
 import pytest
 
-from declarative.cli import COMMANDS
+from declarative.cli import COMMANDS, cli, habits
 from declarative.diagnostic import suggest
 from declarative.schema import decode, fields_of
 from declarative.schema.decode import Problem
@@ -66,6 +67,30 @@ def test_one_slip_in_a_field_is_answered_with_the_field(cls):
         return next(p.hint for p in problems if p.path == (typed,))
 
     assert misses(tuple(f.name for f in dataclasses.fields(cls)), hint) == []
+
+
+def of_command(name: str) -> list[click.Command]:
+    """A command, or those below it."""
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    return list(command.commands.values()) if isinstance(command, click.Group) else [command]
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_one_slip_in_an_option_is_answered_with_the_option(name):
+    for command in of_command(name):
+        long = [opt for param in command.params for opt in param.opts if opt.startswith("--")]
+
+        def hint(typed: str, command: click.Command = command) -> str | None:
+            error = click.NoSuchOption(typed, ctx=click.Context(command))
+            return habits.usage(error, [typed]).diagnostics[0].hint
+
+        wrong = [
+            m
+            for m in misses(tuple(long), hint)
+            if m[1].startswith("--") and m[1].lstrip("-") not in habits.OPTIONS
+        ]
+        assert wrong == []
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,8 @@ def why_short(desired: Desired, fleet: Fleet, inventory: Inventory) -> Why:
         within = _within(fleet, backends, left, limit)
         if not within:
             asked = [str(word) for word in getattr(fleet, limit)]
+            if blind := _unread(backends, inventory):
+                return blind
             if limit == "regions":
                 return f": none is in its `{limit}`", regions_hint(asked, left)
             return f": none is in its `{limit}`", names_hint(asked, {_said(o, limit) for o in left})
@@ -101,11 +103,8 @@ def _said(offer: Offer, limit: str) -> str:
 
 def nothing_offered(desired: Desired, backends: Sequence[str], inventory: Inventory) -> Why:
     """Why some backends offer nothing at all."""
-    unread = {d.address for d in inventory.diagnostics if d.code == "backend-unreadable"}
-    blind = [b for b in backends if f"backend/{b}" in unread]
-    if blind:
-        end = f": what backend {blind[0]} offers could not be read"
-        return end, f"mend what the warning about backend/{blind[0]} names, and plan again"
+    if blind := _unread(backends, inventory):
+        return blind
     name = backends[0]
     backend = desired.backends.get(name)
     if len(backends) > 1 or backend is None:
@@ -119,6 +118,15 @@ def nothing_offered(desired: Desired, backends: Sequence[str], inventory: Invent
         "check its `regions` and `availability_zones`; of some clouds, `--offline` knows only the `catalog`"
     )
     return f": backend {name} offers nothing in {listing}", hint
+
+
+def _unread(backends: Sequence[str], inventory: Inventory) -> Why | None:
+    """That a backend could not be read, if one could not: what it has is not known."""
+    unread = {d.address for d in inventory.diagnostics if d.code == "backend-unreadable"}
+    for name in (b for b in backends if f"backend/{b}" in unread):
+        end = f": what backend {name} offers could not be read"
+        return end, f"mend what the warning about backend/{name} names, and plan again"
+    return None
 
 
 def regions_hint(asked: Iterable[str], offers: Sequence[Offer]) -> str:
