@@ -42,7 +42,7 @@ def test_destroy_in_another_directory(project):
         ("aply", "no command `aply`", "did you mean `apply`?"),
         ("xyzzy", "no command `xyzzy`"),
         ("ps", "no command `ps`", "write `fleetform status`"),
-        ("taint task/job", "`fleetform apply --replace task/NAME` runs a task again"),
+        ("taint task/job", "`task/NAME` runs a task again"),
         ("offer --gpu 1", "write `fleetform offers`"),
         ("apply -auto-approve", "no option `-auto-approve`", "write `--auto-approve`"),
         ("plan -out=next.plan", "no option `-out`", "write `--out`"),

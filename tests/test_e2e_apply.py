@@ -40,7 +40,7 @@ def test_quickstart(project):
 
     # Destroy, then plan: as the first plan was, but for the protected volumes.
     again = project.plan(*port)
-    assert again["summary"] == {"create": 8, "update": 0, "delete": 0, "replace": 0}
+    assert again["summary"] == {"create": 8, "update": 0, "delete": 0, "replace": 0, "restarts": 0}
 
 
 def test_unprotected_volumes_go(project):
