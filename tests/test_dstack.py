@@ -413,7 +413,7 @@ def test_a_local_repository_is_files():
 
 def test_the_password_of_a_registry_is_read_where_the_rank_starts(tmp_path):
     (tmp_path / "a.yaml").write_text(
-        "type: fleet\nname: gpu\nnodes: 1\n---\ntype: task\nname: train\nimage: nvcr.io/a/b\n"
+        "type: fleet\nname: gpu\nnodes: 1\n---\ntype: task\nname: train\nimage: nvcr.io/a/b\nnvcc: true\n"
         "registry_auth:\n  username: $oauthtoken\n  password: ${{ env.NGC_API_KEY }}\n"
     )
     world = World()
@@ -423,7 +423,7 @@ def test_the_password_of_a_registry_is_read_where_the_rank_starts(tmp_path):
     world.apply(plan)
     rank = world.state().records[Address("rank", "train-0")]
     launch = launch_of(world.state(), rank, {"NGC_API_KEY": "hunter2"})
-    assert (launch.commands, launch.login) == ((), ("$oauthtoken", "hunter2"))
+    assert (launch.commands, launch.login) == (first_commands({"nvcc": True}), ("$oauthtoken", "hunter2"))
     assert "hunter2" not in repr(launch) + str(plan_json(plan))
 
 

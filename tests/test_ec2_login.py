@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from declarative.provider import PermanentError, PermanentKind, TransientError
+from declarative.state import Address
 from tests.cloud_ec2.run import SECRETS, provider
 from tests.cloud_ec2.scripted import Scripted, answer
 
@@ -125,10 +126,10 @@ def test_a_token_of_the_ci_is_a_login_that_is_renewed(cloud, tmp_path, monkeypat
     with Scripted(lambda _: given.pop(0)) as sts:
         monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://127.0.0.1:{sts.port}")
         there = without(cloud, tmp_path)
-        there.inventory()
-        there.inventory()
+        there.find(Address("node", "gpu-0"), "t" * 32)
+        there.find(Address("node", "gpu-0"), "t" * 32)
     assert [a["WebIdentityToken"] for a in sts.asked] == ["hunter2-oidc"] * 2
-    assert used(cloud)[-1] == ("ASIATWO", "token-ASIATWO")
+    assert used(cloud) == [("ASIAONE", "token-ASIAONE"), ("ASIATWO", "token-ASIATWO")]
     assert given == []
 
 

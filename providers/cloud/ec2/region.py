@@ -36,12 +36,18 @@ class Region:
         """`login` gives key, secret and token as they are now, and what keeps them out of messages."""
         self.name = name
         secrets, scrub = login
+        held: Mapping[str, str] = {}
+
+        def now() -> Mapping[str, str]:
+            nonlocal held
+            held = secrets()
+            return held
 
         def make() -> Any:
-            return _driver(name, host, secrets(), timeout)
+            return _driver(name, host, held, timeout)  # as they were when it was found to be needed, or newer
 
         key = ("ec2", backend, host.name, host.port, name)
-        self._connection = Connection(make, limiter(*key), scrub, said, secrets)
+        self._connection = Connection(make, limiter(*key), scrub, said, now)
         self.starting = Looks(self.instances_by_id)
         self.appearing = Looks(self.volumes_by_id)
 
