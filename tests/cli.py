@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import pty
+import re
 import select
 import signal
 import socket
@@ -41,7 +42,15 @@ class Done:
     @property
     def events(self) -> list[dict[str, Any]]:
         """Its stdout, each line of which has to be an event."""
-        return [json.loads(line) for line in self.out.splitlines()]
+        return events_of(self.out)
+
+
+def events_of(text: str) -> list[dict[str, Any]]:
+    """The events in lines of JSON. Each has to say when it was, and comes without that."""
+    found = [json.loads(line) for line in text.splitlines()]
+    times = [event.pop("time") for event in found]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", time) for time in times)
+    return found
 
 
 def clean_env(**more: str) -> dict[str, str]:

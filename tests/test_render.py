@@ -55,6 +55,7 @@ from declarative.render.progress import duration
 from declarative.render.report import result_json
 from declarative.render.text import Paint, cells, ranges, wrapped
 from declarative.state import Address, Record
+from tests.cli import events_of
 
 GOLDEN = Path(__file__).parent / "golden" / "render"
 ESC = "\x1b"
@@ -1006,7 +1007,7 @@ def test_what_ends_nothing_is_not_said_to_stop_it():
 def test_progress_as_json_lines():
     stream = io.StringIO()
     play(Progress(stream, "json", 3))
-    events = [json.loads(line) for line in stream.getvalue().splitlines()]
+    events = events_of(stream.getvalue())
     assert [e["event"] for e in events] == ["note", "begin", "retry", "end", "begin", "end", "end", "rank"]
     assert events[1] == {"event": "begin", "id": "create:volume/data-0"}
     assert events[2] == {"event": "retry", "id": "create:volume/data-0", "error": "throttled", "wait": 2.345}
@@ -1039,7 +1040,7 @@ def test_nodes_that_take_another_offer_are_told():
         f"{several}: m in us-east-1b: none: nothing else is left to try",
         "node/gpu-0: created as m in us-east-1b",
     ]
-    assert json.loads(lines.getvalue().splitlines()[0]) == {
+    assert events_of(lines.getvalue())[0] == {
         "event": "failover",
         "addresses": ["node/gpu-0"],
         "refused": "m in us-east-1a",
@@ -1054,7 +1055,7 @@ def test_what_is_waited_for_is_told(monkeypatch):
     for progress in (Progress(plain, "plain", 1), Progress(lines, "json", 1)):
         progress.wait("create:reservation/train-0", "node/gpu-0", "it is starting:\nno answer")
     assert plain.getvalue() == "reservation/train-0: waiting for node/gpu-0: it is starting: no answer\n"
-    assert json.loads(lines.getvalue()) == {
+    assert events_of(lines.getvalue())[0] == {
         "event": "wait",
         "id": "create:reservation/train-0",
         "for": "node/gpu-0",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
 import signal
 import socket
@@ -307,17 +308,17 @@ def test_the_lock_names_what_is_done(family):
 
 
 def test_history(family):
-    """Newest first: when, what, to what, with what result."""
+    """Newest first: when, what, to what, by whom, with what result."""
     family.run("state", "mv", "fleet/gpu", "fleet/big")
     out = family.run("state", "history").out
     when = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
     text = re.sub(" +", " ", re.sub(when, "TIME", out))
-    host = socket.gethostname()
-    assert text.splitlines()[0] == f"TIME move node/big-0 (was node/gpu-0) state mv on {host} done"
+    host, name = socket.gethostname(), pwd.getpwuid(os.getuid()).pw_name
+    assert text.splitlines()[0] == f"TIME move node/big-0 (was node/gpu-0) state mv on {host} by {name} done"
     assert sorted(text.splitlines()[1:]) == [
-        f"TIME create node/gpu-0 apply on {host} done",
-        f"TIME create volume/data-0 apply on {host} done",
-        f"TIME create volume/data-1 apply on {host} done",
+        f"TIME create node/gpu-0 apply on {host} by {name} done",
+        f"TIME create volume/data-0 apply on {host} by {name} done",
+        f"TIME create volume/data-1 apply on {host} by {name} done",
     ]
     found = family.run("state", "history", "node/big-0", "--json").json
     assert list(found) == ["format_version", "operations"]
@@ -336,8 +337,11 @@ def test_history(family):
         "ended_at",
         "result",
         "error",
+        "reason",
         "host",
         "doing",
+        "actor",
+        "commit",
     ]
     assert (found["operations"][1]["host"], found["operations"][1]["doing"]) == (host, "apply")
     assert re.fullmatch(when, found["operations"][0]["begun_at"])

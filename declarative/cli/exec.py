@@ -39,6 +39,7 @@ def command(session: Session, target: str, rank: int | None, words: tuple[str, .
     backends = session.backends(desired, state)
     node = _node(state, record)
     attempt = _running(backends, node, record)
+    session.note(desired, "exec", record.address)
     with at_node(backends, node, attempt, words) as terminal:
         return running(terminal, node)
 

@@ -250,9 +250,9 @@ class Run:
 
     def event(self, data: Mapping[str, Any]) -> None:
         """One event as a line of JSON."""
-        from declarative.render import to_line
+        from declarative.render import to_event
 
-        self.out.write(to_line(data) + "\n")
+        self.out.write(to_event(data) + "\n")
         self.out.flush()
 
     def listener(self, total: int = 0) -> Progress:

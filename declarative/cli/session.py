@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from declarative.loader import Loaded, Look
     from declarative.manifest import Manifest
     from declarative.resource import Desired
-    from declarative.state import State
+    from declarative.state import Address, State
     from declarative.store import LockInfo, Store, Writer
 
 PATIENCE = 30.0
@@ -62,14 +62,14 @@ class Failed(click.ClickException):
         self.form: Form = "text"
 
     def show(self, file: Any = None) -> None:
-        from declarative.render import diagnostics_json, diagnostics_text, to_json, to_line, use_color
+        from declarative.render import diagnostics_json, diagnostics_text, to_event, to_json, use_color
 
         found = diagnostics_json(self.diagnostics)
         if self.form == "object":
             sys.stdout.write(to_json({"diagnostics": found}))
             return
         if self.form == "event":
-            sys.stdout.write(to_line({"event": "error", "diagnostics": found}) + "\n")
+            sys.stdout.write(to_event({"event": "error", "diagnostics": found}) + "\n")
             return
         stream = file or sys.stderr
         stream.write(diagnostics_text(self.diagnostics, color=use_color(stream, os.environ)))
@@ -342,6 +342,7 @@ class Session:
         return self._store
 
     def _open(self, url: str, *, write: bool = False, create: bool = False, typed: bool = False) -> Store:
+        from declarative.cli.who import who
         from declarative.store import StateError, open_store
 
         try:
@@ -350,12 +351,25 @@ class Session:
                 create=create,
                 read_only=not write,
                 typed=typed,
+                who=who(self.directory) if write else None,
                 root=self.directory,
                 resume=Patience(),
                 tell=lambda text: _note(f"note: {text}"),
             )
         except StateError as error:
             raise failed(error.code, error.summary, error.hint) from None
+
+    def note(self, desired: Desired | None, op: str, address: Address) -> None:
+        """Write into the state's journal what a user does that changes nothing recorded. Where the state
+        cannot be written, that is said, and hinders nobody.
+        """
+        from declarative.store import StateError
+
+        try:
+            with self._open(self.state_url(desired), write=True) as store:
+                store.note(op, address, op)
+        except (Failed, StateError) as error:
+            _note(f"warning: the state's history does not tell of this {op}: {error}")
 
     def _check_within(self, url: str) -> None:
         """`Failed` for a state on a server or outside of the project: a stranger's YAML, or a link of theirs,

@@ -37,7 +37,7 @@ def command(session: Session, target: str, lock_timeout: float | None) -> int:
     """
     from declarative.apply import VanishedError, ranks_of, refresh, state_of, stop_task
     from declarative.render import Progress
-    from declarative.state import RankStatus
+    from declarative.state import Address, RankStatus
 
     loaded = session.load(required=False)
     session.warn()
@@ -57,6 +57,7 @@ def command(session: Session, target: str, lock_timeout: float | None) -> int:
         state = writer.state()
         if not ranks_of(state, task):
             raise failed("not-run", f"task/{task} has not run", "`fleetform status` lists the tasks")
+        writer.log("stop", Address("task", task))
         stop_task(writer, backends, task, now, note)
         state = writer.state()
     left = [n for n in ranks_of(state, task) if not ((s := state.ranks.get(n)) and s.state.ended)]

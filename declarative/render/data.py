@@ -37,6 +37,12 @@ def to_line(data: Any) -> str:
     return _RAW.sub(_escape, json.dumps(data, ensure_ascii=False, allow_nan=False))
 
 
+def to_event(data: Mapping[str, Any]) -> str:
+    """One event of a stream as a line, with the `time` at which it is said: UTC, to the millisecond."""
+    at = datetime.now(tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return to_line({**data, "time": at})
+
+
 def plain(value: Any) -> Any:
     """Inputs as JSON: mappings sorted by key, since a database may give them back in another order."""
     if isinstance(value, Mapping):

@@ -10,6 +10,8 @@ from declarative.render.text import Cell, Paint, clean, columns, seal, sentence
 from declarative.store.history import Operation
 
 FORMAT_VERSION = 1
+SHORT = 10
+"""How much of a commit's id is shown to people."""
 _STYLES = {"failed": "red", None: "yellow"}
 
 
@@ -25,6 +27,8 @@ def _row(entry: Operation) -> tuple[Cell, ...]:
     why = entry.error or entry.reason
     error = f": {sentence(why)}" if why else ""
     who = f"{clean(entry.doing)} on {clean(entry.host)}" if entry.doing and entry.host else ""
+    who += f" by {clean(entry.actor)}" if entry.actor else ""
+    who += f" at {clean(entry.revision[:SHORT])}" if entry.revision else ""
     return (
         Cell(iso(entry.begun_at) or ""),
         Cell(clean(entry.op)),
@@ -54,4 +58,6 @@ def _entry(entry: Operation) -> dict[str, Any]:
         "reason": entry.reason,
         "host": entry.host,
         "doing": entry.doing,
+        "actor": entry.actor,
+        "commit": entry.revision,
     }

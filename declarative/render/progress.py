@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TextIO
 
-from declarative.render.data import to_line
+from declarative.render.data import to_event
 from declarative.render.report import ActionResult, result_json
 from declarative.render.text import clean, sentence
 
@@ -201,7 +201,7 @@ class Progress:
         if self.mode == "live":
             self._display().line(text, style)
             return
-        self.stream.write((to_line(event) if self.mode == "json" else text) + "\n")
+        self.stream.write((to_event(event) if self.mode == "json" else text) + "\n")
         self.stream.flush()
 
 

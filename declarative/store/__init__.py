@@ -6,6 +6,7 @@ The only home of SQLAlchemy and psycopg. `open_store` gives a `Store` to read fr
 
 from declarative.store.database import file_of
 from declarative.store.faults import StateError, UnreachableError
+from declarative.store.history import Who
 from declarative.store.lock import LockInfo
 from declarative.store.store import Store, open_store
 from declarative.store.tables import FORMAT_VERSION
@@ -17,6 +18,7 @@ __all__ = [
     "StateError",
     "Store",
     "UnreachableError",
+    "Who",
     "Writer",
     "file_of",
     "open_store",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Row
@@ -11,6 +11,14 @@ from sqlalchemy import Connection, Row
 from declarative.state import Address
 from declarative.store import statements as sql
 from declarative.store.tables import every, operations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Who:
+    """Who uses a state: a person or the CI's, and the commit of the project; None for what is not known."""
+
+    actor: str | None = None
+    revision: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +37,9 @@ class Operation:
     host: str | None = None
     doing: str | None = None
     """Who began it last: the command, and the host that it ran on. None for what is older than that."""
+    actor: str | None = None
+    revision: str | None = None
+    """Who asked for it, and the commit that the project was at. None where that is not known."""
     was: str | None = None
     """Of a move: the address before it."""
     reason: str | None = None
@@ -44,7 +55,12 @@ def next_id(connection: Connection) -> int:
     return (last or 0) + 1
 
 
-def note(
+def signature(connection: Connection) -> dict[str, str | None]:
+    """Who uses this connection, as columns of an entry."""
+    return asdict(connection.get_execution_options().get("who") or Who())
+
+
+def note(  # noqa: PLR0913 (keywords, each with a default)
     connection: Connection,
     op: str,
     address: Address,
@@ -53,11 +69,17 @@ def note(
     backend: str | None = None,
     generation: int = 1,
     inputs: Mapping[str, Any] | None = None,
+    by: Mapping[str, str] | None = None,
 ) -> None:
-    """Write that something was done to what is recorded, which no backend took part in."""
+    """Write that something was done which no backend's intent tells of.
+
+    `by` are the `host` and `doing` of one who does not hold the lock.
+    """
     connection.execute(
-        sql.ADD_OPERATION,
+        sql.ADD_OPERATION if by is None else sql.ADD_UNLOCKED_OPERATION,
         {
+            **(by or {}),
+            **signature(connection),
             "id": next_id(connection),
             "op": op,
             "address": str(address),
@@ -76,21 +98,46 @@ def note(
 def read(connection: Connection, addresses: Collection[str], limit: int | None) -> list[Operation]:
     """The last entries, newest first; with `addresses` theirs alone, under earlier names as well."""
     found: list[Operation] = []
+    wanted = _Wanted(addresses)
     rows = connection.execute(every(operations, connection).order_by(operations.c.id.desc()))
-    for operation in _about(map(_operation, rows), set(addresses)):
+    for operation in _about(map(_operation, rows), wanted):
         if limit is not None and len(found) >= limit:
             break
         found.append(operation)
     return found
 
 
-def _about(newest_first: Iterator[Operation], wanted: set[str]) -> Iterator[Operation]:
-    every = not wanted
+class _Wanted:
+    """Addresses that are asked for: a task's and a fleet's are those of all that is made for them, too."""
+
+    def __init__(self, addresses: Collection[str]) -> None:
+        self.all = not addresses
+        self.exact = set(addresses)
+        self._groups = {address for address in addresses if address.partition("/")[0] in GROUPS}
+
+    def __contains__(self, text: object) -> bool:
+        if text in self.exact:
+            return True
+        return bool(self._groups) and isinstance(text, str) and _group(text) in self._groups
+
+
+GROUPS = ("task", "fleet", "volume")
+
+
+def _group(text: str) -> str:
+    """What a thing was made for, by its address: `task/train` for `attachment/train-0.data`."""
+    kind, _, name = text.partition("/")
+    base, _, number = name.partition(".")[0].rpartition("-")
+    group = {"node": "fleet", "volume": "volume"}.get(kind, "task")
+    return f"{group}/{base}" if number.isdecimal() else ""
+
+
+def _about(newest_first: Iterator[Operation], wanted: _Wanted) -> Iterator[Operation]:
     for operation in newest_first:
-        if every or operation.address in wanted or operation.was in wanted:
+        if wanted.all or operation.address in wanted or operation.was in wanted:
             yield operation
             if operation.was and operation.address in wanted:
-                wanted.add(operation.was)  # what is older was done under that name
+                wanted.exact.add(operation.was)  # what is older was done under that name
 
 
 def _operation(row: Row[Any]) -> Operation:
@@ -106,6 +153,8 @@ def _operation(row: Row[Any]) -> Operation:
         error=row.error,
         host=row.host,
         doing=row.doing,
+        actor=row.actor,
+        revision=row.revision,
         was=row.inputs.get("from") if row.op == "move" else None,
         reason=row.inputs.get("reason") if row.op in ("drain", "undrain") else None,
     )

@@ -60,7 +60,9 @@ def take_up(connection: Connection, intent: Intent, values: Mapping[str, Any]) -
     if intent.op == "create" and moved:
         # Another place would not find what the first call made.
         raise left_open(intent.address, {intent.op: intent})
-    connection.execute(sql.TAKE_UP_OPERATION, {"its_id": intent.id, **values})
+    connection.execute(
+        sql.TAKE_UP_OPERATION, {"its_id": intent.id, **history.signature(connection), **values}
+    )
     return replace(intent, **_fields(values))
 
 
@@ -77,7 +79,7 @@ def begin(
     generation, its_token = identity
     key = history.next_id(connection)
     row = {"id": key, "op": op, "address": str(address), "generation": generation, "token": its_token}
-    connection.execute(sql.ADD_OPERATION, {**row, **values})
+    connection.execute(sql.ADD_OPERATION, {**row, **history.signature(connection), **values})
     return Intent(id=key, op=op, address=address, generation=generation, token=its_token, **_fields(values))
 
 

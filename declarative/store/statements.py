@@ -74,6 +74,8 @@ LAST_OPERATION = select(func.max(_journal.id))
 OPEN_OPERATIONS = select(t.operations).where(_journal.address == _ADDRESS, _journal.ended_at.is_(None))
 RESULT = select(_journal.result).where(_journal.id == _ID)
 ADD_OPERATION = insert(t.operations).values(_WHO)
+ADD_UNLOCKED_OPERATION = insert(t.operations)
+"""An entry of one who does not hold the lock and says who it is."""
 TAKE_UP_OPERATION = update(t.operations).where(_journal.id == _ID).values(_WHO)
 CLOSE_OPERATION = update(t.operations).where(_journal.id == _ID, _journal.ended_at.is_(None))
 SUPERSEDE_OPERATIONS = update(t.operations).where(_journal.address == _ADDRESS, _journal.ended_at.is_(None))

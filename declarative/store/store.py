@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -10,14 +11,14 @@ from typing import Any, Self
 
 from sqlalchemy import Engine
 
-from declarative.state import State
+from declarative.state import Address, State
 from declarative.store import history, rows, whole
 from declarative.store.check import Held
 from declarative.store.check import check as contradictions
 from declarative.store.database import Opening, damage, open_database, reading, writing
 from declarative.store.faults import StateError
-from declarative.store.history import Operation
-from declarative.store.lock import LEASE_SECONDS, LockInfo, Renewal, acquire, current, release, unlock
+from declarative.store.history import Operation, Who
+from declarative.store.lock import LEASE_SECONDS, LockInfo, Renewal, acquire, current, holder, release, unlock
 from declarative.store.resume import Resume, once, resumed
 from declarative.store.writer import Writer
 
@@ -31,6 +32,7 @@ def open_store(  # noqa: PLR0913 (keywords, each with a default)
     create: bool = True,
     read_only: bool = False,
     typed: bool = False,
+    who: Who | None = None,
     root: Path | None = None,
     clock: Callable[[], float] = time.time,
     wait: Callable[[float], None] = time.sleep,
@@ -42,7 +44,7 @@ def open_store(  # noqa: PLR0913 (keywords, each with a default)
     `url` may also be a file that `state pull` printed: to read from. Read-only, a state that is not there is
     an empty one, and nothing is made. `tell` hears of a migration; `resume` decides how long each later step
     is repeated while the database is away. `typed` refuses a state whose records are not of their types
-    (`plan.inputs`): all that a plan takes out of it is there.
+    (`plan.inputs`): all that a plan takes out of it is there. `who` is what the journal says of this user.
     """
     if "://" not in url and Path(url).is_file():
         if not read_only:
@@ -55,7 +57,7 @@ def open_store(  # noqa: PLR0913 (keywords, each with a default)
     opening = Opening(root=root or Path(), create=create, read_only=read_only, clock=clock, tell=tell)
     database = open_database(url, opening)
     if database is not None:
-        database.update_execution_options(typed=typed)
+        database.update_execution_options(typed=typed, who=who)
     return Store(url, database, read_only=read_only, clock=clock, wait=wait, resume=resume)
 
 
@@ -125,6 +127,17 @@ class Store:
             return []
         with reading(self._database) as connection:
             return history.read(connection, addresses, limit)
+
+    @resumed
+    def note(self, op: str, address: Address, doing: str) -> None:
+        """Write into the journal that something was done which changes nothing that is recorded.
+
+        For that nobody has to hold the lock: whoever does goes on writing after it.
+        """
+        with writing(self._writable()) as connection:
+            holder(connection, to_write=True)  # one entry after the other
+            by = {"host": socket.gethostname(), "doing": doing}
+            history.note(connection, op, address, self._clock(), by=by)
 
     def _writable(self) -> Engine:
         if self._database is None or self._read_only:

@@ -137,6 +137,8 @@ operations = Table(
     Column("error", Text),
     Column("host", Text),  # who began it last, from the lock; NULL: by a tool that did not say
     Column("doing", Text),
+    Column("actor", Text),  # the person, or the CI's
+    Column("revision", Text),  # the commit of the project
 )
 one_open = Index("uq_operations_open", operations.c.address, operations.c.op, unique=True)
 """One open intent of a kind for each address; `suit` confines it to open ones."""
@@ -173,7 +175,13 @@ def _to_3(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE resources ADD COLUMN detached_since DOUBLE PRECISION")
 
 
-MIGRATIONS: Sequence[Migration] = (_to_2, _to_3)
+def _to_4(connection: Connection) -> None:
+    """Who asked for what was done, and at which commit of the project."""
+    connection.exec_driver_sql("ALTER TABLE operations ADD COLUMN actor TEXT")
+    connection.exec_driver_sql("ALTER TABLE operations ADD COLUMN revision TEXT")
+
+
+MIGRATIONS: Sequence[Migration] = (_to_2, _to_3, _to_4)
 """MIGRATIONS[i] makes format i+2 of format i+1, on every database; append, never edit.
 
 With each: the format before it as a fixture in `tests/states`. What every format keeps: see `migrations`.
@@ -184,6 +192,7 @@ FORMAT_VERSION = 1 + len(MIGRATIONS)
 ADDED: Mapping[int, Collection[str]] = {
     2: ("rank_status.confinement", "node_status.can", "operations.host", "operations.doing"),
     3: ("resources.detached_since",),
+    4: ("operations.actor", "operations.revision"),
 }
 """Format → all that it changed, if that was to add columns which are NULL where a value is not known: a state
 of the format before it can be read as it is. A format that changed more has no entry.

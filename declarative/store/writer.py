@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine, select
 from sqlalchemy.exc import IntegrityError
 
 from declarative.state import Address, Drain, Intent, RankStatus, Readiness, Record, State
-from declarative.store import by_hand, intents, lock, rows
+from declarative.store import by_hand, history, intents, lock, rows
 from declarative.store import statements as sql
 from declarative.store import tables as t
 from declarative.store.check import Held
@@ -266,6 +266,11 @@ class Writer:
                 _count(connection, observed=observed)
 
     # ------------------------------------------------------------------------------------ by hand
+
+    def log(self, op: str, address: Address) -> None:
+        """Write into the journal that a user did something to that; the serial stays."""
+        with self._write() as connection:
+            history.note(connection, op, address, self._clock())
 
     def drop(self, addresses: Iterable[Address]) -> None:
         """Forget records, without a backend call: what they stand for stays. All of them, or none."""
