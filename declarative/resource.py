@@ -54,6 +54,15 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A declared host that can be no node now, and why. `shape` is what it has, where that is known."""
+
+    host: Host
+    reason: str
+    shape: Shape | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
     """Something a backend can launch. `price` is USD an hour, None if unknown; `limit` how many of it."""
 

@@ -1,7 +1,11 @@
 """Which task comes first, what stays where it is, and what a refusal says, in the plan's JSON (DESIGN §4)."""
 
+from dataclasses import replace
+
 import pytest
 
+from declarative.diagnostic import Diagnostic, Severity
+from declarative.plan import make
 from declarative.render import plan_json
 from declarative.state import NodeState
 from tests.model import World
@@ -9,6 +13,7 @@ from tests.planned import (
     GPU,
     H100,
     bring,
+    codes,
     declared,
     look,
     places,
@@ -174,3 +179,67 @@ def test_other_tasks_are_named_as_what_is_in_the_way():
     assert "1 not wholly idle" in found["summary"]
     assert "rank/aa-0" in str(found["ranks"])
     assert "rank/train" not in str(found["ranks"])
+
+
+# -------------------------------------------------------------- what no waiting mends, before what one mends
+
+LARGE = {"resources": {"gpu": 9}}
+FULL = {**GPU, "nodes": 1}
+
+
+@pytest.mark.parametrize("sick", [NodeState.NOT_READY, NodeState.UNREACHABLE, NodeState.UNKNOWN, None])
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (LARGE, "too-small"),
+        ({"resources": {"gpu": "1..2"}, "exclusive": True}, "too-large"),
+        ({"mounts": {"/data": "lost"}}, "volume-missing"),
+        ({"mounts": {"/data": "far"}}, "volume-elsewhere"),
+        ({"mounts": {"/data": ["mine", "far"]}, "resources": {"gpu": 9}}, "too-small"),
+    ],
+)
+def test_each_node_and_offer_says_first_what_no_waiting_mends(words, code, held, sick):
+    """Whatever else keeps it from work: it is silent, it is full, its fleet is at its maximum, a volume that
+    would do is held.
+    """
+    volumes = [{"name": "far", "region": "west"}, {"name": "mine", "region": "east"}]
+    users = [{"name": "user", "exclusive": True, "mounts": {"/x": "mine"}}] if held else []
+    more: dict[str, object] = {"regions": ["east", "west"]}
+    fleet = {**FULL, "regions": ["east"]}
+    world = bring(World(), [fleet], users, volumes, **more)
+    if sick:
+        world.sick["gpu-0"] = sick
+    refusal = refused(look(world, [fleet], [*users, {"name": "more", **words}], volumes, **more))
+    assert set(codes(refusal).values()) == {code}
+
+
+def test_an_alternative_that_is_held_may_be_let_go():
+    """Whatever the order in which alternatives are named: waiting may mend it, so that it can fit later."""
+    volumes = [{"name": "mine", "region": "east"}]
+    user = {"name": "user", "mounts": {"/x": "mine"}}
+    world = bring(World(), tasks=[user], volumes=volumes)
+    for names in (["mine", "lost"], ["lost", "mine"]):
+        task = {"name": "more", "mounts": {"/data": names}}
+        refusal = refused(look(world, tasks=[user, task], volumes=volumes))
+        assert (refusal["code"], set(codes(refusal).values())) == (
+            "no-capacity",
+            {"volume-busy", "fleet-max"},
+        )
+
+
+def test_what_a_backend_offers_that_cannot_be_read_may_fit():
+    """Nobody can say that a task never fits, unless its fleet may not have so many nodes."""
+    fleet = {**GPU, "nodes": "0..2", "resources": {"gpu": 8}}
+    desired = declared([fleet], [{"name": "one"}, {"name": "two", "fleets": ["gpu"], "nodes": 3}], catalog=[])
+    world = World()
+    seen = world.inventory(desired)
+    unread = Diagnostic(
+        code="backend-unreadable", summary="x", address="backend/sky", severity=Severity.WARNING
+    )
+    seen = replace(seen, offers={}, diagnostics=(unread,))
+    found = make(desired, world.state(), seen, world.now)
+    assert {r.task: r.code for r in found.unplaced} == {"one": "no-capacity", "two": "never-fits"}
+    refusal = plan_json(found)["unplaced"][0]
+    assert codes(refusal) == {"backend/sky": "offers-unknown"}
+    assert "until the backend can be read" in (found.unplaced[0].hint or "")

@@ -12,9 +12,11 @@ import pytest
 from declarative.blocks import Shape
 from declarative.plan import Plan, hosts_of, hosts_of_plan, make
 from declarative.plan.hosts import declared_shape, offer_of_host, reached_by
-from declarative.resource import Desired
+from declarative.render import plan_json
+from declarative.resource import Desired, LeftOut
 from declarative.state import DRAINED, Address, NodeState, RankState
 from tests.model import World, project
+from tests.planned import codes, refused
 
 SHAPE = Shape(cpu=4, memory_mib=8192, disk_mib=1000)
 HOLD = {"name": "hold", "resources": {"cpu": 4}}
@@ -32,12 +34,16 @@ def declared(*fleets: Mapping[str, Any], tasks: Sequence[Mapping[str, Any]] = ()
 
 def plan(world: World, desired: Desired, *, off: Sequence[str] = (), **options: Any) -> Plan:
     """The plan, when all hosts but those that are `off` have been looked at."""
-    found = [h for h in hosts_of(desired, world.state()) if h.key not in off]
+    hosts = hosts_of(desired, world.state())
+    found = [h for h in hosts if h.key not in off]
+    silent = [
+        LeftOut(host=h, reason="unreachable: off", shape=declared_shape(h)) for h in hosts if h.key in off
+    ]
     recorded = {r.address.name: (r.inputs.get("host") or {}).get("resources", {}) for r in world.of("node")}
     due = [h for h in found if recorded.get(h.name) != h.declared]
     offers = [offer_of_host(h, replace(SHAPE, **h.declared)) for h in due]
     seen = world.inventory(desired)
-    seen = replace(seen, offers={**seen.offers, "ssh": tuple(offers)})
+    seen = replace(seen, offers={**seen.offers, "ssh": tuple(offers)}, left_out=tuple(silent))
     return make(desired, world.state(), seen, world.now, **options)
 
 
@@ -406,3 +412,71 @@ def test_a_drained_host_is_not_made_anew(change):
     assert ids(plan(world, changed)) == ["delete:node/rack-0", "create:node/rack-0"]
     world.records[record.address] = replace(record, outputs={**record.outputs, **drained})
     assert ids(plan(world, declared(rack("b")))) == ["delete:node/rack-0", "create:node/rack-1"]
+
+
+# ------------------------------------------------------------------------------------------- refusals
+
+BIG = {"hostname": "big", "resources": {"cpu": 8, "memory": "64GB", "gpu": "H100:8"}}
+BIG2 = {**BIG, "hostname": "big2"}
+TINY = {"hostname": "tiny", "resources": {"cpu": 8, "memory": "64GB", "gpu": "H100:1"}}
+BARE = {"hostname": "bare"}
+"""What it has is not known before somebody looked at it."""
+
+
+def refusing(hosts: Sequence[Any], words: Mapping[str, Any], **options: Any) -> Plan:
+    """The plan for a task that wants 8 GPUs a rank, before the first apply."""
+    task = {"name": "train", "resources": {"gpu": 8}, **words}
+    found = plan(World(), declared(rack(*hosts, blocks=1), tasks=[task]), **options)
+    assert len(found.unplaced) == 1
+    return found
+
+
+@pytest.mark.parametrize(
+    ("hosts", "off", "words", "code"),
+    [
+        # A host that is there is one machine, whatever else is.
+        ([BIG, BIG2, TINY], (), {"nodes": 3}, "never-fits"),
+        ([BIG, TINY], (), {"nodes": 2}, "never-fits"),
+        # One that is off counts as what is declared of it.
+        ([BIG, BIG2], ["big2"], {"nodes": 2}, "no-capacity"),
+        ([BIG, BIG2], ["big", "big2"], {"nodes": 2}, "no-capacity"),
+        ([BIG, BIG2], ["big", "big2"], {"nodes": 3}, "never-fits"),
+        ([BIG, BIG2], ["big2"], {"nodes": 3}, "never-fits"),
+        ([BIG, TINY], ["tiny"], {"nodes": 2}, "never-fits"),
+        ([TINY], ["tiny"], {"nodes": 1}, "never-fits"),
+        ([BIG], ["big"], {"regions": ["moon"]}, "never-fits"),
+        ([BIG], ["big"], {"instances": ["rack-0"]}, "no-capacity"),
+        ([BIG, TINY], ["big"], {"instances": ["rack-1"]}, "never-fits"),
+        # Of one of which nothing is known, anything may be hoped for; but it is one host.
+        ([BARE], ["bare"], {"nodes": 1}, "no-capacity"),
+        ([BIG, BARE], ["bare"], {"nodes": 2}, "no-capacity"),
+        ([BIG, BARE], ["bare"], {"nodes": 3}, "never-fits"),
+    ],
+)
+def test_hosts_that_are_no_nodes_yet_count_for_what_can_never_fit(hosts, off, words, code):
+    """`never-fits` is said only of what does not fit with every declared host up and idle; before the first
+    apply as after it.
+    """
+    assert refusing(hosts, words, off=off).unplaced[0].code == code
+
+
+def test_a_refusal_names_the_hosts_that_are_off_and_waits_for_nothing_else():
+    """No task runs: that one might end is no reason to wait."""
+    answer = refusing([BIG, BIG2, TINY], {"nodes": 2}, off=["big2", "tiny"])
+    found, hint = refused(plan_json(answer)), answer.unplaced[0].hint
+    assert codes(found)["offer/ssh:big2:big2 (fleet/rack)"] == "not-ready"
+    assert codes(found)["offer/ssh:tiny:tiny (fleet/rack)"] == "too-small"  # it would be no use if it were on
+    assert "1 not ready" in found["summary"]
+    assert "wait until what is not ready is ready" in (hint or "")
+    assert "running tasks" not in (hint or "")
+
+
+def test_a_node_that_is_too_small_is_no_better_for_being_silent():
+    """What no waiting mends comes first, on a node as among the reasons of all nodes."""
+    world = World()
+    bring(world, declared(rack(BIG, TINY, blocks=1)))
+    world.sick |= {"rack-0": NodeState.UNREACHABLE, "rack-1": NodeState.UNREACHABLE}
+    task = {"name": "train", "resources": {"gpu": 8}}
+    found = refused(plan_json(plan(world, declared(rack(BIG, TINY, blocks=1), tasks=[task]))))
+    assert found["code"] == "no-capacity"
+    assert codes(found) == {"node/rack-0": "not-ready", "node/rack-1": "too-small"}

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from declarative.apply.backends import Backends, host_name
 from declarative.diagnostic import Diagnostic, Severity
-from declarative.plan.hosts import declared_shape, offer_of_host
+from declarative.plan.hosts import OF_NODES, declared_shape, offer_of_host
 from declarative.provider import ProviderError, Thing
-from declarative.resource import Host, Offer
+from declarative.resource import Host, LeftOut, Offer
 from declarative.state import Address, NodeState, Readiness, Record, State, made_as
 
 AT_ONCE = 32
@@ -69,18 +69,23 @@ def host_offers(
     gone: Collection[Address],
     recovered: Collection[Address],
     offline: bool,
-) -> tuple[dict[str, tuple[Offer, ...]], list[Diagnostic]]:
+) -> tuple[dict[str, tuple[Offer, ...]], list[LeftOut]]:
     """Backend → the hosts that are fit to become nodes, and why the others are not."""
     due = [h for h in hosts if _due(h, state, gone=gone, recovered=recovered)]
-    offers: dict[str, list[Offer]] = {}
-    reasons: list[tuple[Host, str]] = []
+    offers: dict[str, tuple[Offer, ...]] = {}
+    left_out: list[LeftOut] = []
     for name in sorted({h.backend for h in due}):
         mine = [h for h in due if h.backend == name]
         found, unfit = _declared(mine) if offline else _looked(mine, name, backends)
-        offers[name] = found
-        reasons += unfit
-    notes = [_note(host, reason, offline=offline) for host, reason in reasons[:MOST_NAMED]]
-    more = len(reasons) - MOST_NAMED
+        offers[name] = tuple(found)
+        left_out += unfit
+    return offers, left_out
+
+
+def notes_on(left_out: Sequence[LeftOut], *, offline: bool) -> list[Diagnostic]:
+    """What to say of hosts that are left out."""
+    notes = [_note(item, offline=offline) for item in left_out[:MOST_NAMED]]
+    more = len(left_out) - MOST_NAMED
     if more > 0:
         notes.append(
             Diagnostic(
@@ -90,7 +95,7 @@ def host_offers(
                 severity=Severity.WARNING,
             )
         )
-    return {name: tuple(found) for name, found in offers.items()}, notes
+    return notes
 
 
 def survey(
@@ -98,53 +103,54 @@ def survey(
 ) -> list[tuple[Host, Diagnostic | None]]:
     """Every declared host that is no node, looked at now, and why it cannot be one (None if it can)."""
     due = [h for h in hosts if h.name and Address("node", h.name) not in state.records.keys() - set(gone)]
-    reasons: dict[Host, str] = {}
+    notes: dict[Host, Diagnostic] = {}
     for name in sorted({h.backend for h in due}):
         _, unfit = _looked([h for h in due if h.backend == name], name, backends)
-        reasons |= dict(unfit)
-    return [(h, _note(h, reasons[h], offline=False) if h in reasons else None) for h in due]
+        notes |= {item.host: _note(item, offline=False) for item in unfit}
+    return [(h, notes.get(h)) for h in due]
 
 
 def _due(host: Host, state: State, *, gone: Collection[Address], recovered: Collection[Address]) -> bool:
-    """Whether a host has to be looked at: it is no node (any more), or another shape of it was declared."""
+    """Whether a host has to be looked at: it is no node (any more), or something else of it was declared."""
     address = Address("node", host.name)
     record = state.records.get(address)
     if record is None or address in gone:
         return address not in recovered
-    was = record.inputs.get("host", {}).get("resources") or {}
-    return was != host.declared
+    was = record.inputs.get("host", {})
+    return any((was.get(k) or None) != (host.fields.get(k) or None) for k in OF_NODES)
 
 
-def _declared(hosts: Sequence[Host]) -> tuple[list[Offer], list[tuple[Host, str]]]:
+def _declared(hosts: Sequence[Host]) -> tuple[list[Offer], list[LeftOut]]:
     """Offline: what is declared of them."""
     found = [(host, declared_shape(host)) for host in hosts]
     offers = [offer_of_host(host, shape) for host, shape in found if shape]
-    return offers, [(host, "what it has is not known offline") for host, shape in found if not shape]
+    unknown = [host for host, shape in found if not shape]
+    return offers, [LeftOut(host=host, reason="what it has is not known offline") for host in unknown]
 
 
-def _looked(
-    hosts: Sequence[Host], name: str, backends: Backends
-) -> tuple[list[Offer], list[tuple[Host, str]]]:
+def _looked(hosts: Sequence[Host], name: str, backends: Backends) -> tuple[list[Offer], list[LeftOut]]:
     try:
         looks = backends.get(name).look({host.name: host.fields for host in hosts})
     except ProviderError as error:
-        return [], [(host, error.summary) for host in hosts]
+        return [], [LeftOut(host=h, reason=error.summary, shape=declared_shape(h)) for h in hosts]
     offers: list[Offer] = []
-    reasons: list[tuple[Host, str]] = []
+    left_out: list[LeftOut] = []
     for host in hosts:
         seen = looks[host.name]
         if seen.shape and seen.readiness.state is NodeState.READY:
             offers.append(offer_of_host(host, seen.shape, seen.readiness.can))
         else:
             word = seen.readiness.state.value.replace("_", " ")
-            reasons.append((host, f"{word}: {seen.readiness.reason or 'no reason is known'}"))
-    return offers, reasons
+            reason = f"{word}: {seen.readiness.reason or 'no reason is known'}"
+            left_out.append(LeftOut(host=host, reason=reason, shape=seen.shape or declared_shape(host)))
+    return offers, left_out
 
 
-def _note(host: Host, reason: str, *, offline: bool) -> Diagnostic:
+def _note(item: LeftOut, *, offline: bool) -> Diagnostic:
+    host = item.host
     return Diagnostic(
         code="host-not-ready",
-        summary=f"host {host.key} of fleet/{host.fleet} is left out: {reason}",
+        summary=f"host {host.key} of fleet/{host.fleet} is left out: {item.reason}",
         hint=ASK if offline else "the next `apply` that finds it ready makes it a node",
         address=f"fleet/{host.fleet}",
         severity=Severity.WARNING,

@@ -14,13 +14,13 @@ from typing import Any
 
 from declarative.apply.backends import Backends
 from declarative.apply.drift import PATIENCE, Compared, Orphan, compare, each_once, orphan_drift, orphans
-from declarative.apply.hosts import host_of, host_offers, listed, silent_nodes
+from declarative.apply.hosts import host_of, host_offers, listed, notes_on, silent_nodes
 from declarative.apply.offers import known_offers, unreadable
 from declarative.apply.renamed import Renamed, as_recorded, kept, record_token, to_make
 from declarative.diagnostic import Diagnostic, Severity
 from declarative.plan import Inventory
 from declarative.provider import Provider, ProviderError, Thing
-from declarative.resource import LOCAL, SSH, Host, Offer
+from declarative.resource import LOCAL, SSH, Host, LeftOut, Offer
 from declarative.retry import call
 from declarative.state import (
     MADE_AS,
@@ -103,10 +103,11 @@ def look(
     found.compared.orphans = each_once(found.compared.orphans)
     found.diagnostics += _taken_up(found.resolutions)
     known: dict[str, tuple[Offer, ...]] = {}
+    left_out: list[LeftOut] = []
     if offers:
         known, notes = known_offers(backends, backends.names(), offline=offline)
         found.diagnostics += notes
-        more, notes = host_offers(
+        more, left_out = host_offers(
             hosts,
             state,
             backends,
@@ -115,7 +116,7 @@ def look(
             offline=offline,
         )
         known |= more
-        found.diagnostics += notes
+        found.diagnostics += notes_on(left_out, offline=offline)
     drift = (*found.compared.drift, *orphan_drift(found.compared.orphans, state))
     inventory = Inventory(
         readiness=found.readiness if not offline else state.readiness,
@@ -126,6 +127,7 @@ def look(
         drift=tuple(sorted(drift, key=lambda d: (d.address, d.change, d.detail))),
         recovered=found.recovered,
         offers=known,
+        left_out=tuple(left_out),
         diagnostics=tuple(found.diagnostics),
     )
     return Seen(inventory, found.resolutions, found.compared.orphans)

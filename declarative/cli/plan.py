@@ -99,7 +99,7 @@ def command(
         from declarative.cli.saved import say_kept
 
         say_kept(session, out, plan.result)
-    differs = plan.result == "changes" or (plan.result == "none" and plan.unready)
+    differs = plan.result == "changes" or (plan.result == "none" and plan.incomplete)
     return 2 if detailed_exitcode and differs else EXIT[plan.result]
 
 

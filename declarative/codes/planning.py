@@ -241,7 +241,8 @@ STRUCTURAL: dict[str, Code] = {
 CAPACITY: dict[str, Code] = {
     "not-ready": Code(
         Group.CAPACITY,
-        "the node is not ready, or its readiness is unknown, which is not the same as idle",
+        "the node is not ready, or its readiness is unknown, which is not the same as idle; or it is a host "
+        "that is not ready, and so no node yet",
         "a node that cannot be reached",
         "`fleetform status` says why; wait, or mend the node",
     ),
@@ -250,6 +251,12 @@ CAPACITY: dict[str, Code] = {
         "the node takes no new work: somebody drained it, and the detail says since when and why",
         "fleetform drain gpu-3 --reason 'bad NIC'",
         "`fleetform undrain NODE`, or let the fleet grow",
+    ),
+    "offers-unknown": Code(
+        Group.CAPACITY,
+        "the backend could not be read, so nobody knows what it offers",
+        "a cloud that is down, or credentials that have expired",
+        "mend what the warning about the backend names, and plan again",
     ),
     "closed": Code(
         Group.CAPACITY,

@@ -11,6 +11,7 @@ from declarative.placement.types import (
     RankVerdict,
     Refusal,
     Rejection,
+    Unseen,
     Verdict,
     VolumeAt,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "RankVerdict",
     "Refusal",
     "Rejection",
+    "Unseen",
     "Verdict",
     "VolumeAt",
     "place",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from declarative.placement.board import ANYWHERE, Board, Job, Option
+from declarative.placement.board import ANYWHERE, Area, Board, Job, Option
 from declarative.placement.filters import (
     Reason,
     block_reason,
+    blocks_wanted,
     fleet_reason,
     place_reason,
     ready_reason,
@@ -17,10 +18,10 @@ from declarative.placement.filters import (
 )
 from declarative.placement.finish import Finished
 from declarative.placement.gangs import best_try, seat_partly
-from declarative.placement.kinds import Place, offer_name
+from declarative.placement.kinds import Kind, Place, of_offer, offer_name
 from declarative.placement.ledger import Ledger
 from declarative.placement.trial import Try
-from declarative.placement.types import SUCH_AS, RankVerdict, Refusal, Rejection, Verdict
+from declarative.placement.types import SUCH_AS, RankVerdict, Refusal, Rejection, Unseen, Verdict
 from declarative.placement.volumes import mount_reason
 from declarative.placement.whatif import Changes
 from declarative.placement.words import STRUCTURAL, hint_for, summary_of
@@ -58,7 +59,12 @@ class Refusals:
         self.changes = Changes(board, ledger)
         self.alike = _alike_nodes(ledger, finished)
         offered = {option.fleet for option in board.options}
-        self.without_offer = [name for name in board.fleets if name not in offered]
+        # Hosts that are nodes, and what is not there now, are named themselves.
+        self.without_offer = [
+            name
+            for name, rule in board.fleets.items()
+            if name not in offered and not rule.unseen and not (rule.fleet.ssh_config and rule.existing)
+        ]
 
     def of(self, jobs: Sequence[Job]) -> list[Refusal]:
         """The refusal of each task."""
@@ -71,9 +77,44 @@ class Refusals:
         return out
 
     def never(self, job: Job) -> bool:
-        """Whether it fits not even with every node idle and ready, and every offer unlimited."""
+        """Whether it fits not even with all nodes and hosts up and idle, and offers without limits."""
         found = best_try(self.ideal, job, {})
-        return found is None or found.failed is not None
+        if found is not None and found.failed is None:
+            return False
+        more = {
+            name: sum(self._holds(job, name, unseen) for unseen in rule.unseen)
+            for name, rule in self.board.fleets.items()
+        }
+        if not any(more.values()):
+            return True
+        if not job.plain:
+            return False  # how many ranks volumes and pins leave a place to is not counted
+        most = max(more.values()) if job.wish.together else sum(more.values())
+        return (len(found.nodes) if found else 0) + most < job.ranks
+
+    def _holds(self, job: Job, fleet: str, unseen: Unseen) -> int:
+        """How many ranks of a task it may hold at most, once it is there."""
+        if self.unseen(job, fleet, unseen).code in STRUCTURAL:
+            return 0
+        if unseen.offer is None:
+            room = job.ranks if self.ideal.room[fleet] is None else self.ideal.room[fleet] or 0
+            return 0 if job.reuse or not room else min(room, job.ranks) if job.wish.whole else job.ranks
+        if job.wish.whole:
+            return 1
+        kind = Kind(*of_offer(unseen.offer, self.board.fleets[fleet].fleet))
+        return kind.total // blocks_wanted(job.task, kind) if unseen.known else job.ranks
+
+    def unseen(self, job: Job, fleet: str, unseen: Unseen) -> Reason:
+        """Why a task cannot have what is not there now: it may be of no use to it anyway."""
+        task, offer = job.task, unseen.offer
+        reason = fleet_reason(task, self.board.fleets[fleet].fleet)
+        if reason is None and offer is not None:
+            kind = Kind(*of_offer(offer, self.board.fleets[fleet].fleet))
+            if task.instances and offer.host and offer.host.name not in task.instances:
+                reason = _not_pinned(task)
+            reason = reason or place_reason(task, kind)
+            reason = reason or (shape_reason(task, kind) if unseen.known else None)
+        return reason or Reason("not-ready" if offer else "offers-unknown", unseen.detail)
 
     def _refusal(self, job: Job) -> Refusal:
         never = self.never(job)
@@ -93,6 +134,7 @@ class Refusals:
         )
         changes = self.changes.of(job)
         fleets = len(self.board.fleets)
+        busy = any(self.finished.held.get(n, node.held) for n, node in self.finished.nodes.items())
         launches = not job.ask.reuse
         codes = tally.counts or {code: 1 for _, code in tally.own}
         lost = self._unknown_pins(job)
@@ -102,14 +144,18 @@ class Refusals:
             summary=summary_of(job.task, len(found.nodes), tally.counts, never=never, fleets=fleets),
             hint=BRIEF
             if brief
-            else lost or hint_for(job.task, codes, never=never, changes=changes, launches=launches),
+            else lost
+            or hint_for(job.task, codes, never=never, changes=changes, launches=launches, busy=busy),
             ranks=verdicts,
             changes=changes,
         )
 
     def _unknown_pins(self, job: Job) -> str | None:
         """What to say where `instances` names no node that is there or will be, whatever is placed."""
-        pins = [p for p in job.task.instances if p not in self.board.index and p not in self.board.coming]
+        unseen = (item.offer for rule in self.board.fleets.values() for item in rule.unseen)
+        off = {offer.host.name for offer in unseen if offer and offer.host}
+        known = {*self.board.index, *self.board.coming, *off}
+        pins = [p for p in job.task.instances if p not in known]
         if not pins:
             return None
         there = sorted((n.name for n in self.board.nodes), key=natural)
@@ -203,11 +249,23 @@ class Tally:
                 self.counts[reason.code] += 1
                 target = offer_name(self.board.kinds[option.kind])
                 self._offers.setdefault((option.fleet, reason.code), []).append(reason.of(target))
+        for name, reason, target in self.unseen():
+            self.counts[reason.code] += 1
+            self._offers.setdefault((name, reason.code), []).append(reason.of(target))
         for name in self.refusals.without_offer:
             none = Reason("no-offer", "no backend offers a node that its limits allow")
             reason = fleet_reason(self.job.task, self.board.fleets[name].fleet) or none
             self.counts[reason.code] += 1
             self._offers.setdefault((name, reason.code), []).append(reason.of(f"fleet/{name}"))
+
+    def unseen(self) -> Iterator[tuple[str, Reason, str]]:
+        """Fleet, reason and target of what is not there now."""
+        for name, rule in self.board.fleets.items():
+            for item in rule.unseen:
+                reason = self.refusals.unseen(self.job, name, item)
+                if reason.code not in STRUCTURAL and item.offer:
+                    reason = self._far((name, item.offer.backend, item.offer.region)) or reason
+                yield name, reason, item.target
 
     # Listing
 
@@ -243,61 +301,79 @@ class Tally:
         kind = self.ledger.kind_of[number]
         if task.instances and node.name not in task.instances:
             return _not_pinned(task)
-        static = self.refusals.static(self.job, kind)
-        ready = ready_reason(node)
-        # A node that is not ready says so before anything about its size: what it has is not sure.
-        reason = static if static and static.code not in ("too-small", "too-large") else ready or static
+        reason = self.refusals.static(self.job, kind)
         if reason and reason.code in ("fleet", "not-cluster") and node.fleet in self.board.fleets:
             return reason._replace(detail=f"fleet/{node.fleet}: {reason.detail}")
         if reason:
             return reason
         if apart := self._elsewhere(kind):
             return apart
+        # What no waiting mends was said by now, but for volumes; of the rest the node itself comes first.
+        mounts = self._mounts(kind)
+        if mounts and mounts.code in STRUCTURAL:
+            return mounts
         held = self.refusals.finished.held.get(number, node.held)
-        reason = self._mounts(kind) or block_reason(task, self.board.kinds[kind], held)
+        reason = ready_reason(node) or mounts or block_reason(task, self.board.kinds[kind], held)
         if reason or number not in self.seated:
             return reason
         reason = block_reason(task, self.board.kinds[kind], {**held, **self.seated[number]})
         return Reason(reason.code, OWN) if reason else None
 
     def _of_option(self, option: Option) -> Reason | None:
+        """Why the rank cannot have an offer: what no waiting mends first."""
         task, ledger = self.job.task, self.ledger
         reason = self.refusals.static(self.job, option.kind)
         if reason:
             return reason
+        if task.instances and not any(self._may_be_named(n, option.fleet) for n in task.instances):
+            return _not_pinned(task)
         home = ledger.astray(option)
         if home:
             where = "/".join(home)
             detail = f"fleet/{option.fleet} has its nodes in {where}, and a cluster stays together"
             return Reason("region", detail)
-        nodes = self.board.fleets[option.fleet].fleet.nodes
-        if ledger.room[option.fleet] == 0:
-            rule = self.board.fleets[option.fleet]
-            most = nodes.max if nodes else rule.existing + len(rule.offers)
-            detail = f"fleet/{option.fleet} is at its maximum of {most} node{'' if most == 1 else 's'}"
-            return Reason("fleet-max", detail, {"nodes": 1})
+        if apart := self._elsewhere(option.kind):
+            return apart
+        mounts = self._mounts(option.kind)
+        if mounts and mounts.code in STRUCTURAL:
+            return mounts
         if self.job.reuse and ledger.owed[option.fleet] <= 0:
             why = "`--reuse`" if self.job.ask.reuse else "`creation_policy: reuse`"
             return Reason("reuse-only", f"{why} launches nothing")
-        if ledger.remain(option) == 0:
-            used = "reached" if ledger.left[option.quota] == 0 else "kept for nodes of other fleets"
+        return self._no_room(option) or mounts
+
+    def _no_room(self, option: Option) -> Reason | None:
+        """Whether the fleet's maximum or the offer's limit is reached."""
+        rule = self.board.fleets[option.fleet]
+        if self.ledger.room[option.fleet] == 0:
+            nodes = rule.fleet.nodes
+            most = nodes.max if nodes else rule.existing + len(rule.offers)
+            detail = f"fleet/{option.fleet} is at its maximum of {most} node{'' if most == 1 else 's'}"
+            return Reason("fleet-max", detail, {"nodes": 1})
+        if self.ledger.remain(option) == 0:
+            used = "reached" if self.ledger.left[option.quota] == 0 else "kept for nodes of other fleets"
             return Reason("limit", f"its limit of {option.offer.limit} is {used}", {"nodes": 1})
-        if task.instances and not any(self._may_be_named(n, option.fleet) for n in task.instances):
-            return _not_pinned(task)
-        return self._elsewhere(option.kind) or self._mounts(option.kind)
+        return None
 
     def _elsewhere(self, kind: int) -> Reason | None:
         """Why it cannot be had beside the other ranks of the gang."""
-        area, maker = self.found.domain
-        if area and self.board.area_of[kind] != area:
-            where = f"fleet/{area[0]} in {area[1]}/{area[2]}"
-            return Reason("region", f"the other ranks lie in {where}, and a cluster task stays together")
+        if far := self._far(self.board.area_of[kind]):
+            return far
+        maker = self.found.domain.maker
         own = self.board.maker_of[kind]
         if maker is None or own in (None, maker):
             return None
         model = self.board.kinds[kind].shape.gpu_name
         of = f"{own} ({model})" if model and model.lower() != own else own
         return Reason("gpu-vendor", f"its GPUs are of {of}, those of the other ranks of {maker}; {TO_MIX}")
+
+    def _far(self, area: Area) -> Reason | None:
+        """Whether the other ranks of a cluster task lie in another area."""
+        theirs = self.found.domain.area
+        if theirs is None or theirs == area:
+            return None
+        where = f"fleet/{theirs[0]} in {theirs[1]}/{theirs[2]}"
+        return Reason("region", f"the other ranks lie in {where}, and a cluster task stays together")
 
     def _may_be_named(self, name: str, fleet: str) -> bool:
         """Whether a node of the fleet that is launched could get a pinned name."""

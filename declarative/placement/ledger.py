@@ -132,7 +132,9 @@ class Ledger:
 
     @classmethod
     def start(cls, board: Board, *, ideal: bool = False) -> Ledger:
-        """Before anything is placed; `ideal`: if all were idle and ready, and the offers had no limits."""
+        """Before anything is placed; `ideal`: if all were idle and ready, and the offers had no limits.
+        A host is one machine all the same.
+        """
         new = cls()
         new.board = board
         new.kind_of = list(board.kind_of)
@@ -154,8 +156,8 @@ class Ledger:
             if not node.closed:
                 homes.setdefault(node.fleet, set()).add((node.backend, node.region))
         new.left = dict.fromkeys((o.quota for o in board.options), None)
-        for option in () if ideal else board.options:
-            if option.offer.limit is not None:
+        for option in board.options:
+            if option.offer.limit is not None and (option.offer.host or not ideal):
                 most, now = max(0, option.offer.limit - used.get(option.quota, 0)), new.left[option.quota]
                 # Two entries of one catalog may set two limits: the lower one holds.
                 new.left[option.quota] = most if now is None else min(now, most)

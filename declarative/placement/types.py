@@ -37,6 +37,20 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unseen:
+    """What a fleet may have besides and cannot now: a declared host that is not ready, or all that a backend
+    offers which could not be read. Nothing is placed there, and nothing "can never fit" because of it.
+    """
+
+    target: str
+    detail: str
+    offer: Offer | None = None
+    """The host, if it is one; else it stands for all that a backend offers."""
+    known: bool = False
+    """Whether `offer.shape` is what the host has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRule:
     """A fleet as placement sees it: what it may launch, and how many nodes it has.
 
@@ -50,6 +64,7 @@ class FleetRule:
     taken: frozenset[str] = frozenset()
     free_names: tuple[str, ...] = ()
     """Names to give first: those of nodes that are being replaced."""
+    unseen: tuple[Unseen, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,25 +42,33 @@ def mount_reason(
     volumes: Mapping[str, VolumeAt],
     claims: Mapping[str, str],
 ) -> Reason | None:
-    """Why the mounts cannot all be had in a place, the first one that cannot."""
+    """Why the mounts cannot all be had in a place: the first one that never can, else the first that is held.
+
+    Of alternatives one that is held is enough: it may be let go.
+    """
+    held: Reason | None = None
     for mount in mounts:
         reasons: list[str] = []
-        code = "volume-elsewhere"
+        found: set[str] = set()
         for name in mount.names:
             at = volumes.get(name)
             if at is None:
                 reasons.append(f"volume/{name} does not exist")
-                code = "volume-missing"
+                found.add("volume-missing")
             elif not serves(at, place):
                 reasons.append(f"volume/{name} is in {at.backend}/{at.zone or at.region}")
+                found.add("volume-elsewhere")
             elif name in claims:
                 reasons.append(f"volume/{name} is held by {claims[name]}")
-                code = "volume-busy"
+                found.add("volume-busy")
             else:
                 break
         else:
-            return Reason(code, f"{mount.path}: {'; '.join(reasons)}")
-    return None
+            detail = f"{mount.path}: {'; '.join(reasons)}"
+            if "volume-busy" not in found:
+                return Reason("volume-missing" if "volume-missing" in found else "volume-elsewhere", detail)
+            held = held or Reason("volume-busy", detail)
+    return held
 
 
 def bindings(

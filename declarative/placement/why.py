@@ -268,6 +268,8 @@ class _Weighing:
                 self._note("offer", reason, [offer_name(kind)], kind.price)
             else:
                 out.append(self._offer(kind, self.job.wish.fit[option.kind]))
+        for _, reason, target in self.tally.unseen():
+            self._note("offer", reason, [target])
         for name in self.recount.refusals.without_offer:
             none = Reason("no-offer", "no backend offers a node that its limits allow")
             reason = fleet_reason(self.job.task, self.board.fleets[name].fleet) or none

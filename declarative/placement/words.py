@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from declarative.spec import Task
 
@@ -51,6 +51,7 @@ WORDS = {
     "not-idle": "not wholly idle",
     "busy": "without enough idle blocks",
     "volume-busy": "but the volume is in use",
+    "offers-unknown": "whose offers could not be read",
     "fleet-max": "beyond the fleet's maximum",
     "limit": "beyond the offer's limit",
 }
@@ -86,10 +87,11 @@ def hint_for(
     never: bool,
     changes: Sequence[str] | None = None,
     launches: bool = True,
+    busy: bool = True,
 ) -> str | None:
     """What to do about it. `changes` are those that were tried and are enough; None if none was tried.
 
-    Without `launches`, `--reuse` was given.
+    Without `launches`, `--reuse` was given. `busy`: other tasks hold blocks.
     """
     codes = set(counts)
     if not codes:
@@ -112,8 +114,9 @@ def hint_for(
         advice = f"{mend}, or pin another one"
         return f"{advice}; {fits}" if fits else advice
     # Waiting mends only what does not fit now.
-    undrain = ", or `fleetform undrain` a node" if "drained" in codes else ""
-    wait = "" if never else f"{undrain}, or wait until running tasks have ended"
+    until = "" if never else _until(codes, busy=busy)
+    undrain = ", or `fleetform undrain` a node" if "drained" in codes and not never else ""
+    wait = f"{undrain}, or wait until {until}" if until else undrain
     if fits:
         return f"{fits}{wait}"
     if changes is not None:
@@ -123,9 +126,19 @@ def hint_for(
     elif "reuse-only" in codes:
         advice = "set `creation_policy: reuse-or-create`" if launches else "leave out `--reuse`"
     else:
-        advice = "wait until running tasks have ended, then run `fleetform apply` again"
-        return None if never else advice + undrain
+        advice = f"wait until {until}, then run `fleetform apply` again" if until else ""
+        return f"{advice}{undrain}".removeprefix(", or ") or None
     return f"{advice}{wait}"
+
+
+def _until(codes: Iterable[str], *, busy: bool) -> str:
+    """What is waited for where a task does not fit now."""
+    parts = ["running tasks have ended"] if busy else []
+    if "not-ready" in codes:
+        parts.append("what is not ready is ready")
+    if "offers-unknown" in codes:
+        parts.append("the backend can be read")
+    return " or ".join(parts)
 
 
 def _either(changes: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from declarative.blocks import Shape, divisors, misfits, split
 from declarative.diagnostic import Diagnostic, Severity
 from declarative.placement import FleetRule, Node
 from declarative.placement.filters import price_reason
-from declarative.plan.hosts import backend_of, declared_hosts, found_offer, offer_of_host
+from declarative.plan.hosts import backend_of, declared_hosts, found_offer, offer_of_host, unseen
 from declarative.plan.types import Inventory, Reason
 from declarative.plan.unfit import BOOTS, unfit, usefulness
 from declarative.resource import (
@@ -225,6 +225,8 @@ class Fleets:
         self.pinned = pinned
         self.requested = requested
         self.altered = inventory.altered
+        self.inventory = inventory
+        self.left_out = {(i.host.fleet, i.host.backend, i.host.key) for i in inventory.left_out}
         self.diagnostics: list[Diagnostic] = []
         self.fates: dict[str, NodeFate] = {}
         self.offers: dict[str, tuple[Offer, ...]] = {}
@@ -315,8 +317,9 @@ class Fleets:
             self._stays(fate, f"it does not keep the fleet's `{off}` any more", "replaced")
         elif other:
             self._stays(fate, f"somebody else changed its `{other}`", "replaced")
-        # What is declared of a host's shape changes with its node alone.
-        if host is not None and _declared(fate) == host.declared:
+        # What is declared of a host's shape changes with its node alone. What was seen not to do as it is
+        # declared now stays as it is: the change would fail.
+        if host is not None and _declared(fate) == host.declared and _host_key(fate) not in self.left_out:
             marks["host"] = dict(host.fields)
         fate.after = {k: v for k, v in {**fate.after, **marks}.items() if v is not None}
         self._resplit(fate, fleet, host)
@@ -410,6 +413,7 @@ class Fleets:
         out: dict[str, FleetRule] = {}
         for name, fleet in self.desired.fleets.items():
             staying = [f for f in self.of(name) if not f.goes]
+            nodes = [f.node for f in staying]
             target = fleet.nodes.target if fleet.nodes else len(staying) + len(self.offers[name])
             going = [f for f in self.of(name) if f.goes and not f.again]
             again = [f for f in self.of(name) if f.again]
@@ -422,6 +426,7 @@ class Fleets:
                 baseline=max(target - len(staying), len(wanted)),
                 taken=frozenset(f.node.name for f in going),
                 free_names=(*wanted, *others) if fleet.nodes else (),
+                unseen=unseen(fleet, allowed_backends(self.desired, fleet), nodes, self.inventory),
             )
         return out
 

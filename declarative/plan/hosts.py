@@ -5,11 +5,13 @@ A host keeps its node's name while others come and go; a new one gets the lowest
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from declarative.blocks import Shape
+from declarative.placement import Node, Unseen
+from declarative.placement.kinds import Kind, of_offer, offer_name
 from declarative.plan.types import Inventory, Op, Plan
 from declarative.resource import SSH, Desired, Host, Offer, TaskWant
 from declarative.schema import encode
@@ -21,7 +23,7 @@ from declarative.state import State
 
 ADDRESSES = ("hostname", "internal_ip", "address", "public_address")
 """Where addresses stand: among what is recorded of a host, and among the outputs of a node."""
-_OF_NODES = ("internal_ip", "network", "resources")
+OF_NODES = ("internal_ip", "network", "resources")
 """Of a host's fields, those that are no way to it."""
 
 
@@ -90,7 +92,7 @@ def declared_hosts(fleet: Fleet) -> tuple[Host, ...]:
 def ways(desired: Desired) -> dict[tuple[str, str], dict[str, Any]]:
     """How each declared host is reached, by backend and key: what is recorded of the volumes on it."""
     hosts = (host for fleet in desired.fleets.values() for host in declared_hosts(fleet))
-    return {(h.backend, h.key): {k: v for k, v in h.fields.items() if k not in _OF_NODES} for h in hosts}
+    return {(h.backend, h.key): {k: v for k, v in h.fields.items() if k not in OF_NODES} for h in hosts}
 
 
 def has_hosts(desired: Desired, backend: str) -> bool:
@@ -172,6 +174,25 @@ def offer_of_host(host: Host, shape: Shape, can: frozenset[str] | None = None) -
         host=host,
         can=can,
     )
+
+
+def unseen(
+    fleet: Fleet, backends: Iterable[str], nodes: Iterable[Node], inventory: Inventory
+) -> tuple[Unseen, ...]:
+    """What a fleet with these nodes may have, once its hosts are ready or its backends can be read."""
+    if fleet.ssh_config is None:
+        unread = {d.address for d in inventory.diagnostics if d.code == "backend-unreadable"}
+        names = [f"backend/{name}" for name in backends]
+        return tuple(Unseen(target=n, detail="it could not be read") for n in names if n in unread)
+    occupied = {(node.backend, node.instance_type) for node in nodes}
+    out: list[Unseen] = []
+    for item in inventory.left_out:
+        host = item.host
+        if host.fleet == fleet.name and (host.backend, host.key) not in occupied:
+            offer = offer_of_host(host, item.shape or Shape(cpu=0, memory_mib=0))
+            target = offer_name(Kind(*of_offer(offer, fleet)))
+            out.append(Unseen(target=target, detail=item.reason, offer=offer, known=item.shape is not None))
+    return tuple(out)
 
 
 def hosts_of_plan(plan: Plan) -> tuple[Host, ...]:

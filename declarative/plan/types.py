@@ -10,7 +10,7 @@ from typing import Any
 from declarative.diagnostic import Diagnostic
 from declarative.placement import Refusal
 from declarative.placement.suggest import Suggestion
-from declarative.resource import VOLUME_ID, Offer
+from declarative.resource import VOLUME_ID, LeftOut, Offer
 from declarative.state import Address, NodeState, RankStatus, Readiness, Record
 
 FORMAT_VERSION = 1
@@ -208,6 +208,11 @@ class Plan:
         return tuple(n.name for n in self.nodes if n.status == "kept" and n.state in UNREADY)
 
     @property
+    def incomplete(self) -> bool:
+        """Whether nodes or declared hosts are not ready, which no action mends."""
+        return bool(self.unready) or any(d.code == "host-not-ready" for d in self.diagnostics)
+
+    @property
     def result(self) -> str:
         """`none`, `changes`, `unplaced` or `error`."""
         if any(d.severity.value == "error" for d in self.diagnostics):
@@ -250,4 +255,6 @@ class Inventory:
     drift: tuple[Drift, ...] = ()
     recovered: Mapping[Address, Record] = field(default_factory=dict)
     offers: Mapping[str, tuple[Offer, ...]] = field(default_factory=dict)
+    left_out: tuple[LeftOut, ...] = ()
+    """Declared hosts that are not ready to be nodes, or would not be ready as they are declared now."""
     diagnostics: tuple[Diagnostic, ...] = ()

@@ -94,7 +94,7 @@ def _summary(plan: Plan, paint: Paint) -> list[str]:
     if plan.unplaced:
         lines.append(paint("red", f"{'' if plan.actions else 'No changes. '}{unplaced_count(plan)}."))
     elif plan.result == "none":
-        lines.append(paint("bold", _unready(plan) if plan.unready else f"No changes. {_rest(plan)}"))
+        lines.append(paint("bold", _unready(plan) if plan.incomplete else f"No changes. {_rest(plan)}"))
     if plan.result == "error":
         errors = [d for d in plan.diagnostics if d.severity.value == "error"]
         lines.append(paint("red", f"The plan cannot be applied: {count_text(errors)}."))
@@ -103,6 +103,8 @@ def _summary(plan: Plan, paint: Paint) -> list[str]:
 
 def _unready(plan: Plan) -> str:
     """Where nothing is to be done, and not all is well."""
+    if not plan.unready:
+        return "Nothing is changed, but not all declared hosts are ready."
     names = ", ".join(map(clean, plan.unready[:MOST_ENDED]))
     more = f" and {len(plan.unready) - MOST_ENDED} more" if len(plan.unready) > MOST_ENDED else ""
     verb = "takes" if len(plan.unready) == 1 else "take"
