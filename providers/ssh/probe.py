@@ -131,7 +131,7 @@ def unanswered(error: Exception) -> Readiness:
     if isinstance(error, PermanentError):
         # It is there. Its key, our login or the declaration has to be mended, and nobody else can do that.
         state, reason = NodeState.NOT_READY, error.summary
-        if error.kind is PermanentKind.AUTH and error.hint:
+        if error.kind in (PermanentKind.AUTH, PermanentKind.CONFLICT) and error.hint:
             reason = f"{reason}; {error.hint}"
     elif isinstance(error, TransientError):
         state, reason = NodeState.UNREACHABLE, error.summary

@@ -23,7 +23,7 @@ from declarative.provider import (
     TransientKind,
 )
 from declarative.resource import Offer
-from declarative.state import Address, RankStatus, Readiness, Record
+from declarative.state import Address, NodeState, RankStatus, Readiness, Record
 from providers.ranks import Ranks, prepared
 from providers.runner import Runner
 from providers.ssh import files, probe, reach, scripts
@@ -73,9 +73,40 @@ class Ssh:
                 transport, declared = self._transport(fields), _declared(fields)
             except PermanentError as error:
                 return Look(readiness=probe.unanswered(error))
-            return probe.look(transport, self._options.root, declared)
+            found = probe.look(transport, self._options.root, declared)
+            try:
+                if found.facts and found.readiness.state is NodeState.READY:
+                    self._check_free(transport, fields, found.facts)
+            except ProviderError as error:
+                return replace(found, readiness=probe.unanswered(error))
+            return found
 
         return dict(zip(hosts, _side_by_side(one, list(hosts.values())), strict=True))
+
+    @guarded
+    def _check_free(self, transport: SshTransport, fields: Mapping[str, Any], facts: Facts) -> None:
+        """`PermanentError` if a host cannot be a node of this state: what `create` would find out, too."""
+        _address(fields, facts)
+        have = Claims(transport, self._options.root).read() if facts.claim else None
+        if have is None:
+            return
+        known = self._config.hosts.get(have.address.name)
+        twin = known is not None and any(known.get(k) != fields.get(k) for k in ("hostname", "port"))
+        if have.owner != self._config.lineage or twin:
+            raise self._taken(transport, have)
+
+    def _taken(self, transport: SshTransport, have: Claim) -> PermanentError:
+        """Somebody else has the host."""
+        if have.owner != self._config.lineage:
+            summary = f"{transport.host} is {have.address} of another state (lineage {have.owner})"
+            hint = (
+                "destroy it there; or, if both shall use the host without knowing of each other, "
+                "give this backend another `options.root`"
+            )
+        else:
+            summary = f"{transport.host} is {have.address} already"
+            hint = "is one host declared under two names? else delete that node first"
+        return PermanentError(PermanentKind.CONFLICT, summary, about=str(have.address), hint=hint)
 
     @guarded
     def inventory(self) -> tuple[Thing, ...]:
@@ -159,16 +190,7 @@ class Ssh:
             have = claims.take(wanted)
         if (have.owner, have.token) == (wanted.owner, wanted.token):
             return have.outputs
-        if have.owner != wanted.owner:
-            summary = f"{transport.host} is {have.address} of another state (lineage {have.owner})"
-            hint = (
-                "destroy it there; or, if both shall use the host without knowing of each other, "
-                "give this backend another `options.root`"
-            )
-        else:
-            summary = f"{transport.host} is {have.address} already"
-            hint = "is one host declared under two names? else delete that node first"
-        raise PermanentError(PermanentKind.CONFLICT, summary, about=str(address), hint=hint)
+        raise self._taken(transport, have)
 
     def _check_still(self, transport: SshTransport, old: Claim) -> None:
         """Nothing of a forgotten node may run on: its CPUs would be given away twice."""

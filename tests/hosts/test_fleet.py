@@ -141,6 +141,40 @@ def test_an_unknown_key_is_refused_with_the_line_to_add(project, machines):
     assert project.ids() == ["create:node/rack-0", "create:node/rack-1"]
 
 
+def test_a_host_of_another_state_or_without_the_network_is_seen_by_the_plan(project, machines, tmp_path):
+    """And not found out by an apply, that then ends with failed actions."""
+    (tmp_path / "other").mkdir()
+    other = Rack(tmp_path / "other", machines)
+    other.bring(other.rack(other.host(0)))
+    inside = f"{machines.prefix}.0/24"
+    project.declare(SSH, project.rack(project.host(0), project.host(1)), task("hello", "echo hi", nodes=2))
+    done = project.run("plan", "--json", code=3)
+    assert codes(done.out) == ["host-not-ready"]
+    assert "is node/rack-0 of another state" in done.out
+    assert [u["code"] for u in done.json["unplaced"]] == ["no-capacity"]
+    project.bring(project.rack(project.host(0), project.host(1)))
+    assert sorted(project.nodes()) == ["rack-1"]
+    done = project.run("plan", "--detailed-exitcode", code=2)
+    assert "No changes" not in done.out
+    assert "is left out" in done.err
+    other.run("destroy", "--auto-approve")
+    project.bring(project.rack(project.host(0), project.host(1)))
+    project.no_changes()
+
+    elsewhere = project.rack()
+    elsewhere["ssh_config"]["network"] = "192.0.2.0/24"
+    project.declare(SSH, elsewhere)
+    plan = project.plan()
+    assert (plan["result"], plan["actions"]) == ("none", [])
+    assert {d["code"] for d in plan["diagnostics"]} == {"host-not-ready"}
+    assert sum("has no address in 192.0.2.0/24" in d["summary"] for d in plan["diagnostics"]) == 3
+    project.apply()
+    elsewhere["ssh_config"]["network"] = inside
+    project.bring(elsewhere)
+    assert sorted(project.nodes()) == ["rack-0", "rack-1", "rack-2"]
+    project.no_changes()
+
+
 def test_hosts_come_and_go_and_the_others_keep_their_names(project, machines):
     hold = task("hold", "while :; do sleep 0.1; done", instances=["rack-2"])
     project.bring(project.rack(), hold)

@@ -204,6 +204,36 @@ def test_a_host_is_one_node_at_a_time(nodes, machines, tmp_path):
     assert Nodes(machines, tmp_path, "theirs", root="/srv/theirs").make().outputs["path"].startswith("/srv/")
 
 
+def test_a_look_says_what_would_keep_a_host_from_being_a_node(nodes, machines, tmp_path):
+    """Before a plan promises it: it is another state's, it is a node under another name, or nobody could
+    reach it in the declared network. What is this node's own keeps nobody out, nor what was forgotten.
+    """
+    nodes.make()
+    theirs = Nodes(machines, tmp_path, "theirs")
+    found = theirs.provider.look({f"gpu-{i}": theirs.hosts[f"gpu-{i}"] for i in range(2)})
+    reason = not_ready(found["gpu-0"])
+    assert "is node/gpu-0 of another state (lineage ours)" in reason
+    assert "`options.root`" in reason
+    assert found["gpu-0"].shape == found["gpu-1"].shape
+    assert found["gpu-1"].readiness.state is NodeState.READY
+    assert (
+        Nodes(machines, tmp_path, "theirs", root="/srv/theirs")
+        .provider.look({"gpu-0": theirs.hosts["gpu-0"]})["gpu-0"]
+        .readiness.state
+        is NodeState.READY
+    )
+
+    own = nodes.hosts["gpu-0"]
+    found = nodes.provider.look({"gpu-0": own, "moved": own, "twin": {**own, "port": 22}})
+    assert (found["gpu-0"].readiness.state, found["moved"].readiness.state) == (NodeState.READY,) * 2
+    assert "is node/gpu-0 already" in not_ready(found["twin"])
+
+    found = nodes.provider.look({"gpu-1": fields(machines, 1, network="192.0.2.0/24")})
+    assert "has no address in 192.0.2.0/24: " in not_ready(found["gpu-1"])
+    machines[0].sh("for f in /var/tmp/fleetform-0/claim; do head -c 60 $f >$f.t; mv $f.t $f; done")
+    assert "cannot be read: damaged" in not_ready(theirs.provider.look({"gpu-0": own})["gpu-0"])
+
+
 def test_a_damaged_claim_is_not_taken_for_none(nodes):
     node = nodes.make()
     nodes.machines[0].sh("for f in /var/tmp/fleetform-0/claim; do head -c 60 $f >$f.t; mv $f.t $f; done")
