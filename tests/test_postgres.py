@@ -99,6 +99,18 @@ def test_offline_a_strangers_state_is_not_connected_to(project: Project) -> None
     assert "unreachable" in project.run("plan", code=1).err
 
 
+def test_a_state_on_a_server_is_planned_with_offline(project: Project, postgres_url) -> None:
+    """Pulled where the server can be reached, it is read where nothing may be contacted."""
+    env = {name: value for name, value in os.environ.items() if name.startswith("PG")}
+    shared = {"type": "project", "state": postgres_url()}
+    project.declare(shared, fleet(nodes=1))
+    project.apply(env=env)
+    project.write("state.json", project.run("state", "pull", env=env).out)
+    project.declare(shared, fleet(nodes=2))
+    assert "error[offline-state]" in project.run("plan", "--offline", env=env, code=1).err
+    assert project.ids("--offline", "--state", "state.json") == ["create:node/gpu-1"]
+
+
 # ------------------------------------------------------------------------------------ faults
 
 
