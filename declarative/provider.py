@@ -409,6 +409,15 @@ class Tidies(Protocol):
         """
 
 
+@runtime_checkable
+class Rehearses(Protocol):
+    """A provider whose nodes are parts of this machine, and may be declared with GPUs that it lacks."""
+
+    def gpus(self) -> tuple[str, ...] | None:
+        """The models of the machine's GPUs, one entry for each; None if they cannot be read."""
+        ...
+
+
 def token(lineage: str, address: Address, generation: int, zone: str | None) -> str:
     """The idempotency token of a create: the same for every try, another for each generation and zone."""
     text = "\0".join((lineage, str(address), str(generation), zone or ""))

@@ -69,6 +69,7 @@ NODE = [
     "resources",
     "blocks",
     "holders",
+    "rehearsal",
     "drained",
 ]
 BLOCKS = ["total", "busy", "idle"]

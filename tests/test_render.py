@@ -827,6 +827,7 @@ def test_status_json():
                 "resources": {"cpu": 96, "memory_mib": 1024, "gpus": 8},
                 "blocks": {"total": 8, "busy": 3, "idle": 5},
                 "holders": {"0": "rank/train-0", "1": "rank/train-0", "2": "rank/train-0"},
+                "rehearsal": False,
                 "drained": None,
             },
             {
@@ -842,6 +843,7 @@ def test_status_json():
                 "resources": {"cpu": 96, "memory_mib": 1024, "gpus": 8},
                 "blocks": {"total": 8, "busy": 0, "idle": 8},
                 "holders": {},
+                "rehearsal": False,
                 "drained": None,
             },
         ],

@@ -11,7 +11,7 @@ from declarative.apply.foresee import foresee
 from declarative.apply.hosts import survey
 from declarative.apply.inventory import Seen, look, node_of_rank
 from declarative.apply.launch import missing_env
-from declarative.apply.offers import known_offers
+from declarative.apply.offers import known_offers, own_gpus
 from declarative.apply.orphans import as_record, delete_orphans, matching, protected
 from declarative.apply.run import apply
 from declarative.apply.settle import VanishedError, check_vanished, refresh, settle
@@ -50,6 +50,7 @@ __all__ = [
     "missing_env",
     "named",
     "node_of_rank",
+    "own_gpus",
     "part_for",
     "protected",
     "ranks_of",

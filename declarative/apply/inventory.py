@@ -15,7 +15,7 @@ from typing import Any
 from declarative.apply.backends import Backends
 from declarative.apply.drift import PATIENCE, Compared, Orphan, compare, each_once, orphan_drift, orphans
 from declarative.apply.hosts import host_of, host_offers, listed, notes_on, silent_nodes
-from declarative.apply.offers import known_offers, unreadable
+from declarative.apply.offers import known_offers, own_gpus, unreadable
 from declarative.apply.renamed import Renamed, as_recorded, kept, record_token, to_make
 from declarative.diagnostic import Diagnostic, Severity
 from declarative.plan import Inventory
@@ -83,10 +83,11 @@ def look(
     offline: bool = False,
     offers: bool = True,
     every: bool = False,
+    gpus: bool = False,
 ) -> Seen:
     """What is there now. Offline nothing is contacted: the last observations and the catalogs are used.
 
-    With `every`, backends of which nothing is recorded are looked at, too.
+    With `every`, backends of which nothing is recorded are looked at, too; with `gpus`, this machine's GPUs.
 
     `hosts` are those that shall be nodes: the ones that are none yet are looked at with the offers.
     """
@@ -128,6 +129,7 @@ def look(
         recovered=found.recovered,
         offers=known,
         left_out=tuple(left_out),
+        own_gpus=own_gpus(backends) if gpus and not offline else None,
         diagnostics=tuple(found.diagnostics),
     )
     return Seen(inventory, found.resolutions, found.compared.orphans)

@@ -54,6 +54,16 @@ def known_offers(
     return out, faults
 
 
+def own_gpus(backends: Backends) -> tuple[str, ...] | None:
+    """The models of this machine's GPUs, which nodes of the driver `local` share; None if nobody can tell."""
+    drivers = {name: backends.declared.get(name) for name in backends.names()}
+    name = next((n for n, b in drivers.items() if (b.provider if b else n) == LOCAL), None)
+    try:
+        return backends.get(name).gpus() if name else None
+    except ProviderError:
+        return None
+
+
 def _too_many(backend: str) -> Diagnostic:
     return Diagnostic(
         code="too-large",

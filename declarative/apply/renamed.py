@@ -27,6 +27,7 @@ from declarative.provider import (
     ProviderError,
     Reaches,
     Recalls,
+    Rehearses,
     Terminal,
     Terminals,
     Thing,
@@ -100,6 +101,10 @@ class Renamed:
     def offers(self) -> tuple[Offer, ...]:
         """See the port."""
         return self._provider.offers()
+
+    def gpus(self) -> tuple[str, ...] | None:
+        """See `provider.Rehearses`."""
+        return self._provider.gpus() if isinstance(self._provider, Rehearses) else None
 
     def look(self, hosts: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Look]:
         """See `provider.Looks`."""

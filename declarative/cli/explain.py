@@ -80,7 +80,7 @@ def ask(
     from declarative.apply import look
     from declarative.cli.session import Failed
     from declarative.diagnostic import in_order
-    from declarative.plan import hosts_of
+    from declarative.plan import hosts_of, may_rehearse
     from declarative.plan.explain import Explainer
 
     kind, name = parse(target)
@@ -90,7 +90,8 @@ def ask(
     check_requested(requested, loaded.desired, state)
     session.check_moved(loaded.desired)
     hosts = hosts_of(loaded.desired, state)
-    seen = look(state, session.backends(loaded.desired, state), hosts=hosts, offline=offline)
+    gpus = may_rehearse(loaded.desired, state)
+    seen = look(state, session.backends(loaded.desired, state), hosts=hosts, offline=offline, gpus=gpus)
     explainer = Explainer(
         loaded.desired, state, seen.inventory, now(), requested=frozenset(requested), reuse=reuse
     )

@@ -104,10 +104,11 @@ def look(
     session: Session, name: str | None, *, offline: bool, **asked: Any
 ) -> tuple[Offered, tuple[Diagnostic, ...]]:
     """The offers, and what there is to say of the project and its backends."""
-    from declarative.apply import known_offers
+    from declarative.apply import known_offers, own_gpus
     from declarative.diagnostic import in_order
     from declarative.plan import Inventory
     from declarative.plan.offers import Asked, backends_of, offered
+    from declarative.plan.rehearsal import is_local
     from declarative.state import State
 
     loaded = session.load()
@@ -119,8 +120,11 @@ def look(
     if fleet is not None and not names:
         uses = ", ".join(backends_of(desired, fleet, Asked()))
         raise failed("usage", f"fleet/{fleet.name} does not use that backend", f"it uses {uses}")
-    offers, faults = known_offers(session.backends(desired, State()), names, offline=offline)
-    found = offered(desired, fleet, wanted, Inventory(offers=offers, diagnostics=tuple(faults)))
+    backends = session.backends(desired, State())
+    offers, faults = known_offers(backends, names, offline=offline)
+    here = not offline and any(is_local(desired, name) for name in names)
+    own = own_gpus(backends) if here else None
+    found = offered(desired, fleet, wanted, Inventory(offers=offers, own_gpus=own, diagnostics=tuple(faults)))
     return found, in_order((*session.warnings, *faults, *found.diagnostics))
 
 

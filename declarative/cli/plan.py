@@ -118,7 +118,7 @@ def compute(
 
     from declarative.apply import foresee, look
     from declarative.diagnostic import in_order
-    from declarative.plan import hosts_of, make
+    from declarative.plan import hosts_of, make, may_rehearse
     from declarative.state import State
 
     if out is not None:
@@ -132,7 +132,8 @@ def compute(
     if not assume_empty:
         session.check_moved(loaded.desired)
     backends = session.backends(loaded.desired, state)
-    seen = look(state, backends, hosts=hosts_of(loaded.desired, state), offline=offline)
+    hosts, gpus = hosts_of(loaded.desired, state), may_rehearse(loaded.desired, state)
+    seen = look(state, backends, hosts=hosts, offline=offline, gpus=gpus)
     plan = make(loaded.desired, state, seen.inventory, now(), requested=frozenset(requested), reuse=reuse)
     if not offline:
         plan = foresee(plan, backends, loaded.desired.places)

@@ -93,12 +93,13 @@ class Run:
     ) -> Plan:
         """Look at what is there, record what happened by itself, and plan on that."""
         from declarative.apply import check_vanished, foresee, look, settle
-        from declarative.plan import hosts_of, make
+        from declarative.plan import hosts_of, make, may_rehearse
 
         state = writer.state()
         check_requested(requested, self.desired, state)
         backends = self.session.backends(self.desired, state)
-        seen = look(state, backends, hosts=hosts_of(self.desired, state))
+        gpus = may_rehearse(self.desired, state)
+        seen = look(state, backends, hosts=hosts_of(self.desired, state), gpus=gpus)
         if not self.options["accept_vanished"]:
             check_vanished(state, seen)
         settled = settle(writer, backends, seen, now, self.note)

@@ -55,21 +55,30 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     from declarative.apply import look, survey
     from declarative.cli.view import host_view, status_view
     from declarative.diagnostic import in_order, located
-    from declarative.plan import effective, hosts_of
-    from declarative.resource import Desired
+    from declarative.plan import effective, hosts_of, may_rehearse
+    from declarative.plan.rehearsal import Rehearsed, judged, rehearsals
+    from declarative.resource import Desired, shape_of
 
     loaded = session.load(required=False)
     session.warn()
     desired = loaded.desired if loaded else Desired()
     state = session.store(desired, offline=offline).read()
     backends = session.backends(desired, state)
-    inventory = look(state, backends, offline=offline, offers=False).inventory
-    session.say(in_order(located(inventory.diagnostics, desired.places)))
+    gpus = may_rehearse(desired, state)
+    inventory = look(state, backends, offline=offline, offers=False, gpus=gpus).inventory
+    there = [
+        Rehearsed(str(r.inputs["fleet"]), str(r.inputs["backend"]), shape_of(r.inputs), r.address.name)
+        for r in state.of("node")
+    ]
+    rehearsed = rehearsals(desired, there, inventory.own_gpus)
+    lacking = {str(node.name): lacks for node, lacks in judged(desired, there, inventory.own_gpus)}
+    session.say(in_order(located((*inventory.diagnostics, *rehearsed), desired.places)))
     hosts = hosts_of(desired, state) if refresh else ()
     others = survey(hosts, state, backends, gone=inventory.gone)
     view = status_view(desired, effective(state, inventory), now=now() if refresh or offline else None)
     return replace(
         view,
+        nodes=tuple(replace(node, rehearsal=lacking.get(node.name, False)) for node in view.nodes),
         hosts=tuple(host_view(host, note) for host, note in others),
         diagnostics=tuple(note for _, note in others if note),
     )

@@ -31,6 +31,13 @@ PLANNING: dict[str, Code] = {
         "declare a cloud (`type: backend`) or hosts (`ssh_config`); to rehearse on this machine, without the "
         "GPUs, write `backends: [local]` in the fleet",
     ),
+    "rehearsal": Code(
+        Group.PLANNING,
+        "a warning: nodes of the driver `local` are declared with GPUs that this machine does not have, or "
+        "`--offline` did not look whether it has them",
+        'backends: [local]\nresources: {gpu: "H100:8"}',
+        "nothing, if a rehearsal is meant; for GPUs that are there, name a cloud's backend or declare hosts",
+    ),
     "protected": Code(
         Group.PLANNING,
         "a volume or node with `prevent_destroy` would be deleted or replaced; volumes have it unless they "

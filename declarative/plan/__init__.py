@@ -4,6 +4,7 @@ from declarative.plan.again import again
 from declarative.plan.hosts import hosts_of, hosts_of_plan
 from declarative.plan.make import make
 from declarative.plan.observe import effective, vanished
+from declarative.plan.rehearsal import may_rehearse
 from declarative.plan.types import (
     FORMAT_VERSION,
     Action,
@@ -39,5 +40,6 @@ __all__ = [
     "hosts_of",
     "hosts_of_plan",
     "make",
+    "may_rehearse",
     "vanished",
 ]

@@ -13,6 +13,7 @@ from declarative.plan.fates import Fates, Question, decide
 from declarative.plan.fleets import Fleets, NodeFate, allowed_backends, fleet_offers
 from declarative.plan.observe import effective, vanished
 from declarative.plan.preview import cost, node_previews, reservations, suggestions
+from declarative.plan.rehearsal import Rehearsed, rehearsals
 from declarative.plan.short import short, unknown_regions
 from declarative.plan.tasks import Fate
 from declarative.plan.types import UNREADY, Action, Inventory, Op, Plan, Reason
@@ -113,7 +114,11 @@ def _remarks(desired: Desired, found: Fates, inventory: Inventory) -> list[Diagn
     nodes = {fate.node.region for fate in found.fleets.fates.values()}
     short_of = {d.address for d in lacking}
     named = [d for d in unknown_regions(desired, inventory, nodes) if d.address not in short_of]
-    return [*found.fleets.diagnostics, *unready, *lacking, *named, *waiting(desired, found.volumes)]
+    staying = [f.node for f in found.fleets.fates.values() if not f.goes]
+    there = (Rehearsed(n.fleet, n.backend, n.shape) for n in (*staying, *found.outcome.launches))
+    rehearsed = rehearsals(desired, there, inventory.own_gpus)
+    waits = waiting(desired, found.volumes)
+    return [*found.fleets.diagnostics, *unready, *lacking, *named, *rehearsed, *waits]
 
 
 def _unready(fates: Iterable[NodeFate]) -> list[Diagnostic]:

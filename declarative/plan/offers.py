@@ -9,6 +9,7 @@ from declarative.blocks import misfits
 from declarative.diagnostic import Diagnostic, Severity
 from declarative.placement.filters import price_reason
 from declarative.plan.fleets import allowed_backends, cheapest_first, fleet_offers
+from declarative.plan.rehearsal import Rehearsed, rehearsals
 from declarative.plan.short import cheapest, names_hint, nearest, nothing_offered, regions_hint, why_short
 from declarative.plan.types import Inventory
 from declarative.resource import LOCAL, SSH, Desired, Offer, shaped
@@ -63,6 +64,9 @@ def offered(desired: Desired, fleet: Fleet | None, asked: Asked, inventory: Inve
     if left:
         left, end, hint = _narrowed(asked, left)
     notes = [] if left else [_none(fleet, end, hint)]
+    name = str(fleet.name) if fleet else None
+    seen = (Rehearsed(name, o.backend, o.shape) for o in left)
+    notes += rehearsals(desired, seen, inventory.own_gpus, together=False)
     return Offered(offers=tuple(sorted(left, key=cheapest_first)), total=len(every), diagnostics=tuple(notes))
 
 

@@ -257,4 +257,6 @@ class Inventory:
     offers: Mapping[str, tuple[Offer, ...]] = field(default_factory=dict)
     left_out: tuple[LeftOut, ...] = ()
     """Declared hosts that are not ready to be nodes, or would not be ready as they are declared now."""
+    own_gpus: tuple[str, ...] | None = None
+    """The models of this machine's GPUs, where nodes of the driver `local` are; None if nobody looked."""
     diagnostics: tuple[Diagnostic, ...] = ()

@@ -234,6 +234,13 @@ def _status_node() -> Schema:
         resources=resources,
         blocks=_BLOCKS,
         holders=_map("`rank/…` by the number of the block that it holds.", _address("", ("rank",))),
+        rehearsal=_or_null(
+            {
+                "type": "boolean",
+                "description": "Whether this machine lacks GPUs that the node is declared with.",
+            },
+            "if nobody looked",
+        ),
         drained=_or_null(
             _object(
                 "That it takes no new work.",

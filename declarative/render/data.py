@@ -201,6 +201,7 @@ def _node(node: NodeView) -> dict[str, Any]:
         "resources": {key: node.resources.get(key) for key in ("cpu", "memory_mib", "gpus")},
         "blocks": _blocks(node.total, node.busy),
         "holders": {str(block): node.holders[block] for block in sorted(node.holders)},
+        "rehearsal": node.rehearsal,
         "drained": node.drained and {"since": node.drained.since, "reason": node.drained.reason},
     }
 

@@ -86,7 +86,8 @@ def _note(node: NodeView, why: str | None) -> str:
     price = "" if node.price is None else f", {money(node.price)} USD/h"
     reason = f": {sentence(why)}" if why else ""
     seen = "" if node.age is None else f", seen {ago(node.age)}"
-    return f"{node.state}{reason}{price}{seen}"
+    rehearsal = ", its GPUs are a rehearsal" if node.rehearsal else ""
+    return f"{node.state}{reason}{price}{seen}{rehearsal}"
 
 
 def ago(seconds: float) -> str:

@@ -43,6 +43,8 @@ class NodeView:
     reason: str | None = None
     age: float | None = None
     drained: Drain | None = None
+    rehearsal: bool | None = False
+    """Whether it is on this machine and has GPUs that this lacks; None if nobody looked."""
 
     @property
     def busy(self) -> int:

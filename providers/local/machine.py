@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from declarative.state import HARD, RUNTIMES
-from providers.transport import Finished, LocalTransport
+from providers.transport import ConnectionLost, Finished, LocalTransport
 
 INHERITED = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
@@ -61,6 +61,30 @@ def can() -> frozenset[str]:
     text = Path(__file__).resolve().parents[1].joinpath("confine.sh").read_text()
     done = BareTransport().run(["sh", "-c", f"{text}\nable"], timeout=_CAN_SECONDS)
     return frozenset(there | {HARD} if done.exit_code == 0 else there)
+
+
+_GPU_SECONDS = 10.0
+_GPU_TOOLS = {
+    "nvidia-smi": ("--query-gpu=index,uuid,name,memory.total,memory.used", "--format=csv,noheader,nounits"),
+    "rocm-smi": ("--showproductname", "--showmeminfo", "vram", "--csv"),
+}
+
+
+@cache
+def gpus() -> tuple[str, ...] | None:
+    """The models of this machine's GPUs, as their vendor's tool tells them; None if it fails."""
+    tool = next((name for name in _GPU_TOOLS if shutil.which(name)), None)
+    if tool is None:
+        return ()
+    from providers.ssh.gpus import BrokenGpuError, nvidia, rocm
+
+    try:
+        done = BareTransport().run([tool, *_GPU_TOOLS[tool]], timeout=_GPU_SECONDS)
+        rows = done.stdout.decode(errors="replace").splitlines()
+        found = (nvidia if tool == "nvidia-smi" else rocm)(rows, done.exit_code)
+    except (BrokenGpuError, ConnectionLost):
+        return None
+    return tuple(gpu.name for gpu in found)
 
 
 def usable_cpus() -> tuple[int, ...]:

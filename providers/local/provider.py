@@ -80,6 +80,11 @@ class Local:
         )
 
     @guarded
+    def gpus(self) -> tuple[str, ...] | None:
+        """See `provider.Rehearses`."""
+        return machine.gpus()
+
+    @guarded
     def inventory(self) -> tuple[Thing, ...]:
         """All of this owner. A damaged `fleetform.json` is a fault that names it.
 

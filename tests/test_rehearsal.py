@@ -1,0 +1,116 @@
+"""GPUs that are declared on this machine and that it lacks are a rehearsal, and everything says so."""
+
+from dataclasses import replace
+
+import pytest
+
+from declarative.diagnostic import Severity
+from declarative.plan import make, may_rehearse
+from providers.local import machine
+from tests.cli import fleet
+from tests.model import World, local_offer
+from tests.model import project as declared
+
+GPUS = {"name": "gpu", "nodes": 2, "backends": ["local"], "resources": {"cpu": 2, "gpu": "H100:4"}}
+CLOUD = {"name": "sky", "driver": "ec2", "regions": ["us-east-1"]}
+
+
+def said(own, *fleets, world=None):
+    """What a plan says of rehearsals, by address."""
+    desired, world = declared(fleets=fleets), world or World()
+    inventory = replace(world.inventory(desired), offers={"local": (local_offer(),)}, own_gpus=own)
+    plan = make(desired, world.state(), inventory, world.now)
+    assert not [d for d in plan.diagnostics if d.severity is Severity.ERROR]
+    return {d.address: d.summary for d in plan.diagnostics if d.code == "rehearsal"}
+
+
+@pytest.mark.parametrize(
+    ("own", "end"),
+    [
+        (None, "they may be a rehearsal"),
+        ((), "are a rehearsal: it has none"),
+        (("T4",) * 8, "are a rehearsal: it has 8 T4"),
+        (("H100",) * 4, "are a rehearsal: it has 4 H100"),
+        (("h100",) * 8, None),
+    ],
+)
+def test_a_plan_names_gpus_that_the_machine_lacks(own, end):
+    """Both nodes are on this machine, so that their GPUs add up; nobody looked: that is said, too."""
+    found = said(own, GPUS)
+    assert list(found) == ([] if end is None else ["fleet/gpu"])
+    assert not end or found["fleet/gpu"].endswith(end)
+
+
+def test_a_plan_without_changes_says_it_again():
+    world, desired = World(), declared(fleets=[GPUS])
+    inventory = replace(world.inventory(desired), offers={"local": (local_offer(),)})
+    world.apply(make(desired, world.state(), inventory, world.now))
+    world.settle()
+    assert list(said((), GPUS, world=world)) == ["fleet/gpu"]
+
+
+def test_nodes_without_gpus_rehearse_nothing():
+    assert said((), {**GPUS, "resources": {"cpu": 2}}) == {}
+
+
+def test_the_machine_is_looked_at_only_where_that_matters():
+    world = World()
+    elsewhere = declared(backends=[CLOUD], fleets=[{**GPUS, "backends": ["sky"]}])
+    assert not may_rehearse(elsewhere, world.state())
+    assert not may_rehearse(declared(fleets=[{"name": "cpu", "nodes": 1}]), world.state())
+    assert may_rehearse(declared(fleets=[GPUS]), world.state())
+
+
+@pytest.fixture
+def tool(tmp_path, monkeypatch):
+    """Puts a stand-in for `nvidia-smi` first on the path."""
+    machine.gpus.cache_clear()
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+    def install(*lines):
+        path = folder / "nvidia-smi"
+        path.write_text("\n".join(("#!/bin/sh", *lines)) + "\n")
+        path.chmod(0o755)
+
+    yield install
+    machine.gpus.cache_clear()
+
+
+def test_the_machines_gpus_are_those_that_its_tool_lists(tool):
+    tool(*(f"echo '{i}, GPU-{i}, NVIDIA H100 80GB HBM3, 81559, 0'" for i in range(2)))
+    assert machine.gpus() == ("H100", "H100")
+
+
+def test_a_tool_that_fails_tells_nothing(tool):
+    tool("echo NVIDIA-SMI has failed", "exit 9")
+    assert machine.gpus() is None
+
+
+def test_plan_offers_and_status_say_so(project, tool):
+    """As text and as JSON; offline the machine is not looked at."""
+    shape = {"cpu": 2, "memory": "1GB", "gpu": "H100:2"}
+    project.declare(fleet(backends=["local"], nodes=1, resources=shape))
+    tool("echo '0, GPU-1, Tesla T4, 15360, 0'")
+    whole = "the GPUs of fleet/gpu on this machine (H100) are a rehearsal: it has 1 T4"
+    unseen = "it was not looked whether the GPUs of fleet/gpu on this machine (H100) are there"
+
+    def told(*command):
+        done = project.run(*command)
+        return done.err, [d["summary"] for d in project.run(*command, "--json").json["diagnostics"]]
+
+    for command in (("plan",), ("offers", "gpu")):
+        text, data = told(*command)
+        assert whole in " ".join(text.split()).replace(" | ", " ")
+        assert data == [whole]
+    text, data = told("plan", "--offline")
+    assert [d.partition(": ")[0] for d in data] == [unseen]
+    project.apply()
+    status = project.run("status")
+    assert whole in status.err
+    assert "its GPUs are a rehearsal" in status.out
+    (node,) = project.run("status", "--json").json["nodes"]
+    assert node["rehearsal"] is True
+    (node,) = project.run("status", "--json", "--offline").json["nodes"]
+    assert node["rehearsal"] is None
