@@ -103,7 +103,7 @@ def test_a_volume_is_adopted_and_let_go_as_it_was(cloud, stack, theirs):
         ({"volume_id": "../servers"}, "not-found", "there is no volume", "by its id"),
         ({"size": "4GB"}, "invalid", "`size` of .* is 3GB, and not 4GB", "write `size: 3GB`"),
         ({"zone": "vault"}, "invalid", "`availability_zone` of .* is nova, and not vault", "zone: nova"),
-        ({"zone": "az-9"}, "invalid", "no zone `az-9` in", "mean `az-3`"),
+        ({"zone": "az-9"}, "invalid", "no zone `az-9` in", "mean `az-1` or `az-2` or `az-3`"),
         ({"volume_type": "hdd"}, "invalid", "`volume_type` of .* is ssd, and not hdd", "volume_type: ssd"),
         ({"tags": {"team": "old"}}, "invalid", "has a tag `team` of its own", "leave `team` out"),
         ({"tags": {"a/b": "x"}}, "invalid", "does not take the tag `a/b`", "letters"),

@@ -38,6 +38,9 @@ PrintMotd no
 MaxStartups 200
 """
 
+HOST_ENV = ("env", "-u", "TMPDIR")
+"""Before what runs inside a host, whose temporary directory is its own."""
+
 
 def impediment() -> str | None:
     """Why there can be no hosts here; None if there can."""
@@ -145,7 +148,14 @@ class Machine:
             self._process = subprocess.Popen(
                 # It dies with the tests, also if they are killed.
                 [
-                    *("setpriv", "--pdeathsig", "KILL", "nsenter", f"--net=/run/netns/{self.space}"),
+                    *(
+                        "setpriv",
+                        "--pdeathsig",
+                        "KILL",
+                        *HOST_ENV,
+                        "nsenter",
+                        f"--net=/run/netns/{self.space}",
+                    ),
                     *(*inside, str(HERE / "init.sh"), str(self.folder), self.name),
                 ],
                 stdin=subprocess.DEVNULL,
@@ -204,7 +214,7 @@ class Machine:
         """Run something on it as root, not over the network."""
         assert self._process is not None
         init = str(self._init(self._process))
-        return run("nsenter", "-t", init, "-m", "-u", "-i", "-n", "-p", "sh", "-ceu", script)
+        return run(*HOST_ENV, "nsenter", "-t", init, "-m", "-u", "-i", "-n", "-p", "sh", "-ceu", script)
 
     def install(self, name: str, script: str) -> None:
         """A program on its PATH, before all others of that name."""

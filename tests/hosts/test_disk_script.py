@@ -15,7 +15,7 @@ import pytest
 from providers.cloud import begin
 from tests.hosts import disks
 from tests.hosts.disks import Disks
-from tests.hosts.machines import Machine, Machines, run, until
+from tests.hosts.machines import HOST_ENV, Machine, Machines, run, until
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +60,7 @@ class Ground:
     def inside(self, *argv: str) -> tuple[int, str]:
         assert self.machine._process is not None
         init = str(self.machine._init(self.machine._process))
-        words = ["nsenter", "-t", init, "-m", "-u", "-i", "-n", "-p", *argv]
+        words = [*HOST_ENV, "nsenter", "-t", init, "-m", "-u", "-i", "-n", "-p", *argv]
         done = subprocess.run(words, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
         return done.returncode, done.stdout + done.stderr
 
