@@ -356,7 +356,7 @@ main()
 STRANGER = """\
 type: project
 name: stranger
-state: sqlite:///../stolen.db
+state: sqlite:///own/state.db
 ---
 type: backend
 name: lab
@@ -465,6 +465,35 @@ def test_offline_the_project_is_read_and_nothing_else(tmp_path, name, command):
     written = [args for event, args in seen if event == "open" and set(args[1]) & set("wax+")]
     assert written == []
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["main.yaml", "project", "run"]
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite:///../stolen.db", "sqlite:////etc/passwd", "postgresql://127.0.0.1/stolen"]
+)
+def test_offline_the_project_s_state_is_read_within_the_project_only(tmp_path, url):
+    """A stranger's YAML chooses no other file and no server; nothing is planned as if there was no state."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (tmp_path / "stolen.db").touch()
+    (folder / "main.yaml").write_text(STRANGER.replace("sqlite:///own/state.db", url))
+    (folder / "run").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", WATCHED, "plan", "--offline"],
+        cwd=folder,
+        env=clean_env(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    code = "offline-state" if url.startswith("postgresql") else "outside-project"
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"error[{code}]" in done.stderr
+    assert "--state" in done.stderr
+    seen = json.loads(done.stderr.rpartition("SEEN ")[2])
+    assert [
+        args for event, args in seen if event != "open" or "stolen" in str(args) or "passwd" in str(args)
+    ] == []
 
 
 def within(path: Path, folders: Sequence[Path]) -> bool:
