@@ -76,7 +76,7 @@ class Podman:
 
     def prepare(self) -> None:
         """Make the images, and see that one runs."""
-        self("import", "-", IMAGE, given=_busybox())
+        self("import", "-", IMAGE, given=root_filesystem())
         self("import", "-", SHELLLESS, given=_tar({}))
         self("run", "--rm", "--network", "host", "--log-driver", "none", IMAGE, "true")
 
@@ -107,7 +107,8 @@ def impediment() -> str | None:
     return f"not installed: {', '.join(missing)} (podman, runc, busybox-static)" if missing else None
 
 
-def _busybox() -> bytes:
+def root_filesystem() -> bytes:
+    """Busybox and its programs, as `podman import` takes them."""
     found = shutil.which("busybox")
     assert found
     listed = subprocess.run([found, "--list"], capture_output=True, text=True, check=True).stdout.split()

@@ -42,6 +42,9 @@ class Parts:
         self.asked.append("update")
         return dict(have.outputs)
 
+    def check(self) -> None:
+        """As keys that can be used."""
+
     def unmount(self, disk: OnNode, about: str) -> None:
         self.asked.append("unmount")
         self._unmount()
@@ -52,7 +55,7 @@ class Parts:
 
 def cloud(parts: Any) -> Cloud:
     found = Cloud(Config(backend="lab", project_dir=Path(), lineage="us"), parts, parts, parts, parts)
-    found._mounts = parts
+    found._mounts = found._keys = parts
     return found
 
 

@@ -24,7 +24,7 @@ from providers.runner import AttemptState, Runner
 from providers.terminal import beside
 from providers.transport import LocalTransport
 from tests.cli import ended, every_text, fleet, task, until, volume
-from tests.podman import IMAGE, SHELLLESS, Podman, impediment
+from tests.podman import IMAGE, SHELLLESS, Podman, impediment, root_filesystem
 
 # -------------------------------------------------------------------------------------------- on a host
 
@@ -477,7 +477,7 @@ case $1-$2-$3 in
 info-*) echo ok ;;
 image-inspect---format) printf 'x2f62696e2f7368\\nx2d63\\nx\\n%s\\n' {word} ;;
 image-*) exit 1 ;;
-pull-*) echo "$*" >{folder}/pulled; cat "$3" >{folder}/auth ;;
+pull-*) echo "$*" >{folder}/pulled; case $2 in --authfile) cat "$3" >{folder}/auth ;; esac ;;
 --config-*) echo "$*" >{folder}/pulled; cat "$2/config.json" >{folder}/auth ;;
 create-*) for word; do printf '%s\\0' "$word"; done >{folder}/created ;;
 start-*) cat >{folder}/given ;;
@@ -490,6 +490,9 @@ def made_for(folder: Path, command: str, name: str = "podman") -> Path:
     """A runtime whose images are made for `sh -c '' COMMAND`. A fake: see `FAKE`."""
     where = folder / "fakes"
     where.mkdir(exist_ok=True)
+    for other in {"podman", "docker"} - {name}:
+        (where / other).write_text("#!/bin/sh\nexit 1\n")
+        (where / other).chmod(0o755)
     (where / name).write_text(MADE.format(folder=folder, word="x" + command.encode().hex()))
     (where / name).chmod(0o755)
     return where
@@ -513,6 +516,19 @@ def test_without_commands_the_image_runs_what_it_is_made_for(tmp_path, monkeypat
     show = [*argv[at : at + 3], "sh", "-c", 'pwd; printf "%s|" "$X" "$@"', "sh", word]
     done = subprocess.run(["sh", *show], input=given, capture_output=True, check=True, cwd=tmp_path)
     assert done.stdout.decode() == f"{tmp_path}\nhunter2|{word}|"
+
+
+@pytest.mark.slow
+def test_without_commands_a_real_image_runs_its_own(node, podman, tmp_path):
+    """Entrypoint and command of the image, with the rank's environment."""
+    own, word = "localhost/fleetform-own:1", "it's $X"
+    words = ["sh", "-c", 'echo "$X" "$FLEETFORM_NODE_RANK" "$@"', "own"]
+    changes = [f"ENTRYPOINT {json.dumps(words)}", f"CMD {json.dumps([word])}"]
+    options = [option for change in changes for option in ("--change", change)]
+    podman("import", *options, "-", own, given=root_filesystem())
+    node.start("a-0.1", image=own, env={"X": "hunter2", "FLEETFORM_NODE_RANK": "0"})
+    assert node.ended("a-0.1").state is RankState.SUCCEEDED, node.log("a-0.1")
+    assert node.log("a-0.1") == f"hunter2 0 {word}\n"
 
 
 @pytest.mark.parametrize("runtime", ["podman", "docker"])

@@ -61,10 +61,12 @@ def write(config: Config, field: str) -> str | None:
     examples = NEEDED.get(config.driver, {})
     if field not in examples:
         return None
-    missing = [field, *(name for name in examples if name != field and not _has(config, name))]
-    first, *others = (f"`{name}: {examples[name]}`" for name in missing)
-    more = f"; missing as well: {', '.join(others)}" if others else ""
-    return f"write {first}{more}"
+    others = (name for name in examples if name != field and not _has(config, name))
+    # Without credentials in YAML, EC2's are looked for where AWS's own tools find them.
+    missing = [field, *(name for name in others if (config.driver, name) != ("ec2", "credentials"))]
+    first, *more = (f"`{name}: {examples[name]}`" for name in missing)
+    as_well = f"; missing as well: {', '.join(more)}" if more else ""
+    return f"write {first}{as_well}"
 
 
 def _has(config: Config, field: str) -> bool:

@@ -79,7 +79,7 @@ class Account(regions.Account[Region]):
             return lambda: values
         settings.refuse()
         if self._ambient is None:
-            self._ambient = Ambient(self.config.backend, profile, region, self.scrub.learn)
+            self._ambient = Ambient(self.config, profile, region, self.scrub.learn)
         return self._ambient
 
     def find_image(self, region: str, asked: ImageFilter) -> str:

@@ -11,9 +11,16 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
+from declarative.provider import (
+    Config,
+    PermanentError,
+    PermanentKind,
+    ProviderError,
+    TransientError,
+    TransientKind,
+)
+from providers.cloud.needed import write
 
-NAMED = "name variables: `credentials: {key: AWS_ACCESS_KEY_ID, secret: AWS_SECRET_ACCESS_KEY}`"
 _AWAY = ("ConnectionError", "HTTPClientError", "ConnectionClosedError", "MetadataRetrievalError")
 """Classes of botocore's, for STS or the metadata that did not answer."""
 
@@ -22,12 +29,13 @@ class Ambient:
     """What the chain finds, renewed when it ends. Safe to use from many threads."""
 
     def __init__(
-        self, backend: str, profile: str | None, region: str, learn: Callable[[Iterable[str]], None]
+        self, config: Config, profile: str | None, region: str, learn: Callable[[Iterable[str]], None]
     ) -> None:
         """`region` is asked for a role where AWS's own settings name none. `learn` is told each secret before
         it is used.
         """
-        self._backend, self._profile, self._region, self._learn = backend, profile, region, learn
+        self._backend, self._profile, self._region, self._learn = config.backend, profile, region, learn
+        self._hint = write(config, "credentials")
         self._turn = threading.Lock()
         self._found: Any = None
         self._last: dict[str, str] = {}
@@ -57,7 +65,7 @@ class Ambient:
             summary = (
                 f"backend {self._backend} names no `key` under `credentials`, and botocore is not installed"
             )
-            hint = f"{NAMED}; or install `fleetform[aws]` for profiles and roles"
+            hint = f"{self._hint}; or install `fleetform[aws]` for profiles and roles"
             raise PermanentError(PermanentKind.AUTH, summary, about="credentials", hint=hint) from None
         session = Session(profile=self._profile)
         if session.get_config_variable("region") is None:
@@ -67,7 +75,7 @@ class Ambient:
             summary = (
                 f"backend {self._backend} names no `credentials`, and AWS's own tools would find none either"
             )
-            hint = f"{NAMED}; or set AWS_PROFILE, or log in: `aws sso login`"
+            hint = f"{self._hint}; or set AWS_PROFILE, or log in: `aws sso login`"
             raise PermanentError(PermanentKind.AUTH, summary, about="credentials", hint=hint)
         return found
 
