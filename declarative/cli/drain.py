@@ -7,15 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from declarative.cli import complete
-from declarative.cli.session import (
-    Session,
-    emit_text,
-    failed,
-    lock_option,
-    now,
-    project_command,
-    state_errors,
-)
+from declarative.cli.failure import failed
+from declarative.cli.session import Session, emit_text, lock_option, now, project_command, state_errors
 from declarative.cli.ssh import find_node
 
 if TYPE_CHECKING:
@@ -86,8 +79,8 @@ def _record(
 
     loaded = session.load(required=False)
     session.warn()
-    store = session.store(loaded.desired if loaded else None, write=True, create=False)
-    with session.lock(store, "drain" if drained else "undrain", lock_timeout) as writer:
+    store = session.state.open(loaded.desired if loaded else None, write=True, create=False)
+    with session.state.lock(store, "drain" if drained else "undrain", lock_timeout) as writer:
         state = writer.state()
         nodes = {r.address: r for r in (find_node(state, target) for target in targets)}
         for address, node in nodes.items():

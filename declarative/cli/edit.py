@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from declarative.cli import complete
+from declarative.cli.failure import failed
 from declarative.cli.session import (
     Session,
     approve_option,
     emit_text,
-    failed,
     lock_option,
     project_command,
     state_errors,
@@ -40,7 +40,7 @@ RUNS_ON = (
 
 def _open(session: Session, *, write: bool, create: bool = False) -> Store:
     loaded = session.load(required=False)
-    return session.store(loaded.desired if loaded else None, write=write, create=create, typed=False)
+    return session.state.open(loaded.desired if loaded else None, write=write, create=create, typed=False)
 
 
 # ---------------------------------------------------------------------------------------------- rm
@@ -65,7 +65,7 @@ def rm(session: Session, addresses: tuple[str, ...], **options: Any) -> int:
         found = _to_forget(store.read(), addresses, cascade=options["cascade"])
         emit_text(f"Would forget {_count(found)}:\n{_lines(found)}")
         return 0
-    with session.lock(store, "state rm", options["lock_timeout"]) as writer:
+    with session.state.lock(store, "state rm", options["lock_timeout"]) as writer:
         state = writer.state()
         found = _to_forget(state, addresses, cascade=options["cascade"])
         _ask(f"Forget {_count(found)}?\n{_lines(found)}{STAYS}{_running(state, found)}", options)
@@ -147,7 +147,7 @@ def mv(session: Session, source: str, target: str, dry_run: bool, lock_timeout: 
         names = plan(state, parse(source), parse(target))
         emit_text(f"Would rename:\n{_moves(renamed(state, {}, names)[2])}")
         return 0
-    with session.lock(store, "state mv", lock_timeout) as writer:
+    with session.state.lock(store, "state mv", lock_timeout) as writer:
         moves = writer.move(plan(writer.state(), parse(source), parse(target)))
     emit_text(f"Renamed:\n{_moves(moves)}")
     return 0
@@ -180,7 +180,7 @@ def push(session: Session, file: str, force: bool, lock_timeout: float | None) -
     pushed, held = parse(read(_read(file), "what came on stdin" if file == "-" else file))
     check_types(pushed)
     store = _open(session, write=True, create=True)
-    with session.lock(store, "state push", lock_timeout) as writer:
+    with session.state.lock(store, "state push", lock_timeout) as writer:
         before = writer.state()
         if store.pull() == dump(pushed, held):
             emit_text("Nothing to push: it is the state that is there.\n")

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from declarative.cli import complete
+from declarative.cli.failure import failed
 from declarative.cli.logs import known_state, parse_target, ranks_of, told_ranks
-from declarative.cli.session import Session, failed, project_command, state_errors
+from declarative.cli.session import Session, project_command, state_errors
 from declarative.cli.terminal import at_node, running
 
 if TYPE_CHECKING:
@@ -34,12 +35,12 @@ def command(session: Session, target: str, rank: int | None, words: tuple[str, .
     session.warn()
     desired = loaded.desired if loaded else None
     task, wanted = parse_target(target, rank)
-    state = known_state(session, desired, session.store(desired).read())
+    state = known_state(session, desired, session.state.open(desired).read())
     record = _rank(state, task, wanted)
     backends = session.backends(desired, state)
     node = _node(state, record)
     attempt = _running(backends, node, record)
-    session.note(desired, "exec", record.address)
+    session.state.note(desired, "exec", record.address)
     with at_node(backends, node, attempt, words) as terminal:
         return running(terminal, node)
 

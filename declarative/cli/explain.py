@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from declarative.cli import complete, pager
+from declarative.cli.failure import failed
 from declarative.cli.plan import check_requested, replace_option, reuse_option
 from declarative.cli.session import (
     Session,
     emit,
-    failed,
     has_errors,
     json_option,
     now,
@@ -78,7 +78,7 @@ def ask(
 ) -> tuple[Answer, tuple[Diagnostic, ...]]:
     """The answer, and what there is to say about the plan."""
     from declarative.apply import look
-    from declarative.cli.session import Failed
+    from declarative.cli.failure import Failed
     from declarative.diagnostic import in_order
     from declarative.plan import hosts_of, may_rehearse
     from declarative.plan.explain import Explainer
@@ -86,9 +86,9 @@ def ask(
     kind, name = parse(target)
     loaded = session.load(look="contents")
     assert loaded is not None
-    state = session.store(loaded.desired, offline=offline).read()
+    state = session.state.open(loaded.desired, offline=offline).read()
     check_requested(requested, loaded.desired, state)
-    session.check_moved(loaded.desired)
+    session.state.check_moved(loaded.desired)
     hosts = hosts_of(loaded.desired, state)
     gpus = may_rehearse(loaded.desired, state)
     seen = look(state, session.backends(loaded.desired, state), hosts=hosts, offline=offline, gpus=gpus)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import click
 
-from declarative.cli.session import Failed, emit_text
+from declarative.cli.failure import Failed
+from declarative.cli.session import emit_text
 from declarative.diagnostic import Severity, Span, in_order
 from declarative.loader.findings import Findings
 

@@ -8,7 +8,8 @@ from itertools import takewhile
 
 import click
 
-from declarative.cli.session import STREAMING, Failed
+from declarative.cli.failure import Failed
+from declarative.cli.session import STREAMING
 from declarative.diagnostic import Diagnostic, suggest
 
 STATUS = "write `fleetform status`"

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from declarative.cli.session import Failed, emit_text, failed
+from declarative.cli.failure import Failed, failed
+from declarative.cli.session import emit_text
 
 if TYPE_CHECKING:
     from declarative.source import Document

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from declarative.cli.session import emit_text, failed
+from declarative.cli.failure import failed
+from declarative.cli.session import emit_text
 
 FLEET = """\
 # Two nodes on this machine, each split into as many equal blocks as it has CPUs.

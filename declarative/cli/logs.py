@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from declarative.cli import complete
+from declarative.cli.failure import Failed, failed
 from declarative.cli.lines import Printer
 from declarative.cli.reading import Follower, Source, begin, dump
-from declarative.cli.session import Failed, Seconds, Session, failed, now, project_command, state_errors
+from declarative.cli.session import Seconds, Session, now, project_command, state_errors
 
 if TYPE_CHECKING:
     from declarative.resource import Desired
@@ -66,7 +67,7 @@ def command(session: Session, target: str, rank: int | None, follow: bool, **opt
     session.warn()
     desired = loaded.desired if loaded else None
     task, wanted = parse_target(target, rank)
-    store = session.store(desired)
+    store = session.state.open(desired)
     state = known_state(session, desired, store.read())
     told_ranks(state, task, ranks_of(state, task), wanted)
     backends = session.backends(desired, state)

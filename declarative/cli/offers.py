@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from declarative.cli import complete, pager
-from declarative.cli.session import (
-    Session,
-    emit,
-    failed,
-    has_errors,
-    json_option,
-    out_style,
-    project_command,
-)
+from declarative.cli.failure import failed
+from declarative.cli.session import Session, emit, has_errors, json_option, out_style, project_command
 
 if TYPE_CHECKING:
     from declarative.diagnostic import Diagnostic

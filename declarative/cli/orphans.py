@@ -7,16 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from declarative.cli.failure import failed
 from declarative.cli.run import Run
-from declarative.cli.session import (
-    Session,
-    emit_text,
-    failed,
-    lock_option,
-    now,
-    project_command,
-    state_errors,
-)
+from declarative.cli.session import Session, emit_text, lock_option, now, project_command, state_errors
 from declarative.cli.signals import INTERRUPTED, stopping
 
 if TYPE_CHECKING:
@@ -47,14 +40,14 @@ def adopt(session: Session, address: str | None, made: str | None, lock_timeout:
 
     loaded = session.load(required=False)
     desired = loaded.desired if loaded else None
-    store = session.store(desired, write=address is not None, create=False)
+    store = session.state.open(desired, write=address is not None, create=False)
     if address is None:
         found, faults = _orphans(session, desired, store.read())
         session.say(faults)
         emit_text(_lines(found) or f"There are no orphans{NONE}")
         return 0
     wanted = parse(address)
-    with session.lock(store, "state adopt", lock_timeout) as writer:
+    with session.state.lock(store, "state adopt", lock_timeout) as writer:
         state = writer.state()
         _check_free(state, wanted)
         found, faults = _orphans(session, desired, state)
@@ -100,7 +93,7 @@ def destroy(run: Run) -> int:
     """Delete all orphans but those that are protected; the exit code."""
     from declarative.apply import delete_orphans, protected
 
-    with run.session.lock(run.store, run.doing, run.options["lock_timeout"]) as writer:
+    with run.session.state.lock(run.store, run.doing, run.options["lock_timeout"]) as writer:
         state = writer.state()
         found, faults = _orphans(run.session, run.desired, state)
         going = [o for o in found if not protected(o)]

@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from declarative.cli import complete, pager
-from declarative.cli.session import (
-    Failed,
-    Session,
-    emit,
-    failed,
-    json_option,
-    now,
-    out_style,
-    project_command,
-    state_errors,
-)
+from declarative.cli.failure import Failed, failed
+from declarative.cli.session import Session, emit, json_option, now, out_style, project_command, state_errors
 
 if TYPE_CHECKING:
     from declarative.plan import Plan
@@ -127,10 +118,10 @@ def compute(
         raise failed("usage", "`--assume-empty` reads no state, and a plan needs it", "add `--offline`")
     loaded = session.load(look="contents")
     assert loaded is not None
-    state = State() if assume_empty else session.store(loaded.desired, offline=offline).read()
+    state = State() if assume_empty else session.state.open(loaded.desired, offline=offline).read()
     check_requested(requested, loaded.desired, state)
     if not assume_empty:
-        session.check_moved(loaded.desired)
+        session.state.check_moved(loaded.desired)
     backends = session.backends(loaded.desired, state)
     hosts, gpus = hosts_of(loaded.desired, state), may_rehearse(loaded.desired, state)
     seen = look(state, backends, hosts=hosts, offline=offline, gpus=gpus)

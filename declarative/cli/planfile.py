@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from declarative import __version__
-from declarative.cli.session import Failed, failed
+from declarative.cli.failure import Failed, failed
 from declarative.diagnostic import InvalidError
 from declarative.plan.saved import KIND, Saved, dump, load
 

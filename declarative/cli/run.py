@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
+from declarative.cli.failure import failed
 from declarative.cli.output import Unbroken
 from declarative.cli.plan import check_requested
-from declarative.cli.session import Session, failed, now, out_style
+from declarative.cli.session import Session, now, out_style
 from declarative.cli.signals import INTERRUPTED, stopping
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ class Run:
         self.doing = doing
         self.options = options
         self.as_json: bool = options["as_json"]
-        session.check_moved(desired)  # before a state is made at a place that is not meant
-        self.store: Store = session.store(desired, write=True)
+        session.state.check_moved(desired)  # before a state is made at a place that is not meant
+        self.store: Store = session.state.open(desired, write=True)
         self.out = Unbroken(sys.stdout)
         self.plan: Plan | None = None
         self.done = False
@@ -72,7 +73,7 @@ class Run:
 
     def converge(self, *, destroy: bool) -> int:
         """Look, settle, plan, ask and do, under the lock; the exit code."""
-        with self.session.lock(self.store, self.doing, self.options["lock_timeout"]) as writer:
+        with self.session.state.lock(self.store, self.doing, self.options["lock_timeout"]) as writer:
             requested = frozenset(self.options.get("requested", ()))
             plan = self.plan = self.make_plan(writer, requested, destroy=destroy)
             self._show(plan)
@@ -121,7 +122,7 @@ class Run:
     def check_env(self, plan: Plan, state: State) -> None:
         """Variables that ranks need are there before anything is made for them."""
         from declarative.apply import missing_env
-        from declarative.cli.session import Failed
+        from declarative.cli.failure import Failed
         from declarative.diagnostic import Diagnostic
 
         missing = missing_env(plan, state, os.environ)

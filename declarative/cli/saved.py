@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from declarative.cli.failure import Failed, failed
 from declarative.cli.run import Run
-from declarative.cli.session import Failed, Session, failed, now
+from declarative.cli.session import Session, now
+from declarative.cli.state_access import StateAccess
 
 if TYPE_CHECKING:
     from declarative.manifest import Manifest
@@ -57,7 +59,7 @@ def keep(session: Session, name: str, found: tuple[Plan, Desired, State, Invento
         backends=desired.backends,
         tasks=tuple(sorted(desired.tasks)),
         files=files_of(plan, session.files),
-        state=session.state_url(desired),
+        state=session.state.url(desired),
         directory=str(session.directory.resolve()),
         made_by=__version__,
         made_at=iso(now()) or "",
@@ -140,10 +142,10 @@ class SavedRun(Run):
 
 def _check_place(session: Session, saved: Saved, desired: Desired) -> None:
     """`Failed` if the state is not the one that the plan was made of; reads, and makes nothing."""
-    url = session.state_url(desired)
-    probe = Session(session.directory, url, (), ())
+    url = session.state.url(desired)
+    probe = StateAccess(session.directory, url)
     try:
-        state = probe.store(desired).read()
+        state = probe.open(desired).read()
     finally:
         probe.close()
     here = session.directory.resolve()

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from declarative.cli.session import emit_text, failed
+from declarative.cli.failure import failed
+from declarative.cli.session import emit_text
 
 
 def schemas() -> dict[str, dict[str, Any]]:

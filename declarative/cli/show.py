@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from declarative.cli import pager
-from declarative.cli.session import Failed, emit, json_option, out_style
+from declarative.cli.failure import Failed
+from declarative.cli.session import emit, json_option, out_style
 
 
 @click.command("show", short_help="what a saved plan would do")

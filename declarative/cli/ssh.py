@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from declarative.cli import complete
-from declarative.cli.session import Session, failed, project_command, state_errors
+from declarative.cli.failure import failed
+from declarative.cli.session import Session, project_command, state_errors
 from declarative.cli.terminal import at_node, running
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def command(session: Session, target: str, words: tuple[str, ...]) -> int:
     loaded = session.load(required=False)
     session.warn()
     desired = loaded.desired if loaded else None
-    state = session.store(desired).read()
+    state = session.state.open(desired).read()
     node = find_node(state, target)
     with at_node(session.backends(desired, state), node, None, words) as terminal:
         return running(terminal, node)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from declarative.cli import complete, edit, orphans
+from declarative.cli.failure import failed
 from declarative.cli.session import (
     Session,
     emit,
     emit_text,
-    failed,
     json_option,
     out_style,
     project_command,
@@ -49,7 +49,7 @@ for _changes in (edit.rm, edit.mv, edit.push, orphans.adopt):
 
 def _store(session: Session, *, write: bool = False) -> Store:
     loaded = session.load(required=False)
-    return session.store(loaded.desired if loaded else None, write=write, typed=False)
+    return session.state.open(loaded.desired if loaded else None, write=write, typed=False)
 
 
 @command.command("list")
@@ -115,7 +115,7 @@ def check(session: Session, as_json: bool) -> int:
     loaded = session.load(required=False)
     desired = loaded.desired if loaded else None
     session.warn(quiet=as_json)
-    store = session.store(desired, typed=False)
+    store = session.state.open(desired, typed=False)
     found = [_finding("state", line) for line in (*faults(store.read()), *store.check())]
     compared = not found
     if compared:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from declarative.cli.failure import failed
 from declarative.cli.session import (
     Session,
     emit,
     emit_text,
-    failed,
     json_option,
     now,
     out_style,
@@ -62,7 +62,7 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     loaded = session.load(required=False)
     session.warn()
     desired = loaded.desired if loaded else Desired()
-    state = session.store(desired, offline=offline).read()
+    state = session.state.open(desired, offline=offline).read()
     backends = session.backends(desired, state)
     gpus = may_rehearse(desired, state)
     inventory = look(state, backends, offline=offline, offers=False, gpus=gpus).inventory

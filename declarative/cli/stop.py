@@ -9,16 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from declarative.cli import complete
+from declarative.cli.failure import failed
 from declarative.cli.logs import parse_target
-from declarative.cli.session import (
-    Session,
-    emit_text,
-    failed,
-    lock_option,
-    now,
-    project_command,
-    state_errors,
-)
+from declarative.cli.session import Session, emit_text, lock_option, now, project_command, state_errors
 
 if TYPE_CHECKING:
     from declarative.state import State
@@ -45,8 +38,11 @@ def command(session: Session, target: str, lock_timeout: float | None) -> int:
     task, rank = parse_target(target, None)
     if rank is not None:
         raise failed("usage", "a rank cannot be stopped alone", f"write `fleetform stop {task}`")
-    store = session.store(desired, write=True)
-    with session.lock(store, "stop", lock_timeout) as writer, Progress(sys.stderr, "plain", 0) as progress:
+    store = session.state.open(desired, write=True)
+    with (
+        session.state.lock(store, "stop", lock_timeout) as writer,
+        Progress(sys.stderr, "plain", 0) as progress,
+    ):
         backends = session.backends(desired, writer.state())
 
         def note(name: str, status: RankStatus) -> None:

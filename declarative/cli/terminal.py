@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from declarative.cli.session import failed
+from declarative.cli.failure import failed
 
 if TYPE_CHECKING:
     from declarative.apply import Backends

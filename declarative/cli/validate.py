@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from declarative.cli.session import Failed, Session, emit, emit_text, json_option, project_command
+from declarative.cli.failure import Failed
+from declarative.cli.session import Session, emit, emit_text, json_option, project_command
 
 
 @click.command("validate", short_help="check the project's files")

@@ -1,0 +1,229 @@
+"""Which state a command works on, where that may be, and how it is opened and locked."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from declarative.cli.failure import Failed, failed
+
+if TYPE_CHECKING:
+    from declarative.resource import Desired
+    from declarative.state import Address
+    from declarative.store import LockInfo, Store, Writer
+
+PATIENCE = 30.0
+"""Seconds to wait for a lock that is held for moments only."""
+
+AWAY = 60.0
+"""Seconds to wait, in the middle of a command, for a state's database that has gone away."""
+
+DEFAULT_STATE = "sqlite:///.fleetform/state.db"
+
+PULL_FIRST = (
+    "where it can be reached: `fleetform state pull > state.json`; then give `--state state.json` here, "
+    "or plan as if nothing was there with `plan --offline --assume-empty`"
+)
+MOVE_STATE = (
+    f"move it: `fleetform state pull --state {DEFAULT_STATE} > old.json`, `fleetform state push old.json`; "
+    "or, if an empty one is meant, name it once with `--state URL`"
+)
+
+T = TypeVar("T")
+
+
+class Patience:
+    """Waits for a state's database that is away: a minute in all, for all threads of the command together.
+
+    Once that was in vain nobody waits any more, and what is left of the command fails at once.
+    """
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._since: float | None = None
+
+    def __call__(self, step: Callable[[], T], /) -> T:
+        """What came of the step."""
+        from declarative.store import UnreachableError
+
+        try:
+            result = step()
+        except UnreachableError:
+            result = self._again(step)
+        self._since = None
+        return result
+
+    def _again(self, step: Callable[[], T]) -> T:
+        from declarative.retry import Policy, call_on
+        from declarative.store import UnreachableError
+
+        def told(error: UnreachableError, _wait: float) -> None:
+            with self._turn:
+                first, self._since = self._since is None, self._since or time.monotonic()
+            if first:
+                _note(f"waiting up to {AWAY:.0f} s: {error.summary}")
+
+        return call_on(
+            UnreachableError,
+            step,
+            policy=Policy(deadline=AWAY, first=0.2, longest=5.0),
+            on_retry=told,
+            stopping=lambda: self._since is not None and time.monotonic() - self._since >= AWAY,
+        )
+
+
+def _note(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+class StateAccess:
+    """The state of one command."""
+
+    def __init__(self, directory: Path, named: str | None) -> None:
+        """`named` is what `--state` or FLEETFORM_STATE says."""
+        self.directory = directory
+        self.named = named
+        self._store: Store | None = None
+
+    def close(self) -> None:
+        """Give up the connections."""
+        if self._store:
+            self._store.close()
+
+    def url(self, desired: Desired | None) -> str:
+        """`--state`, else FLEETFORM_STATE, else the project's, else the default one."""
+        declared = desired.project.state if desired else None
+        return self.named or declared or DEFAULT_STATE
+
+    @property
+    def default(self) -> Path:
+        """The file of the default state."""
+        return self.directory / DEFAULT_STATE.removeprefix("sqlite:///")
+
+    def open(
+        self,
+        desired: Desired | None,
+        *,
+        write: bool = False,
+        offline: bool = False,
+        create: bool = True,
+        typed: bool = True,
+    ) -> Store:
+        """The state, opened once; for reading it need not exist, and for writing it is made.
+
+        Commands that look into records or mend them do without `typed`, which refuses damaged ones.
+        """
+        if self._store is None:
+            url = self.url(desired)
+            if offline and not self.named:
+                self._check_within(url)
+            self._store = self._open(url, write=write, create=write and create, typed=typed)
+        return self._store
+
+    def _open(self, url: str, *, write: bool = False, create: bool = False, typed: bool = False) -> Store:
+        from declarative.cli.who import who
+        from declarative.store import StateError, open_store
+
+        try:
+            return open_store(
+                url,
+                create=create,
+                read_only=not write,
+                typed=typed,
+                who=who(self.directory) if write else None,
+                root=self.directory,
+                resume=Patience(),
+                tell=lambda text: _note(f"note: {text}"),
+            )
+        except StateError as error:
+            raise failed(error.code, error.summary, error.hint) from None
+
+    def note(self, desired: Desired | None, op: str, address: Address) -> None:
+        """Write into the state's journal what a user does that changes nothing recorded. Where the state
+        cannot be written, that is said, and hinders nobody.
+        """
+        from declarative.store import StateError
+
+        try:
+            with self._open(self.url(desired), write=True) as store:
+                store.note(op, address, op)
+        except (Failed, StateError) as error:
+            _note(f"warning: the state's history does not tell of this {op}: {error}")
+
+    def check_moved(self, desired: Desired) -> None:
+        """`Failed` if the project names a state in which nothing was ever recorded, while its default one
+        holds things: a plan would make all of them a second time. A state that was named with `--state` is
+        meant.
+        """
+        from declarative.store import file_of
+
+        declared = desired.project.state
+        if self.named or declared is None or not self.default.exists():
+            return
+        if file_of(declared, self.directory) == file_of(DEFAULT_STATE, self.directory):
+            return
+        states = []
+        for url in (declared, DEFAULT_STATE):
+            with self._open(url) as store:
+                states.append(store.read())
+        if states[0].lineage is None and states[1].records:
+            count = len(states[1].records)
+            summary = (
+                f"the state that the project names is empty, and its default one, {self.default}, holds "
+                f"{count} record{'s' if count > 1 else ''}: all of it would be made a second time"
+            )
+            raise failed("state-moved", summary, MOVE_STATE)
+
+    def _check_within(self, url: str) -> None:
+        """`Failed` for a state on a server or outside of the project: a stranger's YAML, or a link of theirs,
+        may name it, and what is recorded there is not theirs to show.
+        """
+        from declarative.store import StateError, file_of
+
+        try:
+            file = file_of(url, self.directory)
+        except StateError as error:
+            raise failed(error.code, error.summary, error.hint) from None
+        if file is None:
+            summary = "the project keeps its state on a server, and `--offline` contacts none"
+            raise failed("offline-state", summary, PULL_FIRST)
+        if not file.resolve().is_relative_to(self.directory.resolve()):
+            summary = f"the state {file} leads out of the project"
+            hint = "name the state that is to be read: `--state sqlite:///PATH`"
+            raise failed("outside-project", summary, hint)
+
+    @contextlib.contextmanager
+    def lock(self, store: Store, doing: str, timeout: float | None) -> Iterator[Writer]:
+        """The state's lock; says on stderr whom it waits for.
+
+        Someone who follows tasks holds it for moments only, so that even without a timeout it is waited for.
+        """
+        from declarative.apply import FOLLOWING
+        from declarative.store import StateError
+
+        def told(info: LockInfo) -> None:
+            if info.doing != FOLLOWING:
+                sys.stderr.write(f"waiting for {info}\n")
+
+        with contextlib.ExitStack() as stack:
+            try:
+                writer = stack.enter_context(store.lock(doing, timeout or 0.0, on_wait=told))
+            except StateError as error:
+                if timeout is not None or error.lock is None or error.lock.doing != FOLLOWING:
+                    raise
+                writer = stack.enter_context(store.lock(doing, PATIENCE, on_wait=told))
+            yield writer
+
+    def shared(self) -> bool:
+        """Whether the state that was opened is kept outside of the project's folder."""
+        from declarative.store.sqlite import path_of
+
+        if self._store is None or not self._store.url.startswith("sqlite:"):
+            return self._store is not None
+        here = self.directory.resolve()
+        return not path_of(self._store.url, here).resolve().is_relative_to(here)
