@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from declarative.diagnostic import Diagnostic, Severity, in_order, located
@@ -10,11 +10,12 @@ from declarative.plan.actions import build
 from declarative.plan.again import bad_end
 from declarative.plan.fallbacks import fallbacks
 from declarative.plan.fates import Fates, Question, decide
-from declarative.plan.fleets import Fleets, NodeFate, allowed_backends, fleet_offers
+from declarative.plan.fleets import Fleets, NodeFate
 from declarative.plan.observe import effective, vanished
 from declarative.plan.preview import cost, node_previews, reservations, suggestions
 from declarative.plan.rehearsal import Rehearsed, rehearsals
 from declarative.plan.short import short, unknown_regions
+from declarative.plan.size import too_large
 from declarative.plan.tasks import Fate
 from declarative.plan.types import UNREADY, Action, Inventory, Op, Plan, Reason
 from declarative.plan.volumes import waiting
@@ -23,22 +24,8 @@ from declarative.schema import encode
 from declarative.spec import Backend
 from declarative.state import Address, NodeState, State, natural, rank_name
 
-MOST_PLACES = 100_000
-"""Ranks to place and nodes to place them on, together."""
-
-
-MOST_ENTRIES = 5_000_000
-MOST_TEXT = 1 << 27
-"""Of environment, tags and commands, for all nodes and ranks together; text in characters."""
-
-MOST_OFFERED = 500_000
-"""Offers that are held against the limits of fleets: each fleet looks at each offer of its backends."""
-
 MOST_NAMED = 20
 """Nodes that are named one by one; more are counted."""
-
-MOST_SIZES = 20_000_000
-"""Sizes of tasks times the offers that fleets may launch."""
 
 
 def make(
@@ -57,7 +44,7 @@ def make(
     are to run again, and of nodes that are to be made anew, although nothing about them changed. With
     `destroy`, protected things are left alone. With `reuse` nothing is launched for tasks.
     """
-    large = _too_large(desired, recorded) or _too_many_offers(desired, inventory)
+    large = too_large(desired, recorded, inventory)
     if large:
         return Plan(lineage=recorded.lineage, serial=recorded.serial, diagnostics=(large,))
     state = effective(recorded, inventory)
@@ -123,13 +110,13 @@ def _remarks(desired: Desired, found: Fates, inventory: Inventory) -> list[Diagn
 
 def _unready(fates: Iterable[NodeFate]) -> list[Diagnostic]:
     """Nodes that stay and take no work, with the reason: one line for all of a fleet that have the same."""
-    alike: dict[tuple[str, NodeState, str], list[str]] = {}
+    by_reason: dict[tuple[str, NodeState, str], list[str]] = {}
     for fate in fates:
         seen = fate.node.readiness
         if not fate.goes and seen.state in UNREADY:
-            alike.setdefault((fate.node.fleet, seen.state, seen.reason or ""), []).append(fate.node.name)
+            by_reason.setdefault((fate.node.fleet, seen.state, seen.reason or ""), []).append(fate.node.name)
     out: list[Diagnostic] = []
-    for (fleet, state, reason), names in alike.items():
+    for (fleet, state, reason), names in by_reason.items():
         named = ", ".join(f"node/{n}" for n in sorted(names, key=natural)[:MOST_NAMED])
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         verb = "takes" if len(names) == 1 else "take"
@@ -194,69 +181,6 @@ def _observed_at(state: State) -> float | None:
     """When the nodes were observed; of several times the one longest ago."""
     seen = (state.readiness.get(r.address.name) for r in state.of("node"))
     return min((s.observed_at for s in seen if s and s.observed_at is not None), default=None)
-
-
-def _too_large(desired: Desired, recorded: State) -> Diagnostic | None:
-    """A refusal of what would take minutes to place: a stranger's few lines must not eat the machine."""
-    ranks = sum(want.spec.nodes for want in desired.tasks.values())
-    nodes = sum(fleet.nodes.target for fleet in desired.fleets.values() if fleet.nodes)
-    nodes += sum(len(fleet.ssh_config.hosts) for fleet in desired.fleets.values() if fleet.ssh_config)
-    places = ranks + nodes + len(recorded.of("node"))
-    if places <= MOST_PLACES:
-        return _too_much_text(desired)
-    return Diagnostic(
-        code="too-large",
-        summary=f"{len(desired.tasks)} tasks with {ranks} ranks, and {nodes} nodes, are too many for a plan",
-        hint=f"split the project: a plan places {MOST_PLACES} ranks and nodes at most",
-    )
-
-
-def _too_much_text(desired: Desired) -> Diagnostic | None:
-    """The same for what each node and each rank is told: it is in the plan as often as there are of them."""
-    told = [(f.nodes.target, *_told(f.env, f.tags)) for f in desired.fleets.values() if f.nodes]
-    tasks = (want.spec for want in desired.tasks.values())
-    told += [(task.nodes, *_told(task.env, task.tags, task.commands)) for task in tasks]
-    entries, characters = (sum(item[0] * item[i] for item in told) for i in (1, 2))
-    if entries <= MOST_ENTRIES and characters <= MOST_TEXT:
-        return None
-    summary = (
-        f"what nodes and ranks are told comes to {entries} entries with {characters} characters: too much"
-    )
-    hint = f"let `env`, `tags` and `commands` be shorter: {MOST_ENTRIES} entries, {MOST_TEXT} characters"
-    return Diagnostic(code="too-large", summary=summary, hint=f"{hint} are the most of a plan")
-
-
-def _told(
-    env: Iterable[tuple[str, str]], tags: Mapping[str, str], commands: Iterable[str] = ()
-) -> tuple[int, int]:
-    """How many entries, and how many characters."""
-    texts = [*(text for pair in (*env, *tags.items()) for text in pair), *commands]
-    return len(texts), sum(map(len, texts))
-
-
-def _too_many_offers(desired: Desired, inventory: Inventory) -> Diagnostic | None:
-    """The same for offers: a catalog is declared in a few lines, and multiplied by regions and fleets."""
-    offers = {name: len(found) for name, found in inventory.offers.items()}
-    fleets = desired.fleets.values()
-    offered = sum(offers.get(b, 0) for fleet in fleets for b in allowed_backends(desired, fleet))
-    if offered > MOST_OFFERED:
-        return Diagnostic(
-            code="too-large",
-            summary=f"{len(desired.fleets)} fleets with {offered} offers to look at are too many for a plan",
-            hint="name `backends` in each fleet, fewer regions, or fewer entries of a `catalog`: "
-            f"a plan looks at {MOST_OFFERED} at most",
-        )
-    sizes = len({(want.spec.resources, want.spec.whole_nodes) for want in desired.tasks.values()})
-    if sizes * offered <= MOST_SIZES:
-        return None
-    within = sum(len(fleet_offers(desired, fleet, inventory)[0]) for fleet in fleets)
-    if sizes * within <= MOST_SIZES:
-        return None
-    return Diagnostic(
-        code="too-large",
-        summary=f"tasks of {sizes} sizes and {within} offers to launch are too many for a plan",
-        hint="narrow the fleets (`instance_types`, `regions`), or let more tasks ask for the same",
-    )
 
 
 def _left_alone(desired: Desired, recorded: State) -> list[Diagnostic]:
