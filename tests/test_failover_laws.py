@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from declarative.blocks import Shape
 from declarative.placement.filters import blocks_wanted, place_reason
 from declarative.placement.kinds import Kind
-from declarative.plan.fleets import limits, offer_of
+from declarative.plan.fleets import offer_of
+from declarative.plan.launchable import limits
 from declarative.provider import PermanentKind
 from declarative.resource import shape_of
 from tests.market import KilledError, Market, Site, no_room

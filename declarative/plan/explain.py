@@ -16,8 +16,9 @@ from declarative.placement.why import NAMED, Scene, elsewhere, instead, places
 from declarative.placement.why_node import launched, looked
 from declarative.plan.answers import LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
 from declarative.plan.fates import Fates, Question, decide
-from declarative.plan.fleets import NodeFate, allowed_backends, limits, node_of
+from declarative.plan.fleets import NodeFate, node_of
 from declarative.plan.hosts import by_name
+from declarative.plan.launchable import allowed_backends, limits
 from declarative.plan.make import make
 from declarative.plan.observe import effective
 from declarative.plan.reasons import Reasons, goes_text, offered

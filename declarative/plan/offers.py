@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from declarative.blocks import misfits
 from declarative.diagnostic import Diagnostic, Severity
 from declarative.placement.filters import price_reason
-from declarative.plan.fleets import allowed_backends, cheapest_first, fleet_offers
+from declarative.plan.launchable import allowed_backends, cheapest_first, fleet_offers
 from declarative.plan.rehearsal import Rehearsed, rehearsals
 from declarative.plan.short import cheapest, names_hint, nearest, nothing_offered, regions_hint, why_short
 from declarative.plan.types import Inventory

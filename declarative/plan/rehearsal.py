@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from declarative.blocks import Shape
 from declarative.diagnostic import Diagnostic, Severity
-from declarative.plan.fleets import allowed_backends
+from declarative.plan.launchable import allowed_backends
 from declarative.resource import LOCAL, Desired, shape_of
 from declarative.state import State
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from declarative.blocks import Shortfall, misfits
 from declarative.diagnostic import Diagnostic, Severity, suggest
 from declarative.placement import Outcome
-from declarative.plan.fleets import allowed_backends, kept
+from declarative.plan.launchable import allowed_backends, kept
 from declarative.plan.types import Inventory
 from declarative.resource import Desired, Offer, shaped
 from declarative.spec import Fleet

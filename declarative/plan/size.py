@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from declarative.diagnostic import Diagnostic
-from declarative.plan.fleets import allowed_backends, fleet_offers
+from declarative.plan.launchable import allowed_backends, fleet_offers
 from declarative.plan.types import Inventory
 from declarative.resource import Desired
 from declarative.state import State
