@@ -88,14 +88,14 @@ def _record(
             if not drained:
                 if have:
                     writer.drain(address, None, reason)
-                said = f"takes work again; it was {have}" if have else "is not drained"
+                result = f"takes work again; it was {have}" if have else "is not drained"
             elif have and reason in (None, have.reason):
-                said = f"is {have}"
+                result = f"is {have}"
             else:
                 drain = Drain(since=have.since if have else str(iso(now())), reason=reason)
                 writer.drain(address, drain, reason)
-                said = f"takes no new work: {drain}{_going(state, node)}"
-            emit_text(f"{address} {said}\n")
+                result = f"takes no new work: {drain}{_going(state, node)}"
+            emit_text(f"{address} {result}\n")
     return 0
 
 

@@ -96,8 +96,8 @@ def _remarks(desired: Desired, found: Fates, inventory: Inventory) -> list[Diagn
     """What is to be said of fleets and volumes. One that has its error is not called too small as well."""
     known = {d.address for d in found.fleets.diagnostics if d.code in ("blocks-do-not-divide", "no-backend")}
     lacking = [d for d in short(desired, found.outcome, inventory) if d.address not in known]
-    said = {d.address for d in found.fleets.diagnostics}
-    unready = _unready(f for f in found.fleets.fates.values() if str(f.record.address) not in said)
+    noted = {d.address for d in found.fleets.diagnostics}
+    unready = _unready(f for f in found.fleets.fates.values() if str(f.record.address) not in noted)
     nodes = {fate.node.region for fate in found.fleets.fates.values()}
     short_of = {d.address for d in lacking}
     named = [d for d in unknown_regions(desired, inventory, nodes) if d.address not in short_of]
@@ -148,8 +148,8 @@ def _reached(desired: Desired) -> dict[str, dict[str, Any]]:
     """Of each backend that says something of it: how it is reached, as whom, what its nodes start from."""
     out: dict[str, dict[str, Any]] = {}
     for name, backend in sorted(desired.backends.items()):
-        said = encode(backend)
-        found = {key: said[key] for key in ("options", *Backend.CLOUD) if said.get(key)}
+        values = encode(backend)
+        found = {key: values[key] for key in ("options", *Backend.CLOUD) if values.get(key)}
         if found:
             out[name] = {"driver": backend.provider, **found}
     return out

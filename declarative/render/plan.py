@@ -166,8 +166,8 @@ def cost_line(cost: Cost) -> str:
     if None in (cost.before, cost.after):
         known = [f"{money(c)} USD/h" if c is not None else "unknown" for c in (cost.before, cost.after)]
         return f"Cost: {' → '.join(dict.fromkeys(known))} (some nodes have no known price){without}"
-    said = f"{after} USD/h (unchanged)" if before == after else f"{before} → {after} USD/h"
-    return f"Cost: {said}{without}"
+    change = f"{after} USD/h (unchanged)" if before == after else f"{before} → {after} USD/h"
+    return f"Cost: {change}{without}"
 
 
 def prices_line(priced_on: Mapping[str, str]) -> str:
@@ -202,8 +202,8 @@ def _map(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     for action in plan.actions:
         if action.address.kind == "node":
             ops.setdefault(action.address.name, set()).add(action.op)
-    said = _said(plan)
-    touched = {r.node for r in plan.reservations if said[_name(r)] != "kept"} | ops.keys()
+    outcomes = _rank_outcomes(plan)
+    touched = {r.node for r in plan.reservations if outcomes[_name(r)] != "kept"} | ops.keys()
     still = [n for n in plan.nodes if n.name not in touched and n.status == "kept" and n.state == "ready"]
     hidden = {n.name for n in still} if len(still) > MOST_UNCHANGED else set[str]()
     restarts = Counter(r.node for r in plan.reservations if r.restart)
@@ -244,7 +244,7 @@ def _name(item: Reservation) -> str:
     return rank_name(item.task, item.rank)
 
 
-def _said(plan: Plan) -> dict[str, str]:
+def _rank_outcomes(plan: Plan) -> dict[str, str]:
     """What becomes of each rank that holds or will hold blocks, by its name: of its blocks, and of itself."""
     ops: dict[str, set[Op]] = {}
     for action in plan.actions:
@@ -262,13 +262,13 @@ def _said(plan: Plan) -> dict[str, str]:
 
 def _ranks(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     """The table of ranks: task, rank → node → blocks → volumes → price → status."""
-    said = _said(plan)
-    kept = [r for r in plan.reservations if said[_name(r)] == "kept"]
+    outcomes = _rank_outcomes(plan)
+    kept = [r for r in plan.reservations if outcomes[_name(r)] == "kept"]
     hide = len(kept) > MOST_UNCHANGED
-    shown = [r for r in plan.reservations if not (hide and said[_name(r)] == "kept")]
+    shown = [r for r in plan.reservations if not (hide and outcomes[_name(r)] == "kept")]
     if not plan.reservations:
         return []
-    lines = _rank_table(shown, said, _sums(plan.reservations), paint, width)
+    lines = _rank_table(shown, outcomes, _sums(plan.reservations), paint, width)
     if hide:
         lines.append(f"  … {len(kept)} more ranks, unchanged")
     return ["Ranks:", "", *lines, ""]
@@ -294,7 +294,7 @@ def share(price: float | None) -> str:
 
 def _rank_table(
     shown: Sequence[Reservation],
-    said: Mapping[str, str],
+    outcomes: Mapping[str, str],
     sums: Mapping[str, str],
     paint: Paint,
     width: int | None,
@@ -309,14 +309,14 @@ def _rank_table(
     rows = [[Cell(text, "dim", right=text in {"rank", "USD/h"}) for text in head]]
     for i, (item, found) in enumerate(zip(shown, volumes, strict=True)):
         first, rest = (found[:1], found[1:]) if one_each else ([", ".join(found)], [])
-        rows.append(_rank_row(item, first[0] if first else "", said[_name(item)]))
+        rows.append(_rank_row(item, first[0] if first else "", outcomes[_name(item)]))
         rows += [[Cell(text if at == 4 else "") for at in range(7)] for text in rest]
         if item.task in sums and (i + 1 == len(shown) or shown[i + 1].task != item.task):
             rows.append(_sum_row(item.task, sums[item.task]))
     return columns(folded(rows), paint)
 
 
-def _rank_row(item: Reservation, volume: str, said: str) -> list[Cell]:
+def _rank_row(item: Reservation, volume: str, outcome: str) -> list[Cell]:
     return [
         Cell(clean(item.task)),
         Cell(str(item.rank), right=True),
@@ -324,7 +324,7 @@ def _rank_row(item: Reservation, volume: str, said: str) -> list[Cell]:
         Cell(f"{ranges(item.blocks)} of {item.total_blocks}"),
         Cell(volume),
         Cell(share(item.price), right=True),
-        Cell(said, "yellow" if said == "kept, restarts" else STATUS[item.status]),
+        Cell(outcome, "yellow" if outcome == "kept, restarts" else STATUS[item.status]),
     ]
 
 
