@@ -54,6 +54,12 @@ def test_destroy_in_another_directory(project):
         ("plan -target=task/job", "no option `-target`", "leave it out"),
         ("plan -C .", "write it before the command: `fleetform -C DIR …`"),
         ("-C . plan --jsn", "no option `--jsn`", "did you mean `--json`?"),
+        ("unlock", "no command `unlock`", "write `fleetform state unlock`"),
+        ("describe task/job", "no command `describe`", "write `fleetform explain ADDRESS`"),
+        ("launch", "no command `launch`", "write `fleetform apply`"),
+        ("cancel job", "no command `cancel`", "write `fleetform stop TASK`"),
+        ("replace node/gpu-0", "no command `replace`", "`fleetform apply --replace node/NAME`"),
+        ("plan -y", "no option `-y`", "leave it out: `fleetform plan` asks nothing"),
         ("force-unlock abc", "no command `force-unlock`", "write `fleetform state unlock`"),
         (
             "plan next.plan",

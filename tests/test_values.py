@@ -87,6 +87,7 @@ def test_nodes_have_an_end(value):
         ("task", "priority", "7", 7),
         ("task", "max_price", "2.5", 2.5),
         ("fleet", "nodes", "2", 2),
+        ("fleet", "nodes", {"min": "0", "target": " 2 ", "max": "4"}, {"min": 0, "target": 2, "max": 4}),
         ("fleet", "blocks", "4", 4),
         ("volume", "count", "3", 3),
         ("fleet", "idle_duration", True, "3d"),
@@ -159,8 +160,22 @@ def test_what_was_expected_is_not_what_was_found(cls, field):
         ("retry", {"on_event": ["error"]}, "did you mean `on_events`?"),
         ("secrets", ["TOKEN"], "`env: [NAME]`"),
         ("workdir", "/src", "write `working_dir:`"),
+        ("volumes", "", "write `name:/path`"),
+        ("enviroment", ["A=1"], "write `env:`"),
+        ("cpus", 4, "`resources: {…}`"),
+        ("accelerators", "H100:8", "`resources: {…}`"),
+        ("container", "ubuntu", "write `image:`"),
+        ("docker_image", "ubuntu", "write `image:`"),
+        ("python_version", "3.12", "write `python:`"),
+        ("setup", "pip install torch", "write `commands:`"),
+        ("file_mounts", ["/data"], "write `files:`"),
     ],
 )
 def test_a_hint_names_what_was_meant(field, value, hint):
     (problem,) = read(DOCUMENTS["task"], **{field: value})[1]
     assert hint in (problem.hint or "")
+
+
+def test_empty_text_is_no_gpu():
+    (problem,) = read(DOCUMENTS["task"], resources={"gpu": " "})[1]
+    assert problem.summary == "expected GPUs, found empty text"

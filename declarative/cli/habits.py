@@ -16,23 +16,30 @@ STATUS = "write `fleetform status`"
 APPLY = "write `fleetform apply`"
 DESTROY = "write `fleetform destroy`"
 PLAN = "`fleetform plan` looks at what is there each time"
+ANEW = "`fleetform apply --replace node/NAME` makes a node anew, `task/NAME` runs a task again"
 COMMANDS = {
     "attach": "write `fleetform logs TASK -f`",
     "cordon": "write `fleetform drain NODE --reason …`: what runs on the node goes on",
+    "cancel": "write `fleetform stop TASK`",
     "delete": DESTROY,
+    "describe": "write `fleetform explain ADDRESS`",
     "down": DESTROY,
     "force-unlock": "write `fleetform state unlock`",
     "graph": "in `fleetform plan --json` each action names what it needs",
     "help": "write `fleetform --help`, or `fleetform COMMAND --help`",
+    "kill": "write `fleetform stop TASK`",
+    "launch": APPLY,
     "list": STATUS,
     "ls": STATUS,
     "offer": "write `fleetform offers`",
     "output": "write `fleetform status --json`",
     "ps": STATUS,
     "refresh": PLAN,
+    "replace": ANEW,
     "run": APPLY,
-    "taint": "`fleetform apply --replace node/NAME` makes a node anew, `task/NAME` runs a task again",
+    "taint": ANEW,
     "uncordon": "write `fleetform undrain NODE`",
+    "unlock": "write `fleetform state unlock`",
     "up": APPLY,
     "version": "write `fleetform --version`",
     "workspace": "give each a directory, or a `--state URL`",
@@ -110,7 +117,11 @@ def _option(error: click.NoSuchOption, typed: Sequence[str]) -> tuple[str, str |
             return f"no option `{name}`", f"write `-{name}`"
     for name in (w for w in words if w == error.option_name or w[:2] == error.option_name):
         said = OPTIONS.get(name.lstrip("-"))
-        if said and name not in known and (said != APPROVE or "--auto-approve" in known):
+        if said == APPROVE and error.ctx.info_name == "plan":
+            said = "leave it out: `fleetform plan` asks nothing"
+        elif said == APPROVE and "--auto-approve" not in known:
+            said = None
+        if said and name not in known:
             return f"no option `{name}`", said
     long = ["--help", *(name for name in known if name.startswith("--"))]
     return f"no option `{error.option_name}`", suggest(error.option_name, long)

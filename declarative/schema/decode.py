@@ -73,7 +73,7 @@ def _wrong_type(path: Path, wanted: str, value: object, bounds: Is | None = None
     if wanted == "a string" and isinstance(value, bool | int | float):
         text = str(value).lower() if isinstance(value, bool) else value
         hint = f'write it in quotes: "{text}"'
-    elif wanted == "a list" and isinstance(value, bool | int | float | str) and value != "":
+    elif wanted == "a list" and isinstance(value, bool | int | float | str) and str(value).strip():
         shown = describe(value).strip("`")
         hint = f"write a list: `[{shown}]`" if len(shown) <= MAX_SHOWN else hint
     elif wanted == "a mapping" and isinstance(value, list | tuple):

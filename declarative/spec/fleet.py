@@ -32,6 +32,10 @@ class SpotPolicy(StrEnum):
     AUTO = "auto"
 
 
+_NUMBER = re.compile(r"-?\d{1,18}", re.ASCII)
+"""What a number may be in quotes, as a template or a shell leaves it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Nodes:
     """How many nodes: `4`, `0..4`, or `{min, target, max}`. `max` None is unlimited."""
@@ -51,6 +55,7 @@ class Nodes:
 
     @classmethod
     def _parse_mapping(cls, value: Mapping[str, Json]) -> Self:
+        ends: dict[str, int | None] = {}
         for key, item in value.items():
             if key not in ("min", "target", "max"):
                 hint = "write `target:`" if key in ("desired", "count", "size", "default") else None
@@ -58,15 +63,16 @@ class Nodes:
                 raise BadValueError(
                     "unknown-field", f"`{key}` is not a field of nodes", hint, (key,), at_key=True
                 )
-            if item is not None and (isinstance(item, bool) or not isinstance(item, int)):
+            number = int(item) if isinstance(item, str) and _NUMBER.fullmatch(item.strip()) else item
+            if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
                 found = f"expected a whole number, found {describe(item)}"
                 raise BadValueError("wrong-type", found, cls.HINT, (key,))
-        if all(item is None for item in value.values()):
+            ends[key] = number
+        if all(end is None for end in ends.values()):
             raise BadValueError("bad-range", "`nodes` has neither a lower nor an upper bound", cls.HINT)
-        low: Any = value.get("min") or 0
-        target: Any = value.get("target")
-        high: Any = value.get("max")
-        return cls._checked(low, low if target is None else target, high)
+        low = ends.get("min") or 0
+        target = ends.get("target")
+        return cls._checked(low, low if target is None else target, ends.get("max"))
 
     @classmethod
     def _checked(cls, low: int, target: int, high: int | None) -> Self:
@@ -81,7 +87,7 @@ class Nodes:
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
         """A number, a range, or a mapping."""
-        number = {"type": ["integer", "null"], "minimum": 0}
+        number = {"type": ["integer", "string", "null"], "minimum": 0}
         keys = {"min": number, "target": number, "max": number}
         mapping = {"type": "object", "properties": keys, "additionalProperties": False}
         return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}, mapping]}

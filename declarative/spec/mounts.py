@@ -258,7 +258,9 @@ class Mounts(tuple[Mount, ...]):
         """What `Mount` may have wrong, and `duplicate-mount`."""
         if not isinstance(value, list | tuple):
             hint = (
-                f'write a list: `["{value}"]`' if isinstance(value, str) and len(value) < 60 else Mount.HINT
+                f'write a list: `["{value}"]`'
+                if isinstance(value, str) and 0 < len(value.strip()) < 60
+                else Mount.HINT
             )
             raise BadValueError("wrong-type", f"expected a list, found {describe(value)}", hint)
         out: list[Mount] = []

@@ -207,15 +207,20 @@ class Task:
     }
 
     ELSEWHERE: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(("command", "script", "run", "cmd", "args", "steps"), "commands"),
+        **dict.fromkeys(("command", "script", "run", "cmd", "args", "steps", "setup"), "commands"),
         **dict.fromkeys(("replicas", "count", "num_nodes", "node_count", "parallelism"), "nodes"),
-        **dict.fromkeys(("environment", "envs", "variables"), "env"),
+        **dict.fromkeys(("environment", "enviroment", "envs", "variables"), "env"),
         **dict.fromkeys(("workdir", "working_directory", "cwd"), "working_dir"),
         **dict.fromkeys(("mounts", "volume_mounts"), "volumes"),
+        **dict.fromkeys(("container", "docker_image"), "image"),
+        "file_mounts": "files",
+        "python_version": "python",
         **dict.fromkeys(("labels", "metadata", "annotations"), "tags"),
         **dict.fromkeys(("timeout", "active_deadline_seconds"), "max_duration"),
         **dict.fromkeys(("fleet", "pool"), "fleets"),
-        **dict.fromkeys(("cpu", "memory", "gpu", "gpus", "disk"), "write it in `resources: {…}`"),
+        **dict.fromkeys(
+            ("cpu", "cpus", "memory", "gpu", "gpus", "accelerators", "disk"), "write it in `resources: {…}`"
+        ),
         **dict.fromkeys(
             ("secrets", "secret"), "write the variable's name: `env: [NAME]` takes the caller's value"
         ),

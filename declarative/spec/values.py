@@ -78,6 +78,8 @@ class Gpu:
             models = [v for v in value if isinstance(v, str)] if isinstance(value, list | tuple) else []
             hint = f"write `{','.join(models)}`" if 0 < len(",".join(models)) <= MAX_SHOWN else cls.HINT
             raise BadValueError("wrong-type", f"expected GPUs, found {describe(value)}", hint)
+        if not str(value).strip():
+            raise BadValueError("bad-gpu", "expected GPUs, found empty text", cls.HINT)
         if len(str(value)) > MAX_GPU:
             raise BadValueError("bad-gpu", f"{describe(value)} is too long", cls.HINT)
         found: dict[str, Any] = {}
