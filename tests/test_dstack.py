@@ -314,6 +314,7 @@ def test_what_is_recorded_does_not_go_because_its_document_is_skipped(tmp_path, 
     assert [(d.code, d.address, d.span.file) for d in plan.diagnostics if d.span] == [
         ("skipped-recorded", "task/train", file)
     ]
+    assert "`name`" not in str(plan.diagnostics), "a document without a name has its file's"
 
 
 # ----------------------------------------------------------------------------- what commands find there

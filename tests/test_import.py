@@ -76,3 +76,16 @@ def test_bad_yaml_is_an_error(tmp_path):
     done = CliRunner().invoke(cli, ["import", "skypilot", str(tmp_path / "a.yaml")])
     assert done.exit_code == 1
     imported("terraform", tmp_path / "a.yaml", code=2)
+
+
+@pytest.mark.parametrize(
+    ("tool", "text"),
+    [("dstack", "type: task\nname: {}\ncommands: [x]\n"), ("skypilot", "name: {}\nrun: x\n")],
+)
+def test_a_changed_name_is_said(tool, text, tmp_path):
+    """Other documents and scripts may go by the old one."""
+    for name, new in (("a", "imported"), ("My_Task", "my-task")):
+        (tmp_path / "x.yaml").write_text(text.format(name))
+        assert f"# the name is now `{new}`: " in imported(tool, tmp_path / "x.yaml").stdout
+    (tmp_path / "x.yaml").write_text(text.format("train"))
+    assert "the name is now" not in imported(tool, tmp_path / "x.yaml").stdout

@@ -79,10 +79,13 @@ def _remove(data: Any, path: Sequence[str | int]) -> bool:
     return False
 
 
-def name_of(text: object, default: str | None) -> str | None:
-    """A name of this language: the text, what is nearest to it, or the default."""
+def name_of(text: object, default: str | None, notes: list[str]) -> str | None:
+    """A name of this language: the text, what is nearest to it, or the default; `notes` gets a change."""
     near = re.sub(r"[^a-z0-9]+", "-", str(text or "").lower()).strip("-")
-    return near if NAME.fullmatch(near) else default
+    name = near if NAME.fullmatch(near) else default
+    if text and name and name != text:
+        notes.append(f"the name is now `{name}`: 2 to 41 lower-case letters, digits and `-`")
+    return name
 
 
 def known_backends(draft: Draft, names: Sequence[Any]) -> list[str]:

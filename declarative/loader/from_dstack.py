@@ -56,7 +56,7 @@ def _draft(kind: str, data: dict[str, Any], default: str) -> Draft:
     cls = DOCUMENTS[kind]
     known = {f.name for f in fields_of(cls)}
     foreign: Mapping[str, str] = getattr(cls, "FOREIGN", {})
-    draft.fields["name"] = name_of(data.get("name"), default)
+    draft.fields["name"] = name_of(data.get("name"), default, draft.notes)
     for key, value in data.items():
         if key in ("type", "name") or value is None:
             continue

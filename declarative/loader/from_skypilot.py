@@ -22,8 +22,9 @@ _ELSEWHERE = {
 def convert(document: Document, default: str) -> list[Draft]:
     """A fleet and a task, called `default` if they have no name."""
     data = dict(document.data)
-    name = name_of(data.pop("name", None), default)
-    task, fleet = Draft("task", {"name": name}), Draft("fleet", {"name": name})
+    notes: list[str] = []
+    name = name_of(data.pop("name", None), default, notes)
+    task, fleet = Draft("task", {"name": name}, notes), Draft("fleet", {"name": name})
     if set(document.data) <= {"name", "execution"}:
         return [Draft("", {}, ["left out the heading of a pipeline: all tasks are started at once here"])]
     nodes = data.pop("num_nodes", None) or 1

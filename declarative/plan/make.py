@@ -194,7 +194,7 @@ def _left_alone(desired: Desired, recorded: State) -> list[Diagnostic]:
         Diagnostic(
             code="skipped-recorded",
             summary=f"{address} is recorded, and would be deleted because its document was not used",
-            hint="see the warning about the document; to have it deleted, remove the document or its `name`",
+            hint="see the warning about the document; to have it deleted, remove the document",
             address=address,
             span=span,
         )
