@@ -412,6 +412,15 @@ LOOKALIKES = [
 ]
 
 
+@pytest.mark.parametrize("field", ["commands", "env", "image"])
+@pytest.mark.parametrize(("old", "new"), [("sleep 1", "sl\u0435ep 1"), ("\u0430b\nc", "ab\nc")])
+def test_letters_of_another_script_are_told_apart(field, old, new):
+    """Cyrillic ie is drawn as `e`; a change of one for the other says which it is."""
+    values: Any = {"commands": [[old], [new]], "image": [old, new]}.get(field, [{"K": old}, {"K": new}])
+    text = "\n".join(change({field: values[0]}, {field: values[1]}, width=None))
+    assert ("\\u0435" in text) or ("\\u0430" in text)
+
+
 @pytest.mark.parametrize("width", [None, 60])
 @pytest.mark.parametrize(("old", "new"), LOOKALIKES)
 @pytest.mark.parametrize("field", ["commands", "env", "tags", "image", "files", "retry", "deep"])

@@ -186,7 +186,7 @@ def _leaf(key: str, old: Any, new: Any, room: int) -> Iterator[Line]:
         yield from _line_changes([old], [new])
         return
     was, now = ("(none)" if value is None else short(key, value, quote=True) for value in (old, new))
-    if _looks(was) == _looks(now):
+    if _look_alike([was], [now]):
         was, now = (ascii(value) for value in (old, new))
     line = f"{clean(key)}: {was} → {now}"
     if cells(line) <= room:
@@ -197,9 +197,17 @@ def _leaf(key: str, old: Any, new: Any, room: int) -> Iterator[Line]:
     yield "green", f"  + {now}"
 
 
-def _looks(text: str) -> str:
-    """What texts have in common that a reader may take for one another."""
-    return " ".join(unicodedata.normalize("NFKC", text).split())
+def _look_alike(some: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether a reader may take the lines for the others: they differ in blanks, in forms of a letter, or in
+    letters that ASCII does not have, which may look like its own (Cyrillic ie for e).
+    """
+    pairs = (
+        [" ".join(unicodedata.normalize("NFKC", text).split()) for text in lines] for lines in (some, others)
+    )
+    one, other = map("\n".join, pairs)
+    return len(one) == len(other) and all(
+        a == b or not (a + b).isascii() for a, b in zip(one, other, strict=True)
+    )
 
 
 def _line_changes(old: Sequence[str], new: Sequence[str]) -> Iterator[Line]:
@@ -218,7 +226,7 @@ def _line_changes(old: Sequence[str], new: Sequence[str]) -> Iterator[Line]:
             yield from ((None, f"    {line}") for line in was[b - last : b])
             continue
         gone, come = was[a:b], now[c:d]
-        if list(map(_looks, gone)) == list(map(_looks, come)):
+        if _look_alike(gone, come):
             gone, come = ([ascii(line) for line in lines] for lines in (gone, come))
         yield from (("red", f"  - {line}") for line in gone)
         yield from (("green", f"  + {line}") for line in come)
