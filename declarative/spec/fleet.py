@@ -150,7 +150,7 @@ class Fleet:
 
     DEFAULTED: ClassVar[tuple[str, ...]] = ("name",)
     FOREIGN: ClassVar[Mapping[str, str]] = {
-        "retry": "remove it; `apply` may simply be run again",
+        "retry": "a fleet has none: write `retry` in the task that is to run again",
         "backend_options": "use `options:` of the `backend` document",
         "profiles": "write the fields of the profile here",
     }
