@@ -95,6 +95,18 @@ class PermanentError(ProviderError):
         self.kind = kind
 
 
+Fence = Callable[[], int | None]
+"""To be asked before each call that leaves this process, and before it is tried again. It raises what stops
+the command if this is no longer the one that may write: that goes through as it is. Else it gives the number
+of this writer, higher than that of every earlier one, or None for who only reads: what can keep the highest
+that it was told, refuses calls with a lower one.
+"""
+
+
+def reads_only() -> None:
+    """The `Fence` of who never writes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """What a provider is made with: the backend's settings, where the project is, whose things these are."""
@@ -123,6 +135,7 @@ class Config:
     """Hosts that exist, by node name: where a provider that makes no machines looks for its things."""
     shared: bool = False
     """Whether the state is kept outside of the project's folder: other checkouts may work on it, too."""
+    fence: Fence = reads_only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -135,6 +135,10 @@ class Intent:
     needs: frozenset[Address] = frozenset()
     begun_at: float | None = field(default=None, compare=False)
     """Seconds since the epoch when the call was last begun; None if that is not known."""
+    place: str | None = field(default=None, compare=False)
+    """The host and its boot where that was…"""
+    tick: float | None = field(default=None, compare=False)
+    """…and when, in seconds since that boot: a clock that nobody can set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +208,9 @@ attempts fail (`since`), and when this one was decided upon (`at`). Seconds sinc
 NOTICED = "noticed_at"
 """Among the outputs of a rank that failed or was lost: when that was first recorded, by our clock."""
 
+ATTEMPT = "attempt"
+"""Among the outputs of a rank: the id of its attempt on its host."""
+
 STARTED = "started_at"
 """Among the outputs of a rank: when its start was asked for, seconds since the epoch by our clock."""
 
@@ -253,8 +260,20 @@ def readiness_of(record: Record, seen: Readiness) -> Readiness:
 
 
 def attempt_id(record: Record) -> str:
-    """`train-2.1`: the id of a rank's attempt on its host; a rank that is made anew gets another one."""
-    return f"{made_as(record).name}.{record.generation}"
+    """`train-2.1.f.3f9c…`: the id of a rank's attempt on its host; a rank that is made anew gets another one.
+
+    After the generation come the blocks that it runs on, as a hexadecimal number with a bit for each: so its
+    host can tell whoever knows nothing of it. The last part is random: a state that was brought back from a
+    backup counts the same generations again, and must not take an attempt of its lost future for its own.
+    Older versions wrote neither.
+    """
+    known = record.outputs.get(ATTEMPT)
+    return str(known) if known else f"{made_as(record).name}.{record.generation}"
+
+
+def attempt_of(intent: Intent) -> str:
+    """The attempt that the start of a rank is about: its token, unless an older version began it."""
+    return intent.token if "." in intent.token else f"{intent.address.name}.{intent.generation}"
 
 
 def task_state(ranks: Mapping[int, RankStatus | None], master_done: bool) -> RankState:

@@ -9,6 +9,7 @@ _REFUSED = {
     "missing": (PermanentKind.NOT_FOUND, None),
     "tools": (PermanentKind.INVALID, "install flock and setsid (util-linux)"),
     "unwritable": (PermanentKind.AUTH, "let the calling user write there"),
+    "stale": (PermanentKind.CONFLICT, "run the command again: it begins with what is there now"),
     "isolation": (PermanentKind.INVALID, "leave out `isolation`, or let the host's user make control groups"),
     "nospace": (PermanentKind.NO_CAPACITY, "free some space on the disk of the node's folder"),
 }

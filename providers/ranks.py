@@ -68,7 +68,7 @@ class Ranks:
         """The attempts of these ranks that have ended, before the one named."""
         out = []
         for name, attempt in self._runner.poll().items():
-            rank, _, number = name.rpartition(".")
+            rank, number, *_ = *name.split("."), ""  # see `state.attempt_id`
             old = rank in oldest and number.isdecimal() and int(number) < oldest[rank]
             if old and attempt.state not in {AttemptState.RUNNING, AttemptState.ORPHAN}:
                 out.append(name)

@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
+from declarative.provider import Fence, reads_only
 from providers.transport import ConnectionLost, Finished, Transport
 
 ANSWER_SECONDS = 60.0  # for what a host does at once; it may be busy, and waits up to 20 s for a lock
@@ -91,9 +92,9 @@ class Attempt:
 class RunnerError(Exception):
     """The host refused what it was asked.
 
-    `code` is one of usage, missing, tools (a program is not there), unwritable, nospace, truncated, busy and
-    isolation (`hard` cannot be had): then nothing was changed. Or it is `failed`, for all that was not
-    foreseen.
+    `code` is one of usage, missing, tools (a program is not there), unwritable, nospace, truncated, busy,
+    stale (it was told a higher number than that of our `fence`) and isolation (`hard` cannot be had): then
+    nothing was changed. Or it is `failed`, for all that was not foreseen.
     """
 
     def __init__(self, code: str, text: str) -> None:
@@ -108,11 +109,16 @@ class Runner:
     Every method raises `ConnectionLost` if no whole answer came, and `RunnerError` if the host refused.
     """
 
-    def __init__(self, transport: Transport, root: str, script: str | None = None) -> None:
-        """Take `root` as the host's folder of attempts, and `script` as the path of runner.sh there."""
+    def __init__(
+        self, transport: Transport, root: str, script: str | None = None, fence: Fence = reads_only
+    ) -> None:
+        """Take `root` as the host's folder of attempts, and `script` as the path of runner.sh there. `fence`
+        gives the number that the host refuses once it was told a higher one.
+        """
         self._transport = transport
-        path = script or str(Path(__file__).resolve().with_name("runner.sh"))
-        self._command = ("env", f"FLEETFORM_RUNNER_DIR={root}", "sh", path)
+        self._fence = fence
+        self._env = ("env", f"FLEETFORM_RUNNER_DIR={root}")
+        self._script = ("sh", script or str(Path(__file__).resolve().with_name("runner.sh")))
 
     def start(self, launch: Launch) -> Attempt:
         """Launch an attempt, unless that was done before: then only say how it is."""
@@ -174,7 +180,9 @@ class Runner:
     def _call(
         self, arguments: Sequence[str], stdin: bytes = b"", seconds: float = ANSWER_SECONDS
     ) -> Finished:
-        answer = self._transport.run([*self._command, *arguments], stdin, seconds)
+        epoch = self._fence()
+        env = self._env if epoch is None else (*self._env, f"FLEETFORM_EPOCH={epoch}")
+        answer = self._transport.run([*env, *self._script, *arguments], stdin, seconds)
         if answer.exit_code == 0:
             return answer
         if refusal := _after(_ERROR, answer.stdout).partition(b"\n")[0]:

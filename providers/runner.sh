@@ -28,6 +28,9 @@
 # ctl (why and when it is to end), lock (held to change these), run (locked by the supervisor as long as the run
 # lasts). pid, exit and ctl get their bytes when
 # the attempt starts and are overwritten in place: a full disk shall neither lose an exit code nor stop a stop.
+# Who may write is decided elsewhere: by a lock, whose holders count up. Where $FLEETFORM_EPOCH has the caller's number,
+# the highest one that came is kept in .epoch, and whoever comes with a lower one has lost that lock: he is refused
+# with the code stale. A poll with a number is as good as a promise that nothing is started any more but by its caller.
 set -u
 case ${1-} in
 _*) ;; # one of the stages below: these two were set by the call that led to it
@@ -46,6 +49,24 @@ die() { # CODE TEXT
   usage) exit 64 ;; missing) exit 66 ;; tools) exit 69 ;; nospace) exit 70 ;;
   unwritable) exit 73 ;; truncated) exit 74 ;; busy) exit 75 ;; *) exit 76 ;;
   esac
+}
+current() { # [hold]: refuses who has lost the lock. With hold nobody newer comes in between, until 7 is closed
+  [ "${FLEETFORM_EPOCH-}" ] || return 0
+  newest=0
+  { read -r newest <"$B/.epoch"; } 2>/dev/null || :
+  if [ $# -gt 0 ] || [ "${newest:-0}" -lt "$FLEETFORM_EPOCH" ]; then
+    # A full disk hinders nobody who only looks or stops.
+    { command exec 7>>"$B/.epoch"; } 2>/dev/null || { [ $# -eq 0 ] && return; } || die nospace "$B"
+    flock -w 10 7 || die busy "$B/.epoch is locked"
+    newest=0
+    read -r newest <"$B/.epoch" || :
+    if [ "${newest:-0}" -lt "$FLEETFORM_EPOCH" ]; then
+      newest=$FLEETFORM_EPOCH
+      { printf '%-63s\n' "$newest" 1<>"$B/.epoch"; } 2>/dev/null || [ $# -eq 0 ] || die nospace "$B"
+    fi
+    [ $# -gt 0 ] || exec 7>&-
+  fi
+  [ "${newest:-0}" -le "$FLEETFORM_EPOCH" ] || die stale "a later command was here ($newest, and this is $FLEETFORM_EPOCH)"
 }
 number() { # TEXT WHAT
   case $1 in '' | *[!0-9]* | 0?* | ????????????????*) die usage "$2 is no whole number: $1" ;; esac
@@ -314,6 +335,9 @@ confine() {
 # asked, so that a caller's death leaves an id either unused or with a supervisor.
 supervise() {
   lock
+  trap 'rm -f "$payload"' EXIT
+  current hold
+  trap - EXIT
   state
   if [ "$s" != claimed ]; then
     rm -f "$payload"
@@ -321,7 +345,7 @@ supervise() {
     return
   fi
   options "$@" # after `state`, which has a grace of its own
-  if ! confine; then
+  if ! confine 7>&-; then
     rm -f "$payload"
     die isolation "this host cannot hold a rank to its blocks by the kernel, which \`isolation: hard\` asks for"
   fi
@@ -340,6 +364,7 @@ supervise() {
   }
   # A link and not a rename: it cannot succeed twice, not even if `forget` took the lock away in between.
   ln "$d/started.$$" "$d/started" || die unwritable "$d cannot hold links"
+  exec 7>&-
   rm -f "$d/started.$$" "$d"/payload.*
   sync "$d/started" "$d" "$B" # else a power cut could bring the id back to life after the task ran
   echo ok
@@ -436,7 +461,7 @@ enter() { # becomes the user's shell, as if nothing had been there before
   umask "$FLEETFORM_UMASK"
   LC_ALL=$FLEETFORM_LC
   [ -n "$LC_ALL" ] || unset LC_ALL
-  unset FLEETFORM_RUNNER_DIR FLEETFORM_BOOT_ID_FILE FLEETFORM_UMASK FLEETFORM_LC
+  unset FLEETFORM_RUNNER_DIR FLEETFORM_BOOT_ID_FILE FLEETFORM_EPOCH FLEETFORM_UMASK FLEETFORM_LC
   cd 2>/dev/null || cd /
   if command -v bash >/dev/null 2>&1; then exec $drop bash "$d/task"; fi
   exec $drop sh "$d/task"
@@ -453,6 +478,13 @@ start-0 | start-1 | tail-[01] | stop-[01] | limit-[01] | forget-0) die usage "$c
 start-* | tail-[23] | stop-2 | limit-2 | forget-1 | _*) attempt "$1" ;;
 *) die usage "start | poll | tail | stop | limit | forget" ;;
 esac
+case ${FLEETFORM_EPOCH-}/$command in
+/* | */_* | */start | */tail) ;;
+*)
+  number "$FLEETFORM_EPOCH" FLEETFORM_EPOCH
+  if mkdir "$B" 2>/dev/null || [ -d "$B" ]; then current; fi # a node without a folder has nothing to lose
+  ;;
+esac
 case $command in
 start)
   bytes=$2
@@ -461,6 +493,7 @@ start)
   options "$@"
   command -v flock >/dev/null && command -v setsid >/dev/null || die tools "flock and setsid are needed"
   mkdir -p "$d" 2>/dev/null && [ -w "$d" ] || die unwritable "$d"
+  current
   payload=$d/payload.$$
   state
   if [ "$s" = claimed ] && receive "$bytes"; then

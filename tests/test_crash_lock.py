@@ -49,7 +49,7 @@ def state_of(project):
 def lapse(project):
     """The holder's lease has ended: as if nobody had renewed it for that long."""
     with closing(state_of(project)) as db:
-        db.execute("UPDATE writer_lock SET expires = 1")
+        db.execute("UPDATE writer_lock SET expires = 1, ends = 1")
 
 
 def waits_for(project, address, others):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,12 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from unittest.mock import ANY
 
 import pytest
 from sqlalchemy import update
 
 from declarative.state import Address
-from declarative.store import StateError, Store, database, open_store, tables
+from declarative.store import StateError, Store, UnreachableError, database, open_store, tables
 from declarative.store import lock as locks
 
 NODE = Address("node", "gpu-0")
@@ -50,7 +52,9 @@ class Clock:
 
 
 class Times:
-    """Lets a state's clock go on. A server's cannot be set: what it recorded moves back instead."""
+    """Lets a state's clock go on, and that of its holder's host. What cannot be set stays, and what was
+    recorded by it moves back instead: a server's clock, and the host's own that nobody can set.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -61,11 +65,11 @@ class Times:
 
     def go_on(self, seconds: float) -> None:
         self.clock.now += seconds
-        if not self.url.startswith("sqlite"):
-            lock = tables.writer_lock
-            moved = {name: lock.c[name] - seconds for name in ("since", "expires")}
-            with open_store(self.url) as store, database.writing(store._writable()) as connection:
-                connection.execute(update(lock).values(moved))
+        lock = tables.writer_lock
+        names = ("ends",) if self.url.startswith("sqlite") else ("since", "expires", "ends")
+        moved = {name: lock.c[name] - seconds for name in names}
+        with open_store(self.url) as store, database.writing(store._writable()) as connection:
+            connection.execute(update(lock).values(moved))
 
     def left(self, info: locks.LockInfo | None) -> float:
         """Seconds until a lease ends."""
@@ -246,6 +250,89 @@ def test_a_lapsed_lease_that_nobody_took_is_still_good(times) -> None:
         writer.begin("create", NODE, "local", {})
         writer.renew(600)
         assert 500 < times.left(store.lock_info()) <= 600
+
+
+@pytest.mark.parametrize("hours", [2, -2])
+def test_a_clock_that_is_set_takes_no_lock_from_a_process_of_this_host(tmp_path, hours) -> None:
+    """Leases on one host go by a clock that nobody can set, and by whether the process lives."""
+    clock = Clock(1e9)
+    url = f"sqlite:///{tmp_path}/state.db"
+    with open_store(url, clock=clock) as one, open_store(url, clock=clock) as two, one.lock("apply"):
+        clock.now += hours * 3600
+        assert two.lock_info()
+        with pytest.raises(StateError, match="locked"), two.lock("apply"):
+            pass
+
+
+@pytest.fixture
+def asleep(monkeypatch) -> Callable[[float], None]:
+    """Lets this host sleep: its own clock goes on, and nobody renews anything."""
+
+    def sleep(seconds: float) -> None:
+        then = locks.boottime
+        monkeypatch.setattr(locks, "boottime", lambda: then() + seconds)
+
+    return sleep
+
+
+def test_who_slept_through_the_lease_calls_no_backend(store, url, asleep) -> None:
+    """Before each call it is asked whether the lock is still its own."""
+    with store.lock("apply") as old:
+        assert old.fence() == old.lease.epoch == store.fence()
+        asleep(3600)
+        with open_store(url) as other, other.lock("apply") as new:
+            assert new.fence() > old.lease.epoch
+            for fence in (old.fence, store.fence):
+                with pytest.raises(StateError, match="has lost the state's lock to `apply`"):
+                    fence()
+    assert store.fence() is None, "who only reads has no epoch"
+
+
+def test_who_slept_and_still_has_the_lock_goes_on(store, asleep) -> None:
+    """Nobody took it, and nobody takes it now: it was renewed before the call."""
+    with store.lock("apply") as writer:
+        asleep(3600)
+        assert store.lock_info() is None
+        assert writer.fence() == writer.lease.epoch
+        assert store.lock_info() == replace(writer.lease, expires=ANY, ends=ANY)
+
+
+def test_who_cannot_renew_calls_no_backend(store, asleep, monkeypatch) -> None:
+    """The database is away: perhaps the lock is another one's by now."""
+    with store.lock("apply") as writer:
+
+        def away(*_: object) -> None:
+            raise UnreachableError("unreachable", "the database is away")
+
+        monkeypatch.setattr(locks, "renew", away)
+        asleep(locks.LEASE_SECONDS / 2)
+        assert writer.fence()
+        asleep(locks.LEASE_SECONDS / 4)
+        with pytest.raises(UnreachableError):
+            writer.fence()
+        monkeypatch.undo()
+
+
+def test_a_state_from_a_backup_has_no_epoch_that_was_used(tmp_path) -> None:
+    """Backends that saw a later one would refuse it for good."""
+    clock, kept = Clock(1e9), tmp_path / "kept.db"
+    url = f"sqlite:///{tmp_path}/state.db"
+    with open_store(url, clock=clock) as store, store.lock("apply") as writer:
+        first = writer.lease.epoch
+    shutil.copy(tmp_path / "state.db", kept)
+    seen = [first]
+    for _ in range(3):
+        clock.now += 60
+        with open_store(url, clock=clock) as store, store.lock("apply") as writer:
+            seen.append(writer.lease.epoch)
+    shutil.copy(kept, tmp_path / "state.db")
+    clock.now += 60
+    with open_store(url, clock=clock) as store, store.lock("apply") as writer:
+        seen.append(writer.lease.epoch)
+    clock.now -= 7200
+    with open_store(url, clock=clock) as store, store.lock("apply") as writer:
+        seen.append(writer.lease.epoch)
+    assert seen == sorted(set(seen))
 
 
 def test_a_client_whose_clock_is_wrong_steals_no_lease(postgres_url) -> None:

@@ -1146,3 +1146,68 @@ def test_bash_runs_the_commands_where_it_is(host):
 
 def test_ids_per_call_fit_every_command_line():
     assert runner_module.IDS_PER_CALL * 201 < 131072
+
+
+# ------------------------------------------------------------------------------------- who may write
+
+
+def writer(host, epoch: int) -> Runner:
+    """The runner as it is asked by the writer with that number."""
+    return Runner(LocalTransport(), str(host.root), fence=lambda: epoch)
+
+
+def test_who_was_overtaken_starts_and_stops_nothing(host):
+    """A look by a later writer is enough. Who only reads has no number, and is refused nothing."""
+    first, second = writer(host, 9), writer(host, 10)
+    first.start(Launch(attempt_id="a", script="sleep 1000"))
+    first.poll(["a"])
+    assert second.poll(["a"])["a"].state is AttemptState.RUNNING
+    late = (
+        lambda: first.start(Launch(attempt_id="b", script="true")),
+        lambda: first.stop("a", 0),
+        lambda: first.set_limit("a", 1),
+        lambda: first.forget("a"),
+        lambda: first.poll(["a"]),
+    )
+    for call in late:
+        with pytest.raises(RunnerError) as refused:
+            call()
+        assert (refused.value.code, refused.value.text) == (
+            "stale",
+            "a later command was here (10, and this is 9)",
+        )
+    assert {name: a.state for name, a in host.runner.poll().items() if a.log_bytes or name == "a"} == {
+        "a": AttemptState.RUNNING
+    }
+    assert host.poll("b").state in (AttemptState.MISSING, AttemptState.CLAIMED)
+    assert second.stop("a", 0).state is AttemptState.EXITED
+
+
+def test_who_is_overtaken_while_its_script_comes_starts_nothing(host):
+    """The number is looked at once more where the attempt begins, and nobody comes in between."""
+    text = f"touch {host.folder}/ran"
+    host.environment["FLEETFORM_EPOCH"] = "9"
+    process = host.starter(text, "a", size=len(text) + 1)
+    until(lambda: any((host.root / "a").glob("payload.*")))
+    assert writer(host, 10).poll(["a"])["a"].state is AttemptState.CLAIMED
+    assert process.stdin
+    process.stdin.write(b"\n")
+    process.stdin.close()
+    assert process.wait(15) == 76
+    assert host.poll().state is AttemptState.CLAIMED
+    assert list((host.root / "a").glob("payload.*")) == []
+    assert writer(host, 10).start(Launch(attempt_id="a", script="true")).state is not AttemptState.CLAIMED
+
+
+def test_a_task_is_not_told_who_wrote(host):
+    writer(host, 9).start(Launch(attempt_id="a", script="env"))
+    host.ended()
+    assert "FLEETFORM_EPOCH" not in host.log()
+
+
+def test_many_starts_of_one_writer_at_once(host):
+    with ThreadPoolExecutor(8) as pool:
+        mine = writer(host, 9)
+        list(pool.map(lambda i: mine.start(Launch(attempt_id=f"a{i}", script="exit 7")), range(8)))
+    for i in range(8):
+        assert host.ended(f"a{i}").exit_code == 7

@@ -11,7 +11,16 @@ from declarative.apply.bundles import Bundles
 from declarative.apply.renamed import Renamed
 from declarative.manifest import Manifest
 from declarative.plan.hosts import reached_by
-from declarative.provider import Config, PermanentError, PermanentKind, Provider, UnknownProviderError, load
+from declarative.provider import (
+    Config,
+    Fence,
+    PermanentError,
+    PermanentKind,
+    Provider,
+    UnknownProviderError,
+    load,
+    reads_only,
+)
 from declarative.resource import LOCAL, SSH
 from declarative.spec import Backend
 from declarative.spec.clouds import Network
@@ -34,6 +43,7 @@ class Backends:
         *,
         ways: Hosts | None = None,
         shared: bool = False,
+        fence: Fence = reads_only,
     ) -> None:
         """`state` says on which hosts and in which regions things are, or may be; `files` what ranks get,
         by its digest.
@@ -43,6 +53,7 @@ class Backends:
         """
         self.declared = declared
         self._ways = ways or {}
+        self._fence = fence
         self._regions = regions_of(state) if state else {}
         self._hosts = hosts_of(state, self._ways) if state else {}
         self.project_dir = project_dir
@@ -90,12 +101,13 @@ class Backends:
             options=backend.options if backend else {},
             hosts=hosts,
             shared=self._shared,
+            fence=self._fence,
         )
         if backend is None and name not in (LOCAL, SSH):
             hint = f"declare `type: backend` with `name: {name}` again until nothing of it is left"
             raise PermanentError(PermanentKind.NOT_FOUND, f"backend {name} is not declared", hint=hint)
         try:
-            return Renamed(load(backend.provider if backend else name, config), self._ways)
+            return Renamed(load(backend.provider if backend else name, config), self._ways, self._fence)
         except UnknownProviderError as error:
             raise PermanentError(PermanentKind.NOT_FOUND, str(error), hint=error.hint) from None
 

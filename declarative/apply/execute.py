@@ -18,6 +18,7 @@ from declarative.plan import Action, Op
 from declarative.provider import PermanentError, PermanentKind
 from declarative.retry import Policy, call
 from declarative.state import (
+    ATTEMPT,
     BOOTING,
     START_UP_LIMIT,
     STARTED,
@@ -28,6 +29,7 @@ from declarative.state import (
     Readiness,
     Record,
     attempt_id,
+    attempt_of,
     rank_name,
 )
 from declarative.store import Writer
@@ -221,6 +223,7 @@ def _start(action: Action, tools: Tools) -> None:
         address=action.address,
         backend=node.backend,
         inputs=action.after,
+        outputs={"node": node.address.name, STARTED: begun, ATTEMPT: attempt_of(intent)},
         needs=frozenset(action.holds),
         generation=intent.generation,
     )
@@ -232,7 +235,7 @@ def _start(action: Action, tools: Tools) -> None:
         # Certain not to have started; after anything else the intent stays open, to be read back.
         tools.writer.fail(intent, getattr(error, "summary", str(error)))
         raise
-    tools.writer.finish(intent, {"node": node.address.name, STARTED: begun})
+    tools.writer.finish(intent, record.outputs)
     if isinstance(status, RankStatus):
         tools.writer.observe_rank(action.address.name, status)
 

@@ -23,6 +23,7 @@ from declarative.provider import Provider, ProviderError, Thing
 from declarative.resource import LOCAL, SSH, Host, LeftOut, Offer
 from declarative.retry import call
 from declarative.state import (
+    ATTEMPT,
     MADE_AS,
     STARTED,
     Address,
@@ -34,6 +35,7 @@ from declarative.state import (
     Record,
     State,
     attempt_id,
+    attempt_of,
     made_as,
 )
 
@@ -355,7 +357,11 @@ def _resolve_rank(state: State, intent: Intent, provider: Provider) -> Resolutio
         address=intent.address,
         backend=intent.backend,
         inputs=intent.inputs,
-        outputs={"node": node.address.name, **({STARTED: intent.begun_at} if intent.begun_at else {})},
+        outputs={
+            "node": node.address.name,
+            ATTEMPT: attempt_of(intent),
+            **({STARTED: intent.begun_at} if intent.begun_at else {}),
+        },
         needs=intent.needs,
         generation=intent.generation,
     )

@@ -16,6 +16,7 @@ from declarative.plan.hosts import reached_by
 from declarative.provider import (
     Checks,
     Clears,
+    Fence,
     Launch,
     LogEnd,
     LogEnds,
@@ -32,6 +33,7 @@ from declarative.provider import (
     Terminals,
     Thing,
     Tidies,
+    reads_only,
     token,
 )
 from declarative.resource import Offer
@@ -86,10 +88,18 @@ def to_make(
 class Renamed:
     """A provider that takes and gives records by their present names; `inventory` and `find` by its own."""
 
-    def __init__(self, provider: Provider, ways: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-        """`ways` is how hosts are declared to be reached, by the present names of their nodes."""
+    def __init__(
+        self,
+        provider: Provider,
+        ways: Mapping[str, Mapping[str, Any]] | None = None,
+        fence: Fence = reads_only,
+    ) -> None:
+        """`ways` is how hosts are declared to be reached, by the present names of their nodes. `fence` is
+        asked before each call that changes something.
+        """
         self._provider = provider
         self._ways = ways or {}
+        self._fence = fence
 
     def _own(self, node: Record) -> Record:
         """A record as the provider knows it, to be reached as it is declared."""
@@ -151,6 +161,7 @@ class Renamed:
     def clear(self, address: Address, token: str, inputs: Mapping[str, Any]) -> None:
         """See `provider.Clears`; others leave nothing."""
         if isinstance(self._provider, Clears):
+            self._fence()
             self._provider.clear(address, token, inputs)
 
     def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | None] | None:
@@ -165,6 +176,7 @@ class Renamed:
         self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
     ) -> Mapping[str, Any]:
         """See the port. What is made of renamed things goes by the names that the backend knows."""
+        self._fence()
         known = to_make(address, inputs, token, needs)
         if known is None:
             return self._provider.create(address, token, inputs, needs)
@@ -175,12 +187,14 @@ class Renamed:
 
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port."""
+        self._fence()
         known = have.outputs.get(MADE_AS)
         wanted = {**inputs, **known["inputs"]} if known else inputs
         return kept(self._provider.update(self._own(have), token, wanted), have)
 
     def delete(self, have: Record) -> None:
         """See the port."""
+        self._fence()
         self._provider.delete(self._own(have))
 
     def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
@@ -191,6 +205,7 @@ class Renamed:
 
     def start(self, node: Record, launch: Launch) -> RankStatus:
         """See the port."""
+        self._fence()
         volumes = {path: as_made(volume) for path, volume in launch.volumes.items()}
         return self._provider.start(self._own(node), replace(launch, volumes=volumes))
 
@@ -200,15 +215,18 @@ class Renamed:
 
     def stop(self, node: Record, attempt: str, grace_seconds: int) -> RankStatus | None:
         """See the port."""
+        self._fence()
         return self._provider.stop(self._own(node), attempt, grace_seconds)
 
     def change_limit(self, node: Record, attempt: str, seconds: int | None) -> None:
         """See the port."""
+        self._fence()
         self._provider.change_limit(self._own(node), attempt, seconds)
 
     def tidy(self, node: Record, oldest: Mapping[str, int]) -> None:
         """See `provider.Tidies`; nothing happens where there is nothing to tidy."""
         if isinstance(self._provider, Tidies):
+            self._fence()
             self._provider.tidy(self._own(node), oldest)
 
     def read_log(self, node: Record, attempt: str, offset: int, limit: int = 65536) -> bytes:

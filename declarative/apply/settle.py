@@ -33,7 +33,7 @@ from declarative.state import (
     first_failure,
     rank_name,
 )
-from declarative.store import Writer
+from declarative.store import Writer, age
 
 Note = Callable[[str, RankStatus], None]
 """Told of each rank whose state changed."""
@@ -149,7 +149,8 @@ def _is_over(resolution: Resolution, now: float) -> bool:
 
 
 def _is_old(intent: Intent, now: float) -> bool:
-    return intent.begun_at is not None and now - intent.begun_at > LONGEST_CALL
+    passed = age(intent, now)
+    return passed is not None and passed > LONGEST_CALL
 
 
 def _may_come(writer: Writer, resolution: Resolution, now: float) -> bool:

@@ -227,7 +227,14 @@ class Session:
         ways = {host.name: host.fields for host in hosts}
         here = self.directory.resolve()
         return Backends(
-            declared, here, state.lineage or "", state, self.files, ways=ways, shared=self.state.shared()
+            declared,
+            here,
+            state.lineage or "",
+            state,
+            self.files,
+            ways=ways,
+            shared=self.state.shared(),
+            fence=self.state.fence,
         )
 
     def warn(self, *, quiet: bool = False) -> None:

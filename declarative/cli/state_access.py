@@ -219,6 +219,10 @@ class StateAccess:
                 writer = stack.enter_context(store.lock(doing, PATIENCE, on_wait=told))
             yield writer
 
+    def fence(self) -> int | None:
+        """See `Store.fence`."""
+        return self._store.fence() if self._store else None
+
     def shared(self) -> bool:
         """Whether the state that was opened is kept outside of the project's folder."""
         from declarative.store.sqlite import path_of

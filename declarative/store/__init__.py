@@ -7,6 +7,7 @@ The only home of SQLAlchemy and psycopg. `open_store` gives a `Store` to read fr
 from declarative.store.database import file_of
 from declarative.store.faults import StateError, UnreachableError
 from declarative.store.history import Who
+from declarative.store.intents import age
 from declarative.store.lock import LockInfo
 from declarative.store.store import Store, open_store
 from declarative.store.tables import FORMAT_VERSION
@@ -21,5 +22,6 @@ __all__ = [
     "Who",
     "Writer",
     "file_of",
+    "age",
     "open_store",
 ]

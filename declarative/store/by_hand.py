@@ -142,12 +142,14 @@ def _observations(connection: Connection, state: State) -> None:
 def _open_ones(connection: Connection, left: tuple[Intent, ...], now: float) -> None:
     """The open ones are those of the state, under their ids; what ended stays, but for ids that are taken."""
     journal = t.operations.c
-    kept = (journal.begun_at, journal.host, journal.doing, journal.actor, journal.revision)
+    began = (journal.begun_at, journal.place, journal.tick)
+    kept = (*began, journal.host, journal.doing, journal.actor, journal.revision)
     begun = {
         row.id: {column.name: getattr(row, column.name) for column in kept}
         for row in connection.execute(select(journal.id, *kept).where(journal.ended_at.is_(None)))
     }
-    unknown = {"begun_at": now, "host": None, "doing": None, **history.signature(connection)}
+    nowhere = {"host": None, "doing": None, "place": None, "tick": None}
+    unknown = {"begun_at": now, **nowhere, **history.signature(connection)}
     connection.execute(delete(t.operations).where(journal.ended_at.is_(None)))
     connection.execute(delete(t.operations).where(journal.id.in_([intent.id for intent in left])))
     _insert(

@@ -138,6 +138,8 @@ def _intents(state: State) -> Iterator[str]:
         known = have.outputs.get(MADE_AS) if have else None
         zone = (have.inputs if have else intent.inputs).get("zone")
         wanted = token(state.lineage or "", intent.address, intent.generation, zone)
+        if intent.token.startswith(f"{intent.address.name}.{intent.generation}."):
+            continue  # a rank's attempt: of no other lineage, for its last part is random
         if (known["token"] if known else wanted) != intent.token:
             yield f"{intent.op}:{intent.address} is open, and its token is not of this lineage"
 

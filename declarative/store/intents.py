@@ -11,7 +11,7 @@ from sqlalchemy import Connection, select, update
 
 from declarative.provider import token
 from declarative.state import MADE_AS, Address, Intent, Record
-from declarative.store import history, rows
+from declarative.store import history, lock, rows
 from declarative.store import statements as sql
 from declarative.store import tables as t
 from declarative.store.faults import StateError
@@ -27,10 +27,17 @@ def lineage(connection: Connection) -> str:
 
 
 def identify(connection: Connection, op: str, address: Address, inputs: Mapping[str, Any]) -> tuple[int, str]:
-    """The generation that an operation is about, and the token with which it was or will be created."""
+    """The generation that an operation is about, and the token with which it was or will be created.
+
+    Of a rank that is the id of its attempt: see `state.attempt_id`.
+    """
     zone: str | None
     if op == "create":
         generation, zone = rows.generation(connection, address) + 1, inputs.get("zone")
+        if address.kind == "rank":
+            held = rows.held_by(connection, Address("reservation", address.name))
+            blocks = sum(1 << block for _, block in held)
+            return generation, f"{address.name}.{generation}.{blocks:x}.{uuid.uuid4().hex[:16]}"
     else:
         have = rows.record(connection, address)
         generation = have.generation if have else rows.generation(connection, address)
@@ -86,6 +93,15 @@ def begin(
 def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
     """Columns as an intent has them."""
     return {**values, "needs": frozenset(map(Address.parse, values["needs"]))}
+
+
+def age(intent: Intent, now: float) -> float | None:
+    """Seconds since the call was last begun; None if that is not known. `now`, the clock that people can set,
+    counts only for what was begun on another host, or before this one was started.
+    """
+    if intent.tick is not None and intent.place == lock.place():
+        return lock.boottime() - intent.tick
+    return None if intent.begun_at is None else now - intent.begun_at
 
 
 def left_open(address: Address, earlier: Mapping[str, Intent]) -> StateError:

@@ -4,7 +4,10 @@ The lock is one row. A holder renews its lease from a thread of its own; every w
 own transaction that the row still carries its fence, a number that counts up with each holder. So a
 process that slept through its lease and wakes up writes nothing.
 
-Times are those of the database's clock (`database.now`): the clocks of hosts that share a server differ.
+Times are those of the database's clock (`database.now`): the clocks of hosts that share a server differ. On
+the holder's own host a lease goes by `boottime` instead: whoever sets the clock takes no lock from anybody.
+Backends that can refuse calls of an earlier holder are told its `epoch`, which counts up as the fence does,
+and goes on counting in a state that was brought back from a backup.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,13 +24,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, select, update
+from sqlalchemy import Connection, Engine, Row, update
 
 from declarative.store import statements as sql
 from declarative.store.database import now, reading, writing
 from declarative.store.faults import StateError
 from declarative.store.resume import Resume, once
-from declarative.store.tables import writer_lock
+from declarative.store.tables import every, writer_lock
 
 LEASE_SECONDS = 30.0
 """How long a holder that cannot be seen from here keeps the lock after its last sign of life."""
@@ -42,6 +46,7 @@ FREE = {
     "doing": None,
     "since": None,
     "expires": None,
+    "ends": None,
 }
 
 
@@ -60,6 +65,10 @@ class LockInfo:
     """Host, boot and pid namespace: where `pid` means something."""
     started: str | None = field(default=None, repr=False)
     """When the process started, as its kernel tells: another process of the same pid differs in it."""
+    ends: float | None = field(default=None, repr=False)
+    """As `expires`, in `boottime` of that place; None: an older version took the lock."""
+    epoch: int = field(default=0, repr=False)
+    """As `fence`, and never less than the seconds since the epoch when the lock was taken."""
 
     def __str__(self) -> str:
         since = datetime.fromtimestamp(self.since, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -67,7 +76,15 @@ class LockInfo:
 
     def lapsed(self, time: float) -> bool:
         """Whether the lease ended, or the holder can be seen to be dead."""
-        return self.expires <= time or (self.place == place() and is_dead(self.pid, self.started))
+        if self.place == place():
+            over = self.expires <= time if self.ends is None else self.ends <= boottime()
+            return over or is_dead(self.pid, self.started)
+        return self.expires <= time
+
+
+def boottime() -> float:
+    """Seconds since this host started, those of its sleep included. Nobody can set this clock."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def place() -> str:
@@ -118,12 +135,15 @@ def info_of(row: Row[Any]) -> LockInfo | None:
         fence=row.fence,
         place=row.place,
         started=row.started,
+        ends=row.ends,
+        epoch=row.epoch or 0,
     )
 
 
 def holder(connection: Connection, *, to_write: bool = False) -> LockInfo | None:
     """Who holds the lock, lapsed or not. With `to_write`, others' writes wait for this transaction."""
-    return info_of(connection.execute(sql.LOCK if to_write else select(writer_lock)).one())
+    found = every(writer_lock, connection)  # of an older format as well
+    return info_of(connection.execute(found.with_for_update() if to_write else found).one())
 
 
 def current(database: Engine) -> LockInfo | None:
@@ -155,6 +175,7 @@ def take(connection: Connection, owner: str, doing: str, seconds: float) -> Lock
     Again as the same `owner` is no harm: the connection may have been lost while the first was committed.
     """
     row = connection.execute(sql.LOCK).one()
+    here = boottime()  # before the database's: for its holder a lease ends no later than for others
     before, time = info_of(row), now(connection)
     if before and before.owner == owner:
         return before
@@ -171,8 +192,10 @@ def take(connection: Connection, owner: str, doing: str, seconds: float) -> Lock
         since=time,
         expires=time + seconds,
         fence=row.fence + 1,
+        ends=here + seconds,
+        epoch=max((row.epoch or 0) + 1, int(time)),
     )
-    values = {name: getattr(lease, name) for name in (*FREE, "fence")}
+    values = {name: getattr(lease, name) for name in (*FREE, "fence", "epoch")}
     connection.execute(update(writer_lock).values(values))
     return lease
 
@@ -218,11 +241,15 @@ def acquire(
         waited += step
 
 
-def renew(database: Engine, lease: LockInfo, seconds: float) -> None:
-    """Move the end of the lease; `StateError` stale-lease if it is another one's by now."""
+def renew(database: Engine, lease: LockInfo, seconds: float) -> float:
+    """Move the end of the lease, and say when it ends (`boottime`); `StateError` stale-lease if it is another
+    one's by now.
+    """
     with writing(database) as connection:
         check(connection, lease)
-        connection.execute(update(writer_lock).values(expires=now(connection) + seconds))
+        ends = boottime() + seconds
+        connection.execute(update(writer_lock).values(expires=now(connection) + seconds, ends=ends))
+    return ends
 
 
 def release(database: Engine, lease: LockInfo) -> None:

@@ -57,10 +57,11 @@ def _renew(database: Engine, tell: Tell) -> None:
     """Migrate in one transaction, which everyone else waits for; the backup is whole before it begins."""
     with writing(database) as connection:
         # The row of the lock is what all writers wait for; another process may have been first.
-        holder = lock.holder(connection, to_write=True)
+        connection.execute(select(tables.writer_lock.c.fence).with_for_update())
         found, _ = _format(connection)
         if found >= tables.FORMAT_VERSION:
             return
+        holder = lock.holder(connection.execution_options(format=found))
         if holder and not holder.lapsed(now(connection)):
             # An older tool at work, which knows nothing of the new format.
             raise StateError(

@@ -170,6 +170,8 @@ def intent_of(row: Row[Any]) -> Intent:
         inputs=row.inputs,
         needs=frozenset(Address.parse(text) for text in row.needs),
         begun_at=row.begun_at,
+        place=row.place,
+        tick=row.tick,
     )
 
 

@@ -83,6 +83,7 @@ class Store:
         self._clock = clock
         self._wait = wait
         self._resume = resume
+        self._holding: Writer | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -166,16 +167,21 @@ class Store:
             on_wait=on_wait,
             resume=self._resume,
         )
-        writer = Writer(database, lease, self._clock, self._resume)
+        writer = self._holding = Writer(database, lease, self._clock, self._resume, lease_seconds)
         try:
             with Renewal(lambda: writer.renew(lease_seconds), lease_seconds / 3):
                 yield writer
         finally:
+            self._holding = None
             # What was done is committed; a lock that cannot be given back lapses by itself.
             with suppress(StateError):
                 self._resume(lambda: release(database, lease))
             with suppress(StateError), writing(database) as connection:
                 rows.prune(connection, KEPT_OPERATIONS)
+
+    def fence(self) -> int | None:
+        """See `Writer.fence`; None while this process does not hold the lock, and so only reads."""
+        return self._holding.fence() if self._holding else None
 
     @resumed
     def lock_info(self) -> LockInfo | None:

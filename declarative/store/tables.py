@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import (
     JSON,
+    BigInteger,
     CheckConstraint,
     Column,
     Connection,
@@ -139,6 +140,8 @@ operations = Table(
     Column("doing", Text),
     Column("actor", Text),  # the person, or the CI's
     Column("revision", Text),  # the commit of the project
+    Column("place", Text),  # `lock.place` of who began it last…
+    Column("tick", Double),  # …and when, by the clock of that place that nobody can set (`lock.boottime`)
 )
 one_open = Index("uq_operations_open", operations.c.address, operations.c.op, unique=True)
 """One open intent of a kind for each address; `suit` confines it to open ones."""
@@ -157,6 +160,8 @@ writer_lock = Table(
     Column("doing", Text),
     Column("since", Double),
     Column("expires", Double),
+    Column("ends", Double),
+    Column("epoch", BigInteger),
 )
 
 Migration = Callable[[Connection], None]
@@ -181,7 +186,15 @@ def _to_4(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE operations ADD COLUMN revision TEXT")
 
 
-MIGRATIONS: Sequence[Migration] = (_to_2, _to_3, _to_4)
+def _to_5(connection: Connection) -> None:
+    """Clocks that nobody can set, and the holder's number that backends are told."""
+    connection.exec_driver_sql("ALTER TABLE operations ADD COLUMN place TEXT")
+    connection.exec_driver_sql("ALTER TABLE operations ADD COLUMN tick DOUBLE PRECISION")
+    connection.exec_driver_sql("ALTER TABLE writer_lock ADD COLUMN ends DOUBLE PRECISION")
+    connection.exec_driver_sql("ALTER TABLE writer_lock ADD COLUMN epoch BIGINT")
+
+
+MIGRATIONS: Sequence[Migration] = (_to_2, _to_3, _to_4, _to_5)
 """MIGRATIONS[i] makes format i+2 of format i+1, on every database; append, never edit.
 
 With each: the format before it as a fixture in `tests/states`. What every format keeps: see `migrations`.
@@ -193,6 +206,7 @@ ADDED: Mapping[int, Collection[str]] = {
     2: ("rank_status.confinement", "node_status.can", "operations.host", "operations.doing"),
     3: ("resources.detached_since",),
     4: ("operations.actor", "operations.revision"),
+    5: ("operations.place", "operations.tick", "writer_lock.ends", "writer_lock.epoch"),
 }
 """Format → all that it changed, if that was to add columns which are NULL where a value is not known: a state
 of the format before it can be read as it is. A format that changed more has no entry.

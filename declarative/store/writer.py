@@ -26,6 +26,9 @@ from declarative.store.move import Names
 from declarative.store.resume import Resume, once, resumed
 from declarative.store.whole import OPS
 
+MARGIN = 1 / 3
+"""How much of a lease has to be left when a backend is called: what a call may take."""
+
 ERROR_LENGTH = 2000
 """How much of a backend's message the journal keeps."""
 
@@ -34,8 +37,16 @@ class Writer:
     """Writes to one state while it holds its lock. Every call either happens whole or raises `StateError`."""
 
     def __init__(
-        self, database: Engine, lease: lock.LockInfo, clock: Callable[[], float], resume: Resume = once
+        self,
+        database: Engine,
+        lease: lock.LockInfo,
+        clock: Callable[[], float],
+        resume: Resume = once,
+        seconds: float = lock.LEASE_SECONDS,
     ) -> None:
+        """`seconds` is how long a lease lasts."""
+        self._seconds = seconds
+        self._ends = lease.ends or 0.0
         self._database = database
         self._resume = resume
         self._clock = clock
@@ -62,9 +73,23 @@ class Writer:
             return rows.part(connection, wanted)
 
     def renew(self, seconds: float) -> None:
-        """Move the end of the lease."""
+        """Move the end of the lease; `StateError` stale-lease if it is another one's by now."""
         with self._turn:
-            lock.renew(self._database, self.lease, seconds)
+            try:
+                self._ends = lock.renew(self._database, self.lease, seconds)
+            except StateError as error:
+                if error.code == "stale-lease":
+                    self._ends = 0.0
+                raise
+
+    def fence(self) -> int:
+        """The epoch of this writer, once it is certain that the lock is its own for long enough to call a
+        backend. To be asked before each call, and before it is tried again: whoever slept meanwhile, or was
+        cut off from the database, has perhaps lost it to another one, and then it is a `StateError`.
+        """
+        if self._ends - lock.boottime() < self._seconds * MARGIN:
+            self._resume(lambda: self.renew(self._seconds))
+        return self.lease.epoch
 
     @resumed
     def ensure_lineage(self) -> str:
@@ -102,6 +127,8 @@ class Writer:
                 "inputs": plain(inputs),
                 "needs": sorted(map(str, needs)),
                 "begun_at": self._clock(),
+                "place": lock.place(),
+                "tick": lock.boottime(),
             }
             if op in earlier:
                 return intents.take_up(connection, earlier[op], values)

@@ -15,11 +15,13 @@ from typing import Any, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 from declarative.provider import (
+    Fence,
     PermanentError,
     PermanentKind,
     ProviderError,
     TransientError,
     TransientKind,
+    reads_only,
 )
 from providers.cloud.faults import Answer, Said, classify
 from providers.cloud.limiter import Limiter
@@ -43,12 +45,15 @@ class Connection:
         scrub: Scrub,
         read: Callable[[Answer], Said | None],
         login: Callable[[], object] = lambda: None,
+        *,
+        fence: Fence = reads_only,
     ) -> None:
         """`make` gives a new driver, `read` what its errors say. When `login` gives something else than
-        before, drivers are made anew.
+        before, drivers are made anew. `fence` is asked before each call: the limiter may hold one back for long.
         """
         self._make = make
         self._login = login
+        self._fence = fence
         self._limiter = limiter
         self._scrub = scrub
         self._read = read
@@ -77,6 +82,7 @@ class Connection:
         """
         driver = self._driver(what)
         self._limiter.wait()
+        self._fence()
         link = None
         try:
             link = _link(carrier(driver))

@@ -21,18 +21,21 @@ from declarative.provider import (
     PermanentKind,
     Terminal,
     Thing,
+    reads_only,
 )
 from declarative.resource import Offer
 from declarative.state import Address, NodeState, RankStatus, Readiness, Record
 from providers.changes import check_update
 from providers.local import machine
 from providers.local.attachments import Attachments
+from providers.local.epoch import Epoch
 from providers.local.faults import guarded
 from providers.local.folders import DATA, DamagedError, Folders, Meta, erase
 from providers.local.placing import place
 from providers.ranks import Ranks, prepared
 from providers.runner import Runner
 from providers.terminal import beside
+from providers.written import key_of
 
 MEBIBYTE = 1024 * 1024
 LEAST_FREE = 16 * MEBIBYTE
@@ -57,6 +60,8 @@ class Local:
         self._config = config
         self._folders = Folders(_root(config), config.lineage)
         self._attachments = Attachments(self._folders)
+        fence = config.fence if config.lineage else reads_only  # nothing is anybody's yet
+        self._epoch = Epoch(self._folders.root / f".epoch.{key_of(config.lineage)}", fence)
 
     # ------------------------------------------------------------------------------------- things
 
@@ -90,7 +95,8 @@ class Local:
 
         What it stands for is neither listed with made-up inputs nor taken for gone.
         """
-        things = self._folders.listed()
+        with self._epoch.held(make=False):  # from now on nothing changes but by us
+            things = self._folders.listed()
         return tuple(self._thing(meta) for meta in (*things, *self._attachments.listed(things)))
 
     @guarded
@@ -112,7 +118,8 @@ class Local:
             owner=self._config.lineage, address=address, token=token, inputs=inputs, created=time.time()
         )
         make = self._attachments.make if address.kind == "attachment" else self._folders.make
-        return self._outputs(make(meta))
+        with self._epoch.held():
+            return self._outputs(make(meta))
 
     @guarded
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -122,7 +129,7 @@ class Local:
             raise PermanentError(PermanentKind.INVALID, f"{address} cannot be changed", about=str(address))
         # Looked at first, for the lock needs a folder; and again, for it may be another one by then.
         self._folders.of(have)
-        with self._folders.locked(address):
+        with self._epoch.held(), self._folders.locked(address):
             meta = self._folders.of(have)
             check_update(address, FIXED[address.kind], meta.inputs, inputs)
             meta = Meta(
@@ -137,6 +144,10 @@ class Local:
 
         It ends nothing: a node with running ranks is refused, and so is a volume that is attached.
         """
+        with self._epoch.held(make=False):
+            self._delete(have)
+
+    def _delete(self, have: Record) -> None:
         address, made = have.address, have.outputs.get("id")
         if address.kind == "attachment":
             self._attachments.remove(address, made)
@@ -314,7 +325,8 @@ class Local:
         return nullcontext(Terminal(argv=argv, folder=folder))
 
     def _ranks(self, node: Address) -> Ranks:
-        return Ranks(Runner(machine.BareTransport(), str(self._folders.folder(node) / "ranks")))
+        folder = str(self._folders.folder(node) / "ranks")
+        return Ranks(Runner(machine.BareTransport(), folder, fence=self._config.fence))
 
 
 def _root(config: Config) -> Path:

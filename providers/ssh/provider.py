@@ -195,7 +195,7 @@ class Ssh:
     def _check_still(self, transport: SshTransport, old: Claim) -> None:
         """Nothing of a forgotten node may run on: its CPUs would be given away twice."""
         entered = scripts.enter(transport, self._options.root)
-        runner = Runner(transport, f"{entered.root}/{old.key}/ranks", entered.script)
+        runner = Runner(transport, f"{entered.root}/{old.key}/ranks", entered.script, self._config.fence)
         busy = Ranks(runner).running()
         if busy:
             names = ", ".join(busy)
@@ -349,7 +349,9 @@ class Ssh:
     def _ranks(self, node: Record) -> Ranks:
         transport = self._transport(node.inputs.get("host"))
         entered = scripts.enter(transport, self._options.root)
-        return Ranks(Runner(transport, f"{entered.root}/{_key(node)}/ranks", entered.script))
+        return Ranks(
+            Runner(transport, f"{entered.root}/{_key(node)}/ranks", entered.script, self._config.fence)
+        )
 
     def transport(self, node: Record) -> SshTransport:
         """The way to a node."""
@@ -359,7 +361,8 @@ class Ssh:
         return Volumes(self._transport(fields), self._options.root, self._config.lineage)
 
     def _transport(self, fields: object) -> SshTransport:
-        return SshTransport(host_of(fields, self._config.project_dir, self._options.defaults))
+        host = host_of(fields, self._config.project_dir, self._options.defaults)
+        return SshTransport(host, self._config.fence)
 
 
 def _side_by_side(function: Callable[[T], R], items: Sequence[T]) -> list[R]:

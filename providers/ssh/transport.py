@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from declarative.provider import Source
+from declarative.provider import Fence, Source, reads_only
 from providers.ssh.host import Host
 from providers.ssh.line import command_line
 from providers.transport import Finished
@@ -91,8 +91,9 @@ class SshTransport:
     or `INVALID`. `ConnectionLost` is left for what it is: the command was sent, and no answer came.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, fence: Fence = reads_only) -> None:
         self.host = host
+        self._fence = fence
 
     def run(self, argv: Sequence[str], stdin: bytes | Source = b"", timeout: float | None = None) -> Finished:
         """See `Transport.run`. A command that is still running after `timeout` goes on there.
@@ -100,6 +101,7 @@ class SshTransport:
         What is too large for memory is given as a source of bytes.
         """
         link = background.link(self.host)
+        self._fence()
         done = background.call(link.run(command_line(argv), stdin, timeout))
         if done.exit_code in NOT_FOUND:
             link.known.clear()  # a script that was put there may be gone: what is asked next looks again

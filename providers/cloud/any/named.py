@@ -102,7 +102,7 @@ class Named(Site):
                 raise PermanentError(PermanentKind.AUTH, summary, about="credentials", hint=hint) from None
 
         key = (kind.driver, config.backend, config.endpoint, self._region)
-        self._connection = Connection(make, limiter(*key), account.scrub, said)
+        self._connection = Connection(make, limiter(*key), account.scrub, said, fence=account.config.fence)
 
     def _call(self, method: str, *args: Any, about: str | None = None, **more: Any) -> Any:
         return self._connection.call(

@@ -55,7 +55,7 @@ class Rest:
             return found
 
         key = (config.driver, config.backend, config.endpoint)
-        self._rest = rest.Rest(Connection(driver, limiter(*key), account.scrub, said), None)
+        self._rest = rest.Rest(Connection(driver, limiter(*key), account.scrub, said, fence=config.fence), None)
 
     def ask(
         self,

@@ -62,9 +62,8 @@ class Account(regions.Account[Region]):
     def make(self, name: str) -> Region:
         """See `regions.Account`."""
         given = self.config.endpoint or endpoint(name, self.catalog.zones)
-        return Region(
-            name, settings.host(given), (self._login(name), self.scrub), self.config.backend, self.timeout
-        )
+        login = (self._login(name), self.scrub)
+        return Region(name, settings.host(given), login, self.config, self.timeout)
 
     def _login(self, region: str) -> Callable[[], Mapping[str, str]]:
         """Key, secret and token: by the variables that are named, else what AWS's own tools would find."""

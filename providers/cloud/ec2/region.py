@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from declarative.diagnostic import suggest
-from declarative.provider import PermanentError, PermanentKind
+from declarative.provider import Config, PermanentError, PermanentKind
 from providers.cloud.connection import Connection
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.answers import Instance, Volume
@@ -32,7 +32,7 @@ _SPECIAL = re.compile(r"[^A-Za-z0-9_.~-]")
 class Region:
     """Requests to one region."""
 
-    def __init__(self, name: str, host: Host, login: Login, backend: str, timeout: int) -> None:
+    def __init__(self, name: str, host: Host, login: Login, config: Config, timeout: int) -> None:
         """`login` gives key, secret and token as they are now, and what keeps them out of messages."""
         self.name = name
         secrets, scrub = login
@@ -46,8 +46,8 @@ class Region:
         def make() -> Any:
             return _driver(name, host, held, timeout)  # as they were when it was found to be needed, or newer
 
-        key = ("ec2", backend, host.name, host.port, name)
-        self._connection = Connection(make, limiter(*key), scrub, said, now)
+        key = ("ec2", config.backend, host.name, host.port, name)
+        self._connection = Connection(make, limiter(*key), scrub, said, now, fence=config.fence)
         self.starting = Looks(self.instances_by_id)
         self.appearing = Looks(self.volumes_by_id)
 

@@ -80,7 +80,7 @@ class Account(regions.Account[Region]):
         if self._login is None:
             body = {"auth": self._application(values) if application else self._user(values)}
             self._login = Login(self._endpoint(), body, self.scrub, self.timeout)
-        return Region(name, self._login, self.interface, self.scrub, self.timeout)
+        return Region(name, self._login, self.interface, self.scrub, self.timeout, fence=self.config.fence)
 
     def _endpoint(self) -> str:
         """Keystone's URL without its version, which people copy from their `OS_AUTH_URL`."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
+from declarative.provider import Fence, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud.connection import Connection
 from providers.cloud.limiter import limiter
 from providers.cloud.openstack import answers
@@ -34,7 +34,9 @@ CONNECTIONS: Mapping[str, str] = {
 class Region:
     """Requests to one region."""
 
-    def __init__(self, name: str, login: Login, interface: str, scrub: Scrub, timeout: int) -> None:
+    def __init__(
+        self, name: str, login: Login, interface: str, scrub: Scrub, timeout: int, *, fence: Fence
+    ) -> None:
         self.name = name
         self._login = login
         self._interface = interface
@@ -43,7 +45,7 @@ class Region:
             return _driver(timeout)
 
         key = ("openstack", login.endpoint, name)
-        self._connection = Connection(make, limiter(*key), scrub, said)
+        self._connection = Connection(make, limiter(*key), scrub, said, fence=fence)
         self._mine = threading.local()
         self.known: dict[tuple[str, str], str] = {}
         """What names stand for, as it was looked up: (`flavor`, name) → id."""
