@@ -431,6 +431,14 @@ class Rehearses(Protocol):
         ...
 
 
+@runtime_checkable
+class Tells(Protocol):
+    """A provider whose nodes can be asked what runs on them, whoever started it."""
+
+    def attempts(self, node: Record) -> Mapping[str, RankStatus]:
+        """Every attempt that was started on the node and is not forgotten. One round trip."""
+
+
 def token(lineage: str, address: Address, generation: int, zone: str | None) -> str:
     """The idempotency token of a create: the same for every try, another for each generation and zone."""
     text = "\0".join((lineage, str(address), str(generation), zone or ""))

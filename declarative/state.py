@@ -155,6 +155,8 @@ class State:
     """Volume → since when nothing has it attached, by our clock; not there while something has."""
     generations: Mapping[Address, int] = field(default_factory=dict)
     intents: tuple[Intent, ...] = ()
+    strays: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    """Node → block → which rank runs on it that is not recorded, as it was seen just now: never kept."""
 
     def of(self, kind: str) -> tuple[Record, ...]:
         """The records of one kind, by name."""
@@ -269,6 +271,18 @@ def attempt_id(record: Record) -> str:
     """
     known = record.outputs.get(ATTEMPT)
     return str(known) if known else f"{made_as(record).name}.{record.generation}"
+
+
+def rank_of_attempt(attempt: str) -> tuple[str, tuple[int, ...] | None]:
+    """The name of the rank that an attempt was of when it began, and the blocks that it runs on; None where
+    an older version started it, which did not say.
+    """
+    name, _, rest = attempt.partition(".")
+    parts = rest.split(".")
+    if len(parts) != 3:
+        return name, None
+    bits = int(parts[1], 16)
+    return name, tuple(block for block in range(bits.bit_length()) if bits >> block & 1)
 
 
 def attempt_of(intent: Intent) -> str:

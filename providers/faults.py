@@ -5,6 +5,9 @@ from __future__ import annotations
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
 from providers.runner import RunnerError
 
+RUNNING = "stop their tasks first; `fleetform stop TASK` also stops what runs and is not recorded"
+"""What to do about a node that cannot go because of its ranks."""
+
 _REFUSED = {
     "missing": (PermanentKind.NOT_FOUND, None),
     "tools": (PermanentKind.INVALID, "install flock and setsid (util-linux)"),

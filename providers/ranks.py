@@ -53,6 +53,11 @@ class Ranks:
         found = self._runner.poll(attempts) if attempts else {}
         return {attempt: status(found[attempt]) for attempt in attempts}
 
+    def attempts(self) -> dict[str, RankStatus]:
+        """See `provider.Tells`."""
+        found = ((name, status(attempt)) for name, attempt in self._runner.poll().items())
+        return {name: known for name, known in found if known}
+
     def stop(self, attempt: str, grace_seconds: int) -> RankStatus | None:
         """See `Provider.stop`."""
         found = self._runner.stop(attempt, grace_seconds)

@@ -119,6 +119,8 @@ def orphan_drift(orphans: Sequence[Orphan], state: State) -> list[Drift]:
         address = orphan.thing.address
         which = f" ({orphan.id})" if times[address] > 1 else ""
         detail = f"made by this state, but not recorded{which}"
+        if address.kind == "rank":
+            detail = f"runs on node/{orphan.thing.inputs['node']}, but is not recorded ({orphan.id})"
         out.append(Drift(address=str(address), change="orphan", detail=detail))
     return out
 

@@ -37,10 +37,14 @@ from declarative.state import (
     attempt_id,
     attempt_of,
     made_as,
+    rank_of_attempt,
 )
 
 MADE = ("node", "volume", "attachment")
 """Kinds that a backend lists."""
+
+ANSWERING = (NodeState.READY, NodeState.NOT_READY, NodeState.DRAINING)
+"""The states of nodes that can be asked what runs on them."""
 
 MOST_NAMED = 5
 """So many of what a command had begun are named; more are counted."""
@@ -75,6 +79,7 @@ class _Look:
     recovered: dict[Address, Record] = field(default_factory=dict)
     resolutions: list[Resolution] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
+    strays: dict[str, dict[int, str]] = field(default_factory=dict)
 
 
 def look(
@@ -129,6 +134,7 @@ def look(
         altered=found.compared.altered,
         drift=tuple(sorted(drift, key=lambda d: (d.address, d.change, d.detail))),
         recovered=found.recovered,
+        strays=found.strays,
         offers=known,
         left_out=tuple(left_out),
         own_gpus=own_gpus(backends) if gpus and not offline else None,
@@ -206,7 +212,7 @@ def _look_at(state: State, name: str, backends: Backends, found: _Look) -> None:
             found.readiness.update(call(lambda: provider.readiness(nodes), policy=PATIENCE))
         except ProviderError as error:
             found.diagnostics.append(unreadable(name, error))
-        found.ranks.update(poll(state, provider, nodes))
+        _ask_ranks(state, name, provider, nodes, found)
 
 
 def _look_at_hosts(state: State, name: str, backends: Backends, found: _Look) -> None:
@@ -234,7 +240,7 @@ def _look_at_hosts(state: State, name: str, backends: Backends, found: _Look) ->
     if fresh:
         found.readiness.update(call(lambda: provider.readiness(fresh), policy=PATIENCE))
     asked = [r for r in (*there, *fresh) if made_as(r).name not in silent]
-    found.ranks.update(poll(state, provider, asked))
+    _ask_ranks(state, name, provider, asked, found)
 
 
 def _compare(
@@ -378,31 +384,71 @@ def node_of_rank(state: State, rank: str) -> Record | None:
     return state.get("node", str(reservation.inputs["node"])) if reservation else None
 
 
-def poll(state: State, provider: Provider, nodes: Iterable[Record]) -> dict[str, RankStatus]:
+def poll(
+    state: State,
+    provider: Renamed,
+    nodes: Iterable[Record],
+    stray: Callable[[Record, str], None] | None = None,
+) -> dict[str, RankStatus]:
     """How every rank that has not ended is doing on `nodes`: one call a node, side by side.
 
-    Ranks of a node that cannot be asked are left out.
+    Ranks of a node that cannot be asked are left out. With `stray` all nodes are asked what runs on them, and
+    it is told of each attempt that is neither recorded nor about to be.
     """
-    by_node: dict[str, list[Record]] = {}
-    for reservation in state.of("reservation"):
-        rank = state.get("rank", reservation.address.name)
-        status = state.ranks.get(reservation.address.name)
-        if rank and not (status and status.state.ended):
-            by_node.setdefault(str(reservation.inputs["node"]), []).append(rank)
+    live = [r for r in state.of("rank") if not ((s := state.ranks.get(r.address.name)) and s.state.ended)]
+    going = {attempt_of(i) for i in state.intents if i.address.kind == "rank"} | {*map(attempt_id, live)}
+    by_node: dict[str, dict[str, str]] = {}
+    for rank in live:
+        if place := state.get("reservation", rank.address.name):
+            by_node.setdefault(str(place.inputs["node"]), {})[attempt_id(rank)] = rank.address.name
 
     def ask(node: Record) -> dict[str, RankStatus]:
-        ranks = {attempt_id(r): r.address.name for r in by_node[node.address.name]}
+        ranks = by_node.get(node.address.name, {})
+        wanted = sorted(ranks)
         try:
-            answers = call(lambda: provider.poll(node, sorted(ranks)), policy=PATIENCE)
+            if stray is None:
+                answers = call(lambda: provider.poll(node, wanted), policy=PATIENCE)
+            else:
+                answers = call(lambda: provider.attempts(node, wanted), policy=PATIENCE)
         except ProviderError:
             return {}
+        runs = (a for a, status in answers.items() if status and not status.state.ended)
+        for attempt in runs if stray else ():
+            if stray and attempt not in going:
+                stray(node, attempt)
         never = RankStatus(state=RankState.LOST, cause=f"{node.address} knows nothing of it")
-        return {ranks[attempt]: status or never for attempt, status in answers.items()}
+        return {name: answers[attempt] or never for attempt, name in ranks.items()}
 
-    wanted = [n for n in nodes if n.address.name in by_node]
+    wanted = [n for n in nodes if n.address.name in by_node or stray]
     out: dict[str, RankStatus] = {}
     if wanted:
         with ThreadPoolExecutor(min(16, len(wanted))) as pool:
             for answers in pool.map(ask, wanted):
                 out.update(answers)
     return out
+
+
+def _ask_ranks(state: State, name: str, provider: Renamed, nodes: Sequence[Record], found: _Look) -> None:
+    """How ranks are doing on nodes, and what runs there that is not recorded: that is an orphan, and holds
+    its blocks. As long as a node does not answer, it gets no work either.
+    """
+    holding = {str(r.inputs["node"]) for r in state.of("reservation")}
+
+    def stray(node: Record, attempt: str) -> None:
+        rank, blocks = rank_of_attempt(attempt)
+        held = range(int(node.inputs["blocks"])) if blocks is None else blocks
+        found.strays.setdefault(node.address.name, {}).update(dict.fromkeys(held, f"rank/{rank} (orphan)"))
+        thing = Thing(
+            address=Address("rank", rank),
+            token=attempt,
+            inputs={"node": node.address.name, "blocks": list(held)},
+            outputs={"id": attempt},
+            known=False,
+        )
+        found.compared.orphans.append(Orphan(backend=name, thing=thing))
+
+    def answers(node: Record) -> bool:
+        seen = found.readiness.get(node.address.name)
+        return node.address.name in holding or (seen is not None and seen.state in ANSWERING)
+
+    found.ranks.update(poll(state, provider, [n for n in nodes if answers(n)], stray))

@@ -9,13 +9,14 @@ from typing import Any
 
 from declarative.apply.backends import Backends
 from declarative.apply.drift import Orphan
+from declarative.apply.settle import DEFAULT_GRACE
 from declarative.apply.walk import INTERRUPTED, ActionResult, Listener, Outcome, code_of
 from declarative.provider import ProviderError, token
 from declarative.retry import call
 from declarative.state import MADE_AS, Address, Record, State
 
-ORDER = ("attachment", "node", "volume")
-"""A volume is free once what it is on is gone."""
+ORDER = ("rank", "attachment", "node", "volume")
+"""A volume is free once what it is on is gone, and a node once nothing runs on it."""
 MOST_GENERATIONS = 100
 """How many makings of an address are tried for a token, beyond those that the state knows of."""
 
@@ -48,21 +49,19 @@ def protected(orphan: Orphan) -> bool:
 
 
 def delete_orphans(
-    orphans: Sequence[Orphan], backends: Backends, listener: Listener, stopping: threading.Event
+    orphans: Sequence[Orphan],
+    state: State,
+    backends: Backends,
+    listener: Listener,
+    stopping: threading.Event,
 ) -> tuple[ActionResult, ...]:
-    """Delete them one after the other, each by its id; what came of each.
+    """Delete them one after the other, each by its id, and stop what runs; what came of each.
 
     Nothing is written down before: what is left after a crash is an orphan as before.
     """
     results: list[ActionResult] = []
     for orphan in sorted(orphans, key=lambda o: (ORDER.index(o.thing.address.kind), o.thing.address, o.id)):
         address = orphan.thing.address
-        record = Record(
-            address=address,
-            backend=orphan.backend,
-            inputs=orphan.thing.inputs,
-            outputs=orphan.thing.outputs,
-        )
         name = f"delete:{address}"
         outcome, error, hint, code = Outcome.DONE, None, None, None
         if stopping.is_set():
@@ -70,7 +69,7 @@ def delete_orphans(
         else:
             listener.begin(name)
             try:
-                call(partial(backends.get(orphan.backend).delete, record), stopping=stopping.is_set)
+                call(partial(_delete, orphan, state, backends), stopping=stopping.is_set)
             except ProviderError as fault:
                 outcome, error, hint, code = Outcome.FAILED, fault.summary, fault.hint, code_of(fault)
         result = ActionResult(
@@ -79,6 +78,16 @@ def delete_orphans(
         results.append(result)
         listener.end(result)
     return tuple(results)
+
+
+def _delete(orphan: Orphan, state: State, backends: Backends) -> None:
+    thing, provider = orphan.thing, backends.get(orphan.backend)
+    if thing.address.kind == "rank":
+        # How long it may take to end, its task said; that is not known.
+        provider.stop(state.records[Address("node", str(thing.inputs["node"]))], orphan.id, DEFAULT_GRACE)
+        return
+    made = Record(address=thing.address, backend=orphan.backend, inputs=thing.inputs, outputs=thing.outputs)
+    provider.delete(made)
 
 
 def matching(orphans: Sequence[Orphan], address: Address, made: str | None) -> list[Orphan]:

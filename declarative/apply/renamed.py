@@ -29,6 +29,7 @@ from declarative.provider import (
     Reaches,
     Recalls,
     Rehearses,
+    Tells,
     Terminal,
     Terminals,
     Thing,
@@ -212,6 +213,12 @@ class Renamed:
     def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
         """See the port."""
         return self._provider.poll(self._own(node), attempts)
+
+    def attempts(self, node: Record, wanted: Sequence[str]) -> Mapping[str, RankStatus | None]:
+        """See `provider.Tells`; of others the `wanted` ones alone, which are always in the answer."""
+        if isinstance(self._provider, Tells):
+            return {**dict.fromkeys(wanted), **self._provider.attempts(self._own(node))}
+        return self.poll(node, wanted) if wanted else {}
 
     def stop(self, node: Record, attempt: str, grace_seconds: int) -> RankStatus | None:
         """See the port."""

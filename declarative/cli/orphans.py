@@ -104,7 +104,7 @@ def destroy(run: Run) -> int:
         run.ask()
         with stopping("stopping: no new deletions") as stop:
             backends = run.session.backends(run.desired, state)
-            results = delete_orphans(going, backends, run.listener(len(going)), stop)
+            results = delete_orphans(going, state, backends, run.listener(len(going)), stop)
             interrupted = stop.is_set()
     run.report(results)
     _kept(run, found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +15,7 @@ from declarative.cli.logs import parse_target
 from declarative.cli.session import Session, emit_text, lock_option, now, project_command, state_errors
 
 if TYPE_CHECKING:
+    from declarative.apply import Orphan
     from declarative.state import State
 
 
@@ -25,10 +27,19 @@ if TYPE_CHECKING:
 def command(session: Session, target: str, lock_timeout: float | None) -> int:
     """Stop every rank of a task: TERM, then KILL after its `stop_duration`, and give its blocks back.
 
-    It stays stopped until its declaration changes or `apply --replace task/NAME` asks for it. Exits 4 if a
-    rank could not be stopped.
+    It stays stopped until its declaration changes or `apply --replace task/NAME` asks for it. What runs of it
+    and is not recorded is stopped as well. Exits 4 if a rank could not be stopped.
     """
-    from declarative.apply import VanishedError, ranks_of, refresh, state_of, stop_task
+    from declarative.apply import (
+        VanishedError,
+        check_vanished,
+        delete_orphans,
+        look,
+        ranks_of,
+        settle,
+        state_of,
+        stop_task,
+    )
     from declarative.render import Progress
     from declarative.state import Address, RankStatus
 
@@ -48,19 +59,30 @@ def command(session: Session, target: str, lock_timeout: float | None) -> int:
         def note(name: str, status: RankStatus) -> None:
             progress.rank(f"rank/{name}", status.state.value, status.cause)
 
+        before = writer.state()
+        seen = look(before, backends, offers=False)
         with contextlib.suppress(VanishedError):  # what is there can be stopped; `apply` asks about the rest
-            refresh(writer, backends, now)
+            check_vanished(before, seen)
+            settle(writer, backends, seen, now)
         state = writer.state()
-        if not ranks_of(state, task):
+        strays = [o for o in seen.orphans if o.thing.address.kind == "rank" and _task(o) == task]
+        if not ranks_of(state, task) and not strays:
             raise failed("not-run", f"task/{task} has not run", "`fleetform status` lists the tasks")
         writer.log("stop", Address("task", task))
         stop_task(writer, backends, task, now, note)
+        results = delete_orphans(strays, state, backends, progress, threading.Event())
         state = writer.state()
     left = [n for n in ranks_of(state, task) if not ((s := state.ranks.get(n)) and s.state.ended)]
     for name in left:
         sys.stderr.write(f"{_left(state, task, name)}\n")
-    emit_text(f"task/{task} is {state_of(state, task).value}.\n")
-    return 4 if left else 0
+    if ranks_of(state, task):
+        emit_text(f"task/{task} is {state_of(state, task).value}.\n")
+    return 4 if left or any(result.outcome != "done" for result in results) else 0
+
+
+def _task(orphan: Orphan) -> str:
+    """The task of a rank that runs and is not recorded."""
+    return orphan.thing.address.name.rpartition("-")[0]
 
 
 def _left(state: State, task: str, name: str) -> str:

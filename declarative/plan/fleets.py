@@ -105,11 +105,15 @@ def node_of(record: Record, readiness: Readiness, held: Mapping[int, str]) -> No
 
 
 def held_blocks(state: State) -> dict[str, dict[int, str]]:
-    """Node name → block → the rank that holds it, from the reservations: never counted up and down."""
+    """Node name → block → the rank that holds it, from the reservations: never counted up and down. Ranks
+    that run and are not recorded hold theirs, too.
+    """
     held: dict[str, dict[int, str]] = {}
     for record in state.of("reservation"):
         blocks = held.setdefault(str(record.inputs["node"]), {})
         blocks.update({int(b): f"rank/{record.address.name}" for b in record.inputs["blocks"]})
+    for node, strays in state.strays.items():
+        held.setdefault(node, {}).update(strays)
     return held
 
 

@@ -45,7 +45,8 @@ def effective(state: State, inventory: Inventory) -> State:
             kept[address] = replace(record, needs=frozenset())
         else:
             kept[address] = record
-    return replace(state, records=kept, ranks=ranks, readiness={**state.readiness, **inventory.readiness})
+    readiness = {**state.readiness, **inventory.readiness}
+    return replace(state, records=kept, ranks=ranks, readiness=readiness, strays=inventory.strays)
 
 
 def vanished(recorded: State, inventory: Inventory) -> tuple[Address, ...]:

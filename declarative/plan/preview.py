@@ -136,6 +136,8 @@ def _holders(state: State, fates: Mapping[str, TaskFate], outcome: Outcome) -> d
         if record.inputs["task"] in kept:
             blocks = holders.setdefault(str(record.inputs["node"]), {})
             blocks.update({int(b): f"rank/{record.address.name}" for b in record.inputs["blocks"]})
+    for node, strays in state.strays.items():
+        holders.setdefault(node, {}).update(strays)
     return holders
 
 

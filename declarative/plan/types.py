@@ -254,6 +254,8 @@ class Inventory:
     """What others changed about things that are there, and how it is now (`provider.Thing.actual`)."""
     drift: tuple[Drift, ...] = ()
     recovered: Mapping[Address, Record] = field(default_factory=dict)
+    strays: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    """See `State.strays`."""
     offers: Mapping[str, tuple[Offer, ...]] = field(default_factory=dict)
     left_out: tuple[LeftOut, ...] = ()
     """Declared hosts that are not ready to be nodes, or would not be ready as they are declared now."""

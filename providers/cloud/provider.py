@@ -289,6 +289,10 @@ class Cloud:
         """See the port."""
         return self._hosts.ssh.poll(self._hosts.host(node), attempts)
 
+    def attempts(self, node: Record) -> Mapping[str, RankStatus]:
+        """See `provider.Tells`."""
+        return self._hosts.ssh.attempts(self._hosts.host(node))
+
     def stop(self, node: Record, attempt: str, grace_seconds: int) -> RankStatus | None:
         """See the port."""
         return self._hosts.ssh.stop(self._hosts.host(node), attempt, grace_seconds)

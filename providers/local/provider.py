@@ -26,6 +26,7 @@ from declarative.provider import (
 from declarative.resource import Offer
 from declarative.state import Address, NodeState, RankStatus, Readiness, Record
 from providers.changes import check_update
+from providers.faults import RUNNING
 from providers.local import machine
 from providers.local.attachments import Attachments
 from providers.local.epoch import Epoch
@@ -175,9 +176,7 @@ class Local:
         if busy:
             # Not the transient kind: what runs may run for days, and nobody should wait for it unasked.
             summary = f"{address} has running ranks: {', '.join(busy)}"
-            raise PermanentError(
-                PermanentKind.CONFLICT, summary, about=str(address), hint="stop their tasks first"
-            )
+            raise PermanentError(PermanentKind.CONFLICT, summary, about=str(address), hint=RUNNING)
         self._ranks(address).forget_lost()
 
     @guarded
@@ -275,6 +274,12 @@ class Local:
         """See the port."""
         self._folders.of(node)
         return self._ranks(node.address).poll(attempts)
+
+    @guarded
+    def attempts(self, node: Record) -> Mapping[str, RankStatus]:
+        """See `provider.Tells`."""
+        self._folders.of(node)
+        return self._ranks(node.address).attempts()
 
     @guarded
     def stop(self, node: Record, attempt: str, grace_seconds: int) -> RankStatus | None:

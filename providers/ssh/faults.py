@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 _OURS = {
     "gone": (PermanentKind.NOT_FOUND, "somebody removed its claim; `fleetform plan` says what is to be done"),
-    "running": (PermanentKind.CONFLICT, "stop their tasks first"),
+    "running": (PermanentKind.CONFLICT, faults.RUNNING),
     "lost": (PermanentKind.NOT_FOUND, "`fleetform plan` says what is to be done"),
     "elsewhere": (PermanentKind.INVALID, "only ranks on the volume's own host can use it"),
     "held": (PermanentKind.CONFLICT, "detach it first"),

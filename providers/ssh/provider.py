@@ -311,6 +311,11 @@ class Ssh:
         return self._ranks(node).poll(attempts)
 
     @guarded
+    def attempts(self, node: Record) -> Mapping[str, RankStatus]:
+        """See `provider.Tells`."""
+        return self._ranks(node).attempts()
+
+    @guarded
     def stop(self, node: Record, attempt: str, grace_seconds: int) -> RankStatus | None:
         """See the port."""
         return self._ranks(node).stop(attempt, grace_seconds)

@@ -82,4 +82,4 @@ class RunningCloud:
 
     def runs(self) -> Counter[str]:
         """Rank → how many attempts of it were ever begun."""
-        return Counter(attempt.rpartition(".")[0] for (attempt,) in self.query("SELECT attempt FROM ranks"))
+        return Counter(attempt.partition(".")[0] for (attempt,) in self.query("SELECT attempt FROM ranks"))

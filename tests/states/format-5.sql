@@ -76,7 +76,7 @@ CREATE TABLE operations (
 	result TEXT, 
 	error TEXT, 
 	host TEXT, 
-	doing TEXT, actor TEXT, revision TEXT, 
+	doing TEXT, actor TEXT, revision TEXT, place TEXT, tick DOUBLE, 
 	CONSTRAINT pk_operations PRIMARY KEY (id)
 );
 INSERT INTO "operations" VALUES(1,'create','volume/data-0','local',1,'cdf9c5d5b0820c2baa1ccea8de7e9102','{"region":"local","size":"10GB","tags":{"team":"ü"},"zone":null}','[]',1760000000.0,1760000000.0,'done',NULL,NULL,NULL,NULL,NULL,'elsewhere/boot/pid:[1]',5000.25);

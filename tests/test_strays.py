@@ -1,0 +1,81 @@
+"""Ranks that run and are not recorded: they are seen, hold their blocks, and can be stopped."""
+
+from __future__ import annotations
+
+import pytest
+
+from declarative.state import rank_of_attempt
+from tests.cli import fleet, hold, lines, processes, task, until
+
+pytestmark = pytest.mark.slow
+
+ONE = {"cpu": 1}
+
+
+@pytest.fixture
+def stray(project):
+    """A project with a rank on one of two blocks that was forgotten and runs on."""
+    project.declare(fleet(), task("old", hold(project.path / "old"), resources=ONE))
+    project.apply()
+    until(lambda: lines(project.path / "old"))
+    project.run("state", "rm", "--auto-approve", "rank/old-0", "reservation/old-0")
+    project.declare(fleet())
+    return project
+
+
+def test_they_are_shown_and_hold_their_blocks(stray):
+    plan = stray.plan()
+    (attempt,) = ((d["address"], d["change"]) for d in plan["drift"])
+    assert attempt == ("rank/old-0", "orphan")
+    assert "runs on node/gpu-0, but is not recorded" in plan["drift"][0]["detail"]
+    (node,) = stray.status()["nodes"]
+    assert node["holders"] == {"0": "rank/old-0 (orphan)"}
+    assert node["blocks"] == {"total": 2, "busy": 1, "idle": 1}
+    assert "rank/old-0: orphan: runs on node/gpu-0" in stray.run("state", "check", code=1).out
+    stray.declare(fleet(), task("whole", "true", resources={"cpu": 2}))
+    assert "rank/old-0 (orphan)" in stray.run("plan", code=3).out
+    stray.declare(fleet(), task("half", hold(stray.path / "half"), resources=ONE))
+    stray.apply()
+    assert stray.status()["nodes"][0]["holders"] == {"0": "rank/old-0 (orphan)", "1": "rank/half-0"}
+
+
+def test_a_node_is_not_deleted_below_them(stray):
+    """It is not idle, for as long as they run."""
+    stray.declare(fleet(nodes="0..1", idle_duration=0))
+    assert stray.ids() == []
+    done = stray.run("destroy", "--auto-approve", code=4)
+    assert "`fleetform stop TASK` also stops what runs and is not recorded" in done.err + done.out
+    stray.run("stop", "old")
+    stray.run("destroy", "--auto-approve")
+    assert processes(stray.path) == {}
+
+
+@pytest.mark.parametrize("way", [("stop", "old"), ("destroy", "--orphans", "--auto-approve")])
+def test_they_can_be_stopped(stray, way):
+    stray.run(*way)
+    assert processes(stray.path) == {}
+    stray.no_changes()
+    assert stray.run("stop", "old", code=1).err.startswith("error[not-run]")
+
+
+def test_after_a_restore_no_block_is_used_twice(project):
+    """What was started after the backup runs on, and is known."""
+    project.declare(fleet())
+    project.apply()
+    project.write("kept.json", project.run("state", "pull").out)
+    project.declare(fleet(), task("new", hold(project.path / "new"), resources={"cpu": 2}))
+    project.apply()
+    until(lambda: lines(project.path / "new"))
+    project.run("state", "push", "--force", "kept.json")
+    project.declare(fleet(), task("other", hold(project.path / "other"), resources=ONE))
+    assert "rank/new-0 (orphan)" in project.apply(code=3).out
+    assert not (project.path / "other").exists()
+    project.run("stop", "new")
+    project.apply()
+    until(lambda: lines(project.path / "other"))
+    project.no_changes()
+
+
+def test_the_id_of_an_attempt_tells_its_blocks():
+    assert rank_of_attempt("train-2.1.5.00ff") == ("train-2", (0, 2))
+    assert rank_of_attempt("train-2.1") == ("train-2", None), "an older version started it"
