@@ -9,10 +9,11 @@ from declarative.apply.execute import Tools
 from declarative.apply.failover import Move
 from declarative.apply.foresee import foresee
 from declarative.apply.hosts import survey
-from declarative.apply.inventory import Seen, look, node_of_rank
+from declarative.apply.inventory import Seen, look
 from declarative.apply.launch import missing_env
 from declarative.apply.offers import known_offers, own_gpus
 from declarative.apply.orphans import as_record, delete_orphans, matching, protected
+from declarative.apply.polls import node_of_rank
 from declarative.apply.run import apply
 from declarative.apply.settle import VanishedError, check_vanished, refresh, settle
 from declarative.apply.walk import ActionResult, Listener, Outcome

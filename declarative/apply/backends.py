@@ -33,7 +33,7 @@ Hosts = Mapping[str, Mapping[str, Any]]
 class Backends:
     """Providers by the name of their backend. Safe to use from many threads."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (keywords, each with a default)
         self,
         declared: Mapping[str, Backend],
         project_dir: Path,

@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from declarative.apply.backends import Backends
 from declarative.apply.begun import clear, is_node
 from declarative.apply.drift import PATIENCE
-from declarative.apply.inventory import Resolution, Seen, look, node_of_rank, poll
+from declarative.apply.inventory import Resolution, Seen, look
+from declarative.apply.polls import node_of_rank, poll
 from declarative.plan import effective, vanished
 from declarative.provider import PermanentError, PermanentKind, ProviderError
 from declarative.resource import LOCAL

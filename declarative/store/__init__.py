@@ -21,7 +21,7 @@ __all__ = [
     "UnreachableError",
     "Who",
     "Writer",
-    "file_of",
     "age",
+    "file_of",
     "open_store",
 ]
