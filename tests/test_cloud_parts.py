@@ -38,10 +38,12 @@ from declarative.spec import Backend, Name
 from declarative.spec.clouds import Endpoint, Images
 from declarative.spec.credentials import Credentials
 from declarative.state import Address, Record, State
+from declarative.store import StateError
 from providers.cloud import ahead, classes, cloud, faults, marks, settings
 from providers.cloud.begin import user_data
 from providers.cloud.catalog import catalog
 from providers.cloud.classes import BY_CLASS
+from providers.cloud.connection import Connection
 from providers.cloud.ec2.region import quoted
 from providers.cloud.faults import Answer, by_class, classify
 from providers.cloud.limiter import Limiter, limiter
@@ -583,3 +585,21 @@ def test_what_is_certain_is_said_whatever_else_could_not_be_seen():
         ahead.found([], [busy, lambda: None])
     with pytest.raises(TransientError, match="later"):
         ahead.found([busy], [lacks("image")])
+
+
+def test_nothing_is_sent_for_who_lost_the_lock():
+    """It is asked last, for the limiter may hold a request back for longer than a lease lasts."""
+    told: list[str] = []
+
+    class Slow(Limiter):
+        def wait(self) -> None:
+            told.append("waits")
+
+    def lost() -> None:
+        told.append("is asked")
+        raise StateError("stale-lease", "this command has lost the state's lock")
+
+    connection = Connection(object, Slow(), Scrub(), lambda _: None, lost)
+    with pytest.raises(StateError):
+        connection.call("DeleteVolume", lambda _: told.append("is sent"))
+    assert told == ["waits", "is asked"]

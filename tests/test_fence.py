@@ -9,11 +9,17 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
+from declarative.apply.renamed import Renamed
+from declarative.provider import TransientError, TransientKind
+from declarative.retry import Policy, call
+from declarative.state import Address, Record
+from declarative.store import StateError, Store, lock, open_store
 from tests.cli import Project, clean_env, ended, fleet, hold, lines, task, until, volume
 
 pytestmark = pytest.mark.slow
@@ -124,3 +130,51 @@ def test_who_wakes_up_deletes_and_starts_nothing(project, step):
     assert running(aa) == []
     assert len(lines(bb)) == 1, "it was started once"
     project.no_changes()
+
+
+class Throttled:
+    """A backend that wants to be asked later, each time."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def delete(self, _: Record) -> None:
+        self.calls += 1
+        raise TransientError(TransientKind.THROTTLED, "too many requests")
+
+
+def test_cut_off_from_postgresql_a_delete_is_not_tried_again(postgres, postgres_url, monkeypatch):
+    """Neither while the server is away, for another one may have the lock by now; nor when it has."""
+    url, slept, clock = postgres_url(), 0.0, lock.boottime
+    monkeypatch.setattr(lock, "boottime", lambda: clock() + slept)
+    record = Record(address=Address("volume", "data"), backend="sky", inputs={})
+
+    def tries(store: Store, then: Callable[[], None]) -> tuple[int, str]:
+        """How often a delete is asked for, when that happens after the first try; and how it ends."""
+        sky = Throttled()
+        provider = Renamed(sky, {}, store.fence)  # type: ignore[arg-type]
+        with pytest.raises(StateError) as caught:
+            call(
+                lambda: provider.delete(record),
+                policy=Policy(first=0.001, longest=0.002),
+                on_retry=lambda *_: then(),
+            )
+        return sky.calls, caught.value.code
+
+    def cut() -> None:
+        nonlocal slept
+        postgres.stop()
+        slept += lock.LEASE_SECONDS * 0.75
+
+    def taken() -> None:
+        nonlocal slept
+        slept += lock.LEASE_SECONDS
+        with open_store(url) as other, other.lock("apply"):
+            pass
+
+    with open_store(url) as store, store.lock("apply"):
+        try:
+            assert tries(store, cut) == (1, "unreachable")
+        finally:
+            postgres.start()
+        assert tries(store, taken) == (1, "stale-lease")

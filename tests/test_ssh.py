@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from providers.ssh.probe import TOOLS
 from providers.ssh.terminal import terminal
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+VOLUME_SH = REPOSITORY / "providers" / "ssh" / "volume.sh"
 SHELLS = [shell for shell in ("sh", "bash", "dash", "zsh", "fish", "tcsh") if shutil.which(shell)]
 
 
@@ -263,3 +265,25 @@ def test_wrong_options_are_named(tmp_path, options, about):
     with pytest.raises(PermanentError) as caught:
         provider(tmp_path, **options)
     assert caught.value.about == about
+
+
+def test_a_late_writer_changes_no_volume(tmp_path):
+    """A look by a later one is enough; whose volumes they are, is a count of its own."""
+    key, root = "0123456789abcdef", tmp_path / "root"
+    root.mkdir()
+
+    def ask(verb: str, *more: str, epoch: int | None, owner: str = "ours", text: bytes = b"") -> str:
+        env = dict(os.environ)
+        if epoch is not None:
+            env |= {"FLEETFORM_EPOCH": str(epoch), "FLEETFORM_OWNER": owner}
+        argv = ["sh", str(VOLUME_SH), verb, str(root), *more]
+        return subprocess.run(argv, input=text, env=env, capture_output=True, check=False).stdout.decode()
+
+    made = f"{key}\n{{}}\n".encode()
+    assert key in ask("make", key, str(len(made)), "0", epoch=9, text=made)
+    assert key in ask("show", epoch=10)
+    late = ask("remove", key, epoch=9)
+    assert late == "FLEETFORM-ERR stale a later command was here (10, and this is 9)\n"
+    assert key in ask("show", epoch=None), "who only reads is refused nothing"
+    assert key in ask("show", epoch=1, owner="theirs")
+    assert key not in ask("remove", key, epoch=10).partition("FLEETFORM-VOLUMES")[2]

@@ -81,9 +81,12 @@ def inline(
     arguments: Sequence[str] = (),
     stdin: bytes | Source = b"",
     seconds: float = ANSWER_SECONDS,
+    *,
+    env: Sequence[str] = (),
 ) -> bytes:
-    """What a small script of this folder says on the host."""
-    return ask(transport, ("sh", "-c", text(name), "sh", *arguments), stdin, seconds)
+    """What a small script of this folder says on the host; `env` are variables for it (`NAME=value`)."""
+    argv = ("sh", "-c", text(name), "sh", *arguments)
+    return ask(transport, ("env", *env, *argv) if env else argv, stdin, seconds)
 
 
 def ask(

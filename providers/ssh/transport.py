@@ -93,7 +93,7 @@ class SshTransport:
 
     def __init__(self, host: Host, fence: Fence = reads_only) -> None:
         self.host = host
-        self._fence = fence
+        self.fence = fence
 
     def run(self, argv: Sequence[str], stdin: bytes | Source = b"", timeout: float | None = None) -> Finished:
         """See `Transport.run`. A command that is still running after `timeout` goes on there.
@@ -101,7 +101,7 @@ class SshTransport:
         What is too large for memory is given as a source of bytes.
         """
         link = background.link(self.host)
-        self._fence()
+        self.fence()
         done = background.call(link.run(command_line(argv), stdin, timeout))
         if done.exit_code in NOT_FOUND:
             link.known.clear()  # a script that was put there may be gone: what is asked next looks again

@@ -167,7 +167,10 @@ class Volumes:
 
     def _ask(self, verb: str, *arguments: str, stdin: bytes = b"", seconds: float = ANSWER_SECONDS) -> Found:
         entered = scripts.enter(self._transport, self._root)
-        said = scripts.inline(self._transport, "volume.sh", (verb, entered.root, *arguments), stdin, seconds)
+        epoch = self._transport.fence()
+        env = () if epoch is None else (f"FLEETFORM_EPOCH={epoch}", f"FLEETFORM_OWNER={key_of(self._owner)}")
+        arguments = (verb, entered.root, *arguments)
+        said = scripts.inline(self._transport, "volume.sh", arguments, stdin, seconds, env=env)
         return self._found(said.partition(b"FLEETFORM-VOLUMES\n")[2])
 
     def _found(self, said: bytes) -> Found:
