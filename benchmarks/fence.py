@@ -4,8 +4,8 @@
 
 An apply of volumes and of nodes with ranks on `local`, as it is and with a fence that asks nobody and tells
 nodes nothing, in turn and in another order each time. CPU seconds of the command and of all that it waited
-for: they say less about what else the machine does than the time that passed. The ratio of the medians, and of
-each pair the middle half.
+for: they say less about what else the machine does than the time that passed. The ratio of the medians, and
+of each pair the middle half.
 """
 
 from __future__ import annotations
