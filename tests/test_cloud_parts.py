@@ -599,7 +599,7 @@ def test_nothing_is_sent_for_who_lost_the_lock():
         told.append("is asked")
         raise StateError("stale-lease", "this command has lost the state's lock")
 
-    connection = Connection(object, Slow(), Scrub(), lambda _: None, lost)
+    connection = Connection(object, Slow(), Scrub(), lambda _: None, fence=lost)
     with pytest.raises(StateError):
         connection.call("DeleteVolume", lambda _: told.append("is sent"))
     assert told == ["waits", "is asked"]

@@ -49,7 +49,7 @@ class Connection:
         fence: Fence = reads_only,
     ) -> None:
         """`make` gives a new driver, `read` what its errors say. When `login` gives something else than
-        before, drivers are made anew. `fence` is asked before each call: the limiter may hold one back for long.
+        before, drivers are made anew. `fence` is asked before each call: the limiter may hold one back long.
         """
         self._make = make
         self._login = login

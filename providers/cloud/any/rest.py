@@ -55,7 +55,9 @@ class Rest:
             return found
 
         key = (config.driver, config.backend, config.endpoint)
-        self._rest = rest.Rest(Connection(driver, limiter(*key), account.scrub, said, fence=config.fence), None)
+        self._rest = rest.Rest(
+            Connection(driver, limiter(*key), account.scrub, said, fence=config.fence), None
+        )
 
     def ask(
         self,

@@ -88,7 +88,9 @@ class Account(account.Account):
         def connection(url: str, *key: str) -> Connection:
             host = settings.host(url)
             own = limiter("azure", self.config.backend, host.name, host.port, *key)
-            return Connection(lambda: link(host, self.timeout), own, self.scrub, said, fence=self.config.fence)
+            return Connection(
+                lambda: link(host, self.timeout), own, self.scrub, said, fence=self.config.fence
+            )
 
         door = Rest(connection(str(self.options.get("login_endpoint") or LOGIN), "login"), None)
         form = Form(

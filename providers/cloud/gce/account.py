@@ -60,7 +60,9 @@ class Account(account.Account):
         def connection(url: str, *key: str) -> Connection:
             host = settings.host(url)
             own = limiter("gce", self.config.backend, host.name, host.port, *key)
-            return Connection(lambda: link(host, self.timeout), own, self.scrub, said, fence=self.config.fence)
+            return Connection(
+                lambda: link(host, self.timeout), own, self.scrub, said, fence=self.config.fence
+            )
 
         parts = urlsplit(who.token_uri)
         door = Rest(connection(f"{parts.scheme}://{parts.netloc}", "login"), None)
