@@ -715,3 +715,26 @@ def test_a_folder_that_the_runner_cannot_use_refuses_a_start(place):
     (root(place) / "nodes" / "gpu-0" / "ranks").write_text("")
     with refused(PermanentKind.AUTH, "the runner refused"):
         place.start(node, "a-0.1", "true")
+
+
+def test_a_late_writer_changes_nothing(tmp_path):
+    """A look by a later one is enough; and nothing of the count is left once everything is gone."""
+    now = [9]
+    early = local(tmp_path, fence=lambda: 9)
+    late = local(tmp_path, fence=lambda: now[0])
+    address, inputs = Address("volume", "data"), dict(VOLUME)
+    made = Record(
+        address=address, backend="local", inputs=inputs, outputs=early.create(address, "t", inputs, {})
+    )
+    now[0] = 10
+    assert [thing.address for thing in late.inventory()] == [address]
+    for call in (
+        lambda: early.delete(made),
+        lambda: early.create(Address("volume", "more"), "u", inputs, {}),
+        lambda: early.update(made, "t", inputs),
+        early.inventory,
+    ):
+        with pytest.raises(PermanentError, match=r"a later command was here \(10, and this is 9\)"):
+            call()
+    late.delete(made)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

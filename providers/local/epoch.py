@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -50,6 +51,13 @@ class Epoch:
                 raise PermanentError(PermanentKind.CONFLICT, summary, about=str(self._path), hint=hint)
             yield
 
+    def end(self, folders: Iterable[str]) -> None:
+        """Remove the file if these folders are empty or not there: nothing is left to be held."""
+        with contextlib.suppress(FileNotFoundError, BlockingIOError), self._path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not any(map(_has_entries, folders)):
+                self._path.unlink()
+
     def _read(self, file: IO[str], how: int) -> int:
         try:
             fcntl.flock(file, how | fcntl.LOCK_NB)
@@ -57,6 +65,17 @@ class Epoch:
             # Of a process that was stopped in the middle, perhaps: it goes on where it is once it wakes up.
             summary = f"another command is in the middle of a change: {self._path} is locked"
             raise TransientError(TransientKind.BUSY, summary, about=str(self._path)) from None
+        if os.fstat(file.fileno()).st_nlink == 0:
+            summary = f"{self._path} was removed meanwhile, with all that was there"
+            raise TransientError(TransientKind.BUSY, summary, about=str(self._path))
         file.seek(0)
         text = file.read().strip()
         return int(text) if text.isdecimal() else 0
+
+
+def _has_entries(folder: str) -> bool:
+    try:
+        with os.scandir(folder) as entries:
+            return any(entries)
+    except FileNotFoundError:
+        return False

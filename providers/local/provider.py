@@ -147,6 +147,7 @@ class Local:
         """
         with self._epoch.held(make=False):
             self._delete(have)
+        self._epoch.end(str(self._folders.root / name) for name in ("nodes", "volumes"))
 
     def _delete(self, have: Record) -> None:
         address, made = have.address, have.outputs.get("id")
