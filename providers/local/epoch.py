@@ -10,7 +10,7 @@ import contextlib
 import fcntl
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -20,15 +20,17 @@ from declarative.provider import Fence, PermanentError, PermanentKind, Transient
 class Epoch:
     """The file of one owner's things. Safe to use from many threads."""
 
-    def __init__(self, path: Path, fence: Fence) -> None:
+    def __init__(self, path: Path, fence: Fence, folders: Sequence[str]) -> None:
+        """`folders` are those of the things: where they are empty, nothing is left to be held."""
         self._path = path
+        self._folders = folders
         self._fence = fence
         self._turn = threading.Lock()
 
     @contextlib.contextmanager
     def held(self, *, make: bool = True) -> Iterator[None]:
         """Change something as the present writer: nobody later comes in between. Without `make` nothing is
-        kept where there is no folder yet.
+        kept where there is no folder yet, or where nothing is left.
         """
         epoch = self._fence()
         if epoch is None or not (make or self._path.parent.is_dir()):
@@ -50,12 +52,13 @@ class Epoch:
                 hint = "run the command again: it begins with what is there now"
                 raise PermanentError(PermanentKind.CONFLICT, summary, about=str(self._path), hint=hint)
             yield
+        if not make:
+            self._end()
 
-    def end(self, folders: Iterable[str]) -> None:
-        """Remove the file if these folders are empty or not there: nothing is left to be held."""
+    def _end(self) -> None:
         with contextlib.suppress(FileNotFoundError, BlockingIOError), self._path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not any(map(_has_entries, folders)):
+            if not any(map(_has_entries, self._folders)):
                 self._path.unlink()
 
     def _read(self, file: IO[str], how: int) -> int:

@@ -62,7 +62,9 @@ class Local:
         self._folders = Folders(_root(config), config.lineage)
         self._attachments = Attachments(self._folders)
         fence = config.fence if config.lineage else reads_only  # nothing is anybody's yet
-        self._epoch = Epoch(self._folders.root / f".epoch.{key_of(config.lineage)}", fence)
+        root = self._folders.root
+        things = [str(root / name) for name in ("nodes", "volumes")]
+        self._epoch = Epoch(root / f".epoch.{key_of(config.lineage)}", fence, things)
 
     # ------------------------------------------------------------------------------------- things
 
@@ -147,7 +149,6 @@ class Local:
         """
         with self._epoch.held(make=False):
             self._delete(have)
-        self._epoch.end(str(self._folders.root / name) for name in ("nodes", "volumes"))
 
     def _delete(self, have: Record) -> None:
         address, made = have.address, have.outputs.get("id")
