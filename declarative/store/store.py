@@ -181,7 +181,8 @@ class Store:
 
     def fence(self) -> int | None:
         """See `Writer.fence`; None while this process does not hold the lock, and so only reads."""
-        return self._holding.fence() if self._holding else None
+        holding = self._holding  # another thread may end it meanwhile
+        return holding.fence() if holding else None
 
     @resumed
     def lock_info(self) -> LockInfo | None:
