@@ -173,7 +173,8 @@ class Request(BaseHTTPRequestHandler):
             case "GET", ["things", node, "ranks"]:
                 return world.ranks(owner, node)
             case "PUT", ["things", node, "ranks", attempt]:
-                return self._behind_door(f"rank/{attempt}", lambda: world.start(owner, node, attempt))
+                made = ".".join(attempt.split(".")[:2])  # the rest of an id is random
+                return self._behind_door(f"rank/{made}", lambda: world.start(owner, node, attempt))
             case "DELETE", ["things", node, "ranks", attempt]:
                 return world.stop(owner, node, attempt)
             case _:
