@@ -144,7 +144,8 @@ def test_a_backend_can_be_given_up(project, cloud):
     project.declare(cloud.backend())
     project.apply(env=PLUG)
     with contextlib.closing(sqlite3.connect(project.path / ".fleetform/state.db")) as state, state:
-        state.execute("UPDATE operations SET begun_at = begun_at - 4000, tick = tick - 4000 WHERE ended_at IS NULL")
+        older = "begun_at = begun_at - 4000, tick = tick - 4000"
+        state.execute(f"UPDATE operations SET {older} WHERE ended_at IS NULL")
     project.apply(env=PLUG)
     project.declare({"type": "backend", "name": "local"})
     assert project.apply(env=PLUG).err == ""

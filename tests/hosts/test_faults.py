@@ -97,9 +97,9 @@ def test_a_command_killed_while_a_gang_starts_starts_nothing_twice(project, mach
         project.apply()
         until(partial(noted, i + 1))
         assert begun(machines) == ["x" * (i + 1)] * 3
-        assert [m.sh(f"cd /var/tmp/fleetform-0/*/ranks; ls -d {name}-* | cut -d. -f1,2") for m in machines] == [
-            f"{name}-{rank}.1\n" for rank in range(3)
-        ]
+        assert [
+            m.sh(f"cd /var/tmp/fleetform-0/*/ranks; ls -d {name}-* | cut -d. -f1,2") for m in machines
+        ] == [f"{name}-{rank}.1\n" for rank in range(3)]
 
 
 def test_thirty_starts_of_one_rank_at_once_are_one(machines, tmp_path):
