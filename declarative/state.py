@@ -7,6 +7,7 @@ change of the record: they never touch the serial.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -273,15 +274,18 @@ def attempt_id(record: Record) -> str:
     return str(known) if known else f"{made_as(record).name}.{record.generation}"
 
 
+_BLOCKS = re.compile(r"[0-9]+\.([0-9a-f]{1,256})\.[0-9a-f]+")
+
+
 def rank_of_attempt(attempt: str) -> tuple[str, tuple[int, ...] | None]:
     """The name of the rank that an attempt was of when it began, and the blocks that it runs on; None where
-    an older version started it, which did not say.
+    its id does not say: an older version started it, or its host made it up.
     """
     name, _, rest = attempt.partition(".")
-    parts = rest.split(".")
-    if len(parts) != 3:
+    found = _BLOCKS.fullmatch(rest)
+    if found is None:
         return name, None
-    bits = int(parts[1], 16)
+    bits = int(found[1], 16)
     return name, tuple(block for block in range(bits.bit_length()) if bits >> block & 1)
 
 

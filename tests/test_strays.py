@@ -79,3 +79,11 @@ def test_after_a_restore_no_block_is_used_twice(project):
 def test_the_id_of_an_attempt_tells_its_blocks():
     assert rank_of_attempt("train-2.1.5.00ff") == ("train-2", (0, 2))
     assert rank_of_attempt("train-2.1") == ("train-2", None), "an older version started it"
+
+
+@pytest.mark.parametrize(
+    "made_up", ["x.1.zz.0", "x.1..0", "x.1.-1.0", "x.1.f.0.0", f"x.1.{'f' * 300}.0", "x", "."]
+)
+def test_an_id_that_a_host_made_up_tells_no_blocks(made_up):
+    """All blocks of its node are held then, and nothing fails."""
+    assert rank_of_attempt(made_up)[1] is None

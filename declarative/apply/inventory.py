@@ -385,7 +385,8 @@ def _ask_ranks(state: State, name: str, provider: Renamed, nodes: Sequence[Recor
 
     def stray(node: Record, attempt: str) -> None:
         rank, blocks = rank_of_attempt(attempt)
-        held = range(int(node.inputs["blocks"])) if blocks is None else blocks
+        every = range(int(node.inputs["blocks"]))
+        held = blocks if blocks and blocks[-1] in every else every
         found.strays.setdefault(node.address.name, {}).update(dict.fromkeys(held, f"rank/{rank} (orphan)"))
         thing = Thing(
             address=Address("rank", rank),
