@@ -68,7 +68,9 @@ class LockInfo:
     ends: float | None = field(default=None, repr=False)
     """As `expires`, in `boottime` of that place; None: an older version took the lock."""
     epoch: int = field(default=0, repr=False)
-    """As `fence`, and never less than the seconds since the epoch when the lock was taken."""
+    """As `fence`, and never less than the milliseconds since 1970 when the lock was taken: so a state that is
+    brought back from a backup goes on above what its nodes were told.
+    """
 
     def __str__(self) -> str:
         since = datetime.fromtimestamp(self.since, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -193,7 +195,7 @@ def take(connection: Connection, owner: str, doing: str, seconds: float) -> Lock
         expires=time + seconds,
         fence=row.fence + 1,
         ends=here + seconds,
-        epoch=max((row.epoch or 0) + 1, int(time)),
+        epoch=max((row.epoch or 0) + 1, int(time * 1000)),
     )
     values = {name: getattr(lease, name) for name in (*FREE, "fence", "epoch")}
     connection.execute(update(writer_lock).values(values))
