@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import pytest
@@ -22,6 +24,10 @@ def test_a_gang_that_is_not_whole_in_time_is_stopped_and_starts_anew(project):
     project.declare(fleet(), task("job", hold(up), nodes=2, placement="any", resources={"cpu": 1}))
     project.apply()
     until(lambda: len(lines(up)) == 2)
+    # Rank 1 is to be as if it never began: what runs and is not recorded would hold its block.
+    (attempt,) = (project.path / ".fleetform/local/nodes/gpu-0/ranks").glob("job-1.*")
+    os.kill(int((attempt / "pid").read_text().split()[0]), signal.SIGKILL)
+    until(lambda: (attempt / "exit").exists() and (attempt / "exit").read_text().strip())
     with open_store("sqlite:///.fleetform/state.db", root=project.path) as store:
         begun = {r.address.name: r.outputs[STARTED] for r in store.read().of("rank")}
         with store.lock("test") as writer:
