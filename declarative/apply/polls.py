@@ -51,7 +51,8 @@ def poll(
             if stray and attempt not in going:
                 stray(node, attempt)
         never = RankStatus(state=RankState.LOST, cause=f"{node.address} knows nothing of it")
-        return {name: answers[attempt] or never for attempt, name in ranks.items()}
+        # Of an attempt that an answer leaves out nothing is known.
+        return {ranks[a]: status or never for a, status in answers.items() if a in ranks}
 
     wanted = [n for n in nodes if n.address.name in by_node or stray]
     out: dict[str, RankStatus] = {}
