@@ -167,12 +167,12 @@ class StateAccess:
             return
         if file_of(declared, self.directory) == file_of(DEFAULT_STATE, self.directory):
             return
-        states = []
-        for url in (declared, DEFAULT_STATE):
-            with self._open(url) as store:
-                states.append(store.read())
-        if states[0].lineage is None and states[1].records:
-            count = len(states[1].records)
+        with self._open(declared) as store:
+            if store.read().lineage is not None:
+                return
+        with self._open(DEFAULT_STATE) as store:
+            count = len(store.read().records)
+        if count:
             summary = (
                 f"the state that the project names is empty, and its default one, {self.default}, holds "
                 f"{count} record{'s' if count > 1 else ''}: all of it would be made a second time"
