@@ -106,7 +106,8 @@ def _lives(pid: int) -> bool:
 def shared() -> Iterator[Podman]:
     if reason := impediment():
         pytest.skip(reason)
-    podman = Podman(Path(tempfile.mkdtemp(prefix="fleetform-podman-")))  # pytest's own are kept for a while
+    # pytest's own folders are kept for a while; and podman takes no runroot of more than 50 characters
+    podman = Podman(Path(tempfile.mkdtemp(prefix="pod-")))
     try:
         podman.prepare()
     except AssertionError as error:
