@@ -50,6 +50,8 @@ class PermanentKind(StrEnum):
     NOT_FOUND = "not-found"
     CONFLICT = "conflict"
     INVALID = "invalid"
+    USED_UP = "used-up"
+    """What this token made is gone, and it makes nothing more: another token may."""
 
 
 class ProviderError(Exception):
@@ -255,7 +257,9 @@ class Provider(Protocol):
     def create(
         self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
     ) -> Mapping[str, Any]:
-        """Make it, or find what an earlier call with this token made; its outputs."""
+        """Make it, or find what an earlier call with this token made; its outputs. Where that is gone and the
+        token makes nothing more, it is a `PermanentKind.USED_UP`.
+        """
         ...
 
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:

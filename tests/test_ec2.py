@@ -246,11 +246,11 @@ def test_one_token_is_one_thing_even_asked_otherwise(fleet):
 
 
 def test_a_token_whose_instance_ended_makes_no_other(fleet):
-    """It says so: the next apply has a new generation, and that is another token."""
+    """It says so: an apply goes on with the next generation then, and that is another token."""
     fleet.provider.delete(fleet.create("node", "gpu-0", ZONE, **SMALL))
     with pytest.raises(PermanentError, match="IdempotentInstanceTerminated") as caught:
         fleet.create("node", "gpu-0", ZONE, **SMALL)
-    assert caught.value.kind is PermanentKind.CONFLICT
+    assert caught.value.kind is PermanentKind.USED_UP
     assert "apply once more" in str(caught.value.hint)
     assert fleet.provider.inventory() == ()
 

@@ -464,6 +464,62 @@ def test_a_volume_is_made_when_it_is_listed(ec2):
         there.create(DISK, TOKEN, inputs, {})
 
 
+@pytest.mark.parametrize(
+    ("made", "seconds", "fault"),
+    [
+        ("2020-01-01T00:00:00.000Z", 1e6, PermanentKind.USED_UP),
+        ("", 1e6, TransientKind.BUSY),
+        ("", 5.0, PermanentKind.USED_UP),
+        ("2999-01-01T00:00:00.000Z", 1e6, TransientKind.BUSY),
+    ],
+    ids=["made long ago", "made at an unknown time", "missed for long", "made just now"],
+)
+def test_a_volume_that_was_removed_uses_its_token_up(ec2, monkeypatch, made, seconds, fault):
+    """EC2 answers with what the token made, for as long as it knows the token. What it may just have made is
+    not made twice.
+    """
+    monkeypatch.setattr(account, "UNLISTED", seconds)
+    item = volume("vol-00000001", DISK_MARK, "creating").removeprefix("<item>")[:-7]
+    there, _ = ec2(
+        CreateVolume=answer("CreateVolume", f"{item}<createTime>{made}</createTime>"), DescribeVolumes=disks()
+    )
+    with pytest.raises((TransientError, PermanentError)) as caught:
+        there.create(DISK, TOKEN, {**INPUTS, "size": "1GB"}, {})
+    assert getattr(caught.value, "kind", None) is fault
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (refusal("IdempotentParameterMismatch"), TransientKind.AMBIGUOUS),
+        (ran(instance("i-00000001", OURS, "pending")), TransientKind.BUSY),
+    ],
+    ids=["asked for otherwise", "not listed"],
+)
+def test_a_node_that_is_missed_for_long_uses_its_token_up(ec2, monkeypatch, first, then):
+    """Not before: its instance may come to be listed."""
+    monkeypatch.setattr(account, "UNLISTED", 30.0)
+    there, _ = ec2(RunInstances=first, DescribeInstances=seen())
+    kinds: list[object] = []
+    while then in (kinds or [then])[-1:]:
+        with pytest.raises((TransientError, PermanentError)) as caught:
+            there.create(NODE, TOKEN, INPUTS, {})
+        kinds.append(getattr(caught.value, "kind", None))
+    assert kinds[0] is then
+    assert kinds[-1] is PermanentKind.USED_UP
+
+
+def test_a_node_that_was_terminated_uses_its_token_up(ec2):
+    """It ended because somebody said so, and not for want of capacity."""
+    there, _ = ec2(
+        RunInstances=ran(instance("i-00000001", OURS, "pending")),
+        DescribeInstances=seen(instance("i-00000001", OURS, "terminated", "Client.UserInitiatedShutdown")),
+    )
+    with pytest.raises(PermanentError) as caught:
+        there.create(NODE, TOKEN, INPUTS, {})
+    assert caught.value.kind is PermanentKind.USED_UP
+
+
 def test_a_node_that_lets_go_of_a_disk_is_waited_for(ec2):
     """Detaching, or ending with its node: both pass."""
     there, _ = ec2(
@@ -649,7 +705,7 @@ FAULTS = [
     ("InvalidAMIID.NotFound", 400, PermanentKind.NOT_FOUND),
     ("InvalidSubnetID.NotFound", 400, PermanentKind.NOT_FOUND),
     ("InvalidInstanceID.Malformed", 400, PermanentKind.INVALID),
-    ("IdempotentInstanceTerminated", 400, PermanentKind.CONFLICT),
+    ("IdempotentInstanceTerminated", 400, PermanentKind.USED_UP),
     ("NobodyKnows", 400, PermanentKind.INVALID),
     ("NobodyKnows", 403, PermanentKind.AUTH),
 ]

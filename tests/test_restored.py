@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 
 import pytest
 
@@ -19,7 +20,7 @@ def counted(project: Project, text: str) -> dict:
     return task("job", f"echo {text} >> {project.path}/ran")
 
 
-def by_file(project: Project) -> object:
+def by_file(project: Project) -> Callable[[], None]:
     """Copy the state back, as a backup would be."""
     shutil.copytree(
         project.path / ".fleetform", project.path / "kept", ignore=shutil.ignore_patterns("local")
@@ -34,7 +35,7 @@ def by_file(project: Project) -> object:
     return restore
 
 
-def by_push(project: Project) -> object:
+def by_push(project: Project) -> Callable[[], None]:
     """`state pull`, then `state push` into a database that is new."""
     project.write("kept.json", project.run("state", "pull").out)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from declarative.apply.backends import Backends
@@ -34,6 +35,9 @@ from declarative.state import (
 )
 from declarative.store import Writer
 from declarative.template import MissingEnvError
+
+MOST_USED = 100
+"""Tokens of one address that may be used up: a state from a backup goes through those of its lost future."""
 
 SAY_SECONDS = 15.0
 """How long nothing more is said of what an action waits for, once something was."""
@@ -125,13 +129,14 @@ def _thing(action: Action, tools: Tools) -> None:
     provider = tools.backends.get(action.backend)
     inputs = _inputs(action)
     needs = have.needs if action.op is Op.UPDATE and have else frozenset(action.holds)
+    if action.op is Op.CREATE:
+        held = {a: state.records[a] for a in action.holds if a in state.records}
+        _create(action, tools, inputs, held)
+        return
     intent = tools.writer.begin(action.op.value, action.address, action.backend, inputs, needs)
     run = _retrying(action, tools)
     try:
-        if action.op is Op.CREATE:
-            held = {a: state.records[a] for a in action.holds if a in state.records}
-            outputs = run(lambda: provider.create(action.address, intent.token, inputs, held))
-        elif action.op is Op.UPDATE:
+        if action.op is Op.UPDATE:
             assert have is not None
             outputs = run(lambda: provider.update(have, intent.token, inputs))
         else:
@@ -145,9 +150,28 @@ def _thing(action: Action, tools: Tools) -> None:
             tools.writer.fail(intent, error.summary)
             raise
         outputs = None
-    made = action.op is Op.CREATE and action.address.kind == "node"
-    found = outputs if isinstance(outputs, Mapping) else None
-    tools.writer.finish(intent, found, idle_since=tools.now() if made else None)
+    tools.writer.finish(intent, outputs if isinstance(outputs, Mapping) else None)
+
+
+def _create(action: Action, tools: Tools, inputs: Mapping[str, Any], held: Mapping[Address, Record]) -> None:
+    """A token of which the backend says that it is used up leads to that of the next generation: the state
+    was brought back from a backup, and what was made since then is gone.
+    """
+    provider, run = tools.backends.get(action.backend), _retrying(action, tools)
+    for left in reversed(range(MOST_USED)):
+        intent = tools.writer.begin("create", action.address, action.backend, inputs, frozenset(action.holds))
+        make = partial(provider.create, action.address, intent.token, inputs, held)
+        try:
+            outputs = run(make)
+        except PermanentError as error:
+            tools.writer.fail(intent, error.summary)
+            if error.kind is not PermanentKind.USED_UP or not left or tools.stopping.is_set():
+                raise
+            continue
+        made = action.address.kind == "node"
+        found = outputs if isinstance(outputs, Mapping) else None
+        tools.writer.finish(intent, found, idle_since=tools.now() if made else None)
+        return
 
 
 def _reservation(action: Action, tools: Tools) -> None:

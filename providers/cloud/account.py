@@ -31,6 +31,10 @@ OPTIONS: Mapping[str, type | tuple[type, ...]] = {
 """Options that every driver of a cloud takes."""
 PATIENCE = 60.0
 """Seconds to wait for a state that comes by itself, before whoever tries again is told that it has not."""
+UNLISTED = 180.0
+"""Seconds after which what was made and is in no list has been removed. Lists lag by less than that."""
+SURE = 3
+"""Looks, after the first, before it counts as removed."""
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 3.0
 """Seconds between two looks at it."""
@@ -58,6 +62,7 @@ class Account:
             summary = f"the option `architecture` is one of {', '.join(self.ARCHITECTURES)}"
             raise PermanentError(PermanentKind.INVALID, summary, about="options.architecture")
         self._maybe: set[str] = set()
+        self._missed: dict[str, float] = {}
         self._images: dict[str, str] = {}
         self._looking = threading.Lock()
 
@@ -124,8 +129,11 @@ class Account:
         except TransientError as error:
             if error.kind is TransientKind.AMBIGUOUS:
                 self._maybe.add(token)
-            found = look_up(look) if self.MISMATCH and self.MISMATCH in error.summary else None
+            other = bool(self.MISMATCH and self.MISMATCH in error.summary)
+            found = look_up(look) if other else None
             if found is None:
+                if other:
+                    self.check_missed(token, error.summary, error.about)
                 raise
             return found
         except PermanentError:
@@ -135,6 +143,19 @@ class Account:
             return found
         self._maybe.add(token)
         return made
+
+    def check_missed(self, token: str, summary: str, about: str | None, *, age: float = 0.0) -> None:
+        """`PermanentError` if what this token made, `age` seconds ago or more, should be in a list by now and
+        is not: it was removed, and the token makes nothing more.
+        """
+        made = time.monotonic() - age
+        with self._looking:
+            made = self._missed[token] = min(made, self._missed.get(token, made))
+        if time.monotonic() - made > UNLISTED:
+            hint = "apply once more, and it is made anew"
+            raise PermanentError(
+                PermanentKind.USED_UP, f"what was made is gone: {summary}", about=about, hint=hint
+            )
 
     def image(self, region: str) -> str:
         """The id of the image that nodes of a region start from. One that is looked for is looked for once:

@@ -2,7 +2,8 @@
 
 * A client token makes one thing: asked again the same, the first answer comes back; asked otherwise, it is
   `IdempotentParameterMismatch`; for an instance that has ended, `IdempotentInstanceTerminated`. It is of one
-  zone.
+  zone. The first answer comes back for a volume that is gone, too: that was made an hour ago then, so that no
+  test has to wait.
 * `AttachVolume` refuses a volume that is attached or in another zone, an instance that does not run, and a
   device that is taken. moto attaches anything to anything.
 * `DeleteVolume` refuses one that is attached.
@@ -24,6 +25,7 @@ import re
 import sys
 import tempfile
 import threading
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -190,6 +192,11 @@ class Ec2:
         made = re.findall(rb"<instanceId>(i-[0-9a-f]+)<", answer[2])
         if made and self.ended(environ, made[0].decode()):
             raise RefusedError("IdempotentInstanceTerminated", "The token is that of a terminated instance")
+        volume = re.findall(rb"<volumeId>(vol-[0-9a-f]+)<", answer[2])
+        if volume and volume[0].decode() not in self.of(environ).volumes:
+            then = (datetime.now(UTC) - timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%S.000Z").encode()
+            status, headers, body = answer
+            return status, headers, re.sub(rb"(?<=<createTime>)[^<]{24}(?=<)", then, body)
         return answer
 
     def ended(self, environ, made):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -30,6 +32,8 @@ class Instance:
     image: str
     reason: str
     """Why it is in this state: EC2's code and text."""
+    age: float = 0.0
+    """Seconds since it was made, as far as the answer says it."""
 
     @property
     def gone(self) -> bool:
@@ -58,6 +62,8 @@ class Volume:
     tags: Mapping[str, str]
     type: str = ""
     """Empty if EC2 did not say it."""
+    age: float = 0.0
+    """As that of an instance."""
     held: tuple[Held, ...] = field(default=())
 
 
@@ -119,8 +125,19 @@ def strange(action: str, what: str) -> TransientError:
     return TransientError(TransientKind.AMBIGUOUS, f"{action}: the answer {what}")
 
 
-def instance(action: str, found: Mapping[str, Any], region: str) -> Instance:
-    """One item of an `instancesSet`."""
+def _age(made: object, date: str) -> float:
+    """Seconds from one time to the other, both by EC2's clock; 0 if one of them cannot be read."""
+    try:
+        then, now = datetime.fromisoformat(str(made)), parsedate_to_datetime(date)
+    except (TypeError, ValueError):
+        return 0.0
+    if then.tzinfo is None or now.tzinfo is None:
+        return 0.0
+    return max(0.0, (now.astimezone(UTC) - then).total_seconds())
+
+
+def instance(action: str, found: Mapping[str, Any], region: str, date: str = "") -> Instance:
+    """One item of an `instancesSet`; `date` is that of the answer."""
     try:
         reason = found.get("stateReason") or {}
         return Instance(
@@ -134,13 +151,14 @@ def instance(action: str, found: Mapping[str, Any], region: str) -> Instance:
             tags=tags(found),
             image=found.get("imageId") or "",
             reason=f"{reason.get('code') or ''}: {reason.get('message') or ''}".strip(": "),
+            age=_age(found.get("launchTime"), date),
         )
     except (KeyError, TypeError, AttributeError):
         raise strange(action, "has an instance that cannot be read") from None
 
 
-def volume(action: str, found: Mapping[str, Any], region: str) -> Volume:
-    """One item of a `volumeSet`, or the answer of CreateVolume."""
+def volume(action: str, found: Mapping[str, Any], region: str, date: str = "") -> Volume:
+    """One item of a `volumeSet`, or the answer of CreateVolume; `date` is that of the answer."""
     try:
         return Volume(
             id=found["volumeId"],
@@ -150,6 +168,7 @@ def volume(action: str, found: Mapping[str, Any], region: str) -> Volume:
             size=int(found["size"]),
             tags=tags(found),
             type=found.get("volumeType") or "",
+            age=_age(found.get("createTime"), date),
             held=tuple(
                 Held(instance=h["instanceId"], device=h.get("device") or "", state=h["status"])
                 for h in found.get("attachmentSet") or ()

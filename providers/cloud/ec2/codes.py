@@ -52,8 +52,11 @@ _CODES: Mapping[Kind, str] = {
         ExpiredTokenException MissingAuthenticationToken AccessDenied AccessDeniedException
         IncompleteSignature NotAuthorized UnrecognizedClientException InvalidAccessKeyId
     """,
+    PermanentKind.USED_UP: """
+        IdempotentInstanceTerminated UserInitiatedShutdown
+    """,
     PermanentKind.CONFLICT: """
-        IdempotentInstanceTerminated InvalidVolume.ZoneMismatch VolumeAlreadyExists
+        InvalidVolume.ZoneMismatch VolumeAlreadyExists
         OperationNotPermitted InvalidInstanceAttachment
     """,
     PermanentKind.INVALID: """

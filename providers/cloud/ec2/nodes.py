@@ -18,7 +18,7 @@ from declarative.provider import (
 )
 from declarative.state import Address, NodeState, Readiness, Record
 from providers.cloud import begin, marks
-from providers.cloud.account import look_up, waits
+from providers.cloud.account import SURE, look_up, waits
 from providers.cloud.changes import check_fixed, gone
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import LIVE, Account, made_id
@@ -106,7 +106,7 @@ class Nodes:
                     lambda: next(iter(self._of_token(region, token)), None),
                 )
                 self._account.check_answer(instance.tags, token, instance.id)
-                return outputs(_running(region, instance))
+                return outputs(_running(self._account, region, instance, token))
             except PermanentError:
                 self._keys.left(region)
                 raise
@@ -138,7 +138,7 @@ class Nodes:
         )
         action = "RunInstances"
         try:
-            found = region.ask(action, zone or region.name, **asked)
+            found, date = region.dated(action, zone or region.name, **asked)
         except PermanentError as error:
             if not self._taken_away(region, error, group):
                 raise
@@ -146,7 +146,7 @@ class Nodes:
         items = answers.listed(action, found, "instancesSet")
         if len(items) != 1:
             raise answers.strange(action, f"has {len(items)} instances instead of one")
-        return answers.instance(action, items[0], region.name)
+        return answers.instance(action, items[0], region.name, date)
 
     def conditions(
         self, region: Region, inputs: Mapping[str, Any]
@@ -293,11 +293,15 @@ def _disk_tags(tags: Mapping[str, str]) -> dict[str, str]:
     return {**{k: v for k, v in tags.items() if k in keep}, f"{marks.OURS}disk-of": tags[marks.OWNER]}
 
 
-def _running(region: Region, instance: Instance) -> Instance:
+def _running(account: Account, region: Region, instance: Instance, token: str) -> Instance:
     """The instance once it runs. One that ended instead is a fault that says why; nothing is left of it."""
-    for pause in waits(f"{instance.id} is still starting", instance.zone):
-        # Not listed yet is no more than that: EC2 had answered that it is made.
-        instance = look_up(partial(region.starting.next, instance.id, pause)) or instance
+    age = instance.age
+    for look, pause in enumerate(waits(f"{instance.id} is still starting", instance.zone)):
+        found = look_up(partial(region.starting.next, instance.id, pause))
+        # Not listed yet is no more than that: EC2 had answered that it is made. But not for ever.
+        if found is None and look >= SURE:
+            account.check_missed(token, f"{instance.id} is not listed", instance.zone, age=age)
+        instance = found or instance
         if instance.gone:
             text = instance.reason or "EC2 does not say why"
             code = instance.reason.partition(":")[0].removeprefix("Server.").removeprefix("Client.")

@@ -53,6 +53,12 @@ class Region:
 
     def ask(self, action: str, about: str | None = None, /, **parameters: object) -> dict[str, Any]:
         """The content of the answer to one action. Lists and mappings of parameters are numbered from 1."""
+        return self.dated(action, about, **parameters)[0]
+
+    def dated(
+        self, action: str, about: str | None = None, /, **parameters: object
+    ) -> tuple[dict[str, Any], str]:
+        """As `ask`, and the date of the answer by EC2's own clock; empty if it does not say it."""
         pairs = [("Action", action), ("Version", VERSION), *_flat("", parameters)]
         response = self._connection.request(
             f"{action} in {self.name}",
@@ -62,7 +68,8 @@ class Region:
             data="&".join(f"{quoted(k)}={quoted(v)}" for k, v in pairs),
             headers={"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"},
         )
-        return answers.content(action, response.body)
+        headers = {str(key).lower(): str(value) for key, value in response.headers.items()}
+        return answers.content(action, response.body), headers.get("date", "")
 
     def pages(self, action: str, name: str, size: int, **parameters: object) -> Iterator[dict[str, Any]]:
         """What a list of an answer has, on all its pages."""

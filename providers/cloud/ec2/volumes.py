@@ -11,7 +11,7 @@ from declarative.provider import PermanentError, PermanentKind, Thing, Transient
 from declarative.resource import VOLUME_ID
 from declarative.state import Address, Record
 from providers.cloud import marks
-from providers.cloud.account import gibibytes, look_up, waits
+from providers.cloud.account import SURE, gibibytes, look_up, waits
 from providers.cloud.adopted import check_tags, was_adopted
 from providers.cloud.changes import check_fixed, gone, size_of
 from providers.cloud.claims import ON
@@ -91,13 +91,13 @@ class Volumes:
             lambda: next((v for v in self.listed(token=token) if v.region == region.name), None),
         )
         self._account.check_answer(volume.tags, token, volume.id)
-        return outputs(_listed(region, volume))
+        return outputs(self._listed(region, volume, token))
 
     def _make(self, region: Region, address: Address, token: str, inputs: Mapping[str, Any]) -> Volume:
         zone, kind, size = self.ahead(region.name, address, inputs)
         action = "CreateVolume"
         tags = self._account.tags(self._account.mark(address, token, inputs))
-        found = region.ask(
+        found, date = region.dated(
             action,
             zone,
             ClientToken=token,
@@ -108,7 +108,22 @@ class Volumes:
             Throughput=self._account.options.get("volume_throughput"),
             TagSpecification=tagged("volume", tags),
         )
-        return answers.volume(action, found, region.name)
+        return answers.volume(action, found, region.name, date)
+
+    def _listed(self, region: Region, volume: Volume, token: str) -> Volume:
+        """The volume once EC2 lists it. What is not listed counts as gone to whoever wants to attach it."""
+        summary = f"{volume.id} is not listed yet"
+        for look, pause in enumerate(waits(summary, volume.zone)):
+            found = look_up(partial(region.appearing.next, volume.id, pause))
+            if found is not None and found.state in GONE:
+                self._account.check_missed(token, f"{volume.id} ends", volume.zone, age=volume.age)
+                summary = f"{volume.id} ended while it was made: may its key be used?"
+                raise PermanentError(PermanentKind.INVALID, summary, about=volume.zone)
+            if found is not None:
+                return found
+            if look >= SURE:
+                self._account.check_missed(token, f"{volume.id} is not listed", volume.zone, age=volume.age)
+        raise AssertionError("waits end with a fault")
 
     def ahead(self, region: str, address: Address, inputs: Mapping[str, Any]) -> tuple[str, str, int]:
         """Zone, type and GiB of a volume that is to be made; `PermanentError` for what cannot be."""
@@ -205,18 +220,6 @@ class Volumes:
         if not (untagged and self._account.lost(volume.tags)):
             self._account.check_owner(volume.tags, have, volume.id)
         return region, volume
-
-
-def _listed(region: Region, volume: Volume) -> Volume:
-    """The volume once EC2 lists it. What is not listed counts as gone to whoever wants to attach it."""
-    for pause in waits(f"{volume.id} is not listed yet", volume.zone):
-        found = look_up(partial(region.appearing.next, volume.id, pause))
-        if found is not None and found.state in GONE:
-            summary = f"{volume.id} ended while it was made: may its key be used?"
-            raise PermanentError(PermanentKind.INVALID, summary, about=volume.zone)
-        if found is not None:
-            return found
-    raise AssertionError("waits end with a fault")
 
 
 def check_size(address: Address, kind: str, size: int) -> None:
