@@ -10,8 +10,9 @@
 * Placement groups and capacity reservations: see `placed`.
 * Instances have no public address, and private ones of this machine: nobody answers there, and nobody else is
   asked. With `python server.py FOLDER` they get those that FOLDER/addresses lists, as long as there are any.
-  What starts is in FOLDER/ID.json (`address`, `user_data`), and what ended has FOLDER/ID.gone. FOLDER/disks
-  has the volumes that are attached: `instance`, `device`, `size` in GiB by their ids.
+  What starts is in FOLDER/ID.json (`address`, `user_data`), and what ended has FOLDER/ID.gone. Whoever ends
+  it may say why in FOLDER/ID.reason: a code of EC2, as that of a spot instance that is wanted back.
+  FOLDER/disks has the volumes that are attached: `instance`, `device`, `size` in GiB by their ids.
 
 All of it is written from Amazon's public documentation of the API. Started as `python server.py`, it writes
 its port on stdout and serves until it is killed.
@@ -113,7 +114,7 @@ class Ec2:
         answer = self.forward(environ)
         if action == "TerminateInstances" and answer[0].startswith("200"):
             for made in re.findall(rb"<instanceId>(i-[0-9a-f]+)<", answer[2]):
-                self.end(made.decode())
+                self.end(environ, made.decode())
         if self.folder and action in ("AttachVolume", "DetachVolume", "ModifyVolume", "TerminateInstances"):
             self.disks(environ)
         return answer
@@ -145,9 +146,13 @@ class Ec2:
             (self.folder / "new").write_text(text)
             (self.folder / "new").rename(self.folder / f"{made}.json")
 
-    def end(self, made):
+    def end(self, environ, made):
         """Its machine goes. The address stays taken: it is another's only once that machine is off."""
         if made in self.given:
+            reason = self.folder / f"{made}.reason"
+            if reason.exists():
+                said = self.find(environ, made).state_reason
+                said.code = said.message = reason.read_text()
             (self.folder / f"{made}.gone").touch()
 
     def find(self, environ, made):

@@ -94,7 +94,8 @@ class Disks:
         self.plugged[volume] = Plugged(machine=machine, loop=loop, paths=(device, link))
         with (machine.folder / "devices").open("a") as file:
             file.write(script)
-        machine.sh(f"cd / && {script}")
+        if machine.runs:
+            machine.sh(f"cd / && {script}")
 
     def unplug(self, volume: str) -> None:
         """Take it away; one that is mounted there is a fault, as it is a loss of data."""

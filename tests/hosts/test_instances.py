@@ -36,6 +36,8 @@ class Cloud:
         self.power = threading.Event()
         """Machines come up while it is set."""
         self.power.set()
+        self.turn = threading.RLock()
+        """Held while machines are switched on and off."""
         self.faults: list[BaseException] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -58,18 +60,8 @@ class Cloud:
         by_address = {m.address: m for m in self.machines}
         try:
             while not self._ended.wait(0.05):
-                for file in sorted(self.folder.glob("i-*.json")):
-                    if file.stem not in self.of and self.power.is_set():
-                        told = json.loads(file.read_text())
-                        machine = self.of[file.stem] = by_address[told["address"]]
-                        machine.told(told["user_data"])
-                        machine.on()
-                for file in sorted(self.folder.glob("i-*.gone")):
-                    if file.stem in self.of:  # else it has begun since the look above
-                        self.of[file.stem].off()
-                        file.unlink()
-                if (self.folder / "disks").exists():
-                    self.disks.bring(json.loads((self.folder / "disks").read_text()), self.of)
+                with self.turn:
+                    self._look(by_address)
         except BaseException as error:
             self.faults.append(error)
             raise
@@ -77,6 +69,20 @@ class Cloud:
             for machine in self.machines:  # they end with this thread in any case
                 machine.kill()
             self.disks.close()
+
+    def _look(self, by_address: Mapping[str, Machine]) -> None:
+        for file in sorted(self.folder.glob("i-*.json")):
+            if file.stem not in self.of and self.power.is_set():
+                told = json.loads(file.read_text())
+                machine = self.of[file.stem] = by_address[told["address"]]
+                machine.told(told["user_data"])
+                machine.on()
+        for file in sorted(self.folder.glob("i-*.gone")):
+            if file.stem in self.of:  # else it has begun since the look above
+                self.of[file.stem].off()
+                file.unlink()
+        if (self.folder / "disks").exists():
+            self.disks.bring(json.loads((self.folder / "disks").read_text()), self.of)
 
 
 @pytest.fixture
