@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-import boto3
+import boto3  # type: ignore[import-untyped]
 
 from tests.cli import Project, fleet
 from tests.cloud_ec2.proxy import Line as Wire
