@@ -159,6 +159,14 @@ class Thing:
     """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The backend's own word that a thing has ended, and is not only missing from a listing."""
+
+    reason: str
+    """Why, in the backend's words: `Server.SpotInstanceTermination: …`."""
+
+
 class Source(Protocol):
     """What bytes are read from, one piece after the other."""
 
@@ -301,11 +309,13 @@ class Recalls(Protocol):
     by their ids.
     """
 
-    def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | None]:
+    def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | Ended | None]:
         """What recorded things are by their ids alone, whatever is written on them.
 
-        None is for one of which the backend itself says that it has ended. One that the backend knows nothing
-        of is left out: it may be another account that was asked.
+        `Ended` is for one of which the backend itself says that it has ended: as often as it is said, it is
+        believed, and the thing is made anew where it is wanted. None is for one that is not there, in the
+        account that it was made in: several of those at once are believed when the user says so. One that
+        the backend knows nothing of is left out: it may be another account that was asked.
         """
         ...
 

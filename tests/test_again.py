@@ -347,7 +347,7 @@ def test_a_task_that_another_command_starts_again_first_is_followed_on(monkeypat
         store=SimpleNamespace(read=world.state),
         session=SimpleNamespace(backends=lambda *_: None),
         tasks=lambda: ("job",),
-        note=None,
+        refresh=None,
         say=None,
         say_ended=lambda states, _: said.append(states),
     )
@@ -473,7 +473,7 @@ def test_who_waits_says_each_minute_what_for():
         ("job", "other"),
         retries,
         stopping=Clock(),
-        note=lambda *_: None,
+        settled=lambda *_: world.state(),
         remind=lambda text: said.append((world.now - begun, text)),
     )
     both = "waiting for task/job (2 ranks: 2 running), task/other (1 rank: 1 running)"

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import pytest
 
-from declarative.provider import PermanentError, PermanentKind, TransientError, load, token
+from declarative.provider import Ended, PermanentError, PermanentKind, TransientError, load, token
 from declarative.retry import Policy, call
 from declarative.spec.clouds import Network, Reach
 from declarative.state import TAGS, Address, NodeState, Record
@@ -394,7 +394,10 @@ def test_what_others_change_is_seen_and_mended(cloud, az):
     }
     other = made(az, wanted("node", "gpu-1", NODES))
     az.delete(node)
-    assert az.recall([node, other])[node.address] is None
+    said = Ended(reason=f"Azure has no {node.outputs['id']} any more")
+    assert az.recall([node, other])[node.address] == said
+    az.delete(other)
+    assert az.recall([node])[node.address] == said, "the id itself names the account"
 
 
 @pytest.mark.parametrize("may", [True, False])

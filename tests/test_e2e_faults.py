@@ -271,6 +271,18 @@ def test_several_things_go_while_apply_waits(project):
     assert sorted(lines(project.path / "runs")) == ["0", "1"]
 
 
+def test_a_watcher_that_was_told_to_accept_what_vanished_goes_on(project):
+    """`--accept-vanished` is its user's word for as long as it follows: the gang runs again on new nodes."""
+    project.declare(fleet(nodes="0..2"), {**gang(project), "retry": True})
+    watcher = project.start("apply", "--auto-approve", "--wait", "--accept-vanished")
+    until(lambda: len(list(project.path.glob("up-*"))) == 2)
+    (project.local / "nodes").rename(project.local / "hidden")
+    (project.path / "go").touch()
+    done = ended(watcher, 0)
+    assert "task/job runs again in 1 s: rank/job-0 lost: node/gpu-0 is gone" in done.err
+    assert {"gpu-0", "gpu-1"} == {p.name for p in (project.local / "nodes").iterdir()}
+
+
 def test_damaged_node(project):
     """A node whose `fleetform.json` cannot be read takes no work, and is neither gone nor forgotten."""
     project.declare(fleet(nodes=2))

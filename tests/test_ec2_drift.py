@@ -261,6 +261,29 @@ def test_an_empty_answer_is_not_believed(made, ec2):
     assert (seen.gone, seen.unsure) == ({node.address}, frozenset())
 
 
+def test_any_number_that_ec2_itself_says_to_have_ended_is_believed(made, ec2):
+    """Terminated, or not known any more when it is asked for by its id: that is no listing that is empty."""
+    nodes = [made.make(f"node/gpu-{i}", instance_type="t3.micro", fleet="gpu") for i in range(3)]
+    ids = [node.outputs["id"] for node in nodes]
+    every = {node.address for node in nodes}
+    with Line(ec2.port) as line:
+        nothing = answer("DescribeInstances", "<reservationSet/>")
+        line.rules.append(lambda asked: nothing if asked["Action"] == "DescribeInstances" else None)
+        seen = made.look(endpoint=f"http://127.0.0.1:{line.port}").inventory
+        assert (seen.gone, set(vanished(made.state, seen))) == (every, every)
+        # Of two it says that there are none of them. The third, of which it says nothing, is one alone.
+        denied = f"400=InvalidInstanceID.NotFound=The instance IDs '{', '.join(ids[:2])}' do not exist"
+        line.rules.insert(0, lambda asked: denied if "InstanceId.1" in asked else None)
+        seen = made.look(endpoint=f"http://127.0.0.1:{line.port}").inventory
+        assert (seen.gone, vanished(made.state, seen)) == (every, ())
+        assert seen.ended == {n.address: f"EC2 knows no {n.outputs['id']} any more" for n in nodes[:2]}
+    made.region.ask("TerminateInstances", InstanceId=ids[:2])
+    seen = made.look().inventory
+    assert (seen.gone, vanished(made.state, seen)) == (every - {nodes[2].address}, ())
+    assert all(why.startswith("Client.UserInitiatedShutdown") for why in seen.ended.values())
+    assert {d.detail for d in seen.drift} == {*seen.ended.values()}
+
+
 def test_what_a_listing_lacks_is_asked_for_by_its_id(made, ec2):
     """A listing and a look by the token without it, and it is there all the same."""
     node = made.make("node/gpu-0", instance_type="t3.micro", fleet="gpu")

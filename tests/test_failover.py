@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from declarative.apply import Retries, Tools, follow, lacking
+from declarative.apply import Retries, Tools, follow, lacking, refresh
 from declarative.apply.run import give_back
 from declarative.diagnostic import InvalidError
 from declarative.plan import Spare
@@ -730,13 +730,17 @@ def test_who_follows_sees_an_interrupted_node(site, market):
     market.things = {k: t for k, t in market.things.items() if k[0].name != "gpu-1"}
     retries = Retries(desired.tasks, site.now, delays=(0.0,))
     seen: dict[str, str] = {}
+
+    def settled(writer, backends):
+        return refresh(writer, backends, site.now, lambda rank, s: seen.update({rank: s.state.value}))
+
     states = follow(
         site.store,
         site.backends(desired),
         ("train",),
         retries,
         stopping=threading.Event(),
-        note=lambda rank, status: seen.update({rank: status.state.value}),
+        settled=settled,
         remind=lambda _: None,
     )
     assert states["train"].value == "lost"

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from libcloud.common import google
 
 from declarative.provider import (
+    Ended,
     PermanentError,
     PermanentKind,
     TransientError,
@@ -407,7 +408,10 @@ def test_what_others_change_is_seen_and_mended(cloud, gce):
     assert gce.find(node.address, token("lineage-1", node.address, 1, fake.ZONE)) is not None
     other = made(gce, wanted("node", "gpu-1", NODES))
     gce.delete(node)
-    assert gce.recall([node, other])[node.address] is None
+    said = Ended(reason=f"GCE has no {node.outputs['id']} any more")
+    assert gce.recall([node, other])[node.address] == said
+    gce.delete(other)
+    assert gce.recall([node])[node.address] == said, "the id itself names the account"
 
 
 def test_states_of_instances(cloud, gce):

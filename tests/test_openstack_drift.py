@@ -2,7 +2,7 @@
 
 import pytest
 
-from declarative.provider import PermanentError, PermanentKind
+from declarative.provider import Ended, PermanentError, PermanentKind
 from declarative.spec.clouds import ImageFilter
 from declarative.state import ANOTHERS, TAGS, Address, Record
 from providers.cloud import account, marks
@@ -93,7 +93,7 @@ def test_what_ended_is_known_by_what_is_left(cloud, stack, three):
     cloud.servers.clear()
     cloud.volumes[disk.outputs["id"]].update(status="available", attachments=[])
     found = stack.recall(three)
-    assert found[node.address] is None
+    assert found[node.address] == Ended(reason="nova knows no such server any more")
     assert found[held.address] is None
     assert found[disk.address].address == disk.address
     cloud.pairs.clear()

@@ -14,7 +14,7 @@ from typing import Any
 
 from declarative.apply.renamed import Renamed, as_recorded, record_token
 from declarative.plan import Drift
-from declarative.provider import Provider, Thing
+from declarative.provider import Ended, Provider, Thing
 from declarative.retry import Policy, call
 from declarative.state import ANOTHERS, TAGS, Address, Record, State, made_as
 
@@ -45,6 +45,8 @@ class Compared:
     gone: set[Address] = field(default_factory=set)
     unsure: set[Address] = field(default_factory=set)
     """Of those, what the backend knows nothing of, while nothing says that it is the right one to ask."""
+    ended: dict[Address, str] = field(default_factory=dict)
+    """Of those, what the backend itself says to have ended, and why."""
     altered: dict[Address, Mapping[str, Any]] = field(default_factory=dict)
     """What was changed by others, and how it is now: see `Thing.actual`."""
     drift: list[Drift] = field(default_factory=list)
@@ -148,9 +150,13 @@ def _look_for(
     with ThreadPoolExecutor(min(AT_ONCE, len(asked) or 1), thread_name_prefix="find") as pool:
         things = dict(zip([r.address for r in asked], pool.map(find, asked), strict=True))
     for record in asked:
-        thing = things[record.address] or (known or {}).get(record.address)
+        said = (known or {}).get(record.address)
+        thing = things[record.address] or (said if isinstance(said, Thing) else None)
         if thing is not None:
             found.found(record, thing)
+        elif isinstance(said, Ended):
+            found.lost(record, said.reason)
+            found.ended[record.address] = said.reason
         elif record.address.kind != "attachment":
             found.lost(record)
             if alone and known is not None and record.address not in known:

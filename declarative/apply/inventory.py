@@ -130,6 +130,7 @@ def look(
         ranks=found.ranks,
         gone=frozenset(found.compared.gone),
         unsure=frozenset(found.compared.unsure),
+        ended=found.compared.ended,
         altered=found.compared.altered,
         drift=tuple(sorted(drift, key=lambda d: (d.address, d.change, d.detail))),
         recovered=found.recovered,

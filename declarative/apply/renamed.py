@@ -16,6 +16,7 @@ from declarative.plan.hosts import reached_by
 from declarative.provider import (
     Checks,
     Clears,
+    Ended,
     Fence,
     Launch,
     LogEnd,
@@ -165,7 +166,7 @@ class Renamed:
             self._fence()
             self._provider.clear(address, token, inputs)
 
-    def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | None] | None:
+    def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | Ended | None] | None:
         """See `provider.Recalls`, by present addresses; None for a provider that cannot."""
         if not isinstance(self._provider, Recalls):
             return None

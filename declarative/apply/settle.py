@@ -336,11 +336,21 @@ def detach(writer: Writer, backends: Backends, record: Record) -> bool:
     return True
 
 
-def refresh(writer: Writer, backends: Backends, now: Callable[[], float], note: Note | None = None) -> State:
-    """Look at the backends, and settle what was found; `VanishedError` where that needs the user's word."""
+def refresh(
+    writer: Writer,
+    backends: Backends,
+    now: Callable[[], float],
+    note: Note | None = None,
+    *,
+    accept: bool = False,
+) -> State:
+    """Look at the backends, and settle what was found; `VanishedError` where that needs the user's word,
+    unless it is given: `accept`.
+    """
     state = writer.state()
     seen = look(state, backends, offers=False)
-    check_vanished(state, seen)
+    if not accept:
+        check_vanished(state, seen)
     return settle(writer, backends, seen, now, note)
 
 

@@ -16,7 +16,6 @@ from declarative.apply.settle import (
     gang_stops,
     half_started,
     poll_running,
-    refresh,
     release_ended,
     stop_ranks,
 )
@@ -68,13 +67,13 @@ def follow(
     retries: Retries,
     *,
     stopping: threading.Event,
-    note: Note,
+    settled: Callable[[Writer, Backends], State],
     remind: Callable[[str], None],
 ) -> dict[str, RankState]:
     """Watch until every rank of `tasks` has ended, or `stopping` is set; the states of the tasks.
 
-    It goes on as long as one of them is to run again, until its time has come. `remind` is told each minute
-    what is waited for. `VanishedError` where what is gone needs the user's word.
+    It goes on as long as one of them is to run again, until its time has come. `settled` is `refresh`, with
+    what its caller has to say to it; `remind` is told each minute what is waited for.
     """
     names = tuple(tasks)
     turn = due = fruitless = 0
@@ -82,7 +81,7 @@ def follow(
     while True:
         state = store.read()
         if turn >= due and _to_settle(state, poll_running(state, backends), retries.now()):
-            before, state = state, _settled(store, backends, retries.now, note) or state
+            before, state = state, _settled(store, backends, settled) or state
             # What cannot be settled now, since a node does not answer or another command writes, is tried
             # again less and less often.
             fruitless = fruitless + 1 if (before.ranks, before.records) == (state.ranks, state.records) else 0
@@ -136,11 +135,11 @@ def _to_settle(state: State, seen: Mapping[str, RankStatus], now: float) -> bool
     )
 
 
-def _settled(store: Store, backends: Backends, now: Callable[[], float], note: Note) -> State | None:
+def _settled(store: Store, backends: Backends, settled: Callable[[Writer, Backends], State]) -> State | None:
     """Settle under the lock; None while another command holds it, which has done or will do the same."""
     try:
         with store.lock(FOLLOWING) as writer:
-            return refresh(writer, backends, now, note)
+            return settled(writer, backends)
     except StateError as error:
         if error.code != "locked":
             raise

@@ -35,7 +35,15 @@ def follow(run: Run) -> int:
         # Anew each time: what is made for a task that runs again may be on other nodes.
         backends = run.session.backends(run.desired, run.store.read())
         with stopping(LEAVING.format(tasks[0])) as stop:
-            states = watch(run.store, backends, tasks, retries, stopping=stop, note=run.note, remind=run.say)
+            states = watch(
+                run.store,
+                backends,
+                tasks,
+                retries,
+                stopping=stop,
+                settled=run.refresh,
+                remind=run.say,
+            )
         if stop.is_set():
             return INTERRUPTED
         state = run.store.read()

@@ -18,7 +18,7 @@ from declarative.cli.session import Session, now, out_style
 from declarative.cli.signals import INTERRUPTED, stopping
 
 if TYPE_CHECKING:
-    from declarative.apply import ActionResult, Due, Lack
+    from declarative.apply import ActionResult, Backends, Due, Lack
     from declarative.plan import Plan
     from declarative.render import Mode, Progress
     from declarative.resource import Desired
@@ -118,6 +118,13 @@ class Run:
             reuse=bool(self.options.get("reuse")),
         )
         return foresee(plan, backends, self.desired.places)
+
+    def refresh(self, writer: Writer, backends: Backends) -> State:
+        """Look, and record what happened by itself; the new state."""
+        from declarative.apply import refresh
+
+        accept = bool(self.options["accept_vanished"])
+        return refresh(writer, backends, now, self.note, accept=accept)
 
     def check_env(self, plan: Plan, state: State) -> None:
         """Variables that ranks need are there before anything is made for them."""

@@ -32,7 +32,9 @@ def effective(state: State, inventory: Inventory) -> State:
             continue
         status = ranks.get(rank)
         if not (status and status.state.ended):
-            ranks[rank] = RankStatus(state=RankState.LOST, cause=f"{missing[0]} is gone")
+            why = inventory.ended.get(missing[0])
+            cause = f"{missing[0]} is gone" + (f": {why}" if why else "")
+            ranks[rank] = RankStatus(state=RankState.LOST, cause=cause)
     ended = {name for name, status in ranks.items() if status.state.ended}
     kept: dict[Address, Record] = {}
     for address, record in records.items():
@@ -50,14 +52,15 @@ def effective(state: State, inventory: Inventory) -> State:
 
 
 def vanished(recorded: State, inventory: Inventory) -> tuple[Address, ...]:
-    """Nodes and volumes that are gone and that nobody was deleting: several of one backend at once, or any
+    """Nodes and volumes that are missing and that nobody was deleting: several of one backend at once, or any
     while nothing shows that it was the right place to ask.
 
-    That is more likely a fault than the truth: the user decides whether to believe it (DESIGN §8).
+    That is more likely a fault than the truth: the user decides whether to believe it (DESIGN §8). What its
+    backend itself says to have ended is not missing: any number of spot nodes may be taken away at once.
     """
     deleting = {intent.address for intent in recorded.intents if intent.op == "delete"}
     by_backend: dict[str, list[Address]] = {}
-    for address in sorted(inventory.gone - deleting):
+    for address in sorted(inventory.gone - deleting - inventory.ended.keys()):
         record = recorded.records.get(address)
         if record and address.kind in {"node", "volume"}:
             by_backend.setdefault(record.backend or LOCAL, []).append(address)

@@ -250,6 +250,8 @@ class Inventory:
     gone: frozenset[Address] = frozenset()
     unsure: frozenset[Address] = frozenset()
     """Of those, what may only seem so: nothing of this state was seen where they were looked for."""
+    ended: Mapping[Address, str] = field(default_factory=dict)
+    """Of those, what its backend itself says to have ended, and why: that is no doubt."""
     altered: Mapping[Address, Mapping[str, Any]] = field(default_factory=dict)
     """What others changed about things that are there, and how it is now (`provider.Thing.actual`)."""
     drift: tuple[Drift, ...] = ()

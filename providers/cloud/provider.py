@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from declarative.provider import (
     Config,
+    Ended,
     Launch,
     LogEnd,
     PermanentError,
@@ -32,7 +33,7 @@ class Nodes(Protocol):
     def find(self, address: Address, token: str) -> Thing | None:
         """What a create with this token made."""
 
-    def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | None]:
+    def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | Ended | None]:
         """See `provider.Recalls`."""
 
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -57,7 +58,7 @@ class Volumes(Protocol):
     def find(self, address: Address, token: str) -> Thing | None:
         """What a create with this token made."""
 
-    def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | None]:
+    def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | Ended | None]:
         """See `provider.Recalls`."""
 
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -140,7 +141,7 @@ class Cloud:
                 return None
 
     @asked
-    def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | None]:
+    def recall(self, records: Sequence[Record]) -> Mapping[Address, Thing | Ended | None]:
         """See `provider.Recalls`."""
         kinds = {kind: [r for r in records if r.address.kind == kind] for kind in KINDS}
         return {

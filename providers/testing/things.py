@@ -16,6 +16,7 @@ from declarative.provider import (
     PermanentError,
     ProviderError,
     Recalls,
+    Thing,
     TransientError,
 )
 from declarative.state import Address, NodeState, Record
@@ -209,11 +210,13 @@ class Things(Base):
         found = provider.recall(made)
         for record in made:
             thing = found[record.address]
-            assert thing is not None
+            assert isinstance(thing, Thing)
             assert (thing.address, dict(thing.actual)) == (record.address, {})
         place.provider.delete(made[1])
         found = provider.recall(made)
-        assert [a for a, thing in found.items() if thing] == [r.address for r in made if r is not made[1]]
+        assert [a for a, thing in found.items() if isinstance(thing, Thing)] == [
+            r.address for r in made if r is not made[1]
+        ]
 
     def test_a_check_finds_nothing_and_makes_nothing(self, place: Place) -> None:
         """Of what can be made there is nothing to say."""

@@ -113,9 +113,9 @@ class _OneRequest(BaseHTTPRequestHandler):
             self._answer(502, b"<html><body>upstream<br>unavailable</body></html>")
         elif fault and fault.startswith("<"):  # another answer
             self._answer(200, fault.encode())
-        elif fault and "=" in fault:  # `500=InsufficientInstanceCapacity`
-            status, _, code = fault.partition("=")
-            self._answer(int(status), ERROR.format(code, "as the test wants it").encode())
+        elif fault and "=" in fault:  # `500=InsufficientInstanceCapacity`, or with a text after another `=`
+            status, code, *text = fault.split("=", 2)
+            self._answer(int(status), ERROR.format(code, *text or ["as the test wants it"]).encode())
         else:
             self._pass_on(body, fault)
 

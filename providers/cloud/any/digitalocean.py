@@ -238,6 +238,13 @@ class DigitalOcean(JsonSite):
         have = item.get("tags") or ()
         return Found(id=made, region=region, size=size, said=labels.said(have, made), tags=labels.users(have))
 
+    def ended(self, kind: What, made: str) -> str | None:
+        """See `Site`."""
+        if kind == "disk" or not made.isdecimal() or self._account.owner not in self.owners(kind).values():
+            return None
+        found = missing(partial(self._rest.ask, "GET", f"/v2/droplets/{made}", about=made))
+        return f"DigitalOcean has no droplet {made} any more" if found is None else None
+
     def _volume(self, made: str) -> Mapping[str, Any] | None:
         path = f"/v2/volumes/{made}"
         if not _UUID.fullmatch(made):

@@ -30,6 +30,8 @@ from providers.cloud.limiter import limiter
 OPTIONS: dict[str, type | tuple[type, ...]] = dict.fromkeys(("driver", "node", "volume"), dict)
 """What is given to the driver's constructor, to `create_node` and to `create_volume` besides the usual."""
 
+ENDED = "terminated"
+"""The state of a machine that will not come back."""
 STATES: Mapping[str, NodeState] = {
     **dict.fromkeys(
         ("pending", "starting", "rebooting", "migrating", "reconfiguring", "updating", "unknown"),
@@ -37,7 +39,7 @@ STATES: Mapping[str, NodeState] = {
     ),
     **dict.fromkeys(("running", "normal"), NodeState.READY),
     **dict.fromkeys(("stopping", "stopped", "suspended", "paused"), NodeState.NOT_READY),
-    "terminated": NodeState.TERMINATING,
+    ENDED: NodeState.TERMINATING,
     "error": NodeState.FAILED,
 }
 CPUS = ("vcpus", "vcpu", "vcpu_count", "cpus", "cpu", "cores", "cpu_count", "cpu_number")
@@ -252,7 +254,14 @@ class Named(Site):
         if kind == "disk" and not self.volumes:
             return {}
         found = self._listed("list_nodes" if kind == "machine" else "list_volumes")
-        return {str(thing.id): names.owner_of(thing.name, self._account.owner) for thing in found}
+        living = (thing for thing in found if str(getattr(thing, "state", "")) != ENDED)
+        return {str(thing.id): names.owner_of(thing.name, self._account.owner) for thing in living}
+
+    def ended(self, kind: What, made: str) -> str | None:
+        """See `Site`: it is listed for some time after its end."""
+        found = self._listed("list_nodes") if kind == "machine" else []
+        said = any(str(node.id) == made and str(node.state) == ENDED for node in found)
+        return f"it is {ENDED}" if said else None
 
     def mend(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:
         """See `Site`."""

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from declarative.provider import PermanentError, PermanentKind, ProviderError, Thing
+from declarative.provider import Ended, PermanentError, PermanentKind, ProviderError, Thing
 from declarative.state import ANOTHERS, TAGS, Address, NodeState, Readiness, Record
 from providers.cloud import begin, marks
 from providers.cloud.account import look_up, pauses
@@ -51,7 +51,7 @@ class Nodes:
         found = (m for m in self.listed() if (m.written.address, m.written.token) == (address, token))
         return next(map(self.thing, found), None)
 
-    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | None]:
+    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | Ended | None]:
         """See `provider.Recalls`."""
         return recalled(self._account, "machine", records)
 
@@ -241,9 +241,9 @@ def mended(at: At, owner: str, kind: What, have: Record, token: str) -> bool:
     return True
 
 
-def recalled(account: Account, kind: What, records: Sequence[Record]) -> dict[Address, Thing | None]:
+def recalled(account: Account, kind: What, records: Sequence[Record]) -> dict[Address, Thing | Ended | None]:
     """See `provider.Recalls`: those that are there by their ids, and do not say that they are ours."""
-    out: dict[Address, Thing | None] = {}
+    out: dict[Address, Thing | Ended | None] = {}
     by_site: dict[At, list[Record]] = {}
     for record in records:
         by_site.setdefault(account.at(record.inputs.get("region")), []).append(record)
@@ -252,6 +252,9 @@ def recalled(account: Account, kind: What, records: Sequence[Record]) -> dict[Ad
         for record in found:
             made = str(record.outputs.get("id") or "")
             if made not in owners:
+                reason = at.site.ended(kind, made) if made else None
+                if reason:
+                    out[record.address] = Ended(reason=reason)
                 continue
             owner = owners[made]
             actual: dict[str, Any] = {TAGS: {}} if owner is None else {}

@@ -109,10 +109,17 @@ class Site(ABC):
 
     @abstractmethod
     def owners(self, kind: What) -> Mapping[str, str | None]:
-        """All machines or disks of the account by their ids, and whose they say that they are, if anybody's.
+        """All machines or disks of the account by their ids, and whose they say that they are, if anybody's:
+        none that has ended.
 
         People remove what is written on things, and a thing that says nothing is still there.
         """
+
+    def ended(self, kind: What, made: str) -> str | None:
+        """Why a machine or a disk that is not among `owners` is no more, if the cloud itself says so; None if
+        it does not. Where it only denies the id, something else of ours shows that it is the right account.
+        """
+        return None
 
     @abstractmethod
     def mend(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from declarative.provider import PermanentError, PermanentKind, Thing, TransientError, TransientKind
+from declarative.provider import Ended, PermanentError, PermanentKind, Thing, TransientError, TransientKind
 from declarative.resource import VOLUME_ID
 from declarative.state import Address, Record
 from providers.cloud import marks
@@ -44,7 +44,7 @@ class Volumes:
         found = (d for d in self.listed() if (d.written.address, d.written.token) == (address, token))
         return next(map(self.thing, found), None)
 
-    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | None]:
+    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | Ended | None]:
         """See `provider.Recalls`."""
         return recalled(self._account, "disk", records)
 

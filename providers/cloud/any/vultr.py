@@ -10,6 +10,7 @@ import base64
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from declarative.blocks import Shape
@@ -21,6 +22,7 @@ from providers.cloud.any.plain import Disk, Machine, Size, Wanted, Written
 from providers.cloud.any.provider import AnyCloud
 from providers.cloud.any.rest import JsonSite
 from providers.cloud.any.site import What
+from providers.cloud.rest import missing
 
 HOURS = 672
 """Hours of a month, as Vultr charges them, for plans whose price by the hour is not told."""
@@ -228,6 +230,17 @@ class Vultr(JsonSite):
             return {str(i.get("id")): labels.owner_of(i.get("tags") or ()) for i in found}
         found = self._all("/v2/blocks", "blocks")
         return {str(i.get("id")): names.owner_of(i.get("label"), self._account.owner) for i in found}
+
+    def ended(self, kind: What, made: str) -> str | None:
+        """See `Site`."""
+        if (
+            kind == "disk"
+            or not _UUID.fullmatch(made)
+            or self._account.owner not in self.owners(kind).values()
+        ):
+            return None
+        found = missing(partial(self._rest.ask, "GET", f"/v2/instances/{made}", about=made))
+        return f"Vultr has no instance {made} any more" if found is None else None
 
     def mend(self, kind: What, made: str, mark: Written, tags: Mapping[str, str]) -> None:
         """See `Site`."""

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from declarative.provider import (
+    Ended,
     PermanentError,
     PermanentKind,
     Thing,
@@ -66,20 +67,29 @@ class Nodes:
             found["instance_type"] = instance.type
         return found
 
-    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | None]:
-        """See `provider.Recalls`. Of what EC2 has forgotten, the key pair tells whether it was there."""
-        out: dict[Address, Thing | None] = {}
+    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | Ended | None]:
+        """See `provider.Recalls`. Of what EC2 has forgotten, the key pair tells whether it was there; then it
+        is asked for by its id itself: a listing may leave something out, and does not deny that it exists.
+        """
+        out: dict[Address, Thing | Ended | None] = {}
         for region, found in self._account.by_region(records):
             ids = {r.address: made_id(r, "i") for r in found}
             there = region.instances_by_id(i for i in ids.values() if i)
-            right = any(there.values()) or self._keys.there(region)
+            lost = [i for i in ids.values() if i and i not in there]
+            right = bool(there) or self._keys.there(region)
+            denied = region.denied(lost) if right and lost else frozenset()
             for record in found:
-                instance = there.get(ids[record.address] or "")
+                made = ids[record.address]
+                instance = there.get(made or "")
                 if instance is not None and not instance.gone:
                     out[record.address] = marks.again(
                         record, instance.tags, self._actual(instance, record.inputs)
                     )
-                elif instance is not None or right:
+                elif instance is not None:
+                    out[record.address] = Ended(reason=instance.reason or f"it is {instance.state}")
+                elif made in denied:
+                    out[record.address] = Ended(reason=f"EC2 knows no {made} any more")
+                elif right:
                     out[record.address] = None
         return out
 

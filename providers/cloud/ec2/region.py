@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from declarative.diagnostic import suggest
@@ -22,6 +22,8 @@ Login: TypeAlias = tuple[Callable[[], Mapping[str, str]], Scrub]
 VERSION = "2016-11-15"
 PAGE = 1000
 """The most instances of one answer."""
+FEW = 50
+"""Instances that are asked for by their ids at once, so that all of them fit into a refusal."""
 LEAST_PAGE = 5
 """The fewest that EC2 can be asked for."""
 VALUES = 200
@@ -111,6 +113,19 @@ class Region:
         every = sorted(set(ids))
         parts = [every[i : i + VALUES] for i in range(0, len(every), VALUES)]
         return {found.id: found for part in parts for found in self.instances({"instance-id": part})}
+
+    def denied(self, ids: Sequence[str]) -> frozenset[str]:
+        """Of the ids of instances those of which EC2 says itself that there is none."""
+        out: set[str] = set()
+        for start in range(0, len(ids), FEW):
+            part = ids[start : start + FEW]
+            try:
+                self.ask("DescribeInstances", InstanceId=part)
+            except PermanentError as error:
+                if error.kind is not PermanentKind.NOT_FOUND:
+                    raise
+                out.update(i for i in part if i in error.summary)
+        return frozenset(out)
 
     def volumes_by_id(self, ids: Iterable[str]) -> dict[str, Volume]:
         """Those that there are."""

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from declarative.diagnostic import suggest
-from declarative.provider import PermanentError, PermanentKind, Thing, TransientError, TransientKind
+from declarative.provider import Ended, PermanentError, PermanentKind, Thing, TransientError, TransientKind
 from declarative.resource import VOLUME_ID
 from declarative.state import Address, Record
 from providers.cloud import marks
@@ -59,9 +59,9 @@ class Volumes:
             found["volume_type"] = volume.type
         return found
 
-    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | None]:
+    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | Ended | None]:
         """See `provider.Recalls`."""
-        out: dict[Address, Thing | None] = {}
+        out: dict[Address, Thing | Ended | None] = {}
         for region, found in self._account.by_region(records):
             ids = {r.address: made_id(r, "vol") for r in found}
             there = region.volumes_by_id(i for i in ids.values() if i)
@@ -72,7 +72,7 @@ class Volumes:
                         record, volume.tags, self._actual(volume, record.inputs)
                     )
                 elif volume is not None:
-                    out[record.address] = None
+                    out[record.address] = Ended(reason=f"it is {volume.state}")
         return out
 
     def find(self, address: Address, token: str) -> Thing | None:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from declarative.provider import (
+    Ended,
     PermanentError,
     PermanentKind,
     ProviderError,
@@ -74,19 +75,18 @@ class Nodes:
             found["instance_type"] = f"{machine.type}{plus}{rest}"
         return found
 
-    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | None]:
-        """See `provider.Recalls`. What is not there has ended, if others of ours are: this is the account."""
-        out: dict[Address, Thing | None] = {}
-        gone: list[Address] = []
+    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | Ended | None]:
+        """See `provider.Recalls`. An id names its account: there is no such machine there, says the cloud."""
+        out: dict[Address, Thing | Ended | None] = {}
         for record in records:
             made = str(record.outputs.get("id") or "")
             machine = self._api.machine(made) if made else None
             if machine is not None and machine.phase is not Phase.ENDING:
                 out[record.address] = marks.again(record, machine.tags, self._actual(machine, record.inputs))
-            else:
-                gone.append(record.address)
-        if gone and (out or self.listed()):
-            out |= dict.fromkeys(gone)
+            elif machine is not None:
+                out[record.address] = Ended(reason=machine.reason or f"it is {machine.state}")
+            elif made:
+                out[record.address] = Ended(reason=f"{self._account.CLOUD} has no {made} any more")
         return out
 
     def find(self, address: Address, token: str) -> Thing | None:

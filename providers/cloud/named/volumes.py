@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from declarative.provider import PermanentError, PermanentKind, Thing, TransientError, TransientKind
+from declarative.provider import Ended, PermanentError, PermanentKind, Thing, TransientError, TransientKind
 from declarative.resource import VOLUME_ID
 from declarative.state import Address, Record
 from providers.cloud import marks
@@ -51,16 +51,16 @@ class Volumes:
             found["volume_type"] = disk.type
         return found
 
-    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | None]:
+    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | Ended | None]:
         """See `provider.Recalls`. Of what is not there the cloud says nothing: it may be another account."""
-        out: dict[Address, Thing | None] = {}
+        out: dict[Address, Thing | Ended | None] = {}
         for record in records:
             made = str(record.outputs.get("id") or "")
             disk = self._api.disk(made) if made else None
             if disk is not None and disk.phase is not Phase.ENDING:
                 out[record.address] = marks.again(record, disk.tags, self._actual(disk, record.inputs))
             elif disk is not None:
-                out[record.address] = None
+                out[record.address] = Ended(reason=f"it is {disk.state}")
         return out
 
     def find(self, address: Address, token: str) -> Thing | None:

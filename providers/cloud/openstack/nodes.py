@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
-from declarative.provider import PermanentError, PermanentKind, ProviderError, Thing, TransientError
+from declarative.provider import Ended, PermanentError, PermanentKind, ProviderError, Thing, TransientError
 from declarative.provider import TransientKind as Kind
 from declarative.state import Address, NodeState, Readiness, Record
 from providers.cloud import begin, marks
@@ -64,9 +64,9 @@ class Nodes:
             found["instance_type"] = server.flavor
         return found
 
-    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | None]:
+    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | Ended | None]:
         """See `provider.Recalls`. Nova forgets what ended; what else is ours tells whether it was there."""
-        out: dict[Address, Thing | None] = {}
+        out: dict[Address, Thing | Ended | None] = {}
         for region, found in self._account.by_region(records):
             there = self._by_id(region, [made_id(record) for record in found])
             right = any(not s.gone for s in there.values()) or self._keys.there(region)
@@ -76,17 +76,20 @@ class Nodes:
                     out[record.address] = marks.again(
                         record, server.tags, self._actual(server, record.inputs)
                     )
-                elif server is not None or right:
-                    out[record.address] = None
+                elif server is not None:
+                    out[record.address] = Ended(reason=f"it is {server.task or server.status}")
+                elif right:
+                    out[record.address] = Ended(reason="nova knows no such server any more")
         return out
 
     def _by_id(self, region: Region, ids: Sequence[str | None]) -> dict[str, Server]:
-        """Those that there are: a few are asked for one by one, of more all servers are listed."""
-        if len(ids) <= ASKED_ALONE:
-            found = [region.server(made) for made in ids if made]
-        else:
-            found = [*region.servers()]
-        return {server.id: server for server in found if server and server.id in ids}
+        """Those that there are: a few are asked for one by one, of more all servers are listed before that,
+        for a listing may leave something out.
+        """
+        listed = region.servers() if len(ids) > ASKED_ALONE else ()
+        there = {server.id: server for server in listed if server.id in ids}
+        alone = [region.server(made) for made in ids if made and made not in there]
+        return there | {server.id: server for server in alone if server}
 
     def find(self, address: Address, token: str) -> Thing | None:
         """See the port. One that never came to run is nothing that was made."""

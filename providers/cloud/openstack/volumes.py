@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from declarative.provider import PermanentError, PermanentKind, Thing, TransientError, TransientKind
+from declarative.provider import Ended, PermanentError, PermanentKind, Thing, TransientError, TransientKind
 from declarative.resource import VOLUME_ID
 from declarative.state import Address, Record
 from providers.cloud import marks
@@ -62,9 +62,9 @@ class Volumes:
             found["volume_type"] = volume.type
         return found
 
-    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | None]:
+    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | Ended | None]:
         """See `provider.Recalls`. Cinder forgets what ended."""
-        out: dict[Address, Thing | None] = {}
+        out: dict[Address, Thing | Ended | None] = {}
         for region, found in self._account.by_region(records):
             for record in found:
                 made = made_id(record)
@@ -74,7 +74,7 @@ class Volumes:
                         record, volume.tags, self._actual(volume, record.inputs)
                     )
                 elif volume is not None:
-                    out[record.address] = None
+                    out[record.address] = Ended(reason=f"it is {volume.status}")
         return out
 
     def find(self, address: Address, token: str) -> Thing | None:

@@ -1,0 +1,67 @@
+"""Machines of EC2 that are lost: tasks go on elsewhere as `retry` says, and nothing is left that bills."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli import ended, fleet, release, task, until
+from tests.cloud_ec2.run import REGION, SECRETS, provider
+from tests.hosts.test_instances import Account, Cloud, backend, project  # noqa: F401
+
+pytestmark = pytest.mark.slow
+SPOT = {"backends": ["aws"], "placement": "cluster", "resources": {"cpu": 2}}
+GO = Path("/tmp/go")  # of a machine
+
+
+@pytest.fixture
+def cloud(allowed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    """EC2 with six machines."""
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    folder = tmp_path / "cloud"
+    folder.mkdir()
+    made = Cloud(folder, 6)
+    with made:
+        yield made
+    assert not made.faults
+
+
+def region(cloud: Cloud, tmp_path: Path):
+    """What EC2 is asked by, past the tool."""
+    return provider(cloud.port, tmp_path, "any")._instances._account.region(REGION)
+
+
+def instances(cloud: Cloud, tmp_path: Path) -> list[str]:
+    """The ids of instances that live."""
+    return sorted(i.id for i in region(cloud, tmp_path).instances({}) if not i.gone)
+
+
+def go(cloud: Cloud, tmp_path: Path) -> None:
+    """Let all ranks end that run now."""
+    for made in instances(cloud, tmp_path):
+        cloud.of[made].sh(f"touch {GO}")
+
+
+def run(project: Account, name: str) -> bool:  # noqa: F811
+    """Whether all ranks of a task run."""
+    return {r["state"] for r in project.ranks(name).values()} == {"running"}
+
+
+def test_two_nodes_lost_at_once(cloud: Cloud, project: Account, tmp_path: Path) -> None:  # noqa: F811
+    """What EC2 itself says to have ended is no reason to stop: the gang runs on others, and is done."""
+    job = task("pair", release(GO), nodes=2, retry=True)
+    project.declare(backend(cloud.port), fleet("gpu", "0..2", **SPOT), job)
+    watcher = project.start("apply", "--auto-approve", "--wait")
+    until(lambda: len(instances(cloud, tmp_path)) == 2 and run(project, "pair"))
+    first = instances(cloud, tmp_path)
+    region(cloud, tmp_path).ask("TerminateInstances", InstanceId=first)
+    until(lambda: len(instances(cloud, tmp_path)) == 2 and run(project, "pair"))
+    go(cloud, tmp_path)
+    done = ended(watcher, 0)
+    assert "task/pair: succeeded" in done.out
+    assert "rank/pair-0: lost: node/gpu-0 is gone: Client.UserInitiatedShutdown" in done.err
+    assert len(instances(cloud, tmp_path)) == 2
+    project.no_changes()
