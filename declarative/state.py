@@ -99,6 +99,22 @@ class Readiness:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """That a node does not answer. Times are seconds since the epoch, by our clock."""
+
+    since: float
+    """When that was noticed; by a command that writes, where one has."""
+    until: float | None
+    """When it is given up, if it does not answer before; None for never."""
+    why: str | None = None
+    """What happens instead of an answer."""
+    given_up: bool = False
+    """Its ranks count as lost, and run again elsewhere as their tasks' `retry` says."""
+    kept: str | None = None
+    """Why it is not given up although it is time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
     """That a node takes no new work, by the user's word, while what runs on it goes on."""
 
@@ -158,6 +174,8 @@ class State:
     intents: tuple[Intent, ...] = ()
     strays: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     """Node → block → which rank runs on it that is not recorded, as it was seen just now: never kept."""
+    silent: Mapping[str, Silence] = field(default_factory=dict)
+    """The nodes that do not answer, as it was seen just now. Since when, their records say (`SILENT`)."""
 
     def of(self, kind: str) -> tuple[Record, ...]:
         """The records of one kind, by name."""
@@ -225,6 +243,14 @@ MADE_AS = "made_as"
 as they were when it was made. The real thing still carries them."""
 
 
+SILENT = "silent_since"
+"""Among the outputs of a node: since when it does not answer, seconds since the epoch by our clock; None or
+nothing for one that does."""
+
+GIVEN_UP = "given_up"
+"""Among the outputs of a host's node: the ids of attempts that count as lost since it did not answer. Each is
+there until the host was asked about it once more, and is stopped then if it runs."""
+
 DRAINED = "drained"
 """Among the outputs of a node that was drained: `since` and `reason` of its `Drain`."""
 
@@ -250,6 +276,17 @@ def drain_of(record: Record) -> Drain | None:
         return None
     reason = found.get("reason")
     return Drain(since=str(found.get("since")), reason=str(reason) if reason else None)
+
+
+def silent_since(record: Record) -> float | None:
+    """Since when a node does not answer, as far as that is recorded."""
+    found = record.outputs.get(SILENT)
+    return float(found) if found is not None else None
+
+
+def given_up(record: Record) -> tuple[str, ...]:
+    """The attempts on a host that count as lost, and may run there all the same."""
+    return tuple(map(str, record.outputs.get(GIVEN_UP) or ()))
 
 
 def readiness_of(record: Record, seen: Readiness) -> Readiness:

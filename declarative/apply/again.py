@@ -63,6 +63,8 @@ class Retries:
         self._said: dict[str, float] = {}
         self._placeless: dict[str, _Placeless] = {}
         self._held: frozenset[tuple[str, int]] = frozenset()
+        self.heard: Mapping[str, bool] = {}
+        """The nodes of which was said that they do not answer; whether also that they are not given up."""
         self._left: dict[str, dict[str, dict[str, Any]]] = {}
 
     def leave(self, state: State) -> None:

@@ -44,16 +44,19 @@ class Backends:
         ways: Hosts | None = None,
         shared: bool = False,
         fence: Fence = reads_only,
+        limits: Mapping[str, float | None] | None = None,
     ) -> None:
         """`state` says on which hosts and in which regions things are, or may be; `files` what ranks get,
         by its digest.
 
         `ways` is how the hosts of recorded nodes are declared to be reached, by the node's present name: that
-        counts, and not what was recorded when they were reached last. `shared`: see `Config`.
+        counts, and not what was recorded when they were reached last. `shared`: see `Config`. `limits` is
+        fleet → seconds after which nodes that do not answer are given up, None for never.
         """
         self.declared = declared
         self._ways = ways or {}
         self._fence = fence
+        self.limits = limits or {}
         self._regions = regions_of(state) if state else {}
         self._hosts = hosts_of(state, self._ways) if state else {}
         self.project_dir = project_dir

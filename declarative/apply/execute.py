@@ -14,8 +14,9 @@ from typing import Any
 from declarative.apply.backends import Backends
 from declarative.apply.launch import launch_of, seconds
 from declarative.apply.reach import Known, check_peers
+from declarative.apply.silent import end
 from declarative.apply.walk import InterruptedApplyError, Listener
-from declarative.plan import Action, Op
+from declarative.plan import Action, Op, Reason
 from declarative.provider import PermanentError, PermanentKind
 from declarative.retry import Policy, call
 from declarative.state import (
@@ -128,6 +129,8 @@ def _thing(action: Action, tools: Tools) -> None:
         return
     provider = tools.backends.get(action.backend)
     inputs = _inputs(action)
+    if action.reason is Reason.UNFIT and action.op is Op.DELETE and have is not None:
+        _end_held(have, action, tools)
     needs = have.needs if action.op is Op.UPDATE and have else frozenset(action.holds)
     if action.op is Op.CREATE:
         held = {a: state.records[a] for a in action.holds if a in state.records}
@@ -172,6 +175,13 @@ def _create(action: Action, tools: Tools, inputs: Mapping[str, Any], held: Mappi
         found = outputs if isinstance(outputs, Mapping) else None
         tools.writer.finish(intent, found, idle_since=tools.now() if made else None)
         return
+
+
+def _end_held(node: Record, action: Action, tools: Tools) -> None:
+    """A node that was given up while something holds on to it ends before anything of it counts as lost."""
+    if any(node.address in r.needs for r in tools.writer.state().of("reservation")):
+        cause = f"{node.address} was given up: {', '.join(action.because)}"
+        end(tools.writer, tools.backends, node, cause, tools.now)
 
 
 def _reservation(action: Action, tools: Tools) -> None:

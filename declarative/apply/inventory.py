@@ -17,6 +17,7 @@ from declarative.apply.hosts import host_of, host_offers, listed, notes_on, sile
 from declarative.apply.offers import known_offers, own_gpus, unreadable
 from declarative.apply.polls import node_of_rank, poll
 from declarative.apply.renamed import Renamed, as_recorded, kept, record_token, to_make
+from declarative.apply.silent import judged
 from declarative.diagnostic import Diagnostic, Severity
 from declarative.plan import Inventory
 from declarative.provider import Provider, ProviderError, Thing
@@ -35,6 +36,7 @@ from declarative.state import (
     State,
     attempt_id,
     attempt_of,
+    given_up,
     made_as,
     rank_of_attempt,
 )
@@ -68,6 +70,8 @@ class Seen:
     inventory: Inventory
     resolutions: list[Resolution] = field(default_factory=list)
     orphans: list[Orphan] = field(default_factory=list)
+    past: dict[str, dict[str, RankStatus | None]] = field(default_factory=dict)
+    """Node → attempt that was given up → what the node says of it now; None for one that it knows not of."""
 
 
 @dataclass(slots=True)
@@ -79,6 +83,7 @@ class _Look:
     resolutions: list[Resolution] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
     strays: dict[str, dict[int, str]] = field(default_factory=dict)
+    past: dict[str, dict[str, RankStatus | None]] = field(default_factory=dict)
 
 
 def look(
@@ -107,6 +112,8 @@ def look(
             _look_at(state, name, backends, found)
         if offers and state.lineage:
             _look_for_more(state, backends, {*names}, found)
+    silent = judged(state, found.readiness, backends)
+    _hold_given_up(state, found)
     found.compared.orphans = each_once(found.compared.orphans)
     found.diagnostics += _taken_up(found.resolutions)
     known: dict[str, tuple[Offer, ...]] = {}
@@ -135,12 +142,33 @@ def look(
         drift=tuple(sorted(drift, key=lambda d: (d.address, d.change, d.detail))),
         recovered=found.recovered,
         strays=found.strays,
+        silent=silent,
         offers=known,
         left_out=tuple(left_out),
         own_gpus=own_gpus(backends) if gpus and not offline else None,
         diagnostics=tuple(found.diagnostics),
     )
-    return Seen(inventory, found.resolutions, found.compared.orphans)
+    return Seen(inventory, found.resolutions, found.compared.orphans, found.past)
+
+
+def _hold_given_up(state: State, found: _Look) -> None:
+    """The blocks of what was given up are nobody's, until its node said that it does not run."""
+    for node in state.of("node"):
+        said = found.past.get(node.address.name, {})
+        for attempt in given_up(node):
+            status = said.get(attempt)
+            if attempt in said and (status is None or status.state.ended):
+                continue
+            rank, held = _on(node, attempt)
+            blocks = dict.fromkeys(held, f"rank/{rank} (given up)")
+            found.strays.setdefault(node.address.name, {}).update(blocks)
+
+
+def _on(node: Record, attempt: str) -> tuple[str, Sequence[int]]:
+    """The rank that an attempt was of, and the blocks of its node that it runs on."""
+    rank, blocks = rank_of_attempt(attempt)
+    every = range(int(node.inputs["blocks"]))
+    return rank, blocks if blocks and blocks[-1] in every else every
 
 
 def _look_for_more(state: State, backends: Backends, seen: Collection[str], found: _Look) -> None:
@@ -385,9 +413,7 @@ def _ask_ranks(state: State, name: str, provider: Renamed, nodes: Sequence[Recor
     holding = {str(r.inputs["node"]) for r in state.of("reservation")}
 
     def stray(node: Record, attempt: str) -> None:
-        rank, blocks = rank_of_attempt(attempt)
-        every = range(int(node.inputs["blocks"]))
-        held = blocks if blocks and blocks[-1] in every else every
+        rank, held = _on(node, attempt)
         found.strays.setdefault(node.address.name, {}).update(dict.fromkeys(held, f"rank/{rank} (orphan)"))
         thing = Thing(
             address=Address("rank", rank),
@@ -398,8 +424,11 @@ def _ask_ranks(state: State, name: str, provider: Renamed, nodes: Sequence[Recor
         )
         found.compared.orphans.append(Orphan(backend=name, thing=thing))
 
+    def past(node: Record, attempt: str, status: RankStatus | None) -> None:
+        found.past.setdefault(node.address.name, {})[attempt] = status
+
     def answers(node: Record) -> bool:
         seen = found.readiness.get(node.address.name)
         return node.address.name in holding or (seen is not None and seen.state in ANSWERING)
 
-    found.ranks.update(poll(state, provider, [n for n in nodes if answers(n)], stray))
+    found.ranks.update(poll(state, provider, [n for n in nodes if answers(n)], stray, past))

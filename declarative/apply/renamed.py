@@ -39,7 +39,18 @@ from declarative.provider import (
     token,
 )
 from declarative.resource import Offer
-from declarative.state import DRAINED, MADE_AS, Address, RankStatus, Readiness, Record, State, made_as
+from declarative.state import (
+    DRAINED,
+    GIVEN_UP,
+    MADE_AS,
+    SILENT,
+    Address,
+    RankStatus,
+    Readiness,
+    Record,
+    State,
+    made_as,
+)
 
 
 def as_made(record: Record) -> Record:
@@ -58,7 +69,7 @@ def as_recorded(thing: Thing, record: Record) -> dict[str, Any]:
 
 def kept(outputs: Mapping[str, Any], record: Record | None) -> dict[str, Any]:
     """New outputs of a thing, with what its backend does not know of it."""
-    ours = (MADE_AS, DRAINED)
+    ours = (MADE_AS, DRAINED, SILENT, GIVEN_UP)
     return {**outputs, **({k: v for k, v in record.outputs.items() if k in ours} if record else {})}
 
 

@@ -9,12 +9,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from declarative.apply.backends import Backends
 from declarative.apply.begun import clear, is_node
 from declarative.apply.drift import PATIENCE
 from declarative.apply.inventory import Resolution, Seen, look
 from declarative.apply.polls import node_of_rank, poll
+from declarative.apply.silent import (
+    end_given_up,
+    give_up_hosts,
+    let_go,
+    note_silences,
+    of_host,
+    stop_given_up,
+)
 from declarative.plan import effective, vanished
 from declarative.provider import PermanentError, PermanentKind, ProviderError
 from declarative.resource import LOCAL
@@ -24,6 +33,7 @@ from declarative.spec.values import Duration
 from declarative.state import (
     NOTICED,
     STARTED,
+    STOPPED,
     Address,
     Intent,
     RankState,
@@ -40,6 +50,7 @@ Note = Callable[[str, RankStatus], None]
 """Told of each rank whose state changed."""
 
 DEFAULT_GRACE = 300
+BY_USER = "stopped by the user"
 MOST_STOPS = 64
 """Ranks that are stopped at the same time: each may take its whole `stop_duration`."""
 
@@ -77,9 +88,18 @@ def check_vanished(state: State, seen: Seen) -> None:
 
 
 def settle(
-    writer: Writer, backends: Backends, seen: Seen, now: Callable[[], float], note: Note | None = None
+    writer: Writer,
+    backends: Backends,
+    seen: Seen,
+    now: Callable[[], float],
+    note: Note | None = None,
+    *,
+    ending: bool = False,
 ) -> State:
-    """Write what `seen` found, stop gangs that have to stop, give back what ended; the new state."""
+    """Write what `seen` found, stop gangs that have to stop, give back what ended; the new state.
+
+    With `ending`, clouds end the nodes that are given up; else that is left to the plan.
+    """
     _end(backends, writer.state(), seen)
     clear(backends, [r.intent for r in seen.resolutions if _is_over(r, now())])
     recover(writer, seen, now())
@@ -87,6 +107,17 @@ def settle(
     inventory = seen.inventory
     if inventory.readiness:
         writer.observe_nodes({n: r for n, r in inventory.readiness.items() if before.get("node", n)})
+        note_silences(writer, inventory.readiness, inventory.silent)
+    stop_given_up(writer, backends, seen)
+    give_up_hosts(writer, inventory.silent)
+    if ending:
+        for rank, ended in end_given_up(writer, backends, inventory.silent, now).items():
+            if note:
+                note(rank, ended)
+        before = writer.state()
+    # A cloud's nodes that are to be ended by a plan may run as long as they are not.
+    hosts = {n: s for n, s in inventory.silent.items() if of_host(before, n)}
+    inventory = replace(inventory, silent=hosts)
     statuses = {n: s for n, s in effective(before, inventory).ranks.items() if before.ranks.get(n) != s}
     for name, status in statuses.items():
         # Lost because its volume is gone, yet still running: it must not outlive its blocks.
@@ -96,15 +127,26 @@ def settle(
     _observe(writer, before, statuses, note)
     _forget(writer, seen, before, now)
     state = writer.state()
-    stops = {**half_started(state, now()), **gang_stops(state)}
-    causes = {rank: status.cause for rank, status in stops.items()}
+    stops = {**half_started(state, now()), **gang_stops(state), **_user_stops(state)}
+    # Those on nodes that do not answer are stopped when they do.
+    there = (
+        n for n in stops if (w := node_of_rank(state, n)) and w.address.name not in seen.inventory.silent
+    )
+    causes = {rank: stops[rank].cause for rank in there}
     stop_ranks(state, backends, causes, lambda rank, ended: _observe(writer, state, {rank: ended}, note))
     release_ended(writer, backends, now)
     state = writer.state()
     if _undated(state):
         writer.note_detached()
         state = writer.state()
-    return state
+    return replace(state, silent=seen.inventory.silent)
+
+
+def _user_stops(state: State) -> dict[str, RankStatus]:
+    """Ranks that the user has stopped, and could not be asked then."""
+    stopped = RankStatus(state=RankState.STOPPED, cause=BY_USER)
+    live = (r for r in state.of("rank") if not ((s := state.ranks.get(r.address.name)) and s.state.ended))
+    return {r.address.name: stopped for r in live if r.outputs.get(STOPPED)}
 
 
 def _undated(state: State) -> bool:
@@ -180,26 +222,10 @@ def _observe(writer: Writer, before: State, statuses: dict[str, RankStatus], not
 def _forget(writer: Writer, seen: Seen, state: State, now: Callable[[], float]) -> None:
     """What is gone, and what held on to it: its attachments and reservations first."""
     gone = seen.inventory.gone
-    holding = {r.address for r in state.of("reservation") if r.needs & gone}
-    for record in state.of("attachment"):
-        if record.needs & (gone | holding):
-            _let_go(writer, record, state)
-            writer.forget(record.address, observed=True)
-    for record in state.of("reservation"):
-        if record.address in holding:
-            _let_go(writer, record, state)
-            writer.release(record.address, now(), observed=True)
+    let_go(writer, gone, state, now)
     for address in sorted(gone):
         if address in state.records:
             writer.forget(address)
-
-
-def _let_go(writer: Writer, record: Record, state: State) -> None:
-    """The rank that holds `record` holds it no more."""
-    rank = str(record.inputs["rank"]) if record.address.kind == "attachment" else record.address.name
-    holder = state.get("rank", rank)
-    if holder:
-        writer.set_needs(holder.address, ())
 
 
 def gang_stops(state: State) -> dict[str, RankStatus]:
@@ -351,7 +377,7 @@ def refresh(
     seen = look(state, backends, offers=False)
     if not accept:
         check_vanished(state, seen)
-    return settle(writer, backends, seen, now, note)
+    return settle(writer, backends, seen, now, note, ending=True)
 
 
 def running(state: State) -> dict[str, list[Record]]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from declarative.apply.again import Retries
 from declarative.apply.backends import Backends
 from declarative.apply.settle import (
+    BY_USER,
     Note,
     gang_stops,
     half_started,
@@ -19,8 +20,19 @@ from declarative.apply.settle import (
     release_ended,
     stop_ranks,
 )
+from declarative.plan.silence import silence_text
 from declarative.spec import StopCriteria
-from declarative.state import STOPPED, Address, RankState, RankStatus, State, first_failure, task_state
+from declarative.state import (
+    STOPPED,
+    Address,
+    RankState,
+    RankStatus,
+    State,
+    first_failure,
+    given_up,
+    silent_since,
+    task_state,
+)
 from declarative.store import StateError, Store, Writer
 
 PERIOD = 0.5
@@ -82,6 +94,7 @@ def follow(
         state = store.read()
         if turn >= due and _to_settle(state, poll_running(state, backends), retries.now()):
             before, state = state, _settled(store, backends, settled) or state
+            retries.heard = _tell_silences(state, retries.heard, retries.now(), remind)
             # What cannot be settled now, since a node does not answer or another command writes, is tried
             # again less and less often.
             fruitless = fruitless + 1 if (before.ranks, before.records) == (state.ranks, state.records) else 0
@@ -92,6 +105,24 @@ def follow(
             told = retries.now()
             remind(_waiting_for(state, names, retries))
         turn += 1
+
+
+def _tell_silences(
+    state: State, heard: Mapping[str, bool], now: float, say: Callable[[str], None]
+) -> Mapping[str, bool]:
+    """Say which nodes do not answer any more, and which answer again: of each that was `heard` of, whether it
+    was said that it is not given up.
+    """
+    for name, silence in state.silent.items():
+        if name not in heard or (silence.kept and not heard[name]):
+            say(f"node/{name} {silence_text(silence, now)}")
+    for name in heard:
+        known = state.get("node", name)
+        if known and name not in state.silent and silent_since(known) is None:
+            say(f"node/{name} answers again")
+    more = {n: bool(s.kept) for n, s in state.silent.items()}
+    unsure = {n: told for n, told in heard.items() if (r := state.get("node", n)) and silent_since(r)}
+    return {**unsure, **more}
 
 
 def _waiting_for(state: State, tasks: Iterable[str], retries: Retries) -> str:
@@ -131,6 +162,7 @@ def _to_settle(state: State, seen: Mapping[str, RankStatus], now: float) -> bool
         or any((s := state.ranks.get(name)) and s.state.ended for name in held)
         or bool(set(_running(state, every)) - seen.keys())
         or bool(gang_stops(state))
+        or any(given_up(r) or silent_since(r) is not None for r in state.of("node"))
         or bool(half_started(state, now))
     )
 
@@ -157,5 +189,5 @@ def stop_task(writer: Writer, backends: Backends, task: str, now: Callable[[], f
 
     # Before they end: whoever follows the task must not start it again.
     writer.note({Address("rank", name): {STOPPED: True} for name in ranks_of(state, task)})
-    stop_ranks(state, backends, dict.fromkeys(names, "stopped by the user"), ended)
+    stop_ranks(state, backends, dict.fromkeys(names, BY_USER), ended)
     release_ended(writer, backends, now)

@@ -235,6 +235,10 @@ class Session:
             ways=ways,
             shared=self.state.shared(),
             fence=self.state.fence,
+            limits={
+                name: fleet.unreachable_duration.seconds
+                for name, fleet in (self._declared.fleets if self._declared else {}).items()
+            },
         )
 
     def warn(self, *, quiet: bool = False) -> None:

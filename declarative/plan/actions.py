@@ -37,7 +37,24 @@ def build(recorded: State, state: State, found: Fates, *, destroy: bool) -> tupl
         total, backend = totals[choice.node], backends[choice.node]
         _reserve(steps, state, choice, found.tasks[choice.task], total=total, backend=backend)
     _released(steps, state, found.tasks, Reason.DESTROY if destroy else Reason.REMOVED)
+    _fence(steps, recorded)
     return steps.join()
+
+
+def _fence(steps: Steps, recorded: State) -> None:
+    """What a rank held on a node that was given up is free when the cloud has ended that node, not before:
+    until then the rank may run. Nor is anything of its task begun that may be in vain.
+    """
+    for name, silence in steps.state.silent.items():
+        ends = f"delete:node/{name}"
+        if not silence.given_up or ends not in steps.actions:
+            continue
+        held = [r for r in recorded.of("reservation") if Address("node", name) in r.needs]
+        tasks = {str(r.inputs["task"]) for r in held}
+        for key, action in steps.actions.items():
+            freed = action.op is Op.DELETE and action.address.kind != "rank"  # the node waits for those
+            if not freed and (action.after or action.before or {}).get("task") in tasks:
+                steps.after(key, (ends,))
 
 
 def _delete(steps: Steps, record: Record, reason: Reason, because: tuple[str, ...] = ()) -> None:

@@ -216,7 +216,8 @@ class Fleets:
         """Change it in place, or make it anew once it is idle if it does not keep the limits any more."""
         marks = fleet_marks(fleet)
         since = self.state.idle_since.get(fate.node.name)
-        sick = unfit(fate.record, fate.node.readiness, since, self.now) if fate.idle else None
+        silence = self.inventory.silent.get(fate.node.name)
+        sick = unfit(fate.record, fate.node.readiness, since, self.now, silence) if fate.idle else None
         if sick and not fate.record.inputs.get("prevent_destroy"):
             fate.goes, fate.again, fate.because = Reason.UNFIT, True, (sick,)
             return

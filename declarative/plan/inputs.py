@@ -146,6 +146,8 @@ class Outputs:
     noticed_at: float = 0.0
     started_at: float = 0.0
     stopped: bool = False
+    silent_since: float | None = None
+    given_up: tuple[str, ...] = ()
 
 
 Inputs = NodeInputs | VolumeInputs | ReservationInputs | AttachmentInputs | RankInputs

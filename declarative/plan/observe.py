@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from declarative.plan.silence import lost_with
 from declarative.plan.types import Inventory
 from declarative.resource import LOCAL
-from declarative.state import Address, RankState, RankStatus, Record, State
+from declarative.state import GIVEN_UP, Address, RankState, RankStatus, Record, State
 
 
 def rank_of(record: Record) -> str | None:
@@ -25,16 +26,18 @@ def effective(state: State, inventory: Inventory) -> State:
     records = {**state.records, **inventory.recovered}
     records = {a: r for a, r in records.items() if a not in inventory.gone}
     ranks = {**state.ranks, **inventory.ranks}
+    causes = {Address("node", n): lost_with(n, s) for n, s in inventory.silent.items() if s.given_up}
+    for address in inventory.gone:
+        why = inventory.ended.get(address)
+        causes[address] = f"{address} is gone" + (f": {why}" if why else "")
     for record in state.records.values():
         rank = rank_of(record)
-        missing = sorted(record.needs & inventory.gone) if rank is not None else []
+        missing = sorted(record.needs & causes.keys()) if rank is not None else []
         if rank is None or not missing or Address("rank", rank) not in records:
             continue
         status = ranks.get(rank)
         if not (status and status.state.ended):
-            why = inventory.ended.get(missing[0])
-            cause = f"{missing[0]} is gone" + (f": {why}" if why else "")
-            ranks[rank] = RankStatus(state=RankState.LOST, cause=cause)
+            ranks[rank] = RankStatus(state=RankState.LOST, cause=causes[missing[0]])
     ended = {name for name, status in ranks.items() if status.state.ended}
     kept: dict[Address, Record] = {}
     for address, record in records.items():
@@ -48,7 +51,14 @@ def effective(state: State, inventory: Inventory) -> State:
         else:
             kept[address] = record
     readiness = {**state.readiness, **inventory.readiness}
-    return replace(state, records=kept, ranks=ranks, readiness=readiness, strays=inventory.strays)
+    return replace(
+        state,
+        records=kept,
+        ranks=ranks,
+        readiness=readiness,
+        strays=inventory.strays,
+        silent=inventory.silent,
+    )
 
 
 def vanished(recorded: State, inventory: Inventory) -> tuple[Address, ...]:
@@ -62,6 +72,8 @@ def vanished(recorded: State, inventory: Inventory) -> tuple[Address, ...]:
     by_backend: dict[str, list[Address]] = {}
     for address in sorted(inventory.gone - deleting - inventory.ended.keys()):
         record = recorded.records.get(address)
+        if record and GIVEN_UP in record.outputs and not record.inputs.get("host"):
+            continue  # it was being ended, for it did not answer
         if record and address.kind in {"node", "volume"}:
             by_backend.setdefault(record.backend or LOCAL, []).append(address)
     doubtful = (found for found in by_backend.values() if len(found) > 1 or inventory.unsure & {*found})

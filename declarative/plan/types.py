@@ -11,7 +11,7 @@ from declarative.diagnostic import Diagnostic
 from declarative.placement import Refusal
 from declarative.placement.suggest import Suggestion
 from declarative.resource import VOLUME_ID, LeftOut, Offer
-from declarative.state import Address, NodeState, RankStatus, Readiness, Record
+from declarative.state import Address, NodeState, RankStatus, Readiness, Record, Silence
 
 FORMAT_VERSION = 1
 
@@ -258,6 +258,8 @@ class Inventory:
     recovered: Mapping[Address, Record] = field(default_factory=dict)
     strays: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     """See `State.strays`."""
+    silent: Mapping[str, Silence] = field(default_factory=dict)
+    """The nodes that do not answer."""
     offers: Mapping[str, tuple[Offer, ...]] = field(default_factory=dict)
     left_out: tuple[LeftOut, ...] = ()
     """Declared hosts that are not ready to be nodes, or would not be ready as they are declared now."""

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from declarative.state import BOOTING, START_UP_LIMIT, NodeState, Readiness, Record, drain_of
+from declarative.plan.silence import lasting
+from declarative.state import BOOTING, START_UP_LIMIT, NodeState, Readiness, Record, Silence, drain_of
 
 DRAINED, FAILED, BROKEN, BOOTS, WORKS = range(5)
 
 
-def unfit(record: Record, seen: Readiness, idle_since: float | None, now: float) -> str | None:
+def unfit(
+    record: Record, seen: Readiness, idle_since: float | None, now: float, silence: Silence | None = None
+) -> str | None:
     """Why a node on which nothing runs is made anew; None if it is fit, or may still become it.
 
     One that was ready before is never starting again, and a host that exists is no better for another try.
     """
     if record.inputs.get("host"):
         return None
+    if silence and silence.given_up:
+        return f"it has not answered for {lasting(now - silence.since)}"
     late = idle_since is not None and now - idle_since >= START_UP_LIMIT
     if seen.state is not NodeState.FAILED and not (seen.state in BOOTING and late):
         return None

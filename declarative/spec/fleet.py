@@ -132,6 +132,15 @@ class Fleet:
         Is(true_is_default=True),
         Doc("How long an idle node above the target is kept; `off` keeps it; default 3d."),
     ] = IdleDuration(259200)
+    unreachable_duration: Annotated[
+        IdleDuration,
+        InPlace(),
+        Is(true_is_default=True),
+        Doc(
+            "How long a node may not answer before it is given up: replaced on clouds, its ranks lost; `off` "
+            "never gives one up; default 10m."
+        ),
+    ] = IdleDuration(600)
     tags: Annotated[Tags, InPlace(), Doc("Tags on every node.")] = field(default_factory=Tags)
     env: Annotated[Env, Doc("Environment of every rank on these nodes.")] = Env()
     prevent_destroy: Annotated[bool, InPlace(), Doc("A plan that would delete a node is an error.")] = False

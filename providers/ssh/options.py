@@ -45,9 +45,15 @@ def options_of(config: Config) -> Options:
             hostname="",
             known_hosts=_path(config, "known_hosts"),
             config=_path(config, "ssh_config"),
-            timing=Timing(connect=given.get("connect_timeout", Timing().connect)),
+            timing=timing_of(given.get("connect_timeout", Timing().connect)),
         ),
     )
+
+
+def timing_of(seconds: float) -> Timing:
+    """A host that says nothing for as long as it may take to connect is silent, connected or not."""
+    usual = Timing()
+    return Timing(connect=seconds, keepalive=min(usual.keepalive, seconds / usual.missed))
 
 
 def _path(config: Config, key: str) -> str | None:

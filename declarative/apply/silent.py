@@ -1,0 +1,251 @@
+"""Nodes that do not answer: asked once more before they are given up, and ended where a cloud can do that.
+
+What counts as lost with a host is stopped when that comes back. What is to be given up, `plan.silence` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from declarative.apply.backends import Backends
+from declarative.apply.drift import PATIENCE
+from declarative.apply.polls import node_of_rank
+from declarative.plan.silence import lost_with, silences
+from declarative.provider import ProviderError
+from declarative.retry import call
+from declarative.state import (
+    GIVEN_UP,
+    SILENT,
+    Address,
+    Intent,
+    NodeState,
+    RankState,
+    RankStatus,
+    Readiness,
+    Record,
+    Silence,
+    State,
+    attempt_id,
+    attempt_of,
+    given_up,
+    rank_of_attempt,
+    silent_since,
+)
+from declarative.store import Writer
+
+if TYPE_CHECKING:
+    from declarative.apply.inventory import Seen
+
+AT_ONCE = 16
+MOST_ASKED = 3
+"""Hosts of a fleet that are asked whether they reach one that does not answer us."""
+
+
+def judged(state: State, readiness: dict[str, Readiness], backends: Backends) -> dict[str, Silence]:
+    """The nodes that do not answer. Those whose time has come were asked twice; `readiness` is brought up to
+    date then.
+    """
+    found = _silences(state, readiness, backends)
+    due = [r for r in state.of("node") if (s := found.get(r.address.name)) and s.given_up]
+    due = [r for r in due if not r.inputs.get("host") or _live(state, r.address.name)]
+    if not due:
+        return found
+
+    def again(record: Record) -> Readiness | None:
+        with suppress(ProviderError):
+            provider = backends.get(record.backend)
+            return call(lambda: provider.readiness([record]), policy=PATIENCE).get(record.address.name)
+        return None
+
+    with ThreadPoolExecutor(min(AT_ONCE, len(due)), thread_name_prefix="again") as pool:
+        for record, seen in zip(due, pool.map(again, due), strict=True):
+            readiness[record.address.name] = seen or Readiness(state=NodeState.UNKNOWN)
+    found = _silences(state, readiness, backends)
+    asked = [r for r in due if (s := found.get(r.address.name)) and s.given_up and r.inputs.get("host")]
+    with ThreadPoolExecutor(min(AT_ONCE, len(asked) or 1), thread_name_prefix="reach") as pool:
+        for record, kept in zip(
+            asked, pool.map(lambda r: _reached(r, state, readiness, backends), asked), strict=True
+        ):
+            if kept:
+                silence = found[record.address.name]
+                found[record.address.name] = replace(silence, given_up=False, kept=kept)
+    return found
+
+
+def _silences(state: State, readiness: Mapping[str, Readiness], backends: Backends) -> dict[str, Silence]:
+    times = (seen.observed_at for seen in readiness.values())
+    now = max((time for time in times if time is not None), default=0.0)
+    return silences(state, readiness, backends.limits, now)
+
+
+def _reached(
+    record: Record, state: State, readiness: Mapping[str, Readiness], backends: Backends
+) -> str | None:
+    """Why a host is not given up: another one of its fleet reaches it, or nobody can tell.
+
+    What reaches it keeps its ranks alive (see `runner.sh`): then they would run twice.
+    """
+    address, others = str(record.outputs.get("address") or ""), []
+    for other in state.of("node"):
+        seen = readiness.get(other.address.name)
+        if other.inputs["fleet"] == record.inputs["fleet"] and seen and seen.state is NodeState.READY:
+            others.append(other)
+    for other in others[:MOST_ASKED]:
+        with suppress(ProviderError):
+            if backends.get(other.backend).reaches(other, address):
+                continue
+            return f"{other.address} reaches it at {address}, so that its ranks may go on"
+    return None
+
+
+def _live(state: State, node: str) -> list[Record]:
+    """The ranks on a node that have not ended."""
+    found = (state.get("rank", r.address.name) for r in state.of("reservation") if r.inputs["node"] == node)
+    return [r for r in found if r and not _ended(state, r)]
+
+
+def _ended(state: State, rank: Record) -> bool:
+    status = state.ranks.get(rank.address.name)
+    return status is not None and status.state.ended
+
+
+def _starts(state: State, node: str) -> list[Intent]:
+    """Starts of ranks on a node of which it is not known whether they came to pass."""
+    asked = (i for i in state.intents if i.op == "create" and i.address.kind == "rank")
+    places = ((i, node_of_rank(state, i.address.name)) for i in asked)
+    return [i for i, place in places if place and place.address.name == node]
+
+
+# ------------------------------------------------------------------------------------------ what is written
+
+
+def note_silences(writer: Writer, readiness: Mapping[str, Readiness], silent: Mapping[str, Silence]) -> None:
+    """Since when nodes do not answer. Of one whose backend cannot be read nothing new is known."""
+    state = writer.state()
+    notes: dict[Address, Mapping[str, object]] = {}
+    for record in state.of("node"):
+        seen, silence = readiness.get(record.address.name), silent.get(record.address.name)
+        since = silence.since if silence else None
+        known = seen is not None and seen.state is not NodeState.UNKNOWN
+        if known and silent_since(record) != since:
+            notes[record.address] = {SILENT: since}
+    if notes:
+        writer.note(notes)
+
+
+def give_up_hosts(writer: Writer, silent: Mapping[str, Silence]) -> None:
+    """Write down what runs on hosts that are given up, before it counts as lost: it is stopped when they
+    answer again.
+    """
+    state = writer.state()
+    for name in sorted(n for n, s in silent.items() if s.given_up):
+        record = state.get("node", name)
+        if record is None or not record.inputs.get("host"):
+            continue
+        starts = _starts(state, name)
+        attempts = {*map(attempt_id, _live(state, name)), *map(attempt_of, starts)}
+        if attempts - {*given_up(record)}:
+            writer.note({record.address: {GIVEN_UP: sorted(attempts | {*given_up(record)})}})
+        for intent in starts:
+            writer.close_intent(intent, "not-done")
+
+
+def of_host(state: State, node: str) -> bool:
+    """Whether a node is a host that exists, and not a machine that a cloud can end."""
+    record = state.get("node", node)
+    return bool(record and record.inputs.get("host"))
+
+
+def end_given_up(
+    writer: Writer, backends: Backends, silent: Mapping[str, Silence], now: Callable[[], float]
+) -> dict[str, RankStatus]:
+    """Have clouds end the nodes that are given up, and forget those; the ranks that are lost with them.
+
+    One that its cloud cannot end now stays as it is, with all that runs on it.
+    """
+    state = writer.state()
+    lost: dict[str, RankStatus] = {}
+    for name, silence in sorted(silent.items()):
+        record = state.get("node", name)
+        if record is None or not silence.given_up or of_host(state, name):
+            continue
+        with suppress(ProviderError):
+            lost |= end(writer, backends, record, lost_with(name, silence), now)
+            intent = writer.begin("delete", record.address, record.backend, record.inputs)
+            writer.finish(intent)
+    return lost
+
+
+def end(
+    writer: Writer, backends: Backends, node: Record, cause: str, now: Callable[[], float]
+) -> dict[str, RankStatus]:
+    """End a node by its cloud, with all that holds on to it: then nothing runs there any more. The ranks that
+    are lost with it.
+    """
+    writer.note({node.address: {GIVEN_UP: []}})  # if it is gone at the next look, that is why
+    call(lambda: backends.get(node.backend).delete(node))
+    state = writer.state()
+    live = _live(state, node.address.name)
+    lost = {r.address.name: RankStatus(state=RankState.LOST, cause=cause) for r in live}
+    writer.observe_ranks(lost)
+    for intent in _starts(state, node.address.name):
+        writer.close_intent(intent, "not-done")
+    let_go(writer, {node.address}, state, now)
+    return lost
+
+
+def let_go(writer: Writer, gone: Collection[Address], state: State, now: Callable[[], float]) -> None:
+    """Nothing holds on to what is gone any more: its attachments first, then its reservations."""
+    gone = {*gone}
+    holding = {r.address for r in state.of("reservation") if r.needs & gone}
+    for record in state.of("attachment"):
+        if record.needs & (gone | holding):
+            _release(writer, record, state)
+            writer.forget(record.address, observed=True)
+    for record in state.of("reservation"):
+        if record.address in holding:
+            _release(writer, record, state)
+            writer.release(record.address, now(), observed=True)
+
+
+def _release(writer: Writer, record: Record, state: State) -> None:
+    """The rank that holds `record` holds it no more."""
+    rank = str(record.inputs["rank"]) if record.address.kind == "attachment" else record.address.name
+    holder = state.get("rank", rank)
+    if holder:
+        writer.set_needs(holder.address, ())
+
+
+def stop_given_up(writer: Writer, backends: Backends, seen: Seen) -> None:
+    """Stop what was given up and runs all the same, on hosts that answer again; then its blocks are free.
+
+    It gets no time to save anything: what it would save is older than what came after it.
+    """
+    state = writer.state()
+    going = {attempt_id(r) for r in state.of("rank") if not _ended(state, r)}
+
+    def over(node: Record, attempt: str, status: RankStatus | None) -> bool:
+        if attempt in going or status is None or status.state.ended:
+            return True
+        provider = backends.get(node.backend)
+        with suppress(ProviderError):
+            found = call(lambda: provider.stop(node, attempt, 0), policy=PATIENCE)
+            return found is None or found.state.ended
+        return False
+
+    for name, said in sorted(seen.past.items()):
+        node = state.get("node", name)
+        if node is None:
+            continue
+        left = [a for a in given_up(node) if a not in said or not over(node, a, said[a])]
+        if len(left) < len(given_up(node)):
+            writer.note({node.address: {GIVEN_UP: left}})
+            ranks = {f"rank/{rank_of_attempt(a)[0]} (given up)" for a in left}
+            held = seen.inventory.strays.get(name, {})
+            kept = {b: who for b, who in held.items() if not who.endswith(" (given up)") or who in ranks}
+            strays = {**seen.inventory.strays, name: kept}
+            seen.inventory = replace(seen.inventory, strays=strays)
