@@ -176,6 +176,29 @@ def history(session: Session, addresses: tuple[str, ...], limit: int, as_json: b
     return 0
 
 
+@command.command("adopt-folder")
+@project_command
+@state_errors
+def adopt_folder(session: Session) -> int:
+    """Say that this folder is the state's place from now on, after it was copied or moved to another disk.
+
+    The folder that it was in before asks from then on.
+    """
+    from declarative.store import home
+
+    loaded = session.load(required=False)
+    url = session.state.url(loaded.desired if loaded else None)
+    folder = session.state.folder(url)
+    if folder is None:
+        summary = "there is no state that is kept within this folder"
+        raise failed(
+            "usage", summary, "one on a server or outside of the project is no folder's: nothing is to do"
+        )
+    before = home.adopt(folder)
+    emit_text(f"Its place is {folder.resolve()}" + (f", and was {before}" if before else "") + ".\n")
+    return 0
+
+
 @command.command("unlock")
 @click.argument("owner", required=False)
 @project_command

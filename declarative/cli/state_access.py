@@ -123,7 +123,27 @@ class StateAccess:
             if offline and not self.named:
                 self._check_within(url)
             self._store = self._open(url, write=write, create=write and create, typed=typed)
+            if not write and not offline:
+                self._warn_of_copy(url)
         return self._store
+
+    def folder(self, url: str) -> Path | None:
+        """The folder of a state that is kept within the project's; None for one that several may share."""
+        from declarative.store import file_of
+
+        file = None if "://" not in url else file_of(url, self.directory)
+        within = file is not None and file.resolve().is_relative_to(self.directory.resolve())
+        return file.parent if file and within and file.exists() else None
+
+    def _warn_of_copy(self, url: str) -> None:
+        from declarative.store import StateError, home
+
+        folder = self.folder(url)
+        try:
+            if folder:
+                home.check(folder, note=False)
+        except StateError as error:
+            _note(f"warning: {error.summary}; {error.hint}")
 
     def _open(self, url: str, *, write: bool = False, create: bool = False, typed: bool = False) -> Store:
         from declarative.cli.who import who
@@ -204,7 +224,11 @@ class StateAccess:
         Someone who follows tasks holds it for moments only, so that even without a timeout it is waited for.
         """
         from declarative.apply import FOLLOWING
-        from declarative.store import StateError
+        from declarative.store import StateError, home
+
+        folder = self.folder(store.url)
+        if folder:
+            home.check(folder, note=True)
 
         def told(info: LockInfo) -> None:
             if info.doing != FOLLOWING:
@@ -225,9 +249,4 @@ class StateAccess:
 
     def shared(self) -> bool:
         """Whether the state that was opened is kept outside of the project's folder."""
-        from declarative.store.sqlite import path_of
-
-        if self._store is None or not self._store.url.startswith("sqlite:"):
-            return self._store is not None
-        here = self.directory.resolve()
-        return not path_of(self._store.url, here).resolve().is_relative_to(here)
+        return self._store is not None and self.folder(self._store.url) is None

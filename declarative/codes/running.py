@@ -213,6 +213,12 @@ STATE: dict[str, Code] = {
         "`fleetform state push` in the wrong project",
         "name an empty state with `--state`; one that records nothing is given up with `--force`",
     ),
+    "copied-state": Code(
+        Group.STATE,
+        "the project's folder is a copy: what the original made is not to be changed from here",
+        "`cp -r` of a project, a clone of a repository that holds `.fleetform`, or of a machine",
+        "`fleetform state adopt-folder` if this is its place now; else remove the copy's `.fleetform`",
+    ),
     "older-state": Code(
         Group.STATE,
         "the state to push is not newer than the one that is there",

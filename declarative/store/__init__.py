@@ -4,6 +4,7 @@ The only home of SQLAlchemy and psycopg. `open_store` gives a `Store` to read fr
 `Writer`.
 """
 
+from declarative.store import home
 from declarative.store.database import file_of
 from declarative.store.faults import StateError, UnreachableError
 from declarative.store.history import Who
@@ -23,5 +24,6 @@ __all__ = [
     "Writer",
     "age",
     "file_of",
+    "home",
     "open_store",
 ]
