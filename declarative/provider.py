@@ -245,6 +245,10 @@ class Launch:
     """User and password for the registry of its image."""
     hard: bool = False
     """Refuse to start it where the kernel would not hold it to its `cpus` and its memory."""
+    gate_seconds: int | None = None
+    """For providers that are `Gates`: prepare it only, up to its first command. It ends by itself if it is
+    not released within this time, and `max_seconds` count from there.
+    """
 
 
 class Provider(Protocol):
@@ -451,6 +455,21 @@ class Tells(Protocol):
 
     def attempts(self, node: Record) -> Mapping[str, RankStatus]:
         """Every attempt that was started on the node and is not forgotten. One round trip."""
+
+
+@runtime_checkable
+class Gates(Protocol):
+    """A provider that can prepare ranks before it lets them run (`Launch.gate_seconds`).
+
+    Prepared ones are `starting`, with the cause `state.PREPARING`, then `state.WAITING`. One that ended
+    before it was released, not by its own fault, is `lost`, with the cause `state.NOT_RELEASED`.
+    """
+
+    def release(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
+        """Let prepared attempts run, once however often it is asked; how they are now, None for one that
+        never started here. Those that run or have ended stay as they are.
+        """
+        ...
 
 
 def token(lineage: str, address: Address, generation: int, zone: str | None) -> str:

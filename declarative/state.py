@@ -222,6 +222,13 @@ START_UP_LIMIT = 600.0
 LIMIT_REACHED = "max_duration reached"
 """The cause of a rank's failure that ran for as long as its task allows."""
 
+PREPARING = "it is being prepared"
+WAITING = "it waits for the rest of its gang"
+"""The causes of a rank that is `starting`: none of its commands ran yet."""
+
+NOT_RELEASED = "its gang was never complete: none of its commands ran"
+"""The cause of a rank that is `lost` while it waited."""
+
 RETRIES = "retries"
 """Among the inputs of a rank that runs again by its task's `retry`: which retry it is (`count`), since when
 attempts fail (`since`), and when this one was decided upon (`at`). Seconds since the epoch, by our clock."""

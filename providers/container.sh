@@ -1,5 +1,5 @@
 # Runs a rank's script in a container of podman or docker. This is the host's side, a part of what the runner
-# launches; before it stand these, and after it a call of each function in turn:
+# launches; before it stand `gate.sh` and these, and after it a call of each function in turn:
 #   image, pulled, name   what is run, under which name it is pulled, and how its container is called
 #   gpus, cpus, memory    numbers of its GPUs and CPUs, and MiB; empty: none, all, and no limit
 #   mounted               the paths of its volumes, as the runner writes them
@@ -132,6 +132,8 @@ run() {
   [ -z "$stopped" ] || exit 143
   [ "$code" -eq 0 ] || never no-start "$runtime could not make a container of $image: see above"
   echo "${mounted:--}" >"$d/mounts"
+  behind || exit 75
+  [ -z "$stopped" ] || exit 143
   # Its environment goes the same way as its commands: other users see arguments, and the runtime keeps them.
   sent | setsid "$runtime" start --attach --interactive "$name" &
   client=$!

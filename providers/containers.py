@@ -107,13 +107,14 @@ def script(container: Container, begin: Sequence[str], volumes: Sequence[str], i
         "gpus": ",".join(map(str, container.gpus)),
         "needed": _needed(container),
         "mounted": mounted(volumes),
-        "outside": _text("outside.sh"),
+        "outside": text("outside.sh"),
     }
     lines = [
         *(f"{name}={shlex.quote(value)}" for name, value in known.items()),
         f"sent() {{ printf %s {shlex.quote(inside)}; }}",
         *_login(container),
-        _text("container.sh"),
+        text("gate.sh"),
+        text("container.sh"),
         *(f"{command} || exit" for command in begin),
         "choose",
         "fetch",
@@ -249,5 +250,6 @@ def _gpu_cases(gpus: Sequence[int]) -> list[str]:
 
 
 @cache
-def _text(name: str) -> str:
+def text(name: str) -> str:
+    """A piece of shell that becomes a part of what is launched."""
     return (_HERE / name).read_text()

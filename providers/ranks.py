@@ -14,9 +14,16 @@ from pathlib import PurePosixPath
 
 from declarative.provider import Launch, PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.spec.amounts import show_mib
-from declarative.state import LIMIT_REACHED, RankState, RankStatus
+from declarative.state import (
+    LIMIT_REACHED,
+    NOT_RELEASED,
+    PREPARING,
+    WAITING,
+    RankState,
+    RankStatus,
+)
 from providers import containers, runner
-from providers.runner import Attempt, AttemptState, Runner, RunnerError
+from providers.runner import LIVE, Attempt, AttemptState, Runner, RunnerError
 
 _ATTEMPT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", re.ASCII)
 
@@ -43,10 +50,15 @@ class Ranks:
             raise TransientError(TransientKind.AMBIGUOUS, summary, about=launch.attempt_id)
         return found
 
+    def release(self, attempts: Sequence[str]) -> dict[str, RankStatus | None]:
+        """See `provider.Gates`. One round trip, however many there are."""
+        found = self._runner.release(attempts)
+        return {attempt: status(found[attempt]) for attempt in attempts}
+
     def running(self) -> list[str]:
         """The attempts that run, whoever started them."""
         found = self._runner.poll().items()
-        return sorted(name for name, a in found if a.state in {AttemptState.RUNNING, AttemptState.ORPHAN})
+        return sorted(name for name, a in found if a.state in LIVE)
 
     def poll(self, attempts: Sequence[str]) -> dict[str, RankStatus | None]:
         """See `Provider.poll`. One round trip, however many there are."""
@@ -61,7 +73,7 @@ class Ranks:
     def stop(self, attempt: str, grace_seconds: int) -> RankStatus | None:
         """See `Provider.stop`."""
         found = self._runner.stop(attempt, grace_seconds)
-        if found.state in {AttemptState.RUNNING, AttemptState.ORPHAN}:
+        if found.state in LIVE:
             raise TransientError(TransientKind.BUSY, f"{attempt} could not be killed yet", about=attempt)
         return status(found)
 
@@ -75,7 +87,7 @@ class Ranks:
         for name, attempt in self._runner.poll().items():
             rank, number, *_ = *name.split("."), ""  # see `state.attempt_id`
             old = rank in oldest and number.isdecimal() and int(number) < oldest[rank]
-            if old and attempt.state not in {AttemptState.RUNNING, AttemptState.ORPHAN}:
+            if old and attempt.state not in LIVE:
                 out.append(name)
         return sorted(out)
 
@@ -131,6 +143,9 @@ def prepared(
     try:
         if launch.image is None:
             text = runner.script((" && ".join((*begin, go)), *launch.commands), env, "")
+            if launch.gate_seconds is not None:
+                # Before the rank's own variables: its PATH may lead elsewhere.
+                text = f"{containers.text('gate.sh')}behind || exit 75\n{text}"
         else:
             # What the image is made for begins where the image says.
             there = _recounted(launch, go if launch.commands or launch.working_dir else "true")
@@ -151,6 +166,7 @@ def prepared(
         grace_seconds=launch.stop_seconds,
         mounts=mounts,
         binds=binds,
+        gate_seconds=launch.gate_seconds,
     )
 
 
@@ -264,20 +280,22 @@ def status(attempt: Attempt) -> RankStatus | None:
     )
 
 
+_MEANING: Mapping[AttemptState, tuple[RankState | None, str | None]] = {
+    AttemptState.MISSING: (None, None),
+    AttemptState.CLAIMED: (None, None),  # its caller died first; it can be started
+    AttemptState.PREPARING: (RankState.STARTING, PREPARING),
+    AttemptState.GATED: (RankState.STARTING, WAITING),
+    AttemptState.RUNNING: (RankState.RUNNING, None),
+    AttemptState.ORPHAN: (RankState.RUNNING, "its supervisor died: how it ends will not be known"),
+    AttemptState.LOST: (RankState.LOST, "it and its supervisor died: how it ended is not known"),
+    AttemptState.REBOOTED: (RankState.LOST, "the machine restarted while it ran"),
+}
+
+
 def _meaning(attempt: Attempt) -> tuple[RankState | None, str | None]:
-    match attempt.state:
-        case AttemptState.MISSING | AttemptState.CLAIMED:  # claimed: its caller died first; it can be started
-            return None, None
-        case AttemptState.RUNNING:
-            return RankState.RUNNING, None
-        case AttemptState.ORPHAN:
-            return RankState.RUNNING, "its supervisor died: how it ends will not be known"
-        case AttemptState.LOST:
-            return RankState.LOST, "it and its supervisor died: how it ended is not known"
-        case AttemptState.REBOOTED:
-            return RankState.LOST, "the machine restarted while it ran"
-        case AttemptState.EXITED:
-            return _end(attempt)
+    if attempt.reason == "gate":
+        return RankState.LOST, NOT_RELEASED
+    return _end(attempt) if attempt.state is AttemptState.EXITED else _MEANING[attempt.state]
 
 
 def _end(attempt: Attempt) -> tuple[RankState, str | None]:

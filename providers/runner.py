@@ -35,7 +35,13 @@ class AttemptState(StrEnum):
     LOST = "lost"  # both died: nobody knows how it ended
     REBOOTED = "rebooted"  # the host restarted while it ran
     MISSING = "missing"  # the host never heard of it, or was told to forget it
+    PREPARING = "preparing"  # it does what it needs before its gate
+    GATED = "gated"  # it waits for `Runner.release`; none of its commands ran
     CLAIMED = "claimed"  # the host heard of it, but launched nothing: it can still be started
+
+
+LIVE = frozenset({AttemptState.RUNNING, AttemptState.ORPHAN, AttemptState.PREPARING, AttemptState.GATED})
+"""The states of attempts of which something is there to be ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +54,8 @@ class Launch:
     between TERM and KILL. `mounts` are pairs of a folder and of the path where the task, and nobody else,
     shall see it, both absolute. Where the host does not allow that, the task runs without. `binds` are the
     same, of folders and files that the host may or may not have: without one that is not optional (the third
-    item) the task ends before its first command.
+    item) the task ends before its first command. With `gate_seconds` the script finds a gate (`gate.sh`),
+    where it waits at most so long, and `limit_seconds` count from there.
     """
 
     attempt_id: str
@@ -60,6 +67,7 @@ class Launch:
     grace_seconds: int = 10
     mounts: tuple[tuple[str, str], ...] = ()
     binds: tuple[tuple[str, str, bool], ...] = ()
+    gate_seconds: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +75,9 @@ class Attempt:
     """An attempt as its host saw it when it was asked.
 
     `exit_code` is 128 plus the signal's number for a task that was killed. `reason` is why it was ended from
-    outside: `stopped`, `limit`, `memory` (the kernel killed something of it for want of memory), or None; or
-    why it never began: `absent` and `unmounted` tell of the host's `lacking` path, one of `Launch.binds`.
+    outside: `stopped`, `limit`, `memory` (the kernel killed something of it for want of memory), `gate`
+    (nobody released it: none of its commands ran), or None; or why it never began: `absent` and `unmounted` tell
+    of the host's `lacking` path, one of `Launch.binds`.
     `started_at` and `ended_at` are seconds since the epoch by the host's clock, which may differ from ours.
     `mounted` holds the paths of `Launch.mounts` and `Launch.binds` that came about. `confined` is how it is
     held to its CPUs and memory: `hard`, `soft` or `none`, and by what `means`, within `memory_bytes`; None
@@ -132,12 +141,18 @@ class Runner:
             options += ["--hard", "1"]
         if launch.limit_seconds is not None:
             options += ["--limit", str(launch.limit_seconds)]
+        if launch.gate_seconds is not None:
+            options += ["--gate", str(launch.gate_seconds)]
         mounts = [(target, "--mount", source) for source, target in launch.mounts]
         mounts += [(t, "--bind-if-any" if optional else "--bind", s) for s, t, optional in launch.binds]
         for target, option, source in sorted(mounts):  # `/a` before `/a/b`
             options += [option, source, target]
         answer = self._call(["start", launch.attempt_id, str(len(payload)), *options], payload)
         return _attempts(answer)[launch.attempt_id]
+
+    def release(self, attempt_ids: Sequence[str]) -> dict[str, Attempt]:
+        """Open the gates of attempts, and say how they are. Twice is the same as once."""
+        return _attempts(self._call(["release", *attempt_ids]))
 
     def poll(self, attempt_ids: Iterable[str] | None = None) -> dict[str, Attempt]:
         """Say how these attempts are, or without ids all that the host knows of."""

@@ -4,29 +4,31 @@
 # its own and is launched at most once, ever; to run a task again, take a new id. Needs flock and setsid
 # (util-linux), coreutils, grep and sed. The folder of all attempts is $FLEETFORM_RUNNER_DIR, on a local disk.
 #
-#   start ID BYTES [--cpus LIST] [--memory BYTES] [--hard 1] [--limit SECONDS] [--grace SECONDS] [MOUNT]...
-#          <script of BYTES bytes; MOUNT: --mount SRC DST or --bind-if-any SRC DST, which may fail, or
-#          --bind SRC DST, which may not
+#   start ID BYTES [--cpus LIST] [--memory BYTES] [--hard 1] [--limit SECONDS] [--grace SECONDS] [--gate SECONDS]
+#          [MOUNT]... <script of BYTES bytes; MOUNT: --mount SRC DST or --bind-if-any SRC DST, which may fail, or
+#          --bind SRC DST, which may not; --gate: the script finds a gate, and waits at most so long (gate.sh)
+#   release ID...              opens the gates; the limit counts from here
 #   poll [ID]...               all attempts without an ID
 #   tail ID OFFSET [MAX]       "FLEETFORM-LOG COUNT", then that many bytes of the log from byte OFFSET on
 #   stop ID GRACE              TERM to the group, KILL to all that is left GRACE seconds later; returns when dead
 #   limit ID SECONDS|off       the longest time a running attempt may take, counted from its start
 #   forget ID                  removes an ended attempt
 #
-# start, poll, stop and limit answer with these lines; other lines before and after them are noise:
+# start, release, poll, stop and limit answer with these lines; other lines before and after them are noise:
 #   FLEETFORM-HOST 1 BOOT_ID NOW FREE_KIB
 #   ID STATE PID EXIT_CODE REASON LOG_BYTES STARTED ENDED MOUNTS CONFINED        `-` for what there is none of
 #   FLEETFORM-END
-# STATE: running exited orphan (supervisor dead, task alive) lost (both dead) rebooted missing claimed (never
-# launched). REASON: stopped, limit, memory (the kernel killed something of it for want of memory), or absent or
-# unmounted if a --bind failed: MOUNTS is its SRC then. Times are epoch seconds of this host. MOUNTS: DSTs, commas
+# STATE: preparing (what it needs before its gate) gated (it waits there) running exited orphan (supervisor dead, task alive) lost (both dead) rebooted missing claimed (never
+# launched). REASON: stopped, limit, memory (the kernel killed something of it for want of memory), gate (nobody opened
+# it: none of its commands ran), or absent or unmounted if a --bind failed: MOUNTS is its SRC then. Times are epoch seconds of this host. MOUNTS: DSTs, commas
 # between them, with %25 %20 %2C for percent, space, comma. CONFINED: LEVEL:MEANS:MEMORY, how it is held to --cpus
 # and --memory: hard (by the kernel; with --hard nothing else will do), soft, none. A refusal is a line
 # `FLEETFORM-ERR CODE TEXT` with an exit status of its own.
 #
 # An attempt's files: started (claims the id), pid, exit, log, mounts, confined (see above, and its control groups),
 # ctl (why and when it is to end), lock (held to change these), run (locked by the supervisor as long as the run
-# lasts). pid, exit and ctl get their bytes when
+# lasts), gate (a pipe, there until it is opened), gated (how long it waits, its limit), ready (it waits), open (since
+# when it does not). pid, exit and ctl get their bytes when
 # the attempt starts and are overwritten in place: a full disk shall neither lose an exit code nor stop a stop.
 # Who may write is decided elsewhere: by a lock, whose holders count up. Where $FLEETFORM_EPOCH has the caller's number,
 # the highest one that came is kept in .epoch, and whoever comes with a lower one has lost that lock: he is refused
@@ -113,6 +115,7 @@ load() { # all of it without a fork: there may be hundreds of attempts
   boot='' up0='' t0='' grace='' sup='' supborn='' pid='' pidborn='' code='' why='' t1=''
   reason=- killat=- limitat=- watcher=0 confined='' groups=''
   get started boot up0 t0 grace sup supborn
+  get open up0 t0
   get pid pid pidborn
   get ctl reason killat limitat watcher
   get exit code why t1
@@ -137,6 +140,19 @@ outside() {
   else
     [ "$1" != alive ]
   fi
+}
+# Sets shown and why, what is told of s: as long as its gate is closed, none of its commands have run.
+outward() {
+  shown=$s
+  [ "$s" = exited ] || why=$reason
+  [ "$why" != gate ] || t0=''
+  [ -p "$d/gate" ] || return 0
+  t0=''
+  case $s$why in
+  running* | orphan*) if [ -e "$d/ready" ]; then shown=gated; else shown=preparing; fi ;;
+  lost- | rebooted-) why=gate ;;
+  exited-) [ ! -e "$d/ready" ] || why=gate ;; # somebody killed it while it waited
+  esac
 }
 live() { # state, and whether there is something to end
   state
@@ -170,8 +186,8 @@ report() { # ID...
       state
       mounts=''
       get mounts mounts
-      [ "$s" = exited ] || why=$reason
-      echo "$i" "$s" "${pid:--}" "${code:--}" "$why" "${t0:--}" "${t1:--}" "${mounts:--}" "${confined:--}"
+      outward
+      echo "$i" "$shown" "${pid:--}" "${code:--}" "$why" "${t0:--}" "${t1:--}" "${mounts:--}" "${confined:--}"
     done
   )
   # Sizes are taken after the states: whoever reads `exited` reads the size of the whole log.
@@ -285,8 +301,8 @@ sweep() {
 
 # ---------------------------------------------------------------------------------------- how it begins
 
-options() { # OPTION...: sets cpus, memory, hard, limit, grace, mounts; what $mounting names is called for each mount
-  cpus='' memory='' hard='' limit=- grace=10 mounts=''
+options() { # OPTION...: sets cpus, memory, hard, limit, grace, gate, mounts; what $mounting names is called for each mount
+  cpus='' memory='' hard='' limit=- grace=10 gate='' mounts=''
   while [ $# -gt 0 ]; do
     [ $# -ge 2 ] || die usage "$1 needs a value"
     case $1 in
@@ -295,6 +311,7 @@ options() { # OPTION...: sets cpus, memory, hard, limit, grace, mounts; what $mo
     --hard) hard=1 ;;
     --limit) limit=$2 && number "$2" "$1" && [ "$2" -gt 0 ] || die usage "--limit $2" ;;
     --grace) grace=$2 && number "$2" "$1" ;;
+    --gate) gate=$2 && number "$2" "$1" ;;
     --mount | --bind | --bind-if-any)
       [ $# -ge 3 ] || die usage "$1 needs a source and a destination"
       mounts=1 && ${mounting:-:} "$2" "$3" "$1"
@@ -351,8 +368,9 @@ supervise() {
   fi
   uptime
   look $$
-  [ "$limit" = - ] || limitat=$((now + 100 * limit))
+  [ "$limit" = - ] || [ "$gate" ] || limitat=$((now + 100 * limit))
   {
+    { [ -z "$gate" ] || { rm -f "$d/gate" && mkfifo "$d/gate" && echo "$gate $limit" >"$d/gated"; }; } &&
     { [ -z "$confined" ] || echo "$confined $groups" >"$d/confined"; } &&
       printf '' >"$d/log" && put pid.t '' && put exit.t '' && put ctl "- - $limitat 0" &&
       command exec 8>>"$d/run" && flock -w 10 8 && mv "$payload" "$d/task" &&
@@ -370,7 +388,7 @@ supervise() {
   echo ok
   exec >/dev/null
   unlock
-  [ "$limit" = - ] || setsid -f sh "$self" _watch "$id" 0 8>&-
+  [ "$limit" = - ] || [ "$gate" ] || setsid -f sh "$self" _watch "$id" 0 8>&-
   # In the foreground: the shell would have `&` ignore SIGINT, and so the task.
   FLEETFORM_RUN=$d setsid sh "$self" _task "$id" "$@" </dev/null >>"$d/log" 2>&1 8>&-
   code=$? t1=$(date +%s)
@@ -467,16 +485,42 @@ enter() { # becomes the user's shell, as if nothing had been there before
   exec $drop sh "$d/task"
 }
 
+# LIMIT: what a running attempt may take, from its start on; off or - for none. Its lock is held
+limited() {
+  limitat=-
+  case $1 in off | -) ;; *) limitat=$((up0 + 100 * $1)) ;; esac
+  put ctl "$reason $killat $limitat $((watcher + 1))" || die nospace "$d"
+  [ "$limitat" = - ] || setsid -f sh "$self" _watch "$id" $((watcher + 1)) </dev/null >/dev/null 2>&1 7>&- 9>&-
+}
+release() { # opens the gate, once; the limit holds before anything runs
+  [ -p "$d/gate" ] || return 0
+  lock
+  current hold
+  if live && [ "$reason" = - ] && [ -p "$d/gate" ]; then
+    uptime
+    up0=$now
+    read -r _ limit <"$d/gated"
+    [ "$limit" = - ] || limited "$limit"
+    { echo "$now $(date +%s)" >"$d/open.t" && mv "$d/open.t" "$d/open"; } 2>/dev/null || : # a full disk stops nobody
+    exec 6<>"$d/gate"
+    rm -f "$d/gate"
+    echo >&6
+    exec 6>&-
+  fi
+  exec 7>&-
+  unlock
+}
+
 # ------------------------------------------------------------------------------------------ the commands
 
 [ $# -ge 1 ] || set -- help
 command=$1
 shift
 case $command-$# in
-poll-*) for i; do attempt "$i"; done ;;
+poll-* | release-[1-9]*) for i; do attempt "$i"; done ;;
 start-0 | start-1 | tail-[01] | stop-[01] | limit-[01] | forget-0) die usage "$command needs more arguments" ;;
 start-* | tail-[23] | stop-2 | limit-2 | forget-1 | _*) attempt "$1" ;;
-*) die usage "start | poll | tail | stop | limit | forget" ;;
+*) die usage "start | release | poll | tail | stop | limit | forget" ;;
 esac
 case ${FLEETFORM_EPOCH-}/$command in
 /* | */_* | */start | */tail) ;;
@@ -507,7 +551,20 @@ start)
     *) die tools "no supervisor came up by setsid -f" ;;
     esac
   fi
+  # It is there within moments, but for an image that is to be pulled: so nobody has to ask once more.
+  tries=100
+  while [ "$gate" ] && [ "$tries" -gt 0 ] && [ ! -e "$d/ready" ] && live; do
+    sleep 0.02
+    tries=$((tries - 1))
+  done
   report "$id"
+  ;;
+release)
+  for i; do
+    attempt "$i"
+    release
+  done
+  report "$@"
   ;;
 poll)
   # shellcheck disable=SC2046,SC2010  # ids; the folder may hold other things, such as lost+found
@@ -536,11 +593,12 @@ limit)
   [ "$2" = off ] || number "$2" SECONDS
   [ -d "$d" ] || die missing "$id"
   lock
-  if live; then
-    limitat=-
-    [ "$2" = off ] || limitat=$((up0 + 100 * $2))
-    put ctl "$reason $killat $limitat $((watcher + 1))" || die nospace "$d"
-    [ "$2" = off ] || setsid -f sh "$self" _watch "$id" $((watcher + 1)) </dev/null >/dev/null 2>&1 9>&-
+  if live && [ -p "$d/gate" ]; then # it counts from there
+    read -r gate _ <"$d/gated"
+    [ "$2" != off ] || set -- "$1" -
+    { echo "$gate $2" >"$d/gated.t" && mv "$d/gated.t" "$d/gated"; } 2>/dev/null || die nospace "$d"
+  elif live; then
+    limited "$2"
   fi
   unlock
   report "$id"

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
-from declarative.apply import Backends
+from declarative.apply import Backends, execute
 from declarative.apply.launch import launch_of
 from declarative.apply.reach import PeerError, check_peers
+from declarative.apply.renamed import Renamed
 from declarative.apply.settle import START_LIMIT, half_started
 from declarative.provider import TransientError, TransientKind
 from declarative.state import STARTED, Address, Record, State
 from declarative.store import open_store
 from tests.cli import fleet, hold, lines, task, until
+from tests.killing import Kill, die, fork, warm_up
 
 
 def test_a_gang_that_is_not_whole_in_time_is_stopped_and_starts_anew(project):
@@ -41,6 +43,108 @@ def test_a_gang_that_is_not_whole_in_time_is_stopped_and_starts_anew(project):
     assert "rank/job-0: stopped: rank/job-1 did not start within 10 minutes" in done.err
     assert [(r["state"], r["attempt"]) for r in project.ranks("job").values()] == [("running", 2)] * 2
     project.no_changes()
+
+
+# ------------------------------------------------------------------------------------------ the gate
+
+
+class Cut(Kill):
+    """A command that is killed at one call of its backend: before it, or after it was answered."""
+
+    def arm(self):
+        """Each call counts, whichever it is of the two."""
+        done = 0
+
+        def cut(real):
+            def call(*args):
+                nonlocal done
+                done += 1
+                mine = done == self.step
+                if mine and self.when == "before":
+                    die()
+                found = real(*args)
+                if mine:
+                    die()
+                return found
+
+            return call
+
+        for name in ("start", "release"):
+            setattr(Renamed, name, cut(getattr(Renamed, name)))
+
+
+def declare_three(project, **fields):
+    """A gang on three nodes; each rank notes that it ran, and ends once it may."""
+    noted = f"echo $FLEETFORM_NODE_RANK >> {project.path / 'runs'}"
+    job = task("job", noted, hold(project.path / "up"), nodes=3, resources={"cpu": "1.."}, **fields)
+    project.declare(fleet(nodes=3, placement="cluster"), job)
+
+
+def cut_short(project, when, step):
+    """An apply that is killed at a call, and what was said of the ranks after that by their nodes."""
+    warm_up()
+    args = ("apply", "--auto-approve", "--parallelism", "1")
+    code = fork(project.path, *args, kill=Cut(when, step=step))
+    assert code == -signal.SIGKILL, (project.path / "output").read_text()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", range(1, 6))
+def test_a_gang_runs_once_and_whole_wherever_its_apply_is_killed(project, when, step):
+    """Three ranks are prepared, then released, rank 0 first. The next apply completes the attempt."""
+    declare_three(project, startup_order="master-first")
+    cut_short(project, when, step)
+    whole = step > 3 and (step, when) != (4, "before")
+    until(lambda: lines(project.path / "runs") or not whole)
+    ran = lines(project.path / "runs")
+    assert ran[:1] == (["0"] if whole else [])
+    project.apply()
+    until(lambda: len(lines(project.path / "runs")) == 3)
+    assert sorted(lines(project.path / "runs")) == ["0", "1", "2"]
+    assert {r["attempt"] for r in project.ranks("job").values()} == {1}
+    project.no_changes()
+
+
+def test_rank_0_does_not_run_again_and_again_without_its_gang(project):
+    """Its siblings are never reached: however often that is tried, nothing of it runs."""
+    declare_three(project)
+    for _ in range(3):
+        cut_short(project, "before", 2)
+        with (
+            open_store("sqlite:///.fleetform/state.db", root=project.path) as store,
+            store.lock("test") as writer,
+        ):
+            late = {
+                r.address: {STARTED: r.outputs[STARTED] - START_LIMIT - 1} for r in store.read().of("rank")
+            }
+            writer.note(late)
+    assert lines(project.path / "runs") == []
+    project.apply()
+    until(lambda: len(lines(project.path / "runs")) == 3)
+    assert sorted(lines(project.path / "runs")) == ["0", "1", "2"]
+
+
+def test_a_gang_that_nobody_released_ends_and_starts_anew(project, monkeypatch):
+    """By itself, and it is no failure of its own: the next apply prepares it again."""
+    monkeypatch.setattr(execute, "GATE_SECONDS", 1)
+    declare_three(project)
+    cut_short(project, "before", 4)
+    attempts = [*(project.path / ".fleetform/local/nodes").glob("*/ranks/job-*")]
+    until(lambda: all((a / "exit").exists() and (a / "exit").read_text().strip() for a in attempts))
+    project.apply()
+    until(lambda: len(lines(project.path / "runs")) == 3)
+    assert sorted(lines(project.path / "runs")) == ["0", "1", "2"]
+    assert {r["attempt"] for r in project.ranks("job").values()} == {2}
+
+
+def test_a_prepared_gang_that_is_stopped_never_ran(project):
+    declare_three(project)
+    cut_short(project, "before", 4)
+    project.run("stop", "job")
+    assert {r["state"] for r in project.ranks("job").values()} == {"stopped"}
+    project.no_changes()
+    project.run("destroy", "--auto-approve")
+    assert lines(project.path / "runs") == []
 
 
 # ------------------------------------------------------------------------------- what ranks are told

@@ -5,9 +5,9 @@ from declarative.apply.backends import Backends
 from declarative.apply.begun import clear, unwanted
 from declarative.apply.bundles import changed_files, named
 from declarative.apply.drift import Orphan
-from declarative.apply.execute import Tools
 from declarative.apply.failover import Move
 from declarative.apply.foresee import foresee
+from declarative.apply.gate import Tools, release_all, waiting
 from declarative.apply.hosts import survey
 from declarative.apply.inventory import Seen, look
 from declarative.apply.launch import missing_env
@@ -56,9 +56,11 @@ __all__ = [
     "protected",
     "ranks_of",
     "refresh",
+    "release_all",
     "settle",
     "state_of",
     "stop_task",
     "survey",
     "unwanted",
+    "waiting",
 ]

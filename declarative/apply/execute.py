@@ -5,20 +5,19 @@ The only code that calls a backend to change something on a plan's behalf.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from declarative.apply.backends import Backends
+from declarative.apply.gate import GATE_SECONDS, Tools, is_gang, release
 from declarative.apply.launch import launch_of, seconds
-from declarative.apply.reach import Known, check_peers
+from declarative.apply.reach import check_peers
 from declarative.apply.silent import end
-from declarative.apply.walk import InterruptedApplyError, Listener
+from declarative.apply.walk import InterruptedApplyError
 from declarative.plan import Action, Op, Reason
 from declarative.provider import PermanentError, PermanentKind
-from declarative.retry import Policy, call
+from declarative.retry import call
 from declarative.state import (
     ATTEMPT,
     BOOTING,
@@ -34,7 +33,6 @@ from declarative.state import (
     attempt_of,
     rank_name,
 )
-from declarative.store import Writer
 from declarative.template import MissingEnvError
 
 MOST_USED = 100
@@ -66,21 +64,6 @@ class NotLeftError(Exception):
         super().__init__(error.summary)
         self.summary = f"it cannot leave where it is: {error.summary}"
         self.hint = error.hint
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tools:
-    """What carrying out actions needs from outside."""
-
-    writer: Writer
-    backends: Backends
-    environ: Mapping[str, str]
-    now: Callable[[], float]
-    stopping: threading.Event
-    listener: Listener
-    policy: Policy = Policy()
-    reached: Known = field(default_factory=dict)
-    """Which nodes were asked whether they reach which addresses, and what came of it."""
 
 
 def execute(action: Action, tools: Tools) -> None:
@@ -263,7 +246,8 @@ def _start(action: Action, tools: Tools) -> None:
     )
     provider = tools.backends.get(node.backend)
     try:
-        launch = launch_of(state, record, tools.environ, tools.backends.files)
+        gate = GATE_SECONDS if provider.gates and is_gang(action.after) else None
+        launch = launch_of(state, record, tools.environ, tools.backends.files, gate)
         status = _retrying(action, tools)(lambda: provider.start(node, launch))
     except (PermanentError, MissingEnvError) as error:
         # Certain not to have started; after anything else the intent stays open, to be read back.
@@ -272,6 +256,8 @@ def _start(action: Action, tools: Tools) -> None:
     tools.writer.finish(intent, record.outputs)
     if isinstance(status, RankStatus):
         tools.writer.observe_rank(action.address.name, status)
+    if gate:
+        release(str(action.after["task"]), tools, action.id)
 
 
 def _stop(action: Action, tools: Tools) -> None:

@@ -35,8 +35,15 @@ def seconds(inputs: Mapping[str, Any], field: str, default: int | None) -> int |
     return Duration.parse(inputs[field]).seconds if field in inputs else default
 
 
-def launch_of(state: State, rank: Record, environ: Mapping[str, str], files: Bundles | None = None) -> Launch:
+def launch_of(
+    state: State,
+    rank: Record,
+    environ: Mapping[str, str],
+    files: Bundles | None = None,
+    gate_seconds: int | None = None,
+) -> Launch:
     """The launch of a rank whose reservation and attachments are recorded, as those of all its siblings are.
+    With `gate_seconds` it waits at most so long for them (`gate`).
 
     Secrets (`${{ env.X }}`) are taken from `environ` here and go nowhere but into the launch; a variable
     that is not set raises `template.MissingEnvError`.
@@ -74,6 +81,7 @@ def launch_of(state: State, rank: Record, environ: Mapping[str, str], files: Bun
         if auth
         else None,
         hard=rank.inputs.get("isolation") == Isolation.HARD.value,
+        gate_seconds=gate_seconds,
     )
 
 

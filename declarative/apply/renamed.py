@@ -18,6 +18,7 @@ from declarative.provider import (
     Clears,
     Ended,
     Fence,
+    Gates,
     Launch,
     LogEnd,
     LogEnds,
@@ -221,6 +222,18 @@ class Renamed:
         self._fence()
         volumes = {path: as_made(volume) for path, volume in launch.volumes.items()}
         return self._provider.start(self._own(node), replace(launch, volumes=volumes))
+
+    @property
+    def gates(self) -> bool:
+        """Whether ranks can be prepared before they run."""
+        return isinstance(self._provider, Gates)
+
+    def release(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
+        """See `provider.Gates`; with others all that was started runs."""
+        if not isinstance(self._provider, Gates):
+            return self.poll(node, attempts)
+        self._fence()
+        return self._provider.release(self._own(node), attempts)
 
     def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
         """See the port."""

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from declarative.apply.again import Lack, lacking
 from declarative.apply.begun import clear, is_node
-from declarative.apply.execute import Tools, execute
+from declarative.apply.execute import execute
 from declarative.apply.failover import Failover
-from declarative.apply.settle import detach, release_ended, stop_ranks
+from declarative.apply.gate import Tools, is_held
+from declarative.apply.settle import detach, gang_stops, release_ended, stop_ranks
 from declarative.apply.tidy import tidy
 from declarative.apply.walk import UNDONE, ActionResult, Outcome, walk
 from declarative.plan import Action, Op, Plan, Reason
@@ -134,6 +135,11 @@ def _take_back(actions: Sequence[Action], results: Sequence[ActionResult], tools
 
     Not after an interruption: then the next apply starts the ranks that are missing.
     """
+
+    def ended(rank: str, status: RankStatus) -> None:
+        tools.writer.observe_rank(rank, status)
+        tools.listener.rank(f"rank/{rank}", status.state.value, status.cause)
+
     outcome = {r.id: r for r in results}
     gangs: dict[str, list[Action]] = {}
     for action in actions:
@@ -147,10 +153,8 @@ def _take_back(actions: Sequence[Action], results: Sequence[ActionResult], tools
         cause = f"{broken.address} did not start: {broken.error}"
         names = [r.address.name for r in state.of("rank") if r.inputs["task"] == task]
         going = [n for n in names if not ((s := state.ranks.get(n)) and s.state.ended)]
-
-        def ended(rank: str, status: RankStatus) -> None:
-            tools.writer.observe_rank(rank, status)
-            tools.listener.rank(f"rank/{rank}", status.state.value, status.cause)
-
         stop_ranks(state, tools.backends, dict.fromkeys(going, cause), ended)
+    state = tools.writer.state()  # and those that wait for one that failed while it was prepared
+    held = {n: s.cause for n, s in gang_stops(state).items() if is_held(state.ranks.get(n))}
+    stop_ranks(state, tools.backends, held, ended)
     release_ended(tools.writer, tools.backends, tools.now)

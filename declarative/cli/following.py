@@ -111,7 +111,7 @@ def _again(run: Run, tasks: Collection[str], retries: Retries) -> bool:
             retries.end()
             return not stop.is_set()
         plan = _part(run, writer, tasks)
-        results = run.perform(plan, writer, stop) if plan and plan.actions else ()
+        results = run.perform(plan, writer, stop)[0] if plan and plan.actions else ()
         retries.leave(writer.state())
     bad = {r.address for r in results if r.outcome != "done"}
     starts = [a for a in plan.actions if a.op == "create" and a.address.kind == "rank"] if plan else []

@@ -167,16 +167,19 @@ class Run:
             raise failed("declined", f"{self.doing} was declined: nothing was done")
 
     def _carry_out(self, plan: Plan, writer: Writer, state: State) -> int:
-        from declarative.apply import clear, lacking, unwanted
+        from declarative.apply import clear, lacking, unwanted, waiting
 
         clear(self.session.backends(self.desired, state), unwanted(plan, state))
         results: tuple[ActionResult, ...] = ()
         interrupted = False
-        if plan.actions:
+        held: dict[str, str] = {}
+        if plan.actions or (self.doing != "destroy" and waiting(state)):
             with stopping(STOPPING) as stop:
-                results = self.perform(plan, writer, stop)
+                results, held = self.perform(plan, writer, stop)
                 interrupted = stop.is_set()
         self.report(results)
+        for task, why in held.items():
+            self.say(f"task/{task} is prepared and waits: {why}; the next `fleetform apply` lets it run")
         if interrupted:
             return INTERRUPTED
         self.done = True
@@ -188,11 +191,15 @@ class Run:
         if self.options.get("wait"):  # what those tasks need is tried again
             undone = undone.difference(*(lack.undone for lack in self.lacking.values()))
         self._say_lacking()
-        return 4 if undone else 0
+        return 4 if undone or held else 0
 
-    def perform(self, plan: Plan, writer: Writer, stop: threading.Event) -> tuple[ActionResult, ...]:
-        """Carry out the actions of a plan."""
-        from declarative.apply import Tools, apply
+    def perform(
+        self, plan: Plan, writer: Writer, stop: threading.Event
+    ) -> tuple[tuple[ActionResult, ...], dict[str, str]]:
+        """Carry out the actions of a plan, and let gangs run that an earlier command had prepared; those that
+        still wait, and why.
+        """
+        from declarative.apply import Tools, apply, release_all
 
         state = _with_lineage(writer)
         listener = self.listener()
@@ -205,7 +212,8 @@ class Run:
             stopping=stop,
             listener=listener,
         )
-        return apply(plan, tools, parallelism=self.options["parallelism"])
+        results = apply(plan, tools, parallelism=self.options["parallelism"])
+        return results, {} if self.doing == "destroy" or stop.is_set() else release_all(tools)
 
     def tasks(self) -> tuple[str, ...]:
         """Declared tasks that this plan started, and those that run."""

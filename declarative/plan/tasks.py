@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -10,7 +10,16 @@ from typing import Any
 from declarative.plan.again import again, series
 from declarative.plan.types import Reason
 from declarative.resource import RANK_IN_PLACE, Desired, TaskWant
-from declarative.state import RETRIES, Address, NodeState, Record, State, rank_name, readiness_of
+from declarative.state import (
+    NOT_RELEASED,
+    RETRIES,
+    Address,
+    NodeState,
+    Record,
+    State,
+    rank_name,
+    readiness_of,
+)
 
 
 class Fate(StrEnum):
@@ -75,6 +84,9 @@ def judge(
         fate.reason = Reason.REQUESTED
     elif changed:
         fate.reason, fate.because = Reason.CHANGED, tuple(sorted(changed))
+    elif not missing and _never_began(have.values(), state):
+        fate.reason, fate.incomplete = Reason.INCOMPLETE, True
+        fate.series = series(have.values())
     elif not missing:
         fate.fate = Fate.KEPT
         found = again(want, have.values(), state, now)
@@ -89,6 +101,12 @@ def judge(
         if not ended and all(_has_place(want, rank, state) for rank in missing):
             fate.fate = Fate.COMPLETED
     return fate
+
+
+def _never_began(have: Iterable[Record], state: State) -> bool:
+    """Whether a gang was never complete, and so none of its commands ran: that was no attempt."""
+    found = [s for r in have if (s := state.ranks.get(r.address.name))]
+    return any(s.cause == NOT_RELEASED for s in found) and all(s.started_at is None for s in found)
 
 
 def _has_place(want: TaskWant, rank: int, state: State) -> bool:

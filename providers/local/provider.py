@@ -272,6 +272,12 @@ class Local:
         return data
 
     @guarded
+    def release(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
+        """See `provider.Gates`."""
+        self._folders.of(node)
+        return self._ranks(node.address).release(attempts)
+
+    @guarded
     def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
         """See the port."""
         self._folders.of(node)

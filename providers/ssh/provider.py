@@ -306,6 +306,11 @@ class Ssh:
         return self._ranks(node).start(launched)
 
     @guarded
+    def release(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
+        """See `provider.Gates`."""
+        return self._ranks(node).release(attempts)
+
+    @guarded
     def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
         """See the port. One round trip, however many there are."""
         return self._ranks(node).poll(attempts)

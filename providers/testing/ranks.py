@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from declarative.provider import PermanentError, Tidies, TransientError
-from declarative.state import HARD, RankState, Record
+from declarative.provider import Gates, PermanentError, Tidies, TransientError
+from declarative.state import HARD, NOT_RELEASED, WAITING, RankState, Record
 from providers.testing.place import Base, Packed, Place
 
 
@@ -78,6 +78,32 @@ class Ranks(Base):
         place.start(node, "train-0.1", "sleep 60", max_seconds=1, stop_seconds=1)
         ended = place.ended(node, "train-0.1")
         assert (ended.state, ended.cause) == (RankState.FAILED, "max_duration reached")
+
+    def test_a_gang_waits_behind_its_gate(self, place: Place, node: Record) -> None:
+        """Nothing runs before it is released, and once after that; its limit counts from there."""
+        if not isinstance(place.provider, Gates):
+            return
+        first = place.start(node, "train-0.1", "echo ran; sleep 60", gate_seconds=600, max_seconds=1)
+        assert (first.state, first.cause, first.started_at) == (RankState.STARTING, WAITING, None)
+        place.start(node, "train-1.1", "echo ran", gate_seconds=600)
+        place.start(node, "train-2.1", "echo ran", gate_seconds=600)
+        place.start(node, "train-3.1", "echo ran", gate_seconds=1)
+        unheard = place.ended(node, "train-3.1")
+        assert (unheard.state, unheard.cause, unheard.started_at) == (RankState.LOST, NOT_RELEASED, None)
+        assert place.start(node, "train-0.1", "echo twice", gate_seconds=600) == first
+        names = ["train-0.1", "train-1.1", "train-3.1", "train-9.1"]
+        released = {n: s.state if s else None for n, s in place.provider.release(node, names).items()}
+        assert released.pop("train-1.1") in {RankState.RUNNING, RankState.SUCCEEDED}
+        assert list(released.values()) == [RankState.RUNNING, RankState.LOST, None]
+        assert place.ended(node, "train-1.1").started_at is not None
+        place.provider.release(node, names)
+        assert place.ended(node, "train-0.1").cause == "max_duration reached"
+        stopped = place.provider.stop(node, "train-2.1", 5)
+        assert stopped is not None
+        assert (stopped.state, stopped.started_at) == (RankState.STOPPED, None)
+        assert place.provider.release(node, ["train-2.1"]) == {"train-2.1": stopped}
+        ran = [place.log(node, f"train-{rank}.1").count("ran") for rank in range(4)]
+        assert ran == [1, 1, 0, 0]
 
     def test_a_limit_can_be_changed(self, place: Place, node: Record) -> None:
         """While it runs: taken away, and set."""

@@ -1,0 +1,153 @@
+"""The gate of a gang: its ranks are prepared, each on its node, and run only when all of them can.
+
+A rank is recorded as soon as it is prepared, and `starting` until it is released. So whatever cuts a command
+short, the next one knows what waits: it prepares what is missing and releases all, or stops them. What nobody
+releases ends by itself, and none of its commands ran.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from declarative.apply.backends import Backends
+from declarative.apply.polls import node_of_rank
+from declarative.apply.reach import Known
+from declarative.apply.walk import InterruptedApplyError, Listener
+from declarative.provider import ProviderError
+from declarative.retry import Policy, call
+from declarative.spec import StartupOrder
+from declarative.state import PREPARING, WAITING, Address, RankState, RankStatus, Record, State, attempt_id
+from declarative.store import Writer
+
+GATE_SECONDS = 3600
+"""How long a prepared rank waits at most; it is longer than any command that would release it."""
+
+PREPARE_LIMIT = 1800.0
+"""Seconds for which a command waits until all ranks are prepared: their images may have to be pulled."""
+
+AT_ONCE = 64
+"""Nodes that are asked at the same time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What carrying out actions needs from outside."""
+
+    writer: Writer
+    backends: Backends
+    environ: Mapping[str, str]
+    now: Callable[[], float]
+    stopping: threading.Event
+    listener: Listener
+    policy: Policy = Policy()
+    reached: Known = field(default_factory=dict)
+    """Which nodes were asked whether they reach which addresses, and what came of it."""
+
+
+def is_gang(inputs: Mapping[str, Any]) -> bool:
+    """Whether a rank has siblings: one that is alone waits for nobody."""
+    return int(inputs.get("nodes", 1)) > 1
+
+
+def waiting(state: State) -> dict[str, list[Record]]:
+    """The gangs of which all ranks are recorded, none has ended, and some were not released; by rank."""
+    gangs: dict[str, list[Record]] = {}
+    held: set[str] = set()
+    for record in state.of("rank"):
+        status = state.ranks.get(record.address.name)
+        if is_gang(record.inputs):
+            gangs.setdefault(str(record.inputs["task"]), []).append(record)
+        if is_held(status):
+            held.add(str(record.inputs["task"]))
+    out: dict[str, list[Record]] = {}
+    for task in sorted(held & gangs.keys()):
+        ranks = gangs[task]
+        whole = {int(r.inputs["rank"]) for r in ranks} == set(range(int(ranks[0].inputs["nodes"])))
+        statuses = [state.ranks.get(r.address.name) for r in ranks]
+        if whole and all(s is not None and not s.state.ended for s in statuses):
+            out[task] = sorted(ranks, key=lambda r: int(r.inputs["rank"]))
+    return out
+
+
+def is_held(status: RankStatus | None) -> bool:
+    """Whether a rank is prepared, or about to be, and was not released."""
+    return status is not None and status.state is RankState.STARTING and status.cause in {PREPARING, WAITING}
+
+
+def release(task: str, tools: Tools, id: str | None = None) -> None:
+    """Let a gang run if it is whole, once all its ranks are prepared; the action `id` says what it waits for.
+
+    Raises `ProviderError`, `StateError` or `InterruptedApplyError`. Of a gang of which a rank ended meanwhile
+    none is released: whoever looks next stops the others.
+    """
+    start = tools.now()
+    pause, said = 0.1, False
+    while True:
+        ranks = waiting(state := tools.writer.state()).get(task)
+        if not ranks:
+            return
+        slow = [r for r in ranks if (s := state.ranks.get(r.address.name)) and s.cause == PREPARING]
+        if not slow:
+            break
+        late = tools.now() - start
+        if late > PREPARE_LIMIT:
+            return
+        if id and not said and late > 1:
+            tools.listener.wait(id, str(slow[0].address), PREPARING)
+            said = True
+        if tools.stopping.wait(pause):
+            raise InterruptedApplyError
+        pause = min(5.0, pause * 2)
+        _ask(slow, state, tools, poll=True)
+    for group in _in_order(ranks):
+        _ask(group, state, tools, poll=False)
+
+
+def release_all(tools: Tools) -> dict[str, str]:
+    """Let all gangs run that are whole and wait: the command that began them was cut short. Task → why it
+    could not be released now, for those that could not.
+    """
+    out: dict[str, str] = {}
+    for task in waiting(tools.writer.state()):
+        try:
+            release(task, tools)
+        except InterruptedApplyError:
+            break
+        except ProviderError as error:
+            out[task] = error.summary
+    return out
+
+
+def _in_order(ranks: list[Record]) -> Iterable[list[Record]]:
+    """Who is released together, in the task's `startup_order`."""
+    match ranks[0].inputs.get("startup_order"):
+        case StartupOrder.MASTER_FIRST.value:
+            return (ranks[:1], ranks[1:])
+        case StartupOrder.WORKERS_FIRST.value:
+            return (ranks[1:], ranks[:1])
+        case _:
+            return (ranks,)
+
+
+def _ask(ranks: list[Record], state: State, tools: Tools, *, poll: bool) -> None:
+    """Release ranks, or only look at them; what their nodes say is recorded. One call a node."""
+    by_node: dict[Address, tuple[Record, dict[str, str]]] = {}
+    for rank in ranks:
+        node = node_of_rank(state, rank.address.name)
+        if node:
+            by_node.setdefault(node.address, (node, {}))[1][attempt_id(rank)] = rank.address.name
+
+    def one(found: tuple[Record, dict[str, str]]) -> None:
+        node, names = found
+        provider = tools.backends.get(node.backend)
+        ask = provider.poll if poll else provider.release
+        answers = call(lambda: ask(node, sorted(names)), policy=tools.policy, stopping=tools.stopping.is_set)
+        never = RankStatus(state=RankState.LOST, cause=f"{node.address} knows nothing of it")
+        tools.writer.observe_ranks({names[a]: status or never for a, status in answers.items()})
+
+    with ThreadPoolExecutor(min(AT_ONCE, len(by_node)) or 1, thread_name_prefix="gate") as pool:
+        list(pool.map(one, by_node.values()))
