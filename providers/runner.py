@@ -76,8 +76,8 @@ class Attempt:
 
     `exit_code` is 128 plus the signal's number for a task that was killed. `reason` is why it was ended from
     outside: `stopped`, `limit`, `memory` (the kernel killed something of it for want of memory), `gate`
-    (nobody released it: none of its commands ran), or None; or why it never began: `absent` and `unmounted` tell
-    of the host's `lacking` path, one of `Launch.binds`.
+    (nobody released it: none of its commands ran), or None; or why it never began: `absent` and `unmounted`
+    tell of the host's `lacking` path, one of `Launch.binds`.
     `started_at` and `ended_at` are seconds since the epoch by the host's clock, which may differ from ours.
     `mounted` holds the paths of `Launch.mounts` and `Launch.binds` that came about. `confined` is how it is
     held to its CPUs and memory: `hard`, `soft` or `none`, and by what `means`, within `memory_bytes`; None
