@@ -23,6 +23,8 @@ from declarative.provider import (
     PermanentKind,
     ProviderError,
     Thing,
+    TransientError,
+    TransientKind,
 )
 from declarative.resource import Desired
 from declarative.retry import Policy
@@ -42,6 +44,8 @@ class Market:
     """What is there, by address and token. `room` says why a node cannot be had now, or None."""
 
     room: Room = lambda _inputs: None
+    stuck: Callable[[Words], bool] = lambda _inputs: False
+    """Whether a node is made, and does not come to run."""
     things: dict[tuple[Address, str], Thing] = field(default_factory=dict)
     asked: list[tuple[str, str, str | None]] = field(default_factory=list)
     """Each create of a node: address, instance type, zone."""
@@ -83,6 +87,10 @@ class Market:
         self.alive()
         with self.turn:
             if (address, token) in self.things:
+                if address.kind == "node" and self.stuck(inputs):
+                    raise TransientError(
+                        TransientKind.BUSY, f"{address.name} is still starting", about="zone"
+                    )
                 return self.things[address, token].outputs
             if address.kind == "node":
                 self.asked.append((address.name, str(inputs["instance_type"]), inputs.get("zone")))
@@ -93,7 +101,7 @@ class Market:
             self.tokens[token] += 1
             outputs = {"id": f"m-{self.made}", "address": "10.0.0.1"}
             self.things[address, token] = Thing(address=address, token=token, inputs=inputs, outputs=outputs)
-            return outputs
+        return outputs if not self.stuck(inputs) else self.create(address, token, inputs, needs)
 
     def update(self, have: Record, token: str, inputs: Words) -> Words:
         self.alive()

@@ -342,6 +342,7 @@ def test_a_task_that_another_command_starts_again_first_is_followed_on(monkeypat
     run: Any = SimpleNamespace(
         plan=None,
         lacking={},
+        unstarted={},
         say_waits=lambda _: None,
         desired=desired,
         store=SimpleNamespace(read=world.state),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from declarative.apply import Retries, Tools, follow, lacking, refresh
+from declarative.apply import Retries, Tools, execute, follow, lacking, refresh
 from declarative.apply.run import give_back
 from declarative.diagnostic import InvalidError
 from declarative.plan import Spare
@@ -644,8 +645,8 @@ def test_who_is_cut_short_while_nodes_boot_makes_no_more_of_them(site, market):
     assert site.plan(desired).actions == ()
 
 
-def test_a_node_that_does_not_come_up_fails_and_is_made_anew(site, market):
-    """With its reason; until then it takes no work, and what is only late is waited for."""
+def test_a_node_that_does_not_come_up_is_deleted_and_made_anew(site, market):
+    """With its reason; what is only late is waited for, and what came up stays."""
     desired = declared(fleets=[FLEET], tasks=[{**GANG, "nodes": 2}], **ZONES)
     late = Readiness(state=NodeState.PROVISIONING, reason="it is starting: no answer")
     market.states = {"gpu-1": late}
@@ -659,18 +660,18 @@ def test_a_node_that_does_not_come_up_fails_and_is_made_anew(site, market):
     assert site.heard.waits == [told]
     failed = site.results["create:reservation/train-1"]
     assert failed.error == "node/gpu-1 was not ready within 10 minutes: it is starting: no answer"
-    assert failed.hint.startswith("the next `fleetform apply` makes it anew; ")
+    assert failed.hint.startswith("it is deleted, and made anew by the next try; ")
     assert "`network`" in failed.hint
     assert site.store.read().of("rank") == ()
-    market.looked = lambda: None
-    found = {a.id: a for a in site.plan(desired).actions}
-    assert found["delete:node/gpu-1"].because == ("not ready within 10 minutes: it is starting: no answer",)
+    assert site.results["delete:node/gpu-1"].outcome == "done"
     before = {a.name: t.outputs["id"] for (a, _), t in market.things.items() if a.kind == "node"}
+    assert list(before) == ["gpu-0"]
+    market.looked = lambda: None
     market.states = {}
     assert site.apply(desired, plan=None)
-    # It has come up meanwhile, and is used.
     after = {a.name: t.outputs["id"] for (a, _), t in market.things.items() if a.kind == "node"}
-    assert before == after
+    assert (after["gpu-0"], len(after)) == (before["gpu-0"], 2)
+    assert site.plan(desired).actions == ()
 
 
 @pytest.mark.parametrize("state", [NodeState.FAILED, NodeState.PROVISIONING])
@@ -720,6 +721,53 @@ def test_an_interrupted_node_is_made_anew_and_its_task_runs_again(site, market):
     assert set(market.where().values()) == {"zb"}
     assert site.plan(desired).actions == ()
     assert {r.generation for r in site.store.read().of("rank")} == {2}
+
+
+@pytest.fixture
+def hurried(monkeypatch):
+    """Nodes have three seconds to come up."""
+    monkeypatch.setattr(execute, "START_UP_LIMIT", 3.0)
+
+
+def test_nodes_that_stay_pending_are_deleted_and_the_next_offer_is_taken(site, market, hurried):
+    """They are there and would be billed, whether or not they ever run."""
+    market.stuck = lambda inputs: inputs.get("zone") == "za"
+    desired = gang()
+    assert site.apply(desired, parallelism=4)
+    assert set(market.where().values()) == {"zb"}
+    assert len(market.nodes()) == 4
+    assert "not up within 0 minutes, and deleted: gpu-" in site.results["create:node/gpu-0"].note
+    assert {r.inputs["zone"] for r in site.store.read().of("node")} == {"zb"}
+
+
+def test_nodes_that_stay_pending_everywhere_leave_nothing(site, market, hurried):
+    """Neither in the cloud nor in the state; it waits for capacity, as its `retry` says."""
+    market.stuck = lambda _inputs: True
+    desired = gang()
+    assert not site.apply(desired, parallelism=4)
+    assert market.nodes() == {}
+    assert (site.store.read().records, site.store.read().intents) == ({}, ())
+    assert {r.scarce for r in site.results.values() if r.outcome == "failed"} == {True}
+
+
+def test_who_takes_over_from_a_killed_command_makes_anew_what_stays_pending(site, market, monkeypatch):
+    """It waits no longer than who began it: the clock runs since it was asked for."""
+    desired = gang()
+
+    def die(_inputs):
+        raise KilledError
+
+    market.stuck = die
+    assert not site.apply(desired)
+    assert set(market.where().values()) == {"za"}
+    market.stuck = lambda _inputs: False
+    market.states = {"gpu-0": Readiness(state=NodeState.PROVISIONING, reason="it is starting")}
+    monkeypatch.setattr(sys.modules["declarative.apply.settle"], "age", lambda _intent, _now: 1_000.0)
+    found = {a.id: a for a in site.plan(desired).actions}
+    assert found["delete:node/gpu-0"].because == ("not ready within 10 minutes: it is starting",)
+    market.states = {}
+    assert site.apply(desired)
+    assert len(market.nodes()) == 4
 
 
 def test_who_follows_sees_an_interrupted_node(site, market):

@@ -1,6 +1,6 @@
 """Making it so: look, settle what happened, walk the plan, follow the tasks. All writes are below here."""
 
-from declarative.apply.again import NOT_STARTED, Due, Lack, Retries, lacking, part_for
+from declarative.apply.again import NOT_STARTED, Due, Lack, Retries, broken_starts, lacking, part_for
 from declarative.apply.backends import Backends
 from declarative.apply.begun import clear, unwanted
 from declarative.apply.bundles import changed_files, named
@@ -36,6 +36,7 @@ __all__ = [
     "VanishedError",
     "apply",
     "as_record",
+    "broken_starts",
     "cause_of",
     "changed_files",
     "check_vanished",

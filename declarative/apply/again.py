@@ -15,7 +15,6 @@ from declarative.apply.walk import ActionResult, Outcome
 from declarative.plan import Op, Plan, Reason, again
 from declarative.plan.types import Action
 from declarative.resource import TaskWant
-from declarative.spec import RetryEvent
 from declarative.state import RETRIES, STOPPED, Record, State
 
 DELAYS = (1.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -135,9 +134,7 @@ class Retries:
                 self.wait_for_place((task,))
             elif failed[task] is not None:
                 self.wait_for_place((task,), f"{NO_CAPACITY} for {failed[task]}")
-            elif task in self._tasks and {*self._tasks[task].spec.retry.on_events} == {
-                RetryEvent.NO_CAPACITY
-            }:
+            elif task in self._tasks and not self._tasks[task].spec.retry.of_failures:
                 del self._tasks[task]
                 self._placeless.pop(task, None)
             else:
@@ -245,20 +242,36 @@ class Lack:
     """It would have run again as its `retry` says."""
 
 
-def lacking(plan: Plan, results: Sequence[ActionResult]) -> dict[str, Lack]:
-    """The tasks that were to be started, and found no capacity where the plan saw some."""
+def broken_starts(plan: Plan, results: Sequence[ActionResult]) -> dict[str, frozenset[str]]:
+    """The tasks that were to be started and were not, and the actions that were not done of all they need."""
     found = {result.id: result for result in results}
+    actions = {action.id: action for action in plan.actions}
+    out: dict[str, frozenset[str]] = {}
+    for task, ranks in _starts(plan).items():
+        if any(found[a.id].outcome is not Outcome.DONE for a in ranks):
+            needed = _with_needs(actions, (a.id for a in ranks))
+            out[task] = frozenset(k for k in needed if found[k].outcome is not Outcome.DONE)
+    return out
+
+
+def _starts(plan: Plan) -> dict[str, list[Action]]:
     starts: dict[str, list[Action]] = {}
     for action in plan.actions:
         if action.op is Op.CREATE and action.address.kind == "rank" and action.after:
             starts.setdefault(str(action.after["task"]), []).append(action)
+    return starts
+
+
+def lacking(plan: Plan, results: Sequence[ActionResult]) -> dict[str, Lack]:
+    """The tasks that were to be started, and found no capacity where the plan saw some."""
+    found = {result.id: result for result in results}
+    starts = _starts(plan)
     actions = {action.id: action for action in plan.actions}
     out: dict[str, Lack] = {}
-    for task, ranks in starts.items():
-        if all(found[a.id].outcome is Outcome.DONE for a in ranks):
-            continue
+    for task, missed in broken_starts(plan, results).items():
+        ranks = starts[task]
         needed = _with_needs(actions, (a.id for a in ranks))
-        undone = [r for key, r in found.items() if key in needed and r.outcome is not Outcome.DONE]
+        undone = [r for key, r in found.items() if key in missed]
         scarce = [r for r in undone if r.scarce]
         if scarce and all(r.scarce for r in undone if r.outcome is Outcome.FAILED):
             first = next((r for r in scarce if r.outcome is Outcome.FAILED), scarce[0])

@@ -16,7 +16,7 @@ from declarative.apply.reach import check_peers
 from declarative.apply.silent import end
 from declarative.apply.walk import InterruptedApplyError
 from declarative.plan import Action, Op, Reason
-from declarative.provider import PermanentError, PermanentKind
+from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.retry import call
 from declarative.state import (
     ATTEMPT,
@@ -24,6 +24,7 @@ from declarative.state import (
     START_UP_LIMIT,
     STARTED,
     Address,
+    Intent,
     NodeState,
     RankState,
     RankStatus,
@@ -42,8 +43,8 @@ SAY_SECONDS = 15.0
 """How long nothing more is said of what an action waits for, once something was."""
 
 LATE = (
-    "the next `fleetform apply` makes it anew; if SSH never gets there, look at the backend's `network`, and "
-    "at what its image starts"
+    "it is deleted, and made anew by the next try; if SSH never gets there, look at the backend's `network`, "
+    "and at what its image starts"
 )
 """What to do about a node that did not come up in time."""
 
@@ -148,7 +149,7 @@ def _create(action: Action, tools: Tools, inputs: Mapping[str, Any], held: Mappi
         intent = tools.writer.begin("create", action.address, action.backend, inputs, frozenset(action.holds))
         make = partial(provider.create, action.address, intent.token, inputs, held)
         try:
-            outputs = run(make)
+            outputs = _until_up(action, tools, intent, partial(run, make))
         except PermanentError as error:
             tools.writer.fail(intent, error.summary)
             if error.kind is not PermanentKind.USED_UP or not left or tools.stopping.is_set():
@@ -165,6 +166,37 @@ def _end_held(node: Record, action: Action, tools: Tools) -> None:
     if any(node.address in r.needs for r in tools.writer.state().of("reservation")):
         cause = f"{node.address} was given up: {', '.join(action.because)}"
         end(tools.writer, tools.backends, node, cause, tools.now)
+
+
+def _until_up(action: Action, tools: Tools, intent: Intent, make: Callable[[], object]) -> object:
+    """Make it. A node that its backend has, and that is still starting at the end of the start-up limit, is
+    deleted: it would be billed for nothing. That is a want of capacity, so that the next offer is taken.
+    """
+    start = tools.now()
+    while True:
+        try:
+            return make()
+        except TransientError as error:
+            if error.kind is not TransientKind.BUSY or action.address.kind != "node":
+                raise
+            if tools.stopping.is_set() or not (there := _begun(action, tools, intent)):
+                raise
+            if tools.now() - start > START_UP_LIMIT:
+                provider = tools.backends.get(action.backend)
+                _retrying(action, tools)(partial(provider.delete, there))
+                summary = f"not up within {START_UP_LIMIT / 60:.0f} minutes, and deleted: {error.summary}"
+                raise PermanentError(
+                    PermanentKind.NO_CAPACITY, summary, about=error.about, hint=error.hint
+                ) from error
+
+
+def _begun(action: Action, tools: Tools, intent: Intent) -> Record | None:
+    """What a create that has not ended has made so far."""
+    provider = tools.backends.get(action.backend)
+    thing = call(partial(provider.find, action.address, intent.token), policy=tools.policy)
+    if thing is None:
+        return None
+    return Record(address=action.address, backend=action.backend, inputs=intent.inputs, outputs=thing.outputs)
 
 
 def _reservation(action: Action, tools: Tools) -> None:
@@ -200,6 +232,7 @@ def wait_ready(address: Address, tools: Tools, id: str) -> Readiness:
             raise NotReadyError(f"{address} is {seen.state.value}{why}")
         now = tools.now()
         if now - start > START_UP_LIMIT:
+            tools.late.add(address)
             late = f"{address} was not ready within {START_UP_LIMIT / 60:.0f} minutes"
             raise NotReadyError(f"{late}{why}", LATE)
         if now >= next_time and said != (reason := seen.reason or f"it is {seen.state.value}"):

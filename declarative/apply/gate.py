@@ -46,6 +46,8 @@ class Tools:
     policy: Policy = Policy()
     reached: Known = field(default_factory=dict)
     """Which nodes were asked whether they reach which addresses, and what came of it."""
+    late: set[Address] = field(default_factory=set)
+    """Nodes that were waited for in vain: `run` deletes them."""
 
 
 def is_gang(inputs: Mapping[str, Any]) -> bool:

@@ -37,6 +37,7 @@ def apply(plan: Plan, tools: Tools, *, parallelism: int = 8) -> tuple[ActionResu
         lacks = lacking(plan, results)
         give_back(lacks, tools)
         results = _leave(plan, results, lacks, tools, parallelism)
+        results = (*results, *_delete(plan, _late(tools), tools, parallelism))
         started = {str(r.address) for r in results if r.outcome is Outcome.DONE}
         _tidy([a for a in plan.actions if a.op is Op.CREATE and str(a.address) in started], tools)
     return results
@@ -103,6 +104,7 @@ def _leave(
     does of those that had, unless the fleet wants it for itself or another task is on it.
     """
     kept = {name for f in plan.fallbacks if f.wanted for kind in f.kinds for name in kind}
+    kept |= {a.name for a in tools.late}
     state = tools.writer.state()
     kept |= {str(r.inputs["node"]) for r in state.of("reservation")}
     made = {key for lack in lacks.values() for key in lack.made}
@@ -113,21 +115,42 @@ def _leave(
         for a in plan.actions
         if a.id in made and a.after and a.after.get("placement") == CLUSTER and a.address.name not in kept
     }
-    if not undone:
-        return results
-    found = walk(
-        list(undone.values()),
-        lambda action: execute(action, tools),
-        parallelism=parallelism,
-        stopping=tools.stopping,
-        listener=tools.listener,
-        failover=Failover(replace(plan, actions=(), fallbacks=()), state),
-    )
+    found = _delete(plan, list(undone.values()), tools, parallelism)
     not_kept = (
         replace(r, outcome=Outcome.SKIPPED, error=UNDONE, note=None, scarce=True) if r.id in undone else r
         for r in results
     )
     return (*not_kept, *found)
+
+
+def _late(tools: Tools) -> list[Action]:
+    """The deletion of nodes that were waited for in vain: they would be billed for nothing. A host is there
+    whatever is deleted, and what is protected is shown by every plan.
+    """
+    state = tools.writer.state()
+    held = {str(r.inputs["node"]) for r in state.of("reservation")}
+    found = (state.records[a] for a in sorted(tools.late) if a in state.records and a.name not in held)
+    return [
+        Action(op=Op.DELETE, address=r.address, reason=Reason.UNFIT, before=r.inputs, backend=str(r.backend))
+        for r in found
+        if not r.inputs.get("host") and not r.inputs.get("prevent_destroy")
+    ]
+
+
+def _delete(
+    plan: Plan, actions: Sequence[Action], tools: Tools, parallelism: int
+) -> tuple[ActionResult, ...]:
+    """Nodes that the plan does not delete are deleted after it."""
+    if not actions:
+        return ()
+    return walk(
+        actions,
+        lambda action: execute(action, tools),
+        parallelism=parallelism,
+        stopping=tools.stopping,
+        listener=tools.listener,
+        failover=Failover(replace(plan, actions=(), fallbacks=()), tools.writer.state()),
+    )
 
 
 def _take_back(actions: Sequence[Action], results: Sequence[ActionResult], tools: Tools) -> None:

@@ -175,7 +175,9 @@ def recover(writer: Writer, seen: Seen, now: float) -> None:
     for resolution in seen.resolutions:
         if resolution.record:
             made = resolution.intent.op == "create" and resolution.intent.address.kind == "node"
-            writer.adopt(resolution.record, resolution.intent, idle_since=now if made else None)
+            # Since it was asked for: who takes it over waits no longer for it than who began it.
+            since = now - (age(resolution.intent, now) or 0.0)
+            writer.adopt(resolution.record, resolution.intent, idle_since=since if made else None)
             if resolution.status:
                 writer.observe_rank(resolution.intent.address.name, resolution.status)
         elif resolution.gone:

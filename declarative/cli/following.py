@@ -85,7 +85,8 @@ def _retries(run: Run) -> tuple[Retries, tuple[str, ...]]:
     retries.wait_for_place(waiting)
     lacking = {task: lack.what for task, lack in run.lacking.items()}
     retries.tried(lacking, (), lacking)
-    run.say_waits(retries.waits((*waiting, *lacking)))
+    retries.tried(run.unstarted, (), dict.fromkeys(run.unstarted))
+    run.say_waits(retries.waits((*waiting, *lacking, *run.unstarted)))
     retries.leave(run.store.read())
     return retries, waiting
 

@@ -60,6 +60,10 @@ class Run:
         """Whether the plan was carried out, as far as it could be."""
         self.lacking: dict[str, Lack] = {}
         """The tasks that found no capacity when they were to be started, and whose `retry` says to wait."""
+        self.unstarted: dict[str, frozenset[str]] = {}
+        """The tasks whose start failed of something else, and whose `retry` covers that, with what was not
+        done.
+        """
         self._progress: Progress | None = None
 
     def __enter__(self) -> Self:
@@ -167,7 +171,7 @@ class Run:
             raise failed("declined", f"{self.doing} was declined: nothing was done")
 
     def _carry_out(self, plan: Plan, writer: Writer, state: State) -> int:
-        from declarative.apply import clear, lacking, unwanted, waiting
+        from declarative.apply import broken_starts, clear, lacking, unwanted, waiting
 
         clear(self.session.backends(self.desired, state), unwanted(plan, state))
         results: tuple[ActionResult, ...] = ()
@@ -187,9 +191,13 @@ class Run:
         for task, lack in lacking(plan, results).items():
             if task in tasks and (tasks[task].spec.retry.waits or lack.again):
                 self.lacking[task] = lack
+        for task, missed in broken_starts(plan, results).items():
+            if task in tasks and task not in self.lacking and tasks[task].spec.retry.of_failures:
+                self.unstarted[task] = missed
         undone = {r.id for r in results if r.outcome != "done"}
         if self.options.get("wait"):  # what those tasks need is tried again
             undone = undone.difference(*(lack.undone for lack in self.lacking.values()))
+            undone = undone.difference(*self.unstarted.values())
         self._say_lacking()
         return 4 if undone or held else 0
 

@@ -117,8 +117,8 @@ PLANNING: dict[str, Code] = {
     ),
     "vanished": Code(
         Group.PLANNING,
-        "several things of one backend are missing at once, and it does not say that they have ended: that is "
-        "more likely a fault than the truth",
+        "several things of one backend are missing at once, and it does not say that they have ended: that "
+        "is more likely a fault than the truth",
         "credentials of another account",
         "see whether they are gone; if they are: `fleetform apply --accept-vanished`",
     ),

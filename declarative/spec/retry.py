@@ -73,6 +73,11 @@ class Retry:
         """Whether a task that does not fit now stays pending, and holds nothing else up."""
         return RetryEvent.NO_CAPACITY in self.on_events
 
+    @property
+    def of_failures(self) -> bool:
+        """Whether a task that failed is run again, or one whose start did: want of capacity is no failure."""
+        return any(event is not RetryEvent.NO_CAPACITY for event in self.on_events)
+
     @classmethod
     def _events(cls, value: Json) -> tuple[RetryEvent, ...]:
         if not isinstance(value, list | tuple) or not value:

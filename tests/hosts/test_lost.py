@@ -65,3 +65,19 @@ def test_two_nodes_lost_at_once(cloud: Cloud, project: Account, tmp_path: Path) 
     assert "rank/pair-0: lost: node/gpu-0 is gone: Client.UserInitiatedShutdown" in done.err
     assert len(instances(cloud, tmp_path)) == 2
     project.no_changes()
+
+
+def test_nodes_that_end_while_they_boot(cloud: Cloud, project: Account, tmp_path: Path) -> None:  # noqa: F811
+    """A start that failed is tried again as `retry` says, on nodes that are made anew."""
+    job = task("pair", "echo done", nodes=2, retry=True)
+    project.declare(backend(cloud.port), fleet("gpu", "0..2", **SPOT), job)
+    cloud.power.clear()
+    watcher = project.start("apply", "--auto-approve", "--wait")
+    until(lambda: project.run("state", "list", "node").out.split() == ["node/gpu-0", "node/gpu-1"])
+    region(cloud, tmp_path).ask("TerminateInstances", InstanceId=instances(cloud, tmp_path))
+    cloud.power.set()
+    done = ended(watcher, 0)
+    assert "task/pair is tried again in 15 s: it did not start" in done.err
+    assert "task/pair: succeeded" in done.out
+    assert len(instances(cloud, tmp_path)) == 2
+    project.no_changes()

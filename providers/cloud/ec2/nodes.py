@@ -316,7 +316,7 @@ def _running(account: Account, region: Region, instance: Instance, token: str) -
             text = instance.reason or "EC2 does not say why"
             code = instance.reason.partition(":")[0].removeprefix("Server.").removeprefix("Client.")
             kind = kind_of(code) or PermanentKind.INVALID
-            if isinstance(kind, TransientKind):
+            if isinstance(kind, TransientKind) or instance.reason.startswith("Server."):
                 kind = PermanentKind.NO_CAPACITY  # it is gone for good: another one may do better
             raise fault(kind, f"{instance.id} ended while it started: {text}", about=instance.zone)
         if instance.state != "pending" and instance.address:
