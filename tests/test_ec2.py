@@ -486,7 +486,7 @@ def test_a_later_attachment_of_the_same_disk_there_is_another_one(fleet):
 @pytest.mark.parametrize(
     ("settings", "inputs", "kind", "words", "about"),
     [
-        ({"image": {"*": "ami-0gone"}}, {}, "not-found", "InvalidAMIID", ZONE),
+        ({"image": {"*": "ami-0gone"}}, {}, "not-found", "has no image ami-0gone", "image"),
         ({"image": {"eu-west-1": "ami-1"}}, {}, "invalid", "no image for us-east-1", "image"),
         ({}, {"instance_type": "t99.huge"}, "not-found", "t99.huge", ZONE),
         ({}, {"zone": "us-east-1z"}, "invalid", "us-east-1z", "us-east-1z"),

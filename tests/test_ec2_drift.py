@@ -122,8 +122,11 @@ def test_what_others_change_is_seen_and_mended(project, ec2, account):
     was = next(a for a in plan["actions"] if a["id"] == "delete:node/gpu-0")["before"]["instance_type"]
     assert drift(plan) == {
         "node/gpu-0": ("changed", f"`instance_type` is m5.large, and was {was}"),
-        "node/gpu-1": ("changed", "its tags were changed or removed"),
-        "volume/data": ("changed", "`size` is 20GB, and was 10GB; its tags were changed or removed"),
+        "node/gpu-1": ("changed", "its tag `team` was removed"),
+        "volume/data": (
+            "changed",
+            "`size` is 20GB, and was 10GB; the tags that fleetform wrote on it were changed or removed",
+        ),
     }
     todo = {a["id"]: (a["reason"], a["because"]) for a in plan["actions"]}
     assert todo == {

@@ -79,10 +79,11 @@ def disks_of(there, record):
 @pytest.mark.parametrize(
     ("options", "disk"),
     [
+        ({}, ("100", "gp2")),
         ({"disk_size": 200}, ("200", "gp2")),
         ({"disk_size": 100, "disk_type": "gp3"}, ("100", "gp3")),
     ],
-    ids=["size", "both"],
+    ids=["default", "size", "both"],
 )
 def test_nodes_start_from_a_disk_as_large_as_asked_for(there, options, disk):
     """The image's own, and no second one beside it."""
@@ -239,10 +240,10 @@ def test_another_s_placement_group_is_not_used(there):
 
 
 def test_no_group_is_left_where_no_node_was_made(there):
-    """EC2 does not take the type: what was made for the node is gone again, the key pair as well."""
-    one = there(image={"*": "ami-0gone"})
-    with pytest.raises(PermanentError, match="InvalidAMIID"):
-        create(one)
+    """EC2 does not take the zone: what was made for the node is gone again, the key pair as well."""
+    one = there()
+    with pytest.raises(PermanentError, match="us-east-1z"):
+        create(one, zone="us-east-1z")
     assert groups(one) == []
     pairs = region_of(one).ask("DescribeKeyPairs")["keySet"] or []
     assert one._account.owner not in str(pairs)

@@ -1,12 +1,14 @@
 """What EC2 can launch, as a plan takes it: zones, prices and their day, a `catalog` beside it, spot."""
 
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
 
 from declarative.plan import Op, make
 from declarative.provider import PermanentError
+from declarative.render.plan import prices_line
 from declarative.resource import Offer, catalog_offers, merge_offers
 from declarative.spec.clouds import Network
 from providers.cloud import cloud
@@ -53,10 +55,10 @@ def test_prices_have_the_day_that_they_are_of():
     assert {(o.price, o.priced_on) for o in found if o.instance_type != "p5.48xlarge"} == {(None, None)}
 
 
-def test_a_disk_that_is_set_is_what_requests_are_measured_by():
-    """Without it nobody knows how large the image's is."""
-    assert {o.shape.disk_mib for o in reported()} == {None}
-    assert {o.shape.disk_mib for o in reported(options={"disk_size": 100})} == {100 * 1024}
+def test_the_disk_of_nodes_is_what_requests_are_measured_by():
+    """Unless it is set, nodes are given 100 GiB, whatever their image has."""
+    assert {o.shape.disk_mib for o in reported()} == {100 * 1024}
+    assert {o.shape.disk_mib for o in reported(options={"disk_size": 200})} == {200 * 1024}
     with pytest.raises(PermanentError, match="`disk_size` is in GiB, and cannot be 0"):
         reported(options={"disk_size": 0})
 
@@ -108,13 +110,40 @@ def test_a_plan_says_of_which_day_its_prices_are(project):
     fleet = {"type": "fleet", **FLEET}
     project.declare(backend, fleet)
     out = project.run("plan", "--offline").out
-    assert "Cost: 0.00 → 196.64 USD/h\nPrices of aws as of 2025-03-02;" in out
+    assert "Cost: 0.00 → 196.64 USD/h\nPrices of aws as of 2025-03-02 (" in out
     plan = project.run("plan", "--offline", "--json").json
     assert list(plan["cost"]) == ["hourly_before", "hourly_after", "currency", "excludes"]
     project.declare({**backend, "catalog": [NEGOTIATED]}, fleet)
     out = project.run("plan", "--offline").out
     assert "Cost: 0.00 → 120.00 USD/h" in out
     assert "as of" not in out
+
+
+def test_prices_older_than_90_days_say_how_old_they_are():
+    fresh = prices_line({"aws": "2025-03-02"}, date(2025, 5, 31))
+    assert fresh.startswith("Prices of aws as of 2025-03-02; what is billed")
+    old = prices_line({"aws": "2025-03-02", "gcp": "2025-05-31"}, date(2025, 6, 1))
+    assert old.startswith(
+        "Prices of aws as of 2025-03-02 (91 days ago), of gcp as of 2025-05-31; what is billed"
+    )
+
+
+def test_a_plan_warns_of_gpus_with_a_small_disk(project):
+    """Not of what has none, nor where the default is left as it is."""
+    backend = {
+        **AWS,
+        "type": "backend",
+        "image": "ami-1",
+        "credentials": {"key": "NO_KEY", "secret": "NO_SECRET"},
+    }
+    small, fleet = {**backend, "options": {"disk_size": 20}}, {"type": "fleet", **FLEET}
+    project.declare(small, fleet)
+    warned = project.run("plan", "--offline").err
+    assert "warning[small-disk]: fleet/gpu launches GPUs with a disk of 20 GB" in warned
+    project.declare(small, {**fleet, "resources": {"cpu": "4.."}, "instance_types": []})
+    assert "small-disk" not in project.run("plan", "--offline").err
+    project.declare(backend, fleet)
+    assert "small-disk" not in project.run("plan", "--offline").err
 
 
 # ---------------------------------------------------------------------------------------------- spot

@@ -205,9 +205,9 @@ def test_ec2_needs_no_account_and_zones_share_a_row(project):
     done = project.run("offers", "--gpu", "H100:8", "--on-demand")
     assert done.code == 0, done.err
     (head, row, *_) = done.out.splitlines()
-    assert head.split() == ["USD/h", "type", "CPUs", "memory", "GPUs", "backend", "region", "zones"]
-    assert "p5.48xlarge   192     2TB  H100:80GB:8  aws      us-east-1  a, b, c, d, e, f" in row
-    assert "Prices of aws as of 2025-03-02;" in done.out
+    assert head.split() == ["USD/h", "type", "CPUs", "memory", "GPUs", "disk", "backend", "region", "zones"]
+    assert "p5.48xlarge   192     2TB  H100:80GB:8  100GB  aws      us-east-1  a, b, c, d, e, f" in row
+    assert "Prices of aws as of 2025-03-02 (" in done.out
     every = project.run("offers", "--json").json
     assert every["total"] == len(every["offers"]) > 1000
     short = project.run("offers").out

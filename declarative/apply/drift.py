@@ -184,6 +184,21 @@ def _said(record: Record, key: str, now: object) -> str:
     """One difference in words."""
     if key == ANOTHERS:
         return "its tags say that it is another's: it is left alone"
+    was = record.inputs.get(key)
     if key == TAGS:
-        return "its tags were changed or removed"
-    return f"`{key}` is {now}, and was {record.inputs.get(key)}"
+        return _tags(was or {}, dict(now) if isinstance(now, Mapping) else {})
+    return f"`{key}` is {'not set' if now is None else now}, and was {'not set' if was is None else was}"
+
+
+def _tags(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Which of the declared tags differ. If none does, those that fleetform wrote itself do."""
+    words = [
+        f"its tag `{k}` is `{now[k]}`, and was `{was[k]}`"
+        for k in sorted(was)
+        if now.get(k, was[k]) != was[k]
+    ]
+    removed = [f"`{k}`" for k in sorted(was) if k not in now]
+    if removed:
+        tags, were = ("tags", "were") if removed[1:] else ("tag", "was")
+        words.append(f"its {tags} {', '.join(removed)} {were} removed")
+    return "; ".join(words) or "the tags that fleetform wrote on it were changed or removed"

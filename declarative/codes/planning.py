@@ -122,6 +122,13 @@ PLANNING: dict[str, Code] = {
         "credentials of another account",
         "see whether they are gone; if they are: `fleetform apply --accept-vanished`",
     ),
+    "small-disk": Code(
+        Group.PLANNING,
+        "nodes with GPUs are to start from a disk of less than 100 GB: images of GPU software alone take 20 "
+        "and more, and a full disk stops a task in the middle",
+        "options: {disk_size: 20}",
+        "a larger `disk_size` in the backend's `options`, or `resources: {disk: 100GB..}` where types differ",
+    ),
     "never-fits": Code(
         Group.PLACEMENT,
         "the task could not be placed even if all nodes were idle and ready and no offer ran out: no waiting "

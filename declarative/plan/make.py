@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from declarative.diagnostic import Diagnostic, Severity, in_order, located
+from declarative.placement import Node
 from declarative.plan.actions import build
 from declarative.plan.again import bad_end
 from declarative.plan.fallbacks import fallbacks
@@ -19,13 +20,15 @@ from declarative.plan.size import too_large
 from declarative.plan.tasks import Fate
 from declarative.plan.types import UNREADY, Action, Inventory, Op, Plan, Reason
 from declarative.plan.volumes import waiting
-from declarative.resource import Desired
+from declarative.resource import LOCAL, SSH, Desired
 from declarative.schema import encode
 from declarative.spec import Backend
 from declarative.state import Address, NodeState, State, natural, rank_name
 
 MOST_NAMED = 20
 """Nodes that are named one by one; more are counted."""
+SMALL_DISK = 100 * 1024
+"""MiB of a node's disk: less is small where it has GPUs."""
 
 
 def make(
@@ -105,7 +108,32 @@ def _remarks(desired: Desired, found: Fates, inventory: Inventory) -> list[Diagn
     there = (Rehearsed(n.fleet, n.backend, n.shape) for n in (*staying, *found.outcome.launches))
     rehearsed = rehearsals(desired, there, inventory.own_gpus)
     waits = waiting(desired, found.volumes)
-    return [*found.fleets.diagnostics, *unready, *lacking, *named, *rehearsed, *waits]
+    small = _small_disks(desired, found.outcome.launches)
+    return [*found.fleets.diagnostics, *unready, *lacking, *named, *rehearsed, *waits, *small]
+
+
+def _small_disks(desired: Desired, launches: Iterable[Node]) -> Iterator[Diagnostic]:
+    """A warning for each fleet that launches GPUs on a cloud with a disk that their images soon fill."""
+    sizes: dict[str, int] = {}
+    for node in launches:
+        backend = desired.backends.get(node.backend)
+        cloud = backend is not None and backend.provider not in (LOCAL, SSH)
+        if cloud and node.shape.gpus and node.shape.disk_mib is not None and node.fleet:
+            sizes[node.fleet] = min(node.shape.disk_mib, sizes.get(node.fleet, SMALL_DISK))
+    for fleet, size in sorted(sizes.items()):
+        if size < SMALL_DISK:
+            address = f"fleet/{fleet}"
+            has = f"{address} launches GPUs with a disk of {size // 1024} GB"
+            summary = f"{has}: images of GPU software soon fill it"
+            hint = "give its backend more, such as `options: {disk_size: 100}`, or ask for `disk: 100GB..`"
+            yield Diagnostic(
+                code="small-disk",
+                summary=summary,
+                hint=hint,
+                address=address,
+                span=desired.places.get(address),
+                severity=Severity.WARNING,
+            )
 
 
 def _unready(fates: Iterable[NodeFate]) -> list[Diagnostic]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime
 
 from declarative.plan import Cost, NodePreview, Op, Plan, Reservation, ReservationStatus
 from declarative.render.actions import actions_lines, counts, unplaced_count, unstarted_lines
@@ -36,6 +37,8 @@ MOST_UNCHANGED = 20
 """So many nodes or ranks that stay as they are get a line each; more are only counted."""
 LONG = 60
 """A plan of more lines has its summary at both ends."""
+OLD = 90
+"""Days after which the age of prices is told."""
 MOST_ENDED = 5
 """Tasks that ended badly, or nodes that take no work, that are named."""
 ENDS = {"failed": "failed", "lost": "was lost"}
@@ -170,10 +173,19 @@ def cost_line(cost: Cost) -> str:
     return f"Cost: {change}{without}"
 
 
-def prices_line(priced_on: Mapping[str, str]) -> str:
-    """`Prices of aws as of 2025-03-02`: those of a catalog that is shipped get old."""
-    days = ", ".join(f"of {clean(name)} as of {clean(day)}" for name, day in priced_on.items())
-    return f"Prices {days}; what is billed may differ, and `catalog` takes prices of your own."
+def prices_line(priced_on: Mapping[str, str], today: date | None = None) -> str:
+    """`Prices of aws as of 2025-03-02`, with their age once they are old: a shipped catalog is not renewed
+    by itself.
+    """
+    today = today or datetime.now(UTC).date()
+    ages = {day: (today - date.fromisoformat(day)).days for day in priced_on.values()}
+    days = ", ".join(
+        f"of {clean(name)} as of {clean(day)}" + (f" ({ages[day]:,} days ago)" if ages[day] > OLD else "")
+        for name, day in priced_on.items()
+    )
+    old = any(age > OLD for age in ages.values())
+    rest = "a newer fleetform may have newer ones, and" if old else "and"
+    return f"Prices {days}; what is billed may differ, {rest} `catalog` takes prices of your own."
 
 
 def _drift(plan: Plan, paint: Paint) -> list[str]:

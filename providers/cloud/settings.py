@@ -29,6 +29,8 @@ REFUSED: Mapping[str, str] = {
 """Variables of libcloud's, and what to do about each."""
 TIMEOUT = 60
 """Seconds that an answer may take."""
+NODE_DISK = 100
+"""GiB of a node's own disk by default: an image's, often 8, is too small for GPU software."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

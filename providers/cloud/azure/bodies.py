@@ -11,6 +11,7 @@ from declarative.spec.clouds import ANYWHERE, Reach
 from providers.cloud.azure.account import Account, number_of
 from providers.cloud.azure.proximity import path_of
 from providers.cloud.named import Told, Wanted
+from providers.cloud.settings import NODE_DISK
 
 ADMIN = "azureuser"
 """Azure wants a user of its own, who is let in by the same key. `begin.USER` is made beside it."""
@@ -95,9 +96,8 @@ def machine_body(account: Account, wanted: Wanted, told: Told, interface: str) -
         "deleteOption": "Delete",
         "caching": "ReadWrite",
         "managedDisk": {"storageAccountType": account.options.get("disk_type") or OS_TYPE},
+        "diskSizeGB": account.options.get("disk_size", NODE_DISK),
     }
-    if "disk_size" in account.options:
-        disk["diskSizeGB"] = account.options["disk_size"]
     inner: dict[str, Any] = {
         "hardwareProfile": {"vmSize": wanted.inputs.get("instance_type")},
         "storageProfile": {

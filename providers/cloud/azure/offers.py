@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from declarative.blocks import Shape
@@ -16,6 +17,7 @@ from providers.cloud.azure.account import ARCHITECTURES, Account
 from providers.cloud.bundle import day, prices
 from providers.cloud.needed import write
 from providers.cloud.rest import strange
+from providers.cloud.settings import NODE_DISK
 
 VERSION = "2021-07-01"
 WHAT = "list of SKUs"
@@ -83,6 +85,7 @@ def _of(account: Account, region: str, found: Mapping[str, Any]) -> list[Offer]:
         raise strange(WHAT, "has one that cannot be read") from None
     if can.get("CpuArchitectureType", "x64") != ARCHITECTURES[account.architecture] or shape.memory_mib < 1:
         return []
+    disk = int(account.options.get("disk_size", NODE_DISK)) * 1024
     price = _price(name, region)
     open_zones: list[str | None] = [f"{region}-{z}" for z in sorted(zones - closed)]
     if not zones:
@@ -94,7 +97,7 @@ def _of(account: Account, region: str, found: Mapping[str, Any]) -> list[Offer]:
             region=region,
             zone=zone,
             instance_type=name,
-            shape=shape,
+            shape=replace(shape, disk_mib=disk),
             price=None if spot else price,
             spot=spot,
             bids=spot,

@@ -48,7 +48,7 @@ class Account(regions.Account[Region]):
 
     @property
     def disk_size(self) -> int | None:
-        """GiB of the disk that a node starts from; None is what its image says."""
+        """GiB of the disk that a node starts from, as the options say; None: `NODE_DISK`, or its image's."""
         found = self.options.get("disk_size")
         return None if found is None else int(found)
 
@@ -86,13 +86,12 @@ class Account(regions.Account[Region]):
         return newest(self.region(region), asked, self.architecture)
 
     def own_disk(self, region: Region, image: str) -> dict[str, Any]:
-        """Parameters of the disk that a node starts from; none where the options say nothing of it."""
-        told = {"VolumeSize": self.disk_size, "VolumeType": self.options.get("disk_type")}
-        if not any(told.values()):
-            return {}
+        """Parameters of the disk that a node starts from."""
         key = region.name, image
         if key not in self._own:
             self._own[key] = own_disk(region, image)
+        size = self.disk_size or max(settings.NODE_DISK, self._own[key].size)
+        told = {"VolumeSize": size, "VolumeType": self.options.get("disk_type")}
         mapping = {"DeviceName": self._own[key].device, "Ebs": {**told, "DeleteOnTermination": True}}
         return {"BlockDeviceMapping": [mapping]}
 

@@ -125,6 +125,7 @@ class Nodes:
         zone = inputs.get("zone")
         network, market, close = self.conditions(region, inputs)
         image = self._account.image(region.name)
+        disk = self._account.own_disk(region, image)  # before anything is made: the image may be gone
         login, key = self._keys.bring(region), self._keys.host_key(token)
         user = self._account.config.ssh_user or begin.USER
         mine = self._account.tags(self._account.mark(address, token, inputs))
@@ -143,7 +144,7 @@ class Nodes:
             KeyName=self._account.options.get("key_name") or self._keys.name,
             UserData=base64.b64encode(told.encode()).decode(),
             **network,
-            **self._account.own_disk(region, image),
+            **disk,
             TagSpecification=[*tagged("instance", tags), *tagged("volume", _disk_tags(tags))],
         )
         action = "RunInstances"

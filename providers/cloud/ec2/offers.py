@@ -16,12 +16,13 @@ from declarative.provider import PermanentError, PermanentKind
 from declarative.resource import Offer
 from providers.cloud.ec2.account import Account
 from providers.cloud.ec2.region import endpoint
+from providers.cloud.settings import NODE_DISK
 
 
 def offers(account: Account) -> tuple[Offer, ...]:
     """All offers in the backend's regions and zones, for its images' architecture."""
     config, known = account.config, account.catalog
-    disk = account.disk_size and account.disk_size * 1024
+    disk = (account.disk_size or NODE_DISK) * 1024
     out: list[Offer] = []
     for region in dict.fromkeys(config.regions):
         if config.endpoint is None:
@@ -30,7 +31,7 @@ def offers(account: Account) -> tuple[Offer, ...]:
         for kind in known.types.values():
             if region not in kind.prices or kind.architecture != account.architecture:
                 continue
-            shape = replace(kind.shape, disk_mib=disk) if disk else kind.shape
+            shape = replace(kind.shape, disk_mib=disk)
             for zone in zones:
                 for spot in (False, True):
                     out.append(  # noqa: PERF401  # four loops in one expression are not read

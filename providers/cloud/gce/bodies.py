@@ -13,6 +13,7 @@ from providers.cloud.gce import labels
 from providers.cloud.gce.account import Account
 from providers.cloud.gce.policies import path_of
 from providers.cloud.named import Told, Wanted
+from providers.cloud.settings import NODE_DISK
 
 TYPE = "pd-balanced"
 
@@ -62,9 +63,8 @@ def _boot(account: Account, zone: str, inputs: Mapping[str, Any], tags: Mapping[
     made: dict[str, Any] = {
         "sourceImage": _image(account.image(str(inputs.get("region")))),
         "labels": {labels.DISK_OF: labels.plain(tags[marks.OWNER])},
+        "diskSizeGb": str(account.options.get("disk_size", NODE_DISK)),
     }
-    if "disk_size" in account.options:
-        made["diskSizeGb"] = str(account.options["disk_size"])
     if "disk_type" in account.options:
         made["diskType"] = f"zones/{zone}/diskTypes/{account.options['disk_type']}"
     return {"boot": True, "autoDelete": True, "mode": "READ_WRITE", "initializeParams": made}

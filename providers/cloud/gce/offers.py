@@ -7,6 +7,7 @@ type are no offer of the API's: `n1-standard-8+nvidia-tesla-t4:2` may be declare
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from declarative.blocks import Shape
@@ -18,6 +19,7 @@ from providers.cloud.gce import answers
 from providers.cloud.gce.account import Account
 from providers.cloud.needed import write
 from providers.cloud.rest import pages, strange
+from providers.cloud.settings import NODE_DISK
 
 WHAT = "list of machine types"
 _GPUS: Mapping[str, tuple[str, int]] = {
@@ -96,6 +98,7 @@ def _of(account: Account, region: str, zone: str, found: Mapping[str, Any]) -> l
     architecture = str(found.get("architecture") or "X86_64").lower()
     if shape is None or architecture != account.architecture or _obsolete(found):
         return []
+    disk = int(account.options.get("disk_size", NODE_DISK)) * 1024
     price = _price(name, region, shape)
     return [
         Offer(
@@ -103,7 +106,7 @@ def _of(account: Account, region: str, zone: str, found: Mapping[str, Any]) -> l
             region=region,
             zone=zone,
             instance_type=name,
-            shape=shape,
+            shape=replace(shape, disk_mib=disk),
             price=None if spot else price,
             spot=spot,
             priced_on=None if spot or price is None else day(),
