@@ -25,7 +25,6 @@ from providers.ssh.probe import TOOLS
 from providers.ssh.terminal import terminal
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-VOLUME_SH = REPOSITORY / "providers" / "ssh" / "volume.sh"
 SHELLS = [shell for shell in ("sh", "bash", "dash", "zsh", "fish", "tcsh") if shutil.which(shell)]
 
 
@@ -145,12 +144,39 @@ def test_a_script_is_not_put_through_a_link(tmp_path):
     assert done.stdout.startswith(b"FLEETFORM-ERR unwritable")
 
 
-@pytest.mark.parametrize("name", ["enter.sh", "put.sh", "probe.sh", "claim.sh"])
+@pytest.mark.parametrize("name", ["enter.sh", "put.sh", "probe.sh", "claim.sh", "epoch.sh"])
 def test_scripts_are_posix(name):
     for shell in SHELLS[:3]:
         path = REPOSITORY / "providers" / "ssh" / name
         done = subprocess.run([shell, "-n", str(path)], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_who_is_no_longer_the_writer_takes_changes_and_gives_back_no_host(tmp_path):
+    """A lower number than one that came is refused, and nothing is changed; who only reads has none."""
+    script = tmp_path / "runner.sh"
+    script.write_bytes(scripts.bundle())
+    root = tmp_path / "root"
+    root.mkdir()
+
+    def ask(epoch: int | None, verb: str, *arguments: str, claim: str = "") -> str:
+        number = [] if epoch is None else [f"FLEETFORM_EPOCH={epoch}", "FLEETFORM_OWNER=me"]
+        words = [*arguments, str(len(claim))] if claim else list(arguments)
+        argv = ["env", *number, "sh", str(script), verb, str(root), *words]
+        done = subprocess.run(argv, input=claim, capture_output=True, text=True, check=False)
+        return done.stdout
+
+    assert "a\nfirst" in ask(10, "@claim", "a", claim="a\nfirst")
+    stale = "FLEETFORM-ERR stale a later command was here (10, and this is 9)"
+    assert ask(9, "@claim", "b", claim="b\nlate").strip() == stale
+    assert ask(9, "@change", "a", claim="a\nlate").strip() == stale
+    assert ask(9, "@release", "a").strip() == stale
+    assert ask(9, "@tidy", "a", "x").strip() == stale
+    assert "a\nfirst" in ask(None, "@show")
+    assert "a\nagain" in ask(11, "@change", "a", claim="a\nagain")
+    assert ask(11, "@release", "a") == ""
+    assert ask(10, "@claim", "a", claim="a\nlate").startswith("FLEETFORM-ERR stale")
+    assert ask(None, "@show") == "FLEETFORM-CLAIM 0\n"
 
 
 def test_sets_of_cpus():
@@ -276,7 +302,7 @@ def test_a_late_writer_changes_no_volume(tmp_path):
         env = dict(os.environ)
         if epoch is not None:
             env |= {"FLEETFORM_EPOCH": str(epoch), "FLEETFORM_OWNER": owner}
-        argv = ["sh", str(VOLUME_SH), verb, str(root), *more]
+        argv = ["sh", "-c", scripts.text("volume.sh"), "sh", verb, str(root), *more]
         return subprocess.run(argv, input=text, env=env, capture_output=True, check=False).stdout.decode()
 
     made = f"{key}\n{{}}\n".encode()

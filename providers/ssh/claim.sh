@@ -11,6 +11,8 @@
 #   @change FOLDER ID BYTES    puts another claim in place of the one with that id; then as @show
 #   @release FOLDER ID         gives the host back and removes all of the node; refused while a rank runs
 #   @tidy FOLDER ID ATTEMPT... removes these attempts with their folders, those that have ended
+#
+# A writer's number is looked at before anything is changed: see epoch.sh.
 
 refuse() { # CODE TEXT
   printf 'FLEETFORM-ERR %s %s\n' "$1" "$2"
@@ -54,6 +56,10 @@ erase() { # PATH: also folders that a task made read-only
 }
 
 verb=${1-}
+case $verb${FLEETFORM_OWNER:+/$FLEETFORM_EPOCH} in # of a runner's command the number is for the node
+@claim/* | @change/* | @release/* | @tidy/*) current "$2/.epoch.$FLEETFORM_OWNER" ;;
+esac
+unset FLEETFORM_OWNER
 case $verb in
 @show) show "$2" ;;
 @claim)

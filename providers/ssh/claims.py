@@ -60,9 +60,11 @@ class Claim:
 class Claims:
     """The claim of one host."""
 
-    def __init__(self, transport: SshTransport, root: str | None) -> None:
+    def __init__(self, transport: SshTransport, root: str | None, owner: str) -> None:
+        """`owner` is who asks."""
         self._transport = transport
         self._root = root
+        self._owner = owner
 
     def read(self) -> Claim | None:
         """Whose it is; None for nobody's."""
@@ -91,7 +93,8 @@ class Claims:
 
     def _run(self, verb: str, *arguments: str, stdin: bytes = b"", seconds: float = ANSWER_SECONDS) -> bytes:
         entered = scripts.enter(self._transport, self._root)
-        argv = ("sh", entered.script, verb, entered.root, *arguments)
+        env = scripts.numbered(self._transport, self._owner)
+        argv = ("env", *env, "sh", entered.script, verb, entered.root, *arguments)
         return scripts.ask(self._transport, argv, stdin, seconds)
 
     def _ask(self, verb: str, *arguments: str, stdin: bytes = b"") -> Claim | None:

@@ -87,7 +87,7 @@ class Ssh:
     def _check_free(self, transport: SshTransport, fields: Mapping[str, Any], facts: Facts) -> None:
         """`PermanentError` if a host cannot be a node of this state: what `create` would find out, too."""
         _address(fields, facts)
-        have = Claims(transport, self._options.root).read() if facts.claim else None
+        have = self._claims(transport).read() if facts.claim else None
         if have is None:
             return
         known = self._config.hosts.get(have.address.name)
@@ -181,7 +181,7 @@ class Ssh:
                 "path": f"{facts.root}/{key_of(token)}",
             },
         )
-        claims = Claims(transport, self._options.root)
+        claims = self._claims(transport)
         have = claims.take(wanted)
         if (have.owner, have.address) == (wanted.owner, wanted.address) and have.token != wanted.token:
             # Another life of the same node: by `state rm` it was forgotten, and nobody else can want it.
@@ -214,7 +214,7 @@ class Ssh:
         _check_kind(have.address)
         key = _key(have)
         transport = self._transport(inputs.get("host"))
-        claims = Claims(transport, self._options.root)
+        claims = self._claims(transport)
         claim = claims.read()
         if claim is None or claim.key != key:
             summary = f"{transport.host} is not {have.address}"
@@ -241,7 +241,7 @@ class Ssh:
             return
         if have.address.kind != "node":
             return
-        claims = Claims(self._transport(have.inputs.get("host")), self._options.root)
+        claims = self._claims(self._transport(have.inputs.get("host")))
         claim = claims.read()
         if claim and claim.owner != self._config.lineage:
             return
@@ -255,7 +255,7 @@ class Ssh:
         """See `provider.Tidies`."""
         old = self._ranks(node).ended_before(oldest)
         if old:
-            Claims(self._transport(node.inputs.get("host")), self._options.root).tidy(_key(node), old)
+            self._claims(self._transport(node.inputs.get("host"))).tidy(_key(node), old)
 
     # -------------------------------------------------------------------------------------- nodes
 
@@ -366,6 +366,9 @@ class Ssh:
     def transport(self, node: Record) -> SshTransport:
         """The way to a node."""
         return self._transport(node.inputs.get("host"))
+
+    def _claims(self, transport: SshTransport) -> Claims:
+        return Claims(transport, self._options.root, self._config.lineage)
 
     def _volumes(self, fields: object) -> Volumes:
         return Volumes(self._transport(fields), self._options.root, self._config.lineage)

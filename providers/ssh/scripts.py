@@ -16,11 +16,14 @@ from declarative.provider import Source
 from providers.runner import ANSWER_SECONDS, RunnerError
 from providers.ssh.transport import SshTransport
 from providers.transport import ConnectionLost
+from providers.written import key_of
 
 _HERE = Path(__file__).resolve().parent
 _SIGNAL = 128
 _CONFINING = frozenset({"probe.sh", "claim.sh"})
 """Scripts that make control groups, or remove them."""
+_WRITING = frozenset({"volume.sh", "claim.sh"})
+"""Scripts that refuse who is no longer the one that may write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +40,19 @@ class Entered:
 def text(name: str) -> str:
     """A script of this folder, with the functions that it needs before it."""
     own = (_HERE / name).read_text()
+    if name in _WRITING:
+        own = (_HERE / "epoch.sh").read_text() + own
     return _confine() + own if name in _CONFINING else own
 
 
 def _confine() -> str:
     return (_HERE.parent / "confine.sh").read_text()
+
+
+def numbered(transport: SshTransport, owner: str) -> tuple[str, ...]:
+    """The variables of the one who writes an owner's things; none for who only reads."""
+    epoch = transport.fence()
+    return () if epoch is None else (f"FLEETFORM_EPOCH={epoch}", f"FLEETFORM_OWNER={key_of(owner)}")
 
 
 @cache

@@ -17,8 +17,7 @@
 # All answer with "FLEETFORM-VOLUMES"; a line "claim BYTES 0" and that text, if the host is somebody's node; a line
 # "KEY BYTES BYTES" and those two texts for each volume, or for the one that was named; and "FLEETFORM-END".
 #
-# With $FLEETFORM_EPOCH, the number of the writer, and $FLEETFORM_OWNER, whose volumes he writes, the highest number that
-# came is kept, and a lower one is refused with the code stale: see runner.sh.
+# A writer's number is looked at first: see epoch.sh.
 LC_ALL=C
 export LC_ALL
 usual=$(umask)
@@ -66,20 +65,6 @@ alone() { # others' changes wait; only ever held for moments
   { command exec 9>>"$one/lock"; } 2>/dev/null || refuse lost "it is not there"
   flock -w 10 9 || refuse busy "$one is locked"
   there
-}
-
-current() { # nobody newer comes in before we end
-  { command exec 7>>"$1"; } 2>/dev/null || { [ "$verb" = show ] && return; } || refuse unwritable "$1"
-  flock -w 10 7 || refuse busy "$1 is locked"
-  newest=0
-  read -r newest <"$1" || :
-  if [ "${newest:-0}" -lt "$FLEETFORM_EPOCH" ]; then
-    { printf '%-63s\n' "$FLEETFORM_EPOCH" 1<>"$1"; } 2>/dev/null || [ "$verb" = show ] || refuse nospace "$1"
-  fi
-  flock -s -w 10 7 || refuse busy "$1 is locked" # several of his may go on at once
-  newest=0
-  read -r newest <"$1" || : # it was let go for a moment
-  [ "${newest:-0}" -le "$FLEETFORM_EPOCH" ] || refuse stale "a later command was here ($newest, and this is $FLEETFORM_EPOCH)"
 }
 
 verb=$1 all=$2/volumes one=$2/volumes/${3-}

@@ -167,8 +167,7 @@ class Volumes:
 
     def _ask(self, verb: str, *arguments: str, stdin: bytes = b"", seconds: float = ANSWER_SECONDS) -> Found:
         entered = scripts.enter(self._transport, self._root)
-        epoch = self._transport.fence()
-        env = () if epoch is None else (f"FLEETFORM_EPOCH={epoch}", f"FLEETFORM_OWNER={key_of(self._owner)}")
+        env = scripts.numbered(self._transport, self._owner)
         arguments = (verb, entered.root, *arguments)
         said = scripts.inline(self._transport, "volume.sh", arguments, stdin, seconds, env=env)
         return self._found(said.partition(b"FLEETFORM-VOLUMES\n")[2])
