@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -211,3 +212,31 @@ def test_what_goes_with_the_last_node_goes_also_after_a_kill(project, cloud):
     project.run("destroy", "--auto-approve", env=ENV)
     assert cloud.pairs == {}
     assert project.run("status", "--json", env=ENV).json["nodes"] == []
+
+
+@pytest.mark.parametrize("nodes", [1, 2], ids=["no other change", "another one is made"])
+def test_a_server_that_was_taken_up_while_it_started_has_to_come_up(project, cloud, nodes):
+    """A killed apply left it in BUILD, and nova takes it back: then it is made anew, and is no success."""
+    started, posts = threading.Event(), [0]
+
+    def fate(method, path):
+        if method == "POST" and path.endswith("/servers"):
+            posts[0] += 1
+            if posts[0] == 1:
+                started.wait(60)
+                os.kill(doomed.pid, signal.SIGKILL)
+                return "lost"
+        if posts[0] == 1 and method == "GET" and re.search("/servers/[^/]+$", path) and "detail" not in path:
+            cloud.servers.clear()  # who asks for it waits for it
+        return None
+
+    cloud.rules.append(fate)
+    project.declare(backend(cloud), fleet("gpu", backends=["stack"], nodes=nodes, resources={"cpu": 1}))
+    doomed = project.start("apply", "--auto-approve", "--parallelism", "1", env=ENV)
+    started.set()
+    assert ended(doomed, None).code == -signal.SIGKILL
+    assert count(cloud.servers) == ["node/gpu-0"]
+    project.apply("--parallelism", "1", env=ENV)
+    assert count(cloud.servers) == [f"node/gpu-{i}" for i in range(nodes)]
+    assert {server["status"] for server in cloud.servers.values()} == {"ACTIVE"}
+    assert project.run("plan", "--json", env=ENV).json["result"] == "none"

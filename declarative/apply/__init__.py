@@ -2,7 +2,7 @@
 
 from declarative.apply.again import NOT_STARTED, Due, Lack, Retries, broken_starts, lacking, part_for
 from declarative.apply.backends import Backends
-from declarative.apply.begun import clear, unwanted
+from declarative.apply.begun import clear, complete, taken_up, unwanted
 from declarative.apply.bundles import changed_files, named
 from declarative.apply.drift import Orphan
 from declarative.apply.failover import Move
@@ -41,6 +41,7 @@ __all__ = [
     "changed_files",
     "check_vanished",
     "clear",
+    "complete",
     "delete_orphans",
     "follow",
     "foresee",
@@ -62,6 +63,7 @@ __all__ = [
     "state_of",
     "stop_task",
     "survey",
+    "taken_up",
     "unwanted",
     "waiting",
 ]

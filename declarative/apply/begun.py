@@ -1,21 +1,27 @@
-"""Creates that were cut short before they made anything: what they may have left goes with them.
+"""Creates that were cut short.
 
-Their intents stay open for a while (`settle.recover`): a request of theirs may still be under way.
+Of those that made nothing, what they may have left goes with them. Their intents stay open for a while
+(`settle.recover`): a request of theirs may still be under way. Those that made a node are taken up, and end
+as any other create does: once it runs.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from declarative.apply.backends import Backends
 from declarative.apply.drift import AT_ONCE, PATIENCE
+from declarative.apply.gate import Tools
+from declarative.apply.inventory import Seen
+from declarative.apply.renamed import record_token
+from declarative.apply.walk import ActionResult, Outcome, code_of
 from declarative.plan import Op, Plan
 from declarative.provider import ProviderError
 from declarative.resource import LOCAL
 from declarative.retry import call
-from declarative.state import Intent, State
+from declarative.state import Address, Intent, Record, State, made_as
 
 
 def unwanted(plan: Plan, state: State) -> list[Intent]:
@@ -44,3 +50,46 @@ def clear(backends: Backends, intents: Sequence[Intent]) -> None:
     if intents:
         with ThreadPoolExecutor(min(AT_ONCE, len(intents)), thread_name_prefix="clear") as pool:
             list(pool.map(one, intents))
+
+
+def taken_up(seen: Seen) -> dict[Address, str]:
+    """The nodes that were found to be made, by the tokens of their creates."""
+    return {r.intent.address: r.intent.token for r in seen.resolutions if r.record and is_node(r.intent)}
+
+
+def complete(taken: Mapping[Address, str], tools: Tools) -> tuple[ActionResult, ...]:
+    """Wait until nodes that were taken up run, by the tokens of their creates; those that never do.
+
+    What was there when it was looked for may still be taken back: a create finds that out, and makes it anew.
+    """
+    state = tools.writer.state()
+
+    def one(record: Record) -> ActionResult | None:
+        provider = tools.backends.get(record.backend)
+        try:
+            outputs = call(
+                lambda: provider.create(made_as(record), taken[record.address], record.inputs, {}),
+                policy=tools.policy,
+                stopping=tools.stopping.is_set,
+            )
+        except ProviderError as error:
+            address = str(record.address)
+            return ActionResult(
+                id=f"create:{address}",
+                address=address,
+                op="create",
+                outcome=Outcome.FAILED,
+                error=error.summary,
+                hint=error.hint,
+                code=code_of(error),
+            )
+        if any(record.outputs.get(key) != value for key, value in outputs.items()):
+            tools.writer.note({record.address: outputs})
+        return None
+
+    there = [record for address in sorted(taken) if (record := state.records.get(address))]
+    wanted = [record for record in there if record_token(state, record) == taken[record.address]]
+    if not wanted:
+        return ()
+    with ThreadPoolExecutor(min(AT_ONCE, len(wanted)), thread_name_prefix="complete") as pool:
+        return tuple(result for result in pool.map(one, wanted) if result)

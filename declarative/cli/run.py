@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from declarative.plan import Plan
     from declarative.render import Mode, Progress
     from declarative.resource import Desired
-    from declarative.state import RankState, RankStatus, State
+    from declarative.state import Address, RankState, RankStatus, State
     from declarative.store import Store, Writer
 
 parallelism_option = click.option(
@@ -64,6 +64,8 @@ class Run:
         """The tasks whose start failed of something else, and whose `retry` covers that, with what was not
         done.
         """
+        self._taken: dict[Address, str] = {}
+        """Nodes that a command which was cut short has begun to make, by the tokens of that."""
         self._progress: Progress | None = None
 
     def __enter__(self) -> Self:
@@ -97,7 +99,7 @@ class Run:
         self, writer: Writer, requested: frozenset[str] = frozenset(), *, destroy: bool = False
     ) -> Plan:
         """Look at what is there, record what happened by itself, and plan on that."""
-        from declarative.apply import check_vanished, foresee, look, settle
+        from declarative.apply import check_vanished, foresee, look, settle, taken_up
         from declarative.plan import hosts_of, make, may_rehearse
 
         state = writer.state()
@@ -108,6 +110,7 @@ class Run:
         if not self.options["accept_vanished"]:
             check_vanished(state, seen)
         settled = settle(writer, backends, seen, now, self.note)
+        self._taken = taken_up(seen)
         # What is gone is forgotten by now. The plan is told of it all the same: it says why it is made anew.
         gone = {a: r for a, r in state.records.items() if a in seen.inventory.gone}
         recorded = replace(settled, records={**settled.records, **gone})
@@ -177,7 +180,7 @@ class Run:
         results: tuple[ActionResult, ...] = ()
         interrupted = False
         held: dict[str, str] = {}
-        if plan.actions or (self.doing != "destroy" and waiting(state)):
+        if plan.actions or self._taken or (self.doing != "destroy" and waiting(state)):
             with stopping(STOPPING) as stop:
                 results, held = self.perform(plan, writer, stop)
                 interrupted = stop.is_set()
@@ -207,7 +210,7 @@ class Run:
         """Carry out the actions of a plan, and let gangs run that an earlier command had prepared; those that
         still wait, and why.
         """
-        from declarative.apply import Tools, apply, release_all
+        from declarative.apply import Tools, apply, complete, release_all
 
         state = _with_lineage(writer)
         listener = self.listener()
@@ -221,6 +224,9 @@ class Run:
             listener=listener,
         )
         results = apply(plan, tools, parallelism=self.options["parallelism"])
+        touched = {action.address for action in plan.actions}
+        left = {address: token for address, token in self._taken.items() if address not in touched}
+        results += () if stop.is_set() else complete(left, tools)
         return results, {} if self.doing == "destroy" or stop.is_set() else release_all(tools)
 
     def tasks(self) -> tuple[str, ...]:
