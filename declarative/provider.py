@@ -249,6 +249,11 @@ class Launch:
     """For providers that are `Gates`: prepare it only, up to its first command. It ends by itself if it is
     not released within this time, and `max_seconds` count from there.
     """
+    alone_seconds: int | None = None
+    """End it after its host was cut off for so long: no command reaches it, and it reaches no other. For
+    hosts that nobody can end from outside; None for never."""
+    near: tuple[str, ...] = ()
+    """Addresses of other nodes of its gang, by which a host tells whether it is cut off."""
 
 
 class Provider(Protocol):

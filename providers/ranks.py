@@ -164,6 +164,8 @@ def prepared(
         hard=launch.hard and launch.image is None,
         limit_seconds=launch.max_seconds,
         grace_seconds=launch.stop_seconds,
+        alone_seconds=launch.alone_seconds,
+        near=launch.near,
         mounts=mounts,
         binds=binds,
         gate_seconds=launch.gate_seconds,
@@ -301,6 +303,8 @@ def _meaning(attempt: Attempt) -> tuple[RankState | None, str | None]:
 def _end(attempt: Attempt) -> tuple[RankState, str | None]:
     if attempt.reason == "limit":
         return RankState.FAILED, LIMIT_REACHED
+    if attempt.reason == "alone":
+        return RankState.LOST, "its host was cut off: no command reached it, and it reached no other"
     if attempt.reason in LACKING:
         return RankState.FAILED, LACKING[attempt.reason].format(attempt.lacking or "a folder of `volumes`")
     if attempt.reason == "memory":

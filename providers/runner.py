@@ -55,7 +55,9 @@ class Launch:
     shall see it, both absolute. Where the host does not allow that, the task runs without. `binds` are the
     same, of folders and files that the host may or may not have: without one that is not optional (the third
     item) the task ends before its first command. With `gate_seconds` the script finds a gate (`gate.sh`),
-    where it waits at most so long, and `limit_seconds` count from there.
+    where it waits at most so long, and `limit_seconds` count from there. After `alone_seconds` in which its
+    host was cut off from us, from its gateway and from the addresses that are `near`, it is stopped: see
+    `alone` in runner.sh.
     """
 
     attempt_id: str
@@ -68,6 +70,8 @@ class Launch:
     mounts: tuple[tuple[str, str], ...] = ()
     binds: tuple[tuple[str, str, bool], ...] = ()
     gate_seconds: int | None = None
+    alone_seconds: int | None = None
+    near: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +79,9 @@ class Attempt:
     """An attempt as its host saw it when it was asked.
 
     `exit_code` is 128 plus the signal's number for a task that was killed. `reason` is why it was ended from
-    outside: `stopped`, `limit`, `memory` (the kernel killed something of it for want of memory), `gate`
-    (nobody released it: none of its commands ran), or None; or why it never began: `absent` and `unmounted`
-    tell of the host's `lacking` path, one of `Launch.binds`.
+    outside: `stopped`, `limit`, `alone` (its host was cut off), `memory` (the kernel killed something of it
+    for want of memory), `gate` (nobody released it: none of its commands ran), or None; or why it never
+    began: `absent` and `unmounted` tell of the host's `lacking` path, one of `Launch.binds`.
     `started_at` and `ended_at` are seconds since the epoch by the host's clock, which may differ from ours.
     `mounted` holds the paths of `Launch.mounts` and `Launch.binds` that came about. `confined` is how it is
     held to its CPUs and memory: `hard`, `soft` or `none`, and by what `means`, within `memory_bytes`; None
@@ -143,6 +147,9 @@ class Runner:
             options += ["--limit", str(launch.limit_seconds)]
         if launch.gate_seconds is not None:
             options += ["--gate", str(launch.gate_seconds)]
+        if launch.alone_seconds is not None:
+            options += ["--alone", str(launch.alone_seconds)]
+            options += ["--near", ",".join(launch.near)] if launch.near else []
         mounts = [(target, "--mount", source) for source, target in launch.mounts]
         mounts += [(t, "--bind-if-any" if optional else "--bind", s) for s, t, optional in launch.binds]
         for target, option, source in sorted(mounts):  # `/a` before `/a/b`

@@ -5,7 +5,8 @@
 # (util-linux), coreutils, grep and sed. The folder of all attempts is $FLEETFORM_RUNNER_DIR, on a local disk.
 #
 #   start ID BYTES [--cpus LIST] [--memory BYTES] [--hard 1] [--limit SECONDS] [--grace SECONDS] [--gate SECONDS]
-#          [MOUNT]... <script of BYTES bytes; MOUNT: --mount SRC DST or --bind-if-any SRC DST, which may fail, or
+#          [--alone SECONDS [--near ADDRESS,ADDRESS...]] [MOUNT]...
+#          <script of BYTES bytes; MOUNT: --mount SRC DST or --bind-if-any SRC DST, which may fail, or
 #          --bind SRC DST, which may not; --gate: the script finds a gate, and waits at most so long (gate.sh)
 #   release ID...              opens the gates; the limit counts from here
 #   poll [ID]...               all attempts without an ID
@@ -18,9 +19,11 @@
 #   FLEETFORM-HOST 1 BOOT_ID NOW FREE_KIB
 #   ID STATE PID EXIT_CODE REASON LOG_BYTES STARTED ENDED MOUNTS CONFINED        `-` for what there is none of
 #   FLEETFORM-END
-# STATE: preparing (what it needs before its gate) gated (it waits there) running exited orphan (supervisor dead, task alive) lost (both dead) rebooted missing claimed (never
-# launched). REASON: stopped, limit, memory (the kernel killed something of it for want of memory), gate (nobody opened
-# it: none of its commands ran), or absent or unmounted if a --bind failed: MOUNTS is its SRC then. Times are epoch seconds of this host. MOUNTS: DSTs, commas
+# STATE: preparing (what it needs before its gate) gated (it waits there) running exited orphan (supervisor dead, task
+# alive) lost (both dead) rebooted missing claimed (never launched). REASON: stopped, limit, alone (the host was cut off
+# for as long as --alone says), memory (the kernel killed something of it for want of memory), gate (nobody opened it:
+# none of its commands ran), or absent or unmounted if a --bind failed: MOUNTS is its SRC then. Times are epoch seconds
+# of this host. MOUNTS: DSTs, commas
 # between them, with %25 %20 %2C for percent, space, comma. CONFINED: LEVEL:MEANS:MEMORY, how it is held to --cpus
 # and --memory: hard (by the kernel; with --hard nothing else will do), soft, none. A refusal is a line
 # `FLEETFORM-ERR CODE TEXT` with an exit status of its own.
@@ -270,6 +273,55 @@ vacate() { # its groups have done their work. Those just killed may take a momen
     break
   done
 }
+# alone SECONDS GRACE ADDRESSES: ends a run once its host was cut off for so long: then it may be run again elsewhere.
+# It is cut off while no command comes, and neither its gateway nor one of the addresses answers that answered before.
+# Where none ever did, the link has to be down. That no command comes is no reason by itself.
+alone() {
+  longest=$((100 * $1)) softly=$2 every=$((10 * $1)) proven='' route=''
+  addresses=$(printf %s "$3" | tr , ' ')
+  [ "$every" -ge 100 ] || every=100
+  [ "$every" -le 3000 ] || every=3000
+  while read -r link to by _; do
+    [ "$to" != 00000000 ] || { route=$link && gateway "$by"; }
+  done </proc/net/route
+  uptime
+  heard=$now
+  while live; do
+    uptime
+    before=$now
+    if reaching; then
+      heard=$before
+    else
+      came=0
+      { read -r came <"$B/.contact"; } 2>/dev/null || :
+      uptime
+      if [ "${came:-0}" -gt "$heard" ] && [ "$came" -le "$now" ]; then heard=$came; fi
+      if [ $((now - heard)) -ge "$longest" ]; then end alone "$softly" && return; fi
+    fi
+    rest "$every"
+  done
+}
+gateway() { # HEX, as /proc/net/route has it
+  [ "$1" != 00000000 ] || return 0
+  set -- "${1%??????}" "${1#??}" "${1#????}" "${1#??????}"
+  addresses="$((0x$4)).$((0x${3%??})).$((0x${2%????})).$((0x$1)) $addresses"
+}
+reaching() {
+  for address in $addresses; do
+    if answers "$address"; then proven=1 && return 0; fi
+  done
+  [ -z "$proven" ] || return 1
+  carrier=1
+  { read -r carrier <"/sys/class/net/$route/carrier" || carrier=0; } 2>/dev/null
+  [ -z "$route" ] || [ "$carrier" = 1 ]
+}
+answers() { # ADDRESS: by ping, or by a port that is open or refused
+  if command -v ping >/dev/null && ping -n -c 1 -W 2 "$1" >/dev/null 2>&1; then return 0; fi
+  command -v bash >/dev/null || return 1
+  # shellcheck disable=SC2016  # the shell's own
+  said=$(timeout 2 bash -c ': >"/dev/tcp/$0/22"' "$1" 2>&1) && return 0
+  case $said in *refused*) ;; *) return 1 ;; esac
+}
 watch() { # NUMBER: enforces the limit; there is a new watcher for each new limit, and the old ones give up
   while live && [ "$watcher" = "$1" ] && [ "$limitat" != - ]; do
     uptime
@@ -301,8 +353,9 @@ sweep() {
 
 # ---------------------------------------------------------------------------------------- how it begins
 
-options() { # OPTION...: sets cpus, memory, hard, limit, grace, gate, mounts; what $mounting names is called for each mount
-  cpus='' memory='' hard='' limit=- grace=10 gate='' mounts=''
+# Sets cpus, memory, hard, limit, grace, gate, alone, near, mounts; what $mounting names is called for each mount.
+options() { # OPTION...
+  cpus='' memory='' hard='' limit=- grace=10 gate='' alone=- near='' mounts=''
   while [ $# -gt 0 ]; do
     [ $# -ge 2 ] || die usage "$1 needs a value"
     case $1 in
@@ -312,6 +365,8 @@ options() { # OPTION...: sets cpus, memory, hard, limit, grace, gate, mounts; wh
     --limit) limit=$2 && number "$2" "$1" && [ "$2" -gt 0 ] || die usage "--limit $2" ;;
     --grace) grace=$2 && number "$2" "$1" ;;
     --gate) gate=$2 && number "$2" "$1" ;;
+    --alone) alone=$2 && number "$2" "$1" ;;
+    --near) near=$2 && case $2 in *[!0-9A-Za-z.:,_-]*) die usage "bad list of addresses: $2" ;; esac ;;
     --mount | --bind | --bind-if-any)
       [ $# -ge 3 ] || die usage "$1 needs a source and a destination"
       mounts=1 && ${mounting:-:} "$2" "$3" "$1"
@@ -389,6 +444,10 @@ supervise() {
   exec >/dev/null
   unlock
   [ "$limit" = - ] || [ "$gate" ] || setsid -f sh "$self" _watch "$id" 0 8>&-
+  if [ "$alone" != - ]; then
+    [ "$grace" -le $((alone / 3)) ] || grace=$((alone / 3)) # it has to be over before it begins elsewhere
+    setsid -f sh "$self" _alone "$id" "$alone" "$grace" "$near" 8>&-
+  fi
   # In the foreground: the shell would have `&` ignore SIGINT, and so the task.
   FLEETFORM_RUN=$d setsid sh "$self" _task "$id" "$@" </dev/null >>"$d/log" 2>&1 8>&-
   code=$? t1=$(date +%s)
@@ -530,6 +589,15 @@ case ${FLEETFORM_EPOCH-}/$command in
   ;;
 esac
 case $command in
+_*) ;;
+*)
+  if [ -d "$B" ]; then # a command came: see `alone`
+    uptime
+    { echo "$now" >"$B/.contact"; } 2>/dev/null || :
+  fi
+  ;;
+esac
+case $command in
 start)
   bytes=$2
   shift 2
@@ -622,6 +690,7 @@ _run)
   supervise "$@"
   ;;
 _watch) watch "$2" ;;
+_alone) alone "$2" "$3" "$4" ;;
 _end) end "$2" "$3" ;;
 _task) shift && task "$@" ;;
 _mount)

@@ -280,7 +280,14 @@ def _start(action: Action, tools: Tools) -> None:
     provider = tools.backends.get(node.backend)
     try:
         gate = GATE_SECONDS if provider.gates and is_gang(action.after) else None
-        launch = launch_of(state, record, tools.environ, tools.backends.files, gate)
+        launch = launch_of(
+            state,
+            record,
+            tools.environ,
+            tools.backends.files,
+            gate_seconds=gate,
+            limits=tools.backends.limits,
+        )
         status = _retrying(action, tools)(lambda: provider.start(node, launch))
     except (PermanentError, MissingEnvError) as error:
         # Certain not to have started; after anything else the intent stays open, to be read back.

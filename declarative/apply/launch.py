@@ -9,9 +9,11 @@ from typing import Any
 from declarative.apply.bundles import Bundles
 from declarative.blocks import cpus_of, gpus_of, share
 from declarative.plan import Action, Op, Plan
+from declarative.plan.silence import LIMIT
 from declarative.provider import Bind, Launch
 from declarative.resource import shape_of
-from declarative.spec import Isolation
+from declarative.spec import Isolation, RetryEvent
+from declarative.spec.retry import Retry
 from declarative.spec.values import Duration
 from declarative.state import Address, Record, State, attempt_id, rank_name
 from declarative.template import env_names, resolve_env
@@ -35,15 +37,25 @@ def seconds(inputs: Mapping[str, Any], field: str, default: int | None) -> int |
     return Duration.parse(inputs[field]).seconds if field in inputs else default
 
 
+ALONE = 0.65
+"""How much of its fleet's `unreachable_duration` a rank goes on when its host is cut off. In what is left it
+has to notice that and to end, before others count it as lost; they begin to count later than it does."""
+MOST_NEAR = 3
+
+
 def launch_of(
     state: State,
     rank: Record,
     environ: Mapping[str, str],
     files: Bundles | None = None,
+    *,
     gate_seconds: int | None = None,
+    limits: Mapping[str, float | None] | None = None,
 ) -> Launch:
     """The launch of a rank whose reservation and attachments are recorded, as those of all its siblings are.
     With `gate_seconds` it waits at most so long for them (`gate`).
+
+    `limits`: see `Backends`.
 
     Secrets (`${{ env.X }}`) are taken from `environ` here and go nowhere but into the launch; a variable
     that is not set raises `template.MissingEnvError`.
@@ -82,7 +94,25 @@ def launch_of(
         else None,
         hard=rank.inputs.get("isolation") == Isolation.HARD.value,
         gate_seconds=gate_seconds,
+        alone_seconds=_alone(node, rank, limits or {}),
+        near=_near(state, rank, node),
     )
+
+
+def _alone(node: Record, rank: Record, limits: Mapping[str, float | None]) -> int | None:
+    """See `Launch`: of what may run again elsewhere while nobody can end it here."""
+    limit = limits.get(str(node.inputs["fleet"]), LIMIT)
+    if limit is None or not node.inputs.get("host"):
+        return None
+    again = RetryEvent.INTERRUPTION in Retry.parse(rank.inputs.get("retry", False)).on_events
+    return int(limit * ALONE) if again else None
+
+
+def _near(state: State, rank: Record, node: Record) -> tuple[str, ...]:
+    if not tells_others(rank.inputs):
+        return ()
+    others = (n for n, _ in _siblings(state, rank) if n.address != node.address)
+    return tuple(dict.fromkeys(str(n.outputs.get("address", "")) for n in others))[:MOST_NEAR]
 
 
 def first_commands(inputs: Mapping[str, Any]) -> tuple[str, ...]:

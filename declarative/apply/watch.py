@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from declarative.apply.again import Retries
 from declarative.apply.backends import Backends
+from declarative.apply.polls import node_of_rank
 from declarative.apply.settle import (
     BY_USER,
     Note,
@@ -178,10 +179,22 @@ def _settled(store: Store, backends: Backends, settled: Callable[[Writer, Backen
         return None
 
 
-def stop_task(writer: Writer, backends: Backends, task: str, now: Callable[[], float], note: Note) -> None:
-    """Stop every rank of a task side by side, and give back what it held."""
+def stop_task(
+    writer: Writer,
+    backends: Backends,
+    task: str,
+    now: Callable[[], float],
+    note: Note,
+    *,
+    silent: Collection[str] = (),
+) -> None:
+    """Stop every rank of a task side by side, and give back what it held.
+
+    Those on nodes that are `silent` are stopped by the first command that writes and finds that they answer.
+    """
     state = writer.state()
     names = [n for n in ranks_of(state, task) if not ((s := state.ranks.get(n)) and s.state.ended)]
+    names = [n for n in names if not ((w := node_of_rank(state, n)) and w.address.name in silent)]
 
     def ended(rank: str, status: RankStatus) -> None:
         writer.observe_rank(rank, status)

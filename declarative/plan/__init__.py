@@ -5,6 +5,7 @@ from declarative.plan.hosts import hosts_of, hosts_of_plan
 from declarative.plan.make import make
 from declarative.plan.observe import effective, vanished
 from declarative.plan.rehearsal import may_rehearse
+from declarative.plan.silence import silence_text
 from declarative.plan.types import (
     FORMAT_VERSION,
     Action,
@@ -41,5 +42,6 @@ __all__ = [
     "hosts_of_plan",
     "make",
     "may_rehearse",
+    "silence_text",
     "vanished",
 ]

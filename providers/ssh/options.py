@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from declarative.diagnostic import suggest
@@ -53,7 +53,7 @@ def options_of(config: Config) -> Options:
 def timing_of(seconds: float) -> Timing:
     """A host that says nothing for as long as it may take to connect is silent, connected or not."""
     usual = Timing()
-    return Timing(connect=seconds, keepalive=min(usual.keepalive, seconds / usual.missed))
+    return replace(usual, connect=seconds, keepalive=min(usual.keepalive, seconds / usual.missed))
 
 
 def _path(config: Config, key: str) -> str | None:

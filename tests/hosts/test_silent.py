@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from declarative.state import RankState
 from tests.cli import ended, task, until
-from tests.hosts.rack import SSH
+from tests.hosts.nodes import Nodes
+from tests.hosts.rack import SSH, wipe
 from tests.hosts.test_fleet import project  # noqa: F401  # a fixture
 
 pytestmark = pytest.mark.slow
 
-GO = "/var/tmp/ran-go"
-BEGAN = "/var/tmp/ran-began"
-"""On a host's disk: a line for each attempt that began here."""
+GO = "/tmp/go"
+BEGAN = "/tmp/began"
+"""On a host: a line for each attempt that began there."""
 HOLD = f"echo x >> {BEGAN}; while [ ! -e {GO} ]; do sleep 0.1; done"
 RETRY = {"retry": {"on_events": ["interruption"]}}
 
@@ -40,14 +42,17 @@ def runs(machine) -> int:
 
 
 def test_a_host_that_is_cut_off_is_given_up_and_its_gang_runs_elsewhere(project, machines):  # noqa: F811
-    """It comes back with the old attempt, which is stopped before anything else is put there."""
-    project.declare(SSH, project.rack(unreachable_duration="6s"), gang())
+    """It comes back with the old attempt, which is stopped before anything else is put there: here its host
+    did not end it itself.
+    """
+    project.declare(SSH, project.rack(unreachable_duration="1s"), gang())
     follower = project.start("apply", "--auto-approve", "--wait")
     until(lambda: [s for _, s, _ in states(project)] == ["running"] * 2)
+    machines[1].sh("pkill -f '[r]unner-.* _alone job-1'")
     machines[1].cut()
     said = told(follower, "node/rack-1 does not answer")
     assert "it is given up in" in said
-    told(follower, "rank/job-1: lost: node/rack-1 was given up: it has not answered for 6 s")
+    told(follower, "rank/job-1: lost: node/rack-1 was given up: it has not answered for 1 s")
     until(lambda: states(project) == [("rack-0", "running", 2), ("rack-2", "running", 2)])
     assert runs(machines[1]) == 1
     (node,) = (n for n in project.status()["nodes"] if n["name"] == "rack-1")
@@ -60,3 +65,88 @@ def test_a_host_that_is_cut_off_is_given_up_and_its_gang_runs_elsewhere(project,
         machine.sh(f"touch {GO}")
     assert ended(follower).out.endswith("task/job: succeeded\n")
     project.no_changes()
+
+
+def test_a_task_is_stopped_where_it_can_be_and_elsewhere_when_that_answers(project, machines):  # noqa: F811
+    """Nobody says that a rank has stopped which may run on."""
+    project.bring(project.rack(), gang())
+    machines[1].cut()
+    done = project.run("stop", "job", code=4)
+    assert "rank/job-1 is not stopped yet, and may run: node/rack-1 does not answer" in done.err
+    assert "it is given up in" in done.err
+    assert [s for _, s, _ in states(project)] == ["stopped", "running"]
+    assert (runs(machines[0]), runs(machines[1])) == (0, 1)
+    machines[1].plug()
+    project.apply()
+    assert [s for _, s, _ in states(project)] == ["stopped", "stopped"]
+    assert runs(machines[1]) == 0
+    project.no_changes()
+
+
+def test_nothing_is_given_up_where_no_other_host_answers(project, machines):  # noqa: F811
+    """It is as likely that our own line is down."""
+    project.declare(SSH, project.rack(unreachable_duration=1), gang(3))
+    follower = project.start("apply", "--auto-approve", "--wait")
+    until(lambda: [s for _, s, _ in states(project)] == ["running"] * 3)
+    for machine in machines:
+        machine.cut()
+    told(follower, "it is not given up: no other host of fleet/rack answers")
+    for machine in machines:
+        machine.plug()
+        machine.sh(f"touch {GO}")
+    assert ended(follower).out.endswith("task/job: succeeded\n")
+    assert [a for _, _, a in states(project)] == [1, 1, 1]
+
+
+# ------------------------------------------------------------------------- what a host does when it is alone
+
+
+@pytest.fixture
+def nodes(machines, tmp_path):
+    yield Nodes(machines, tmp_path)
+    wipe(machines)
+
+
+COUNT = "while :; do echo x >> /tmp/count; sleep 0.1; done"
+
+
+def counted(machine, more: int) -> None:
+    """Wait until a rank went on for some time."""
+    have = int(machine.sh("cat /tmp/count 2>/dev/null | wc -l"))
+    until(lambda: int(machine.sh("cat /tmp/count 2>/dev/null | wc -l")) >= have + more)
+
+
+def test_a_rank_on_a_host_that_is_cut_off_ends_itself(nodes, machines):
+    """Its host reached another one before, and nobody came."""
+    node, other = nodes.make(1), machines[2].address
+    nodes.start(node, "train-0.1", COUNT, alone_seconds=2, near=(other,))
+    counted(machines[1], 25)
+    machines[1].cut()
+    until(lambda: runs(machines[1]) == 0)
+    machines[1].plug()
+    status = nodes.ended(node, "train-0.1")
+    assert status.state is RankState.LOST
+    assert status.cause == "its host was cut off: no command reached it, and it reached no other"
+
+
+def test_a_rank_outlives_a_controller_that_went_away(nodes, machines):
+    """No command comes; but its host reaches its gateway, or its link is up where none ever answered."""
+    gateway = machines[0].address.rpartition(".")[0] + ".1"
+    machines[0].sh(f"ip route add default via {gateway}")
+    for index, near in ((0, ()), (1, ("198.18.255.1",))):
+        nodes.start(nodes.make(index), "train-0.1", COUNT, alone_seconds=1, near=near)
+    for machine in machines[:2]:
+        counted(machine, 60)
+        assert runs(machine) == 1
+    machines[0].cut()
+    until(lambda: runs(machines[0]) == 0)
+    machines[0].plug()
+
+
+def test_where_none_ever_answered_the_link_tells(nodes, machines):
+    machines[1].sh("ip route add default dev eth0")
+    nodes.start(nodes.make(1), "train-0.1", COUNT, alone_seconds=1, near=("198.18.255.1",))
+    counted(machines[1], 20)
+    machines[1].cut()
+    until(lambda: runs(machines[1]) == 0)
+    machines[1].plug()
