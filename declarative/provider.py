@@ -97,6 +97,15 @@ class PermanentError(ProviderError):
         self.kind = kind
 
 
+class StaleError(PermanentError):
+    """Something was told of a later writer: `newest` is the number of that one."""
+
+    def __init__(self, newest: int, summary: str, *, about: str | None = None) -> None:
+        hint = "run the command again: it begins with what is there now"
+        super().__init__(PermanentKind.CONFLICT, summary, about=about, hint=hint)
+        self.newest = newest
+
+
 Fence = Callable[[], int | None]
 """To be asked before each call that leaves this process, and before it is tried again. It raises what stops
 the command if this is no longer the one that may write: that goes through as it is. Else it gives the number

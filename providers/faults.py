@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
+import re
+
+from declarative.provider import (
+    PermanentError,
+    PermanentKind,
+    ProviderError,
+    StaleError,
+    TransientError,
+    TransientKind,
+)
 from providers.runner import RunnerError
 
 RUNNING = "stop their tasks first; `fleetform stop TASK` also stops what runs and is not recorded"
@@ -12,7 +21,6 @@ _REFUSED = {
     "missing": (PermanentKind.NOT_FOUND, None),
     "tools": (PermanentKind.INVALID, "install flock and setsid (util-linux)"),
     "unwritable": (PermanentKind.AUTH, "let the calling user write there"),
-    "stale": (PermanentKind.CONFLICT, "run the command again: it begins with what is there now"),
     "isolation": (PermanentKind.INVALID, "leave out `isolation`, or let the host's user make control groups"),
     "nospace": (PermanentKind.NO_CAPACITY, "free some space on the disk of the node's folder"),
 }
@@ -28,6 +36,8 @@ _OPEN = {
 def from_runner(error: RunnerError) -> ProviderError:
     """The port's fault for a refusal of the runner."""
     summary = f"the runner refused: {error.text or error.code}"
+    if error.code == "stale" and (told := re.search(r"\((\d{1,15}),", error.text)):
+        return StaleError(int(told[1]), summary)
     if error.code in _OPEN:
         return TransientError(_OPEN[error.code], summary)
     lasting, hint = _REFUSED.get(error.code, (PermanentKind.INVALID, None))

@@ -9,8 +9,8 @@ import pytest
 
 from declarative.provider import token
 from declarative.state import Address, Intent, Record, attempt_id, attempt_of
-from declarative.store import open_store
-from tests.cli import Project, fleet, lines, task
+from declarative.store import StateError, open_store
+from tests.cli import Project, fleet, hold, lines, task, until
 
 pytestmark = pytest.mark.slow
 
@@ -60,6 +60,45 @@ def test_a_task_that_did_not_run_has_not_succeeded(project, way):
     project.apply("--wait")
     assert lines(project.path / "ran") == ["one", "two", "three"]
     project.no_changes()
+
+
+def test_a_clock_that_was_set_back_with_the_state_refuses_nobody(project):
+    """What was told of a later writer, by the clock of then, is looked at by one who counts above it."""
+    project.declare(
+        fleet(), counted(project, "one"), task("on", hold(project.path / "on"), resources={"cpu": 1})
+    )
+    project.apply()
+    until(lambda: lines(project.path / "on"))
+    files = list((project.path / ".fleetform" / "local").rglob(".epoch*"))
+    told = max(int(file.read_text()) for file in files) + 86_400_000
+    for file in files:
+        file.write_text(f"{told}\n")
+    assert len(files) == 2, "of the folders, and of the node"
+    project.declare(fleet(), counted(project, "two"))
+    project.apply("--wait")
+    assert "two" in lines(project.path / "ran")
+    assert all(int(file.read_text()) > told for file in files)
+    project.no_changes()
+
+
+def test_only_who_has_changed_nothing_yet_counts_above_a_later_writer(tmp_path):
+    """Whoever was overtaken stays refused, and so does whoever lost the lock."""
+    with open_store("sqlite:///state.db", root=tmp_path) as store:
+        with store.lock("apply") as writer:
+            newest = writer.fence() + 1000
+            assert writer.learn(newest)
+            assert writer.fence() == newest + 1
+            assert not writer.learn(1 << 60), "a number that somebody made up"
+            writer.begin("create", Address("volume", "data"), "local", {})
+            assert not writer.learn(newest + 5)
+        with store.lock("apply") as writer:
+            assert writer.fence() > newest
+            store.changing()
+            assert not writer.learn(newest + 5)
+        with store.lock("apply") as writer:
+            store.unlock()
+            with pytest.raises(StateError, match="lost the state's lock"):
+                writer.learn(newest + 5)
 
 
 def test_attempts_of_an_older_version_go_on():

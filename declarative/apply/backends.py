@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from declarative.apply.bundles import Bundles
-from declarative.apply.renamed import Renamed
+from declarative.apply.renamed import Learn, Renamed, never
 from declarative.manifest import Manifest
 from declarative.plan.hosts import reached_by
 from declarative.provider import (
@@ -44,18 +44,23 @@ class Backends:
         ways: Hosts | None = None,
         shared: bool = False,
         fence: Fence = reads_only,
+        changing: Fence | None = None,
+        learn: Learn = never,
         limits: Mapping[str, float | None] | None = None,
     ) -> None:
         """`state` says on which hosts and in which regions things are, or may be; `files` what ranks get,
         by its digest.
 
         `ways` is how the hosts of recorded nodes are declared to be reached, by the node's present name: that
-        counts, and not what was recorded when they were reached last. `shared`: see `Config`. `limits` is
-        fleet → seconds after which nodes that do not answer are given up, None for never.
+        counts, and not what was recorded when they were reached last. `shared`: see `Config`. `changing` and
+        `learn`: see `Renamed`. `limits` is fleet → seconds after which nodes that do not answer are given up,
+        None for never.
         """
         self.declared = declared
         self._ways = ways or {}
         self._fence = fence
+        self._changing = changing or fence
+        self._learn = learn
         self.limits = limits or {}
         self._regions = regions_of(state) if state else {}
         self._hosts = hosts_of(state, self._ways) if state else {}
@@ -110,7 +115,8 @@ class Backends:
             hint = f"declare `type: backend` with `name: {name}` again until nothing of it is left"
             raise PermanentError(PermanentKind.NOT_FOUND, f"backend {name} is not declared", hint=hint)
         try:
-            return Renamed(load(backend.provider if backend else name, config), self._ways, self._fence)
+            found = load(backend.provider if backend else name, config)
+            return Renamed(found, self._ways, self._changing, self._learn)
         except UnknownProviderError as error:
             raise PermanentError(PermanentKind.NOT_FOUND, str(error), hint=error.hint) from None
 

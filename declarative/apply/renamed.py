@@ -7,10 +7,10 @@ back. So is the way to a host, where another one is declared by now than was rec
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from declarative.plan.hosts import reached_by
 from declarative.provider import (
@@ -31,6 +31,7 @@ from declarative.provider import (
     Reaches,
     Recalls,
     Rehearses,
+    StaleError,
     Tells,
     Terminal,
     Terminals,
@@ -99,6 +100,17 @@ def to_make(
     return {"address": str(own), "token": its_token, "inputs": names}
 
 
+Learn = Callable[[int], bool]
+"""See `Renamed`."""
+
+T = TypeVar("T")
+
+
+def never(_: int) -> bool:
+    """The `Learn` of who stays refused."""
+    return False
+
+
 class Renamed:
     """A provider that takes and gives records by their present names; `inventory` and `find` by its own."""
 
@@ -107,13 +119,24 @@ class Renamed:
         provider: Provider,
         ways: Mapping[str, Mapping[str, Any]] | None = None,
         fence: Fence = reads_only,
+        learn: Learn = never,
     ) -> None:
         """`ways` is how hosts are declared to be reached, by the present names of their nodes. `fence` is
-        asked before each call that changes something.
+        asked before each call that changes something. `learn` is told of a later writer that a look met, and
+        says whether to look once more as a later one still.
         """
         self._provider = provider
         self._ways = ways or {}
         self._fence = fence
+        self._learn = learn
+
+    def _look(self, ask: Callable[[], T]) -> T:
+        try:
+            return ask()
+        except StaleError as error:
+            if not self._learn(error.newest):
+                raise
+        return ask()
 
     def _own(self, node: Record) -> Record:
         """A record as the provider knows it, to be reached as it is declared."""
@@ -162,11 +185,11 @@ class Renamed:
 
     def inventory(self) -> tuple[Thing, ...]:
         """See the port. Addresses are those that the things were made with."""
-        return self._provider.inventory()
+        return self._look(self._provider.inventory)
 
     def find(self, address: Address, token: str) -> Thing | None:
         """See the port. The address is the one that it was made with."""
-        return self._provider.find(address, token)
+        return self._look(lambda: self._provider.find(address, token))
 
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
         """See `provider.Checks`; others find out when it is done."""
@@ -237,12 +260,13 @@ class Renamed:
 
     def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
         """See the port."""
-        return self._provider.poll(self._own(node), attempts)
+        return self._look(lambda: self._provider.poll(self._own(node), attempts))
 
     def attempts(self, node: Record, wanted: Sequence[str]) -> Mapping[str, RankStatus | None]:
         """See `provider.Tells`; of others the `wanted` ones alone, which are always in the answer."""
         if isinstance(self._provider, Tells):
-            return {**dict.fromkeys(wanted), **self._provider.attempts(self._own(node))}
+            tells = self._provider
+            return {**dict.fromkeys(wanted), **self._look(lambda: tells.attempts(self._own(node)))}
         return self.poll(node, wanted) if wanted else {}
 
     def stop(self, node: Record, attempt: str, grace_seconds: int) -> RankStatus | None:

@@ -235,6 +235,8 @@ class Session:
             ways=ways,
             shared=self.state.shared(),
             fence=self.state.fence,
+            changing=self.state.changing,
+            learn=self.state.learn,
             limits={
                 name: fleet.unreachable_duration.seconds
                 for name, fleet in (self._declared.fleets if self._declared else {}).items()

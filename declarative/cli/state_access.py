@@ -247,6 +247,14 @@ class StateAccess:
         """See `Store.fence`."""
         return self._store.fence() if self._store else None
 
+    def changing(self) -> int | None:
+        """See `Store.changing`."""
+        return self._store.changing() if self._store else None
+
+    def learn(self, newest: int) -> bool:
+        """See `Store.learn`."""
+        return self._store.learn(newest) if self._store else False
+
     def shared(self) -> bool:
         """Whether the state that was opened is kept outside of the project's folder."""
         return self._store is not None and self.folder(self._store.url) is None

@@ -19,7 +19,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -200,6 +200,14 @@ def take(connection: Connection, owner: str, doing: str, seconds: float) -> Lock
     values = {name: getattr(lease, name) for name in (*FREE, "fence", "epoch")}
     connection.execute(update(writer_lock).values(values))
     return lease
+
+
+def count_above(connection: Connection, lease: LockInfo, newest: int) -> LockInfo:
+    """The lease with an epoch above `newest`, written down in this transaction."""
+    if lease.epoch > newest:
+        return lease
+    connection.execute(update(writer_lock).values(epoch=newest + 1))
+    return replace(lease, epoch=newest + 1)
 
 
 def acquire(

@@ -184,6 +184,16 @@ class Store:
         holding = self._holding  # another thread may end it meanwhile
         return holding.fence() if holding else None
 
+    def changing(self) -> int | None:
+        """See `Writer.changing`; None as of `fence`."""
+        holding = self._holding
+        return holding.changing() if holding else None
+
+    def learn(self, newest: int) -> bool:
+        """See `Writer.learn`; who only reads is refused nothing."""
+        holding = self._holding
+        return holding.learn(newest) if holding else False
+
     @resumed
     def lock_info(self) -> LockInfo | None:
         """Who holds the lock; None if nobody does, or its holder is gone."""

@@ -29,6 +29,9 @@ from declarative.store.whole import OPS
 MARGIN = 1 / 3
 """How much of a lease has to be left when a backend is called: what a call may take."""
 
+LATEST = 1 << 42
+"""No epoch is as high (milliseconds until the year 2109): whoever says so made it up."""
+
 ERROR_LENGTH = 2000
 """How much of a backend's message the journal keeps."""
 
@@ -51,6 +54,7 @@ class Writer:
         self._resume = resume
         self._clock = clock
         self._turn = threading.Lock()
+        self._changed = False
         self.lease = lease
 
     @contextmanager
@@ -91,6 +95,24 @@ class Writer:
             self._resume(lambda: self.renew(self._seconds))
         return self.lease.epoch
 
+    def changing(self) -> int:
+        """As `fence`, before a call that changes something: see `learn`."""
+        self._changed = True
+        return self.fence()
+
+    def learn(self, newest: int) -> bool:
+        """Count this writer above `newest`, which something was told of: the state was brought back from a
+        backup, and the clock was set back. False where that would be wrong.
+
+        Only whoever holds the lock and has changed nothing yet: what it does from now on comes of a look at
+        what the later one left. Whoever slept since its own look, and was overtaken, has to stay refused.
+        """
+        if self._changed or newest >= LATEST:
+            return False
+        with self._write() as connection:
+            self.lease = lock.count_above(connection, self.lease, newest)
+        return True
+
     @resumed
     def ensure_lineage(self) -> str:
         """The id of this state: made at random once, before its first write."""
@@ -113,7 +135,7 @@ class Writer:
         An intent for the same that is still open is taken up again with its generation and token: what
         the backend made of the earlier call is then found and not made twice.
         """
-        op, needs = str(op), frozenset(needs)
+        op, needs, self._changed = str(op), frozenset(needs), True
         if op not in OPS:
             raise ValueError(op)
         with self._write() as connection:

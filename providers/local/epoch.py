@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from declarative.provider import Fence, PermanentError, PermanentKind, TransientError, TransientKind
+from declarative.provider import Fence, StaleError, TransientError, TransientKind
 
 
 class Epoch:
@@ -49,8 +49,7 @@ class Epoch:
                     newest = self._read(file, fcntl.LOCK_SH)
             if newest > epoch:
                 summary = f"a later command was here ({newest}, and this is {epoch})"
-                hint = "run the command again: it begins with what is there now"
-                raise PermanentError(PermanentKind.CONFLICT, summary, about=str(self._path), hint=hint)
+                raise StaleError(newest, summary, about=str(self._path))
             yield
         if not make:
             self._end()
