@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.cli import ended, fleet, lines, task, until
+from tests.cli import ended, fleet, lines, release, task, until
 
 
 def flaky(path, *, good: int, **fields):
@@ -113,3 +113,41 @@ def test_wait_waits_for_a_place(project):
     done = ended(follower)
     assert done.out.endswith("task/busy: succeeded\ntask/late: succeeded\n")
     assert lines(ran) == ["late"]
+
+
+def test_idle_nodes_are_given_back_while_tasks_are_followed(project):
+    """As DESIGN says of `idle_duration`; another one stays for who needs it, and the target stays."""
+    go = project.path / "go"
+    whole = {"resources": {"cpu": 2}}
+    nodes = fleet(nodes="0..3", idle_duration=1, backends=["local"])
+    tasks = (
+        task("short", "true", **whole),
+        task("brief", "true", **whole),
+        task("long", release(go), **whole),
+    )
+    project.declare(nodes, *tasks)
+    watcher = project.start("apply", "--auto-approve", "--wait")
+    until(lambda: len(nodes_of(project)) == 3)
+    until(lambda: len(nodes_of(project)) == 1)
+    assert nodes_of(project) == [project.ranks("long")[0]["node"]]
+    go.touch()
+    done = ended(watcher, 0)
+    assert sum("deleted" in line for line in done.err.splitlines()) == 2
+    assert "task/long: succeeded" in done.out
+
+
+def test_who_ends_says_what_stays_and_is_billed(project):
+    """It does not go on for idle nodes alone."""
+    priced = {"instance_type": "big", "cpu": 2, "memory": "1GB", "price": 2.5}
+    local = {"type": "backend", "name": "lab", "driver": "local", "catalog": [priced]}
+    nodes = fleet(nodes="0..1", idle_duration="2h", backends=["lab"])
+    project.declare(local, nodes, task("short", "true"))
+    done = project.apply("--wait")
+    assert "node/gpu-0 is idle: `fleetform apply` gives it back from 20" in done.err
+    project.declare(local, {**nodes, "nodes": "1..1"}, task("short", "true"))
+    assert "is idle" not in project.apply("--wait", "--replace", "task/short").err
+
+
+def nodes_of(project):
+    """The nodes that there are."""
+    return sorted(p.name for p in (project.local / "nodes").iterdir()) if project.local.exists() else []

@@ -9,6 +9,7 @@ from declarative.apply.failover import Move
 from declarative.apply.foresee import foresee
 from declarative.apply.gate import Tools, release_all, waiting
 from declarative.apply.hosts import survey
+from declarative.apply.idle import Idle
 from declarative.apply.inventory import Seen, look
 from declarative.apply.launch import missing_env
 from declarative.apply.offers import known_offers, own_gpus
@@ -25,6 +26,7 @@ __all__ = [
     "ActionResult",
     "Backends",
     "Due",
+    "Idle",
     "Lack",
     "Listener",
     "Move",

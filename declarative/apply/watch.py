@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from declarative.apply.again import Retries
 from declarative.apply.backends import Backends
+from declarative.apply.idle import Idle
 from declarative.apply.polls import node_of_rank
 from declarative.apply.settle import (
     BY_USER,
@@ -73,20 +74,22 @@ def cause_of(state: State, task: str) -> str | None:
     return f"rank/{first} {status.state.value}: {status.cause}" if status else None
 
 
-def follow(
+def follow(  # noqa: PLR0913 (keywords)
     store: Store,
     backends: Backends,
     tasks: Iterable[str],
     retries: Retries,
     *,
+    idle: Idle | None = None,
     stopping: threading.Event,
     settled: Callable[[Writer, Backends], State],
     remind: Callable[[str], None],
 ) -> dict[str, RankState]:
     """Watch until every rank of `tasks` has ended, or `stopping` is set; the states of the tasks.
 
-    It goes on as long as one of them is to run again, until its time has come. `settled` is `refresh`, with
-    what its caller has to say to it; `remind` is told each minute what is waited for.
+    It goes on as long as one of them is to run again, until its time has come, and until `idle` is ready.
+    `settled` is `refresh`, with what its caller has to say to it; `remind` is told each minute what is waited
+    for.
     """
     names = tuple(tasks)
     turn = due = fruitless = 0
@@ -100,7 +103,8 @@ def follow(
             # again less and less often.
             fruitless = fruitless + 1 if (before.ranks, before.records) == (state.ranks, state.records) else 0
             due = turn + min(1 << fruitless, SELDOM)
-        if is_over(state, names, retries) or retries.ready(state) or stopping.wait(PERIOD):
+        done = is_over(state, names, retries) or retries.ready(state) or (idle and idle.ready(state))
+        if done or stopping.wait(PERIOD):
             return {task: state_of(state, task) for task in names}
         if retries.now() - told >= REMINDER:
             told = retries.now()

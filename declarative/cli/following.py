@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from declarative.cli.run import STOPPING, Run
 from declarative.cli.session import now
 from declarative.cli.signals import INTERRUPTED, stopping
+from declarative.state import natural
 
 if TYPE_CHECKING:
-    from declarative.apply import Due, Retries
+    from declarative.apply import Due, Idle, Retries
     from declarative.plan import Plan
     from declarative.state import RankState
     from declarative.store import Writer
@@ -24,10 +26,12 @@ LEAVING = "leaving: the tasks go on (`fleetform status`, `fleetform logs {} -f`)
 
 def follow(run: Run) -> int:
     """Watch the tasks to their end, and say how each ended: 0, 3 if one found no place, 4, or 130."""
-    from declarative.apply import NOT_STARTED, is_over
+    from declarative.apply import NOT_STARTED, Idle, is_over
     from declarative.apply import follow as watch
 
     retries, waiting = _retries(run)
+    idle = Idle(run.desired.fleets, now)
+    idle.leave(run.store.read())
     tasks = tuple(sorted({*run.tasks(), *waiting}))
     if not tasks:
         return 0
@@ -40,6 +44,7 @@ def follow(run: Run) -> int:
                 backends,
                 tasks,
                 retries,
+                idle=idle,
                 stopping=stop,
                 settled=run.refresh,
                 remind=run.say,
@@ -53,10 +58,15 @@ def follow(run: Run) -> int:
         amid = over and retries.any and retries.overtaken(state, tasks) is not None
         if over and not amid:
             break
-        if (ready or amid) and not _again(run, ready, retries):
+        if ready or amid:
+            going = _again(run, ready, retries, idle)
+        else:
+            going = not idle.ready(state) or _give_back(run, retries, idle)
+        if not going:
             return INTERRUPTED
     never = {t: NOT_STARTED for t in states if not retries.knew(t)}
     run.say_ended(states, {**never, **retries.without_place})
+    _say_idle(run, idle)
     return _code(states, retries.without_place)
 
 
@@ -91,29 +101,17 @@ def _retries(run: Run) -> tuple[Retries, tuple[str, ...]]:
     return retries, waiting
 
 
-def _again(run: Run, tasks: Collection[str], retries: Retries) -> bool:
-    """Start tasks once more; False after an interruption.
-
-    While another command holds the lock nothing is tried: it may do the same.
-    """
+def _again(run: Run, tasks: Collection[str], retries: Retries, idle: Idle) -> bool:
+    """Start tasks once more; False after an interruption."""
     from declarative.apply import lacking
-    from declarative.store import StateError
 
-    with stopping(STOPPING) as stop, contextlib.ExitStack() as stack:
-        try:
-            writer = stack.enter_context(run.store.lock(run.doing, PATIENCE))
-        except StateError as error:
-            if error.code != "locked":
-                raise
-            return not stop.is_set()
-        changed = retries.overtaken(writer.state())
-        if changed:
-            run.say(f"task/{changed} {OVERTAKEN}")
-            retries.end()
+    with stopping(STOPPING) as stop, _locked(run, retries, idle) as writer:
+        if writer is None:
             return not stop.is_set()
         plan = _part(run, writer, tasks)
         results = run.perform(plan, writer, stop)[0] if plan and plan.actions else ()
         retries.leave(writer.state())
+        idle.leave(writer.state())
     bad = {r.address for r in results if r.outcome != "done"}
     starts = [a for a in plan.actions if a.op == "create" and a.address.kind == "rank"] if plan else []
     begun = {str(a.after["task"]) for a in starts if a.after}
@@ -123,6 +121,52 @@ def _again(run: Run, tasks: Collection[str], retries: Retries) -> bool:
     if not stop.is_set():
         run.say_waits(retries.waits(tasks))
     return not stop.is_set()
+
+
+def _give_back(run: Run, retries: Retries, idle: Idle) -> bool:
+    """Delete nodes that were idle for their fleet's `idle_duration`; False after an interruption."""
+    idle.tried()
+    with stopping(STOPPING) as stop, _locked(run, retries, idle) as writer:
+        plan = run.make_plan(writer) if writer else None
+        if writer and plan and plan.result != "error":
+            spare = tuple(a for a in plan.actions if a.op == "delete" and a.reason == "idle")
+            if spare:
+                run.perform(replace(plan, actions=spare, fallbacks=()), writer, stop)
+    return not stop.is_set()
+
+
+def _say_idle(run: Run, idle: Idle) -> None:
+    """Which nodes stay although nothing runs on them, and which command gives them back: they are billed."""
+    from declarative.render.data import iso
+
+    state = run.store.read()
+    for name, when in sorted(idle.when(state).items(), key=lambda item: natural(item[0])):
+        node = state.get("node", name)
+        if node and node.inputs.get("price") != 0:
+            run.say(f"node/{name} is idle: `fleetform apply` gives it back from {iso(when)} on")
+
+
+@contextlib.contextmanager
+def _locked(run: Run, retries: Retries, idle: Idle) -> Iterator[Writer | None]:
+    """The lock; None while another command holds it, which may do the same, or after one that has declared
+    other things.
+    """
+    from declarative.store import StateError
+
+    with contextlib.ExitStack() as stack:
+        try:
+            writer = stack.enter_context(run.store.lock(run.doing, PATIENCE))
+        except StateError as error:
+            if error.code != "locked":
+                raise
+            yield None
+            return
+        changed = retries.overtaken(writer.state())
+        if changed:
+            run.say(f"task/{changed} {OVERTAKEN}")
+            retries.end()
+            idle.end()
+        yield None if changed else writer
 
 
 def _part(run: Run, writer: Writer, tasks: Collection[str]) -> Plan | None:
