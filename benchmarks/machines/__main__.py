@@ -11,8 +11,7 @@ termination, a spot interruption, a power-off of which the cloud knows nothing, 
 that is plugged in again later. Or EC2 lists nothing any more: that stops the run, and makes nothing anew.
 
 What came of it is read on the machines' own disks and from EC2 itself: every gang ends as declared without a
-further command, no rank runs twice at once, nothing is left after `destroy` that costs money or runs. Where
-nothing can reach a host, what runs there may go on until it is back.
+further command, no rank runs twice at once, nothing is left after `destroy` that costs money or runs.
 
 Several schedules run at once, each in a process and with machines of its own. Exit code 1 if there were
 faults; their seeds and all that was said are in the folder that is printed first.

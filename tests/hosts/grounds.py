@@ -37,7 +37,6 @@ class Ground:
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
-        self.silent: dict[str, list[journal.Silence]] = {}
         self._back: list[tuple[float, Machine, str]] = []
 
     def __enter__(self) -> Self:
@@ -125,7 +124,6 @@ class Ground:
                 machine.reboot()
         elif how.startswith("cut"):
             machine.cut()
-            self.silent.setdefault(machine.name, []).append((time.time(), float("inf")))
         else:
             machine.off()
         if how.endswith("-back"):
@@ -138,8 +136,6 @@ class Ground:
         for _, machine, how in due:
             if how == "cut-back":
                 machine.plug()
-                begun, _ = self.silent[machine.name][-1]
-                self.silent[machine.name][-1] = begun, time.time()
             elif not machine.runs:
                 machine.on()
 

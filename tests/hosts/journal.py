@@ -6,8 +6,7 @@ machines have this machine's clock.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 FILE = "/var/tmp/journal"
@@ -94,27 +93,14 @@ def runs(lines: Iterable[Line]) -> list[Run]:
     return sorted(found, key=lambda r: r.first)
 
 
-Silence = tuple[float, float]
-"""When a machine that runs on could not be reached: from, until (infinite if it never was again)."""
-
-
-def twice(
-    found: Sequence[Run], silent: Mapping[str, Sequence[Silence]] | None = None, grace: float = 20.0
-) -> list[str]:
-    """Ranks that ran more than once at once, and attempts that began more than once.
-
-    Where nothing can end what runs on a `silent` machine, that is no fault until `grace` after its return.
-    """
+def twice(found: Sequence[Run]) -> list[str]:
+    """Ranks that ran more than once at once, and attempts that began more than once."""
     faults = []
     for i, one in enumerate(found):
         for other in found[i + 1 :]:
             if other.attempt == one.attempt:
                 faults.append(f"{one.attempt} began on {one.machine} and again on {other.machine}")
             elif other.rank == one.rank and other.first < one.last:
-                until = next(
-                    (b for a, b in (silent or {}).get(one.machine, ()) if a <= other.first <= b), -math.inf
-                )
-                if one.last > max(other.first, until + grace):
-                    both = f"{one.attempt} on {one.machine} and {other.attempt} on {other.machine}"
-                    faults.append(f"{both} ran at once for {one.last - other.first:.1f} s")
+                both = f"{one.attempt} on {one.machine} and {other.attempt} on {other.machine}"
+                faults.append(f"{both} ran at once for {one.last - other.first:.1f} s")
     return faults

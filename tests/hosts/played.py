@@ -163,7 +163,7 @@ class _Play:
         status = {t["name"]: t for t in self.ground.project.status()["tasks"]}
         lines = self.ground.every_line()
         found = journal.runs(lines)
-        self.out.faults += journal.twice(found, self.ground.silent if self.schedule.where == "hosts" else {})
+        self.out.faults += journal.twice(found)
         for name, ranks in zip(self.tasks, self.schedule.gangs, strict=True):
             state = status.get(name, {}).get("state")
             if state != "succeeded":
