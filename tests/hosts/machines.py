@@ -216,6 +216,12 @@ class Machine:
         init = str(self._init(self._process))
         return run(*HOST_ENV, "nsenter", "-t", init, "-m", "-u", "-i", "-n", "-p", "sh", "-ceu", script)
 
+    def inside(self, path: str) -> Path:
+        """One of its files, also of those that a reboot takes away; `OSError` where it is off."""
+        if self._process is None:
+            raise FileNotFoundError(path)
+        return Path(f"/proc/{self._init(self._process)}/root{path}")
+
     def install(self, name: str, script: str) -> None:
         """A program on its PATH, before all others of that name."""
         path = f"/usr/local/bin/{name}"

@@ -118,7 +118,7 @@ class _Play:
             if left and (there := self._come(left[0], since)):
                 self._lose(left.pop(0), there)
                 since = time.time()
-            time.sleep(0.05)
+            time.sleep(0.1)
         self.out.missed += len(left)
         if process.poll() is None:
             process.kill()
