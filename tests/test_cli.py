@@ -341,7 +341,7 @@ def test_plan_makes_nothing(small):
     small.run("status")
     small.run("validate")
     small.run("state", "list")
-    small.run("state", "check")
+    assert "error[no-state]" in small.run("state", "check", code=1).err
     assert [p.name for p in small.path.iterdir()] == ["main.yaml"]
 
 
@@ -397,6 +397,11 @@ def test_state_check_finds_damage(small):
     with sqlite3.connect(database) as connection:
         connection.execute("PRAGMA foreign_keys=OFF")
         connection.execute("DELETE FROM resources WHERE address = 'volume/data'")
+    connection.close()
+    assert "error[damaged]" in small.run("plan", code=1).err
+    assert "what it holds is not what was last written" in small.run("state", "check", code=1).out
+    with sqlite3.connect(database) as connection:
+        connection.execute("UPDATE meta SET seal = NULL")
     connection.close()
     done = small.run("state", "check", code=1)
     assert done.out == "volume/data: orphan: made by this state, but not recorded\n"

@@ -146,6 +146,7 @@ def test_a_backend_can_be_given_up(project, cloud):
     with contextlib.closing(sqlite3.connect(project.path / ".fleetform/state.db")) as state, state:
         older = "begun_at = begun_at - 4000, tick = tick - 4000"
         state.execute(f"UPDATE operations SET {older} WHERE ended_at IS NULL")
+        state.execute("UPDATE meta SET seal = NULL")
     project.apply(env=PLUG)
     project.declare({"type": "backend", "name": "local"})
     assert project.apply(env=PLUG).err == ""

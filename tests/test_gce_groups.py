@@ -531,6 +531,7 @@ def test_killed_between_policy_and_node_and_given_up(project, web, cloud, env, l
         with contextlib.closing(sqlite3.connect(project.path / ".fleetform/state.db")) as state, state:
             older = "begun_at = begun_at - 4000, tick = tick - 4000"
             state.execute(f"UPDATE operations SET {older} WHERE ended_at IS NULL")
+            state.execute("UPDATE meta SET seal = NULL")
     project.run("destroy", "--auto-approve", env=env)
     assert policies(cloud) == []
 

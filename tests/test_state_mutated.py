@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import os
+import random
 import sqlite3
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ from click.testing import CliRunner
 
 from declarative.cli import cli
 from declarative.state import State
-from declarative.store import StateError
+from declarative.store import StateError, open_store
 from declarative.store.by_hand import may_push
 from declarative.store.whole import check_types, parse
 from tests.cli import Project, fleet, task, volume
@@ -170,3 +173,73 @@ def test_no_row_of_a_strangers_state_ends_in_a_traceback(project: Project, tmp_p
                     done = runner.invoke(cli, words, obj={})
                     fine = done.exception is None or isinstance(done.exception, SystemExit)
                     assert fine, f"{table}.{column} = {value!r}: {command}: {done.exception!r}"
+
+
+def damaged(whole: bytes, seed: int) -> bytes:
+    """One bit flipped, or a page of it overwritten."""
+    chance = random.Random(seed)
+    out, page = bytearray(whole), 4096
+    if seed % 5:
+        at = chance.randrange(len(out) * 8)
+        out[at // 8] ^= 1 << at % 8
+    else:
+        start = chance.randrange(len(out) // page) * page
+        of = chance.choice(("zeros", "noise", "another"))
+        other = chance.randrange(len(out) // page) * page
+        new = {"zeros": bytes(page), "noise": chance.randbytes(page), "another": whole[other : other + page]}[
+            of
+        ]
+        out[start : start + page] = new
+    return bytes(out)
+
+
+def told(url: str) -> Any:
+    """All that is recorded, or that it cannot be read."""
+    try:
+        with open_store(url, read_only=True) as store:
+            return store.pull()
+    except StateError:
+        return None
+
+
+def try_damage(project: Project, file: Path, whole: bytes, seeds: Iterable[int]) -> Counter[str]:
+    """Damage a state in many ways; how often which came of it. No traceback, and nothing unseen."""
+    runner, url, count = CliRunner(), f"sqlite:///{file}", Counter[str]()
+    file.write_bytes(whole)
+    before = told(url)
+    for seed in seeds:
+        file.write_bytes(damaged(whole, seed))
+        for beside in ("-wal", "-shm", "-journal"):
+            Path(f"{file}{beside}").unlink(missing_ok=True)
+        changed = told(url) != before
+        codes = []
+        for command in (["plan"], ["state", "check"], ["status", "--offline"], ["apply", "--auto-approve"]):
+            words = ["-C", str(project.path), *command, "--state", url]
+            done = runner.invoke(cli, words, obj={})
+            fine = done.exception is None or isinstance(done.exception, SystemExit)
+            assert fine, f"seed {seed}: {command}: {done.exception!r}"
+            assert "Traceback" not in done.output
+            codes.append(done.exit_code)
+            if command == ["plan"] and done.exit_code:
+                assert "error[" in done.output, f"seed {seed}: {done.output}"
+        seen = codes[0] == 1 and codes[3] == 1
+        if changed:
+            assert seen, f"seed {seed}: the state says something else, and nobody noticed: {codes}"
+            assert codes[1] == 1, f"seed {seed}: `state check` calls it sound"
+        count["changed" if changed else "refused" if seen else "no matter"] += 1
+    return count
+
+
+FUZZED = int(os.environ.get("FLEETFORM_FLIPS", "40"))
+
+
+@pytest.mark.slow
+def test_damage_that_says_something_else_is_found_before_an_apply(project: Project, tmp_path: Path) -> None:
+    """Flipped bits and broken pages, by seed: `FLEETFORM_FLIPS=320` tries as many."""
+    declare(project)
+    project.apply()
+    whole = (project.path / ".fleetform" / "state.db").read_bytes()
+    count = try_damage(project, tmp_path / "state.db", whole, range(FUZZED))
+    print(count)
+    assert sum(count.values()) == FUZZED
+    assert count["changed"]

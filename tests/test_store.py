@@ -181,7 +181,7 @@ def test_migrations_run_once_each_and_whole(store) -> None:
         tables.migrate(connection, 2, steps)
         assert connection.exec_driver_sql("SELECT format_version FROM meta").scalar() == 4
     assert ran == [3, 4]
-    assert FORMAT_VERSION == 5
+    assert FORMAT_VERSION == 6
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,11 @@ RUNS_ON = (
 )
 
 
-def _open(session: Session, *, write: bool, create: bool = False) -> Store:
+def _open(session: Session, *, write: bool, create: bool = False, anew: bool = False) -> Store:
     loaded = session.load(required=False)
-    return session.state.open(loaded.desired if loaded else None, write=write, create=create, typed=False)
+    return session.state.open(
+        loaded.desired if loaded else None, write=write, create=create, typed=False, anew=anew
+    )
 
 
 # ---------------------------------------------------------------------------------------------- rm
@@ -68,7 +70,7 @@ def rm(session: Session, addresses: tuple[str, ...], **options: Any) -> int:
     with session.state.lock(store, "state rm", options["lock_timeout"]) as writer:
         state = writer.state()
         found = _to_forget(state, addresses, cascade=options["cascade"])
-        _ask(f"Forget {_count(found)}?\n{_lines(found)}{STAYS}{_running(state, found)}", options)
+        ask(f"Forget {_count(found)}?\n{_lines(found)}{STAYS}{_running(state, found)}", options)
         backup = _backup(session, store)
         writer.drop(found)
     emit_text(f"Forgotten:\n{_lines(found)}")
@@ -99,7 +101,7 @@ def _running(state: State, found: Iterable[Address]) -> str:
     return RUNS_ON.format(names=_named(ranks), it="it" if len(ranks) == 1 else "them") if ranks else ""
 
 
-def _ask(question: str, options: Mapping[str, Any]) -> None:
+def ask(question: str, options: Mapping[str, Any]) -> None:
     """Consent: by `--auto-approve`, or at the prompt of a terminal."""
     if options["auto_approve"]:
         return
@@ -179,7 +181,7 @@ def push(session: Session, file: str, force: bool, lock_timeout: float | None) -
 
     pushed, held = parse(read(_read(file), "what came on stdin" if file == "-" else file))
     check_types(pushed)
-    store = _open(session, write=True, create=True)
+    store = _open(session, write=True, create=True, anew=True)
     with session.state.lock(store, "state push", lock_timeout) as writer:
         before = writer.state()
         if store.pull() == dump(pushed, held):

@@ -16,6 +16,7 @@ from declarative.cli.output import Unbroken
 from declarative.cli.plan import check_requested
 from declarative.cli.session import Session, now, out_style
 from declarative.cli.signals import INTERRUPTED, stopping
+from declarative.diagnostic import Diagnostic, Severity
 
 if TYPE_CHECKING:
     from declarative.apply import ActionResult, Backends, Due, Lack
@@ -180,6 +181,8 @@ class Run:
         results: tuple[ActionResult, ...] = ()
         interrupted = False
         held: dict[str, str] = {}
+        if plan.actions:
+            self._keep(state)
         if plan.actions or self._taken or (self.doing != "destroy" and waiting(state)):
             with stopping(STOPPING) as stop:
                 results, held = self.perform(plan, writer, stop)
@@ -203,6 +206,29 @@ class Run:
             undone = undone.difference(*self.unstarted.values())
         self._say_lacking()
         return 4 if undone or held else 0
+
+    def _keep(self, state: State) -> None:
+        """Keep the state as it is before it is changed. Where that cannot be done, it is said."""
+        import time
+
+        from declarative.store import StateError
+        from declarative.store.kept import keep_before
+
+        if state.records:
+            try:
+                at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now()))
+                keep_before(self.session.directory, self.store.pull(), at)
+            except StateError as error:
+                self.session.say(
+                    (
+                        Diagnostic(
+                            code="no-backup",
+                            summary=error.summary,
+                            hint=error.hint,
+                            severity=Severity.WARNING,
+                        ),
+                    )
+                )
 
     def perform(
         self, plan: Plan, writer: Writer, stop: threading.Event

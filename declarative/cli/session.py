@@ -16,7 +16,7 @@ import click
 
 from declarative.cli.failure import Failed, failed
 from declarative.cli.output import Unbroken
-from declarative.cli.state_access import StateAccess
+from declarative.cli.state_access import StateAccess, hint_of
 from declarative.diagnostic import Diagnostic, InvalidError, Severity
 
 if TYPE_CHECKING:
@@ -309,6 +309,8 @@ def state_errors(function: F) -> F:
         try:
             return function(*args, **kwargs)
         except (StateError, VanishedError) as error:
-            raise failed(error.code, error.summary, error.hint) from None
+            session = next((a for a in args if isinstance(a, Session)), None)
+            hint = hint_of(error, session.directory) if session else error.hint
+            raise failed(error.code, error.summary, hint) from None
 
     return cast("F", run)

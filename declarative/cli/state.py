@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from declarative.cli import complete, edit, orphans
+from declarative.cli import backups, complete, edit, orphans
 from declarative.cli.failure import failed
 from declarative.cli.session import (
     Session,
@@ -22,6 +22,9 @@ from declarative.cli.session import (
 if TYPE_CHECKING:
     from declarative.resource import Desired
     from declarative.store import Store
+
+
+NO_STATE = "mend the path if there should be one; the first `fleetform apply` makes one"
 
 
 class _Group(click.Group):
@@ -43,7 +46,7 @@ def command() -> None:
     """Look into what is recorded (nodes, volumes, reservations, attachments, ranks); change it by hand."""
 
 
-for _changes in (edit.rm, edit.mv, edit.push, orphans.adopt):
+for _changes in (edit.rm, edit.mv, edit.push, orphans.adopt, backups.list_backups, backups.restore):
     command.add_command(_changes)
 
 
@@ -116,6 +119,8 @@ def check(session: Session, as_json: bool) -> int:
     desired = loaded.desired if loaded else None
     session.warn(quiet=as_json)
     store = session.state.open(desired, typed=False)
+    if not store.exists:
+        raise failed("no-state", f"there is no state in {session.state.url(desired)}", NO_STATE)
     found = [_finding("state", line) for line in (*faults(store.read()), *store.check())]
     compared = not found
     if compared:

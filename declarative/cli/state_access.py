@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, TypeVar
 from declarative.cli.failure import Failed, failed
 
 if TYPE_CHECKING:
+    from declarative.apply import VanishedError
     from declarative.resource import Desired
     from declarative.state import Address
-    from declarative.store import LockInfo, Store, Writer
+    from declarative.store import LockInfo, StateError, Store, Writer
 
 PATIENCE = 30.0
 """Seconds to wait for a lock that is held for moments only."""
@@ -81,6 +82,17 @@ def _note(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
 
+def hint_of(error: StateError | VanishedError, project: Path) -> str | None:
+    """What to do about it: where that is to bring a backup back, the newest one is named."""
+    from declarative.store.faults import FROM_BACKUP
+    from declarative.store.kept import kept
+
+    if error.hint is None or FROM_BACKUP not in error.hint:
+        return error.hint
+    newest = next(iter(kept(project)), "FILE")
+    return error.hint.replace("`fleetform state restore`", f"`fleetform state restore {newest}`")
+
+
 class StateAccess:
     """The state of one command."""
 
@@ -113,8 +125,10 @@ class StateAccess:
         offline: bool = False,
         create: bool = True,
         typed: bool = True,
+        anew: bool = False,
     ) -> Store:
-        """The state, opened once; for reading it need not exist, and for writing it is made.
+        """The state, opened once; for reading it need not exist, and for writing it is made. Where it was
+        removed and backups are left, it is made only if it is meant to be `anew`.
 
         Commands that look into records or mend them do without `typed`, which refuses damaged ones.
         """
@@ -122,6 +136,8 @@ class StateAccess:
             url = self.url(desired)
             if offline and not self.named:
                 self._check_within(url)
+            if write and not anew:
+                self._check_lost(url)
             self._store = self._open(url, write=write, create=write and create, typed=typed)
             if not write and not offline:
                 self._warn_of_copy(url)
@@ -161,7 +177,22 @@ class StateAccess:
                 tell=lambda text: _note(f"note: {text}"),
             )
         except StateError as error:
-            raise failed(error.code, error.summary, error.hint) from None
+            raise failed(error.code, error.summary, hint_of(error, self.directory)) from None
+
+    def _check_lost(self, url: str) -> None:
+        """`Failed` if the project's state was removed: all that it knew would be made a second time."""
+        from declarative.store import file_of
+        from declarative.store.kept import FOLDER, kept
+
+        backups = kept(self.directory)
+        if not backups or file_of(url, self.directory) != file_of(DEFAULT_STATE, self.directory):
+            return
+        if not self.default.exists():
+            raise failed(
+                "no-state",
+                f"there is no state in {self.default}, and there was one: backups of it are in {FOLDER}",
+                f"`fleetform state restore {backups[0]}`; or, to begin anew, move {FOLDER} away",
+            )
 
     def note(self, desired: Desired | None, op: str, address: Address) -> None:
         """Write into the state's journal what a user does that changes nothing recorded. Where the state

@@ -114,7 +114,14 @@ STATE: dict[str, Code] = {
         Group.STATE,
         "the state's file cannot be read as what it was",
         "a file that was cut short by a full disk",
-        "bring it back from a backup; what exists still carries its tags",
+        "`fleetform state restore` brings back the newest backup (`state list-backups`); what was made since "
+        "then still carries its tags, and the next `plan` finds it",
+    ),
+    "no-backup": Code(
+        Group.STATE,
+        "there is no backup of the state, or none could be written",
+        "a project folder that cannot be written",
+        "let `.fleetform/backups` be written, or name a file that `state pull` printed: `state restore FILE`",
     ),
     "database": Code(
         Group.STATE,

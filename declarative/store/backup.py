@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -34,9 +36,11 @@ def put(folder: Path, name: str, fill: Callable[[Path], None]) -> Path:
     Where there is one already, this one's name gets a number: nothing is overwritten.
     """
     make_folder(folder)
-    handle, text = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
+    _sweep(folder)
+    handle, text = tempfile.mkstemp(prefix=f".{name}.", suffix=ASIDE, dir=folder)
     aside = Path(text)
     try:
+        fcntl.flock(handle, fcntl.LOCK_EX)  # as long as this process lives, it is somebody's
         os.fchmod(handle, 0o600)
         fill(aside)
         os.fsync(handle)
@@ -57,6 +61,25 @@ def put(folder: Path, name: str, fill: Callable[[Path], None]) -> Path:
     finally:
         os.close(handle)
         aside.unlink(missing_ok=True)
+
+
+ASIDE = ".aside"
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what is left of backups whose process was killed while it filled them."""
+    for file in folder.glob(f".*{ASIDE}"):
+        with suppress(OSError), file.open("rb") as left:
+            fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.unlink()
+    for file in folder.glob(".state.db.backup-*"):  # earlier versions held no lock on theirs
+        with suppress(OSError):
+            if not file.name.endswith(ASIDE) and time.time() - file.stat().st_mtime > LONGEST:
+                file.unlink()
+
+
+LONGEST = 3600.0
+"""Seconds that filling a backup takes at most."""
 
 
 def write_rows(connection: Connection, path: Path) -> None:

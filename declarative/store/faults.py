@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from declarative.store.lock import LockInfo
 
 
+FROM_BACKUP = "bring it back from a backup: `fleetform state restore`"
+"""What to do about a state that cannot be trusted any more."""
+
+
 class StateError(Exception):
     """The state cannot be used, or refuses what was asked of it. `code` is stable."""
 
@@ -47,7 +51,7 @@ class Fault(NamedTuple):
 
 _BUSY = Fault("busy", "the state's database is busy with another process", "try again")
 _FULL = Fault("disk-full", "the state could not be written: its disk is full", "make room and run it again")
-_DAMAGED = Fault("damaged", "the state's database is damaged", "bring it back from a backup")
+_DAMAGED = Fault("damaged", "the state's database is damaged", FROM_BACKUP)
 _READ_ONLY = Fault("read-only", "the state cannot be written by this user")
 _DISK = Fault("disk", "the state's disk failed", "nothing of the last step was recorded; run it again")
 

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, select
 
 from declarative.store import backup, lock, tables
 from declarative.store.database import now, reading, traits, writing
-from declarative.store.faults import StateError
+from declarative.store.faults import FROM_BACKUP, StateError
 
 Tell = Callable[[str], None]
 """Hears what was done besides what was asked for."""
@@ -43,6 +43,9 @@ def agree(database: Engine, *, read_only: bool, tell: Tell | None = None) -> Non
         )
     if found == tables.FORMAT_VERSION:
         return
+    with reading(database) as connection:
+        if tables.beyond(connection, found):
+            raise StateError("damaged", f"the state {name} is not of format {found}, as it says", FROM_BACKUP)
     if read_only and tables.readable(found):
         database.update_execution_options(format=found)
         return
@@ -86,5 +89,5 @@ def _silent(_text: str) -> None:
 def _format(connection: Connection) -> tuple[int, str]:
     row = connection.execute(select(tables.meta.c.format_version, tables.meta.c.tool)).one_or_none()
     if row is None or type(row.format_version) is not int or row.format_version < 1:
-        raise StateError("damaged", "the state has lost its own description", "bring it back from a backup")
+        raise StateError("damaged", "the state has lost its own description", FROM_BACKUP)
     return row.format_version, row.tool

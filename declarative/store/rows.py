@@ -24,7 +24,7 @@ from declarative.state import (
 from declarative.store import statements as sql
 from declarative.store import tables as t
 from declarative.store.database import plain
-from declarative.store.faults import StateError
+from declarative.store.faults import FROM_BACKUP, StateError
 
 RESERVATION, NODE, RANK, VOLUME, ATTACHMENT = "reservation", "node", "rank", "volume", "attachment"
 
@@ -49,7 +49,7 @@ def load(connection: Connection) -> State:
             raise StateError(
                 "damaged",
                 f"the state holds what was never recorded: {'; '.join(wrong)}",
-                "`fleetform state check` shows all of it; bring it back from a backup with `state push`",
+                f"`fleetform state check` shows all of it; {FROM_BACKUP}",
             )
     return state
 
@@ -80,10 +80,26 @@ def _load(connection: Connection) -> State:
                 )
             ),
         )
-    except (ValueError, TypeError) as error:  # JSON that is none, a state of a rank that there is not
-        raise StateError(
-            "damaged", f"the state cannot be read: {error}", "bring it back from a backup"
-        ) from error
+    except UNREADABLE as error:
+        where = _unreadable(connection)
+        raise StateError("damaged", f"the state cannot be read: {where}{error}", FROM_BACKUP) from error
+
+
+UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError, ArithmeticError)
+"""JSON that is none, a state of a rank that there is not, a list where there should be a mapping."""
+
+
+def _unreadable(connection: Connection) -> str:
+    """The row that cannot be read, as the beginning of a sentence."""
+    for table in (t.resources, t.rank_status, t.node_status, t.operations):
+        (key,) = table.primary_key.columns
+        for (found,) in connection.execute(select(key)).all():
+            try:
+                row = connection.execute(t.every(table, connection).where(key == found)).one()
+                _READ.get(table.name, tuple)(row)
+            except UNREADABLE:
+                return f"the row {str(found)!r} of its table `{table.name}`: "
+    return ""
 
 
 def _sorted(values: Mapping[Any, Any], key: Callable[[Any], Any]) -> dict[Any, Any]:
@@ -127,35 +143,35 @@ def _ranks(connection: Connection, names: Sequence[str] | None = None) -> dict[s
         rows = [r for part in some for r in connection.execute(query.where(t.rank_status.c.name.in_(part)))]
     else:
         rows = list(connection.execute(query))
-    found = {
-        row.name: RankStatus(
-            state=RankState(row.state),
-            exit_code=row.exit_code,
-            cause=row.cause,
-            started_at=row.started_at,
-            ended_at=row.ended_at,
-            mounted=tuple(row.mounted),
-            confinement=row.confinement,
-        )
-        for row in rows
-    }
-    return _sorted(found, natural)
+    return _sorted({row.name: _rank(row) for row in rows}, natural)
+
+
+def _rank(row: Row[Any]) -> RankStatus:
+    return RankStatus(
+        state=RankState(row.state),
+        exit_code=row.exit_code,
+        cause=row.cause,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        mounted=tuple(row.mounted),
+        confinement=row.confinement,
+    )
 
 
 def _nodes(connection: Connection) -> tuple[dict[str, Readiness], dict[str, float]]:
     rows = connection.execute(t.every(t.node_status, connection)).all()
-    readiness = {
-        row.name: Readiness(
-            state=NodeState(row.state),
-            reason=row.reason,
-            observed_at=row.observed_at,
-            can=None if row.can is None else frozenset(row.can),
-        )
-        for row in rows
-        if row.state is not None
-    }
+    readiness = {row.name: _node(row) for row in rows if row.state is not None}
     idle = {row.name: row.idle_since for row in rows if row.idle_since is not None}
     return _sorted(readiness, natural), _sorted(idle, natural)
+
+
+def _node(row: Row[Any]) -> Readiness:
+    return Readiness(
+        state=NodeState(row.state),
+        reason=row.reason,
+        observed_at=row.observed_at,
+        can=None if row.can is None else frozenset(row.can),
+    )
 
 
 def intent_of(row: Row[Any]) -> Intent:
@@ -173,6 +189,13 @@ def intent_of(row: Row[Any]) -> Intent:
         place=row.place,
         tick=row.tick,
     )
+
+
+_READ: Mapping[str, Callable[[Row[Any]], object]] = {
+    t.rank_status.name: _rank,
+    t.node_status.name: lambda row: row.state is None or _node(row),
+    t.operations.name: lambda row: row.ended_at is not None or intent_of(row),
+}
 
 
 def blocks(connection: Connection) -> dict[tuple[str, int], str]:

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine, QueuePool, create_engine, event, exc,
 from declarative.store import tables
 from declarative.store.backup import make_folder, put, sync_folder
 from declarative.store.database import Opening, Traits, dumps, loads, writing
-from declarative.store.faults import StateError, translated
+from declarative.store.faults import FROM_BACKUP, StateError, translated
 from declarative.store.migrations import agree
 
 BUSY_SECONDS = 30.0
@@ -103,7 +103,7 @@ def open_file(path: Path, opening: Opening) -> Engine | None:
             _make(path, clock)
     if path.stat().st_size == 0:
         # We never leave an empty one (see `_make`): to take it for a new state would make everything anew.
-        raise StateError("damaged", f"the state {path} is empty", "bring it back from a backup")
+        raise StateError("damaged", f"the state {path} is empty", FROM_BACKUP)
     _check_beside(path.resolve())
     writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
     if not writable and not read_only:
@@ -169,7 +169,7 @@ def _check_plain(database: Engine, path: Path) -> None:
         raw.close()
     if found:
         summary = f"{path} is no state: it has views, triggers or computed columns"
-        raise StateError("not-a-state", summary, "bring the state back from a backup")
+        raise StateError("not-a-state", summary, FROM_BACKUP)
 
 
 def _pragma(database: Engine, text: str) -> str:

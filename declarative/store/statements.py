@@ -22,7 +22,7 @@ _generations, _journal, _holder = t.generations.c, t.operations.c, t.writer_lock
 LOCK = select(t.writer_lock).with_for_update()
 """SQLite has taken its turn with BEGIN IMMEDIATE; other databases lock the row."""
 
-META = select(t.meta)
+META = select(_meta.lineage, _meta.serial)
 LINEAGE = select(_meta.lineage)
 COUNT_UP = update(t.meta).values(serial=_meta.serial + 1)
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 from sqlalchemy import Engine
 
 from declarative.state import Address, State
-from declarative.store import history, rows, whole
+from declarative.store import history, rows, seal, whole
 from declarative.store.check import Held
 from declarative.store.check import check as contradictions
 from declarative.store.database import Opening, damage, open_database, reading, writing
@@ -102,7 +102,20 @@ class Store:
         if self._database is None:
             return self._pulled[0]
         with reading(self._database) as connection:
-            return rows.load(connection)
+            return seal.load(connection)
+
+    @resumed
+    def damage(self) -> list[str]:
+        """What the database finds wrong with itself."""
+        if self._database is None:
+            return []
+        with reading(self._database) as connection:
+            return damage(connection)
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a state: read-only, one that is not there is an empty one."""
+        return self._database is not None or self._pulled[0].lineage is not None
 
     @resumed
     def check(self) -> list[str]:
@@ -110,8 +123,9 @@ class Store:
         if self._database is None:
             return contradictions(*self._pulled)
         with reading(self._database) as connection:
-            found = damage(connection)
-            return found or contradictions(rows.load(connection), rows.blocks(connection))
+            if found := damage(connection):
+                return found
+            return [*contradictions(rows.load(connection), rows.blocks(connection)), *seal.broken(connection)]
 
     @resumed
     def pull(self) -> dict[str, Any]:
@@ -173,6 +187,8 @@ class Store:
                 yield writer
         finally:
             self._holding = None
+            with suppress(StateError):
+                writer.seal()
             # What was done is committed; a lock that cannot be given back lapses by itself.
             with suppress(StateError):
                 self._resume(lambda: release(database, lease))

@@ -26,6 +26,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     insert,
+    inspect,
     null,
     select,
     update,
@@ -52,6 +53,7 @@ meta = Table(
     Column("tool", Text, nullable=False),  # the version that wrote this format: the one to install
     Column("lineage", Text),
     Column("serial", Integer, CheckConstraint("serial >= 0", name="serial"), nullable=False),
+    Column("seal", Text),  # see `seal`; NULL: something was written since
 )
 
 resources = Table(
@@ -194,7 +196,12 @@ def _to_5(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE writer_lock ADD COLUMN epoch BIGINT")
 
 
-MIGRATIONS: Sequence[Migration] = (_to_2, _to_3, _to_4, _to_5)
+def _to_6(connection: Connection) -> None:
+    """A seal by which damage is found."""
+    connection.exec_driver_sql("ALTER TABLE meta ADD COLUMN seal TEXT")
+
+
+MIGRATIONS: Sequence[Migration] = (_to_2, _to_3, _to_4, _to_5, _to_6)
 """MIGRATIONS[i] makes format i+2 of format i+1, on every database; append, never edit.
 
 With each: the format before it as a fixture in `tests/states`. What every format keeps: see `migrations`.
@@ -207,6 +214,7 @@ ADDED: Mapping[int, Collection[str]] = {
     3: ("resources.detached_since",),
     4: ("operations.actor", "operations.revision"),
     5: ("operations.place", "operations.tick", "writer_lock.ends", "writer_lock.epoch"),
+    6: ("meta.seal",),
 }
 """Format → all that it changed, if that was to add columns which are NULL where a value is not known: a state
 of the format before it can be read as it is. A format that changed more has no entry.
@@ -216,6 +224,13 @@ of the format before it can be read as it is. A format that changed more has no 
 def readable(found: int) -> bool:
     """Whether a state of format `found` can be read without a migration."""
     return all(number in ADDED for number in range(found + 1, FORMAT_VERSION + 1))
+
+
+def beyond(connection: Connection, found: int) -> bool:
+    """Whether there is a column that came later than format `found`."""
+    late = [name.split(".") for number, names in ADDED.items() if number > found for name in names]
+    there = {table: {c["name"] for c in inspect(connection).get_columns(table)} for table, _ in late}
+    return any(column in there[table] for table, column in late)
 
 
 def every(table: Table, connection: Connection, *, but: Collection[str] = ()) -> Select[Any]:

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine, select
 from sqlalchemy.exc import IntegrityError
 
 from declarative.state import Address, Drain, Intent, RankStatus, Readiness, Record, State
-from declarative.store import by_hand, history, intents, lock, rows
+from declarative.store import by_hand, history, intents, lock, rows, seal
 from declarative.store import statements as sql
 from declarative.store import tables as t
 from declarative.store.check import Held
@@ -55,6 +55,7 @@ class Writer:
         self._clock = clock
         self._turn = threading.Lock()
         self._changed = False
+        self._sealed = True  # as far as we know; what we write takes it off
         self.lease = lease
 
     @contextmanager
@@ -62,13 +63,23 @@ class Writer:
         # Threads queue here and not at the database, whose waiting is a poll and not fair.
         with self._turn, writing(self._database) as connection:
             lock.check(connection, self.lease)
+            if self._sealed:
+                seal.remove(connection)
             yield connection
+        self._sealed = False
+
+    def seal(self) -> None:
+        """Note that this is all that was written, if anything was."""
+        if not self._sealed:
+            with self._write() as connection:
+                seal.put(connection)
+            self._sealed = True
 
     @resumed
     def state(self) -> State:
         """Everything that is known now."""
         with reading(self._database) as connection:
-            return rows.load(connection)
+            return seal.load(connection)
 
     @resumed
     def part(self, wanted: Iterable[Address]) -> State:

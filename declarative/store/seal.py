@@ -1,0 +1,73 @@
+"""The seal of a state: a digest of all that is recorded, set when the lock is given back.
+
+Whoever reads it later sees whether that is still what was written: a flipped bit makes another name or number
+of one, that is as good as the old one. The first write takes the seal off, so that a command which was killed
+leaves a state without one; the next that writes seals it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from sqlalchemy import Connection, update
+
+from declarative.state import State
+from declarative.store import rows, whole
+from declarative.store import tables as t
+from declarative.store.check import Held
+from declarative.store.database import damage, dumps
+from declarative.store.faults import FROM_BACKUP, StateError
+
+BROKEN = "what it holds is not what was last written to it: a disk or somebody else has changed it"
+KEEP_IT = (
+    "if it was changed on purpose: `fleetform state pull > state.json`, look at it, and "
+    "`fleetform state push --force state.json`"
+)
+
+
+def load(connection: Connection) -> State:
+    """Everything that is known; where the state was opened `typed`, only if it is whole, else `StateError`.
+
+    A file is read through once for each command.
+    """
+    if not connection.get_execution_options().get("typed"):
+        return rows.load(connection)
+    seal = _seal(connection)
+    if connection.engine.get_execution_options().get("whole") == (seal,):
+        return rows.load(connection)
+    wrong = damage(connection)
+    if wrong:
+        raise StateError("damaged", f"the state's database is damaged: {wrong[0]}", FROM_BACKUP)
+    state = rows.load(connection)
+    if seal is not None and seal != _digest(state, rows.blocks(connection)):
+        raise StateError("damaged", f"the state is damaged: {BROKEN}", f"{FROM_BACKUP}; {KEEP_IT}")
+    connection.engine.update_execution_options(whole=(seal,))
+    return state
+
+
+def broken(connection: Connection) -> list[str]:
+    """What is wrong with the seal, in a sentence, if something is."""
+    seal = _seal(connection)
+    fine = seal is None or seal == _digest(rows.load(connection), rows.blocks(connection))
+    return [] if fine else [BROKEN]
+
+
+def put(connection: Connection) -> None:
+    """Seal what is recorded."""
+    found = _digest(rows.load(connection), rows.blocks(connection))
+    connection.execute(update(t.meta).values(seal=found))
+
+
+def remove(connection: Connection) -> None:
+    """Take the seal off: something is about to be written."""
+    connection.execute(update(t.meta).values(seal=None))
+
+
+def _seal(connection: Connection) -> str | None:
+    found: str | None = connection.execute(t.every(t.meta, connection)).one().seal
+    return found
+
+
+def _digest(state: State, held: Held) -> str:
+    begun = [[i.id, i.begun_at, i.place, i.tick] for i in state.intents]
+    return hashlib.sha256(dumps([whole.dump(state, held), begun]).encode(errors="replace")).hexdigest()
