@@ -750,6 +750,32 @@ def test_nodes_that_stay_pending_everywhere_leave_nothing(site, market, hurried)
     assert {r.scarce for r in site.results.values() if r.outcome == "failed"} == {True}
 
 
+def test_nodes_that_stay_pending_and_cannot_be_deleted_are_not_forgotten(site, market, hurried):
+    """They may come to run, and the next command finds them by their tokens: none is made besides."""
+    market.stuck = lambda _inputs: True
+    desired = gang()
+
+    def refused(_have):
+        raise PermanentError(PermanentKind.AUTH, "you may not delete")
+
+    may, market.delete = market.delete, refused
+    assert not site.apply(desired, parallelism=4)
+    assert "is still starting" in site.results["create:node/gpu-0"].error
+    assert len(market.nodes()) == 4
+    market.delete, market.stuck = may, lambda _inputs: False
+    assert site.apply(desired, parallelism=4)
+    assert (len(market.nodes()), max(market.tokens.values())) == (4, 1)
+    assert site.plan(desired).actions == ()
+
+
+def test_a_node_that_fails_while_it_boots_is_deleted(site, market):
+    market.states = {"gpu-1": Readiness(state=NodeState.FAILED, reason="no disk")}
+    assert not site.apply(declared(fleets=[FLEET], tasks=[{**GANG, "nodes": 2}], **ZONES))
+    assert set(market.where()) == {"gpu-0"}
+    assert site.results["create:reservation/train-1"].error == "node/gpu-1 is failed: no disk"
+    assert site.results["delete:node/gpu-1"].outcome == "done"
+
+
 def test_who_takes_over_from_a_killed_command_makes_anew_what_stays_pending(site, market, monkeypatch):
     """It waits no longer than who began it: the clock runs since it was asked for."""
     desired = gang()

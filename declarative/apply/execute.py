@@ -183,7 +183,11 @@ def _until_up(action: Action, tools: Tools, intent: Intent, make: Callable[[], o
                 raise
             if tools.now() - start > START_UP_LIMIT:
                 provider = tools.backends.get(action.backend)
-                _retrying(action, tools)(partial(provider.delete, there))
+                try:
+                    _retrying(action, tools)(partial(provider.delete, there))
+                except PermanentError as left:
+                    if left.kind is not PermanentKind.NOT_FOUND:
+                        raise error from left  # its intent stays open: it is taken up by the next command
                 summary = f"not up within {START_UP_LIMIT / 60:.0f} minutes, and deleted: {error.summary}"
                 raise PermanentError(
                     PermanentKind.NO_CAPACITY, summary, about=error.about, hint=error.hint
@@ -229,6 +233,8 @@ def wait_ready(address: Address, tools: Tools, id: str) -> Readiness:
             return seen
         why = f": {seen.reason}" if seen.reason else ""
         if seen.state not in BOOTING:
+            if seen.state is NodeState.FAILED:
+                tools.late.add(address)
             raise NotReadyError(f"{address} is {seen.state.value}{why}")
         now = tools.now()
         if now - start > START_UP_LIMIT:

@@ -47,7 +47,7 @@ class Tools:
     reached: Known = field(default_factory=dict)
     """Which nodes were asked whether they reach which addresses, and what came of it."""
     late: set[Address] = field(default_factory=set)
-    """Nodes that were waited for in vain: `run` deletes them."""
+    """Nodes that were waited for in vain, or have failed: `run` deletes them."""
 
 
 def is_gang(inputs: Mapping[str, Any]) -> bool:
