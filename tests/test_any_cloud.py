@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from libcloud.compute import providers as libclouds
+from libcloud.compute.types import NodeState
 
 from declarative.provider import (
     Config,
+    Ended,
     PermanentError,
     PermanentKind,
     TransientError,
@@ -207,6 +209,16 @@ def test_a_node_is_made_by_keywords_and_known_by_its_name(plain):
     plain.delete(record)
     assert not Cloud.nodes
     plain.delete(record)
+
+
+def test_a_machine_that_is_listed_as_terminated_has_ended(plain):
+    """It is not there any more, however long its cloud goes on listing it."""
+    record = make(plain, "node", "gpu-0", **NODE)
+    Cloud.nodes[0].state = NodeState.TERMINATED
+    assert plain.inventory() == ()
+    assert plain.recall([record]) == {record.address: Ended(reason="it is terminated")}
+    Cloud.nodes.clear()
+    assert plain.recall([record]) == {}
 
 
 def test_a_lost_answer_makes_nothing_twice(plain):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from declarative.provider import Config, PermanentError, PermanentKind, TransientError, token
+from declarative.provider import Config, Ended, PermanentError, PermanentKind, Thing, TransientError, token
 from declarative.retry import Policy, call
 from declarative.state import Address, Record
 from providers.cloud import cloud
@@ -371,6 +371,18 @@ def test_what_lost_its_tags_is_there_and_gets_them_back(server, fleet, kind):
         fleet.provider.update(record, made_of, record.inputs)
     (server.droplets if kind == "node" else server.volumes).clear()
     assert fleet.provider.recall([record]) == {}
+
+
+def test_a_droplet_that_is_denied_has_ended(server, fleet):
+    """While another one of ours shows that it is the right account."""
+    lost, other = fleet.node("gpu-0"), fleet.node("gpu-1")
+    made = lost.outputs["id"]
+    del server.droplets[next(key for key in server.droplets if str(key) == made)]
+    found = fleet.provider.recall([lost, other])
+    assert found[lost.address] == Ended(reason=f"DigitalOcean has no droplet {made} any more")
+    assert isinstance(found[other.address], Thing)
+    server.droplets.clear()
+    assert fleet.provider.recall([lost, other]) == {}
 
 
 def test_a_volume_that_was_detached_is_seen(server, fleet):

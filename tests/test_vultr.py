@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
+from declarative.provider import (
+    Config,
+    Ended,
+    PermanentError,
+    PermanentKind,
+    Thing,
+    TransientError,
+    TransientKind,
+)
 from declarative.state import Address, NodeState, Record
 from providers.cloud import cloud
 from providers.cloud.any import names
@@ -263,6 +271,19 @@ def test_a_lost_instance_is_found_by_its_tags(vultr, server, api):
     assert raised.value.kind is TransientKind.AMBIGUOUS
     assert node(vultr).outputs["id"] == "123"
     assert len(api.instances) == 1
+
+
+def test_an_instance_that_is_denied_has_ended(vultr, server):
+    """While another one of ours shows that it is the right account."""
+    other = node(vultr)
+    made = "00000000-0000-0000-0000-00000000000a"
+    lost = Record(address=Address("node", "gpu-1"), backend="vultr", inputs=NODE, outputs={"id": made})
+    server.answers[f"GET /v2/instances/{made}"] = lambda *_: (404, {"error": "Not found", "status": 404})
+    found = vultr.recall([lost, other])
+    assert found[lost.address] == Ended(reason=f"Vultr has no instance {made} any more")
+    assert isinstance(found[other.address], Thing)
+    vultr.delete(other)
+    assert vultr.recall([lost]) == {}
 
 
 @pytest.mark.parametrize(
