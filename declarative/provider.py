@@ -479,9 +479,18 @@ class Gates(Protocol):
     before it was released, not by its own fault, is `lost`, with the cause `state.NOT_RELEASED`.
     """
 
-    def release(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
-        """Let prepared attempts run, once however often it is asked; how they are now, None for one that
-        never started here. Those that run or have ended stay as they are.
+    def release(
+        self, node: Record, attempts: Sequence[str], peers: Sequence[str] = ()
+    ) -> Mapping[str, RankStatus | None]:
+        """Let prepared attempts of one gang run, once however often it is asked; how they are now, None for
+        one that never started here. Those that run or have ended stay as they are. `peers` are all ranks of
+        the gang that can be reached: the address of each, a space, and what `peers` said of it.
+        """
+        ...
+
+    def peers(self, node: Record, attempts: Sequence[str]) -> Mapping[str, str]:
+        """How siblings of these prepared attempts reach them: nothing secret, on one line; attempts that
+        cannot be reached are left out.
         """
         ...
 

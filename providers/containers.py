@@ -61,6 +61,8 @@ class Container:
     mounts: tuple[Mount, ...] = ()
     binds: tuple[Mount, ...] = ()
     """What the host may or may not have; without one that is not optional, no command runs."""
+    peers: str | None = None
+    """The host's folder by which it reaches its siblings, if there is one by then."""
     cpus: tuple[int, ...] = ()
     memory_mib: int | None = None
     gpus: tuple[int, ...] = ()
@@ -120,6 +122,7 @@ def script(container: Container, begin: Sequence[str], volumes: Sequence[str], i
         "fetch",
         f"set -- {shlex.join(flags(container))}",
         *(_bind(bind) for bind in container.binds),
+        *_peers(container.peers),
         *_optional("limited cpuset", cpu_flags(container)),
         *_optional("limited memory", memory_flags(container)),
         # Pinned memory of GPUs and network cards; an ordinary user may not raise it.
@@ -230,6 +233,13 @@ def _bind(bind: Mount) -> str:
     if bind.optional:
         return f"if {there}; then {given}; fi"
     return f"{there} || lacking {shlex.quote(bind.source)} {shlex.quote(mounted([bind.source]))}\n{given}"
+
+
+def _peers(folder: str | None) -> list[str]:
+    if folder is None:
+        return []
+    flags = mount_flags(Mount(source=folder, target=folder, read_only=True))
+    return _optional(f"[ -e {shlex.quote(folder)} ]", flags)
 
 
 def _optional(test: str, more: Sequence[str]) -> list[str]:

@@ -22,7 +22,7 @@ from declarative.state import (
     RankState,
     RankStatus,
 )
-from providers import containers, runner
+from providers import containers, peers, runner
 from providers.runner import LIVE, Attempt, AttemptState, Runner, RunnerError
 
 _ATTEMPT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", re.ASCII)
@@ -50,10 +50,14 @@ class Ranks:
             raise TransientError(TransientKind.AMBIGUOUS, summary, about=launch.attempt_id)
         return found
 
-    def release(self, attempts: Sequence[str]) -> dict[str, RankStatus | None]:
+    def release(self, attempts: Sequence[str], peers: Sequence[str]) -> dict[str, RankStatus | None]:
         """See `provider.Gates`. One round trip, however many there are."""
-        found = self._runner.release(attempts)
+        found = self._runner.release(attempts, peers)
         return {attempt: status(found[attempt]) for attempt in attempts}
+
+    def peers(self, attempts: Sequence[str]) -> dict[str, str]:
+        """See `provider.Gates`. One round trip, however many there are."""
+        return self._runner.peers(attempts)
 
     def running(self) -> list[str]:
         """The attempts that run, whoever started them."""
@@ -115,7 +119,13 @@ class Ranks:
 
 
 def prepared(
-    node: str, usable: Sequence[int], launch: Launch, volumes: Mapping[str, str], *, must: bool = False
+    node: str,
+    usable: Sequence[int],
+    launch: Launch,
+    volumes: Mapping[str, str],
+    *,
+    must: bool = False,
+    meets: bool = False,
 ) -> runner.Launch:
     """What the runner of a node is to launch.
 
@@ -125,6 +135,7 @@ def prepared(
         launch: What the port was asked for.
         volumes: The declared path of each volume, and the folder on the host that holds its data.
         must: It is not to begin where they cannot be shown at their paths.
+        meets: If it is told of its siblings, its programs can reach theirs (`peers`).
     """
     if not _ATTEMPT.fullmatch(launch.attempt):
         summary = f"`{launch.attempt}` cannot be an attempt's name"
@@ -139,19 +150,29 @@ def prepared(
         env |= dict.fromkeys(HOSTFILE_VARIABLES, path)
         text, quoted = shlex.quote(launch.hostfile), shlex.quote(path)
         begin.insert(0, f"mkdir -p {shlex.quote(node)}/hosts && printf %s {text} >{quoted}")
-    go = _working_folder(own, launch, volumes)
+    meets = meets and launch.hostfile is not None and launch.gate_seconds is not None
+    if meets:
+        env = {**peers.VARIABLES, **env}
+    own_commands = (*((peers.found(node, launch.attempt),) if meets else ()), *launch.commands)
+    go = _working_folder(own, peers.shared(node, launch) if meets else own, launch, volumes)
     try:
         if launch.image is None:
-            text = runner.script((" && ".join((*begin, go)), *launch.commands), env, "")
+            text = runner.script((" && ".join((*begin, go)), *own_commands), env, "")
             if launch.gate_seconds is not None:
                 # Before the rank's own variables: its PATH may lead elsewhere.
                 text = f"{containers.text('gate.sh')}behind || exit 75\n{text}"
+            if meets:
+                text = peers.script(node, launch) + text
         else:
             # What the image is made for begins where the image says.
             there = _recounted(launch, go if launch.commands or launch.working_dir else "true")
-            inside = runner.script((there, *(launch.commands or (containers.OWN,))), env, "")
-            box = _container(node, launch, cpus, volumes)
+            inside = runner.script(
+                (there, *own_commands, *(() if launch.commands else (containers.OWN,))), env, ""
+            )
+            box = _container(node, launch, cpus, volumes, meets=meets)
             text = containers.script(box, begin, sorted(volumes), inside)
+            if meets:
+                text = peers.script(node, launch) + text
     except ValueError as error:
         raise PermanentError(PermanentKind.INVALID, str(error), about=launch.attempt) from error
     mounts, binds = _shown(launch, volumes, must=must) if launch.image is None else ((), ())
@@ -187,11 +208,13 @@ def _shown(
 
 
 def _container(
-    node: str, launch: Launch, cpus: Sequence[int], volumes: Mapping[str, str]
+    node: str, launch: Launch, cpus: Sequence[int], volumes: Mapping[str, str], *, meets: bool
 ) -> containers.Container:
     """What a rank with an image runs in."""
     own, hosts = f"{node}/work/{launch.attempt}", f"{node}/hosts/{launch.attempt}"
     mounts = [containers.Mount(source=own, target=own)]
+    if meets:
+        mounts.append(containers.Mount(source=own, target=peers.shared(node, launch)))
     if launch.hostfile is not None:
         mounts.append(containers.Mount(source=hosts, target=hosts, read_only=True))
     # `/a` before `/a/b`
@@ -204,6 +227,7 @@ def _container(
             containers.Mount(source=bind.source, target=bind.target, optional=bind.optional)
             for bind in launch.binds
         ),
+        peers=peers.folder(node, launch.attempt) if meets else None,
         cpus=tuple(cpus),
         memory_mib=launch.memory_mib,
         gpus=launch.gpus,
@@ -227,7 +251,7 @@ def wrapped(declared: Sequence[int], usable: Sequence[int]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(usable[cpu % len(usable)] for cpu in declared))
 
 
-def _working_folder(own: str, launch: Launch, volumes: Mapping[str, str]) -> str:
+def _working_folder(own: str, shared: str, launch: Launch, volumes: Mapping[str, str]) -> str:
     """The command that goes where the rank begins, once its own folder is there."""
     given = PurePosixPath(launch.working_dir or ".")
     for target, source in volumes.items():
@@ -243,8 +267,10 @@ def _working_folder(own: str, launch: Launch, volumes: Mapping[str, str]) -> str
         raise PermanentError(PermanentKind.INVALID, summary, about="working_dir", hint=hint)
     if given.is_absolute():
         return f"cd {shlex.quote(str(given))}"
-    folder = shlex.quote(f"{own}/{given}")
-    return f"mkdir -p {folder} && cd {folder}"
+    folder, same = shlex.quote(f"{own}/{given}"), shlex.quote(f"{shared}/{given}")
+    if shared == own:
+        return f"mkdir -p {folder} && cd {folder}"
+    return f"mkdir -p {folder} && if [ {same} -ef {folder} ]; then cd {same}; else cd {folder}; fi"
 
 
 def _environment(launch: Launch, cpus: Sequence[int], volumes: Mapping[str, str]) -> dict[str, str]:

@@ -20,6 +20,8 @@ ANSWER_SECONDS = 60.0  # for what a host does at once; it may be busy, and waits
 IDS_PER_CALL = 500  # keeps the command line far below every host's limit
 
 _HOST, _END, _LOG, _ERROR = b"FLEETFORM-HOST 1 ", b"FLEETFORM-END", b"FLEETFORM-LOG ", b"FLEETFORM-ERR "
+_PEERS, _LAST = b"FLEETFORM-PEERS\n", "."
+_PEER = re.compile(r"[0-9]{1,5} [A-Za-z0-9_][A-Za-z0-9._-]* ecdsa-[a-z0-9-]+ [A-Za-z0-9+/=]+", re.ASCII)
 _NONE = b"-"
 _NEVER_BEGAN = (b"absent", b"unmounted")
 _SIGNAL = 128  # a shell's exit code for a killed child is above this
@@ -157,9 +159,21 @@ class Runner:
         answer = self._call(["start", launch.attempt_id, str(len(payload)), *options], payload)
         return _attempts(answer)[launch.attempt_id]
 
-    def release(self, attempt_ids: Sequence[str]) -> dict[str, Attempt]:
-        """Open the gates of attempts, and say how they are. Twice is the same as once."""
-        return _attempts(self._call(["release", *attempt_ids]))
+    def release(self, attempt_ids: Sequence[str], peers: Sequence[str] = ()) -> dict[str, Attempt]:
+        """Open the gates of attempts of one gang, and say how they are. Twice is the same as once.
+
+        `peers` are its ranks, for those to know that wait for it: the address of each, and what `peers` said.
+        """
+        told = "".join(f"{line}\n" for line in (*peers, _LAST)) if peers else ""
+        return _attempts(self._call(["release", *attempt_ids], told.encode()))
+
+    def peers(self, attempt_ids: Sequence[str]) -> dict[str, str]:
+        """How the siblings of these attempts reach them: port, user and public key of those that can be."""
+        body, whole, _ = _after(_PEERS, self._call(["peers", *attempt_ids]).stdout).partition(_END)
+        if not whole:
+            raise ConnectionLost("the runner's answer did not come whole")
+        lines = [line.partition(" ") for line in body.decode(errors="replace").splitlines()]
+        return {name: said for name, _, said in lines if _PEER.fullmatch(said)}
 
     def poll(self, attempt_ids: Iterable[str] | None = None) -> dict[str, Attempt]:
         """Say how these attempts are, or without ids all that the host knows of."""

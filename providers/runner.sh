@@ -8,7 +8,9 @@
 #          [--alone SECONDS [--near ADDRESS,ADDRESS...]] [MOUNT]...
 #          <script of BYTES bytes; MOUNT: --mount SRC DST or --bind-if-any SRC DST, which may fail, or
 #          --bind SRC DST, which may not; --gate: the script finds a gate, and waits at most so long (gate.sh)
-#   release ID...              opens the gates; the limit counts from here
+#   release ID...              opens the gates; the limit counts from here. <peers of all: ADDRESS PORT USER TYPE KEY, and
+#          a last line `.`; or nothing
+#   peers ID...                "FLEETFORM-PEERS", lines ID PORT USER TYPE KEY of those that siblings can reach, FLEETFORM-END
 #   poll [ID]...               all attempts without an ID
 #   tail ID OFFSET [MAX]       "FLEETFORM-LOG COUNT", then that many bytes of the log from byte OFFSET on
 #   stop ID GRACE              TERM to the group, KILL to all that is left GRACE seconds later; returns when dead
@@ -130,11 +132,18 @@ state() { # load, and sets s
   if [ ! -d "$d" ]; then s=missing
   elif [ -n "$code" ]; then s=exited
   elif [ -z "$boot" ]; then s=claimed
-  elif [ "$boot" != "$BOOT" ]; then s=rebooted && outside remove
+  elif [ "$boot" != "$BOOT" ]; then s=rebooted && outside remove && part
   elif alive "$sup" "$supborn"; then s=running
   elif load && [ -n "$code" ]; then s=exited # it ended between the two looks
   elif alive "$pid" "$pidborn" || [ -n "$(members)" ] || outside alive; then s=orphan
-  else s=lost; fi
+  else s=lost && part; fi
+}
+part() { # an ended attempt has no keys, and nobody begins in its folder
+  if get peers/shared shared own; then
+    [ "$(readlink "$shared")" != "$own" ] || rm -f "$shared"
+    rmdir "${shared%/*}" 2>/dev/null
+  fi
+  rm -rf "$d/peers"
 }
 # COMMAND: term, alive or remove what runs elsewhere, in a container. The task leaves the script that does it.
 outside() {
@@ -460,6 +469,7 @@ supervise() {
   [ "$reason" != - ] || get why reason # it says so itself: its container did not come about
   [ -n "$reason" ] || reason=-         # the disk was full
   put exit.t "$code $reason $t1"
+  part
   mv "$d/exit.t" "$d/exit"
   vacate
 }
@@ -551,6 +561,16 @@ limited() {
   put ctl "$reason $killat $limitat $((watcher + 1))" || die nospace "$d"
   [ "$limitat" = - ] || setsid -f sh "$self" _watch "$id" $((watcher + 1)) </dev/null >/dev/null 2>&1 7>&- 9>&-
 }
+tell() { # who its siblings are; it lets in nobody else
+  if [ -d "$d/peers" ]; then
+    echo "$told" | while read -r address port user key; do
+      case $address in .) continue ;; esac
+      echo "$address $port $user" >&3
+      echo "[$address]:$port $key" >&4
+      echo "restrict $key" >&5
+    done 3>"$d/peers/all" 4>"$d/peers/known" 5>"$d/peers/allowed"
+  fi
+} 2>/dev/null
 release() { # opens the gate, once; the limit holds before anything runs
   [ -p "$d/gate" ] || return 0
   lock
@@ -560,6 +580,7 @@ release() { # opens the gate, once; the limit holds before anything runs
     up0=$now
     read -r _ limit <"$d/gated"
     [ "$limit" = - ] || limited "$limit"
+    [ -z "$told" ] || tell
     { echo "$now $(date +%s)" >"$d/open.t" && mv "$d/open.t" "$d/open"; } 2>/dev/null || : # a full disk stops nobody
     exec 6<>"$d/gate"
     rm -f "$d/gate"
@@ -576,10 +597,10 @@ release() { # opens the gate, once; the limit holds before anything runs
 command=$1
 shift
 case $command-$# in
-poll-* | release-[1-9]*) for i; do attempt "$i"; done ;;
+poll-* | peers-[1-9]* | release-[1-9]*) for i; do attempt "$i"; done ;;
 start-0 | start-1 | tail-[01] | stop-[01] | limit-[01] | forget-0) die usage "$command needs more arguments" ;;
 start-* | tail-[23] | stop-2 | limit-2 | forget-1 | _*) attempt "$1" ;;
-*) die usage "start | release | poll | tail | stop | limit | forget" ;;
+*) die usage "start | release | peers | poll | tail | stop | limit | forget" ;;
 esac
 case ${FLEETFORM_EPOCH-}/$command in
 /* | */_* | */start | */tail) ;;
@@ -627,7 +648,17 @@ start)
   done
   report "$id"
   ;;
+peers)
+  echo FLEETFORM-PEERS
+  for i; do
+    if [ -r "$B/$i/peers/me" ]; then echo "$i $(cat "$B/$i/peers/me")"; fi
+  done
+  echo FLEETFORM-END
+  ;;
 release)
+  told=$(cat)
+  case $told in '' | *'
+.') ;; *) die truncated "the list of peers" ;; esac
   for i; do
     attempt "$i"
     release

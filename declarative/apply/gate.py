@@ -8,14 +8,17 @@ releases ends by itself, and none of its commands ran.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from declarative.apply.backends import Backends
+from declarative.apply.launch import tells_others
 from declarative.apply.polls import node_of_rank
 from declarative.apply.reach import Known
+from declarative.apply.renamed import Renamed
 from declarative.apply.walk import InterruptedApplyError, Listener
 from declarative.provider import ProviderError
 from declarative.retry import Policy, call
@@ -31,6 +34,9 @@ PREPARE_LIMIT = 1800.0
 
 AT_ONCE = 64
 """Nodes that are asked at the same time."""
+
+T = TypeVar("T")
+_Asked = Callable[[Record, Sequence[str]], Mapping[str, RankStatus | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +110,10 @@ def release(task: str, tools: Tools, id: str | None = None) -> None:
         if tools.stopping.wait(pause):
             raise InterruptedApplyError
         pause = min(5.0, pause * 2)
-        _ask(slow, state, tools, poll=True)
+        _ask(slow, state, tools, lambda provider: provider.poll)
+    peers = _peers(ranks, state, tools)
     for group in _in_order(ranks):
-        _ask(group, state, tools, poll=False)
+        _ask(group, state, tools, lambda provider: partial(provider.release, peers=peers))
 
 
 def release_all(tools: Tools) -> dict[str, str]:
@@ -135,21 +142,43 @@ def _in_order(ranks: list[Record]) -> Iterable[list[Record]]:
             return (ranks,)
 
 
-def _ask(ranks: list[Record], state: State, tools: Tools, *, poll: bool) -> None:
-    """Release ranks, or only look at them; what their nodes say is recorded. One call a node."""
+def _peers(ranks: list[Record], state: State, tools: Tools) -> list[str]:
+    """How the ranks of a gang reach each other, where they may know of each other."""
+    if not tells_others(ranks[0].inputs):
+        return []
+    found: dict[str, str] = {}
+
+    def one(node: Record, names: Mapping[str, str]) -> None:
+        said = _retried(lambda: tools.backends.get(node.backend).peers(node, sorted(names)), tools)
+        found.update({names[a]: f"{node.outputs['address']} {line}" for a, line in said.items()})
+
+    _at_nodes(ranks, state, one)
+    return [found[r.address.name] for r in ranks if r.address.name in found]
+
+
+def _ask(ranks: list[Record], state: State, tools: Tools, way: Callable[[Renamed], _Asked]) -> None:
+    """Release ranks, or only look at them; what their nodes say is recorded."""
+
+    def one(node: Record, names: Mapping[str, str]) -> None:
+        ask = way(tools.backends.get(node.backend))
+        answers = _retried(lambda: ask(node, sorted(names)), tools)
+        never = RankStatus(state=RankState.LOST, cause=f"{node.address} knows nothing of it")
+        tools.writer.observe_ranks({names[a]: status or never for a, status in answers.items()})
+
+    _at_nodes(ranks, state, one)
+
+
+def _retried(ask: Callable[[], T], tools: Tools) -> T:
+    return call(ask, policy=tools.policy, stopping=tools.stopping.is_set)
+
+
+def _at_nodes(ranks: list[Record], state: State, ask: Callable[[Record, Mapping[str, str]], None]) -> None:
+    """Call for each node, side by side, with its ranks by their attempts."""
     by_node: dict[Address, tuple[Record, dict[str, str]]] = {}
     for rank in ranks:
         node = node_of_rank(state, rank.address.name)
         if node:
             by_node.setdefault(node.address, (node, {}))[1][attempt_id(rank)] = rank.address.name
 
-    def one(found: tuple[Record, dict[str, str]]) -> None:
-        node, names = found
-        provider = tools.backends.get(node.backend)
-        ask = provider.poll if poll else provider.release
-        answers = call(lambda: ask(node, sorted(names)), policy=tools.policy, stopping=tools.stopping.is_set)
-        never = RankStatus(state=RankState.LOST, cause=f"{node.address} knows nothing of it")
-        tools.writer.observe_ranks({names[a]: status or never for a, status in answers.items()})
-
     with ThreadPoolExecutor(min(AT_ONCE, len(by_node)) or 1, thread_name_prefix="gate") as pool:
-        list(pool.map(one, by_node.values()))
+        list(pool.map(lambda found: ask(*found), by_node.values()))

@@ -251,12 +251,18 @@ class Renamed:
         """Whether ranks can be prepared before they run."""
         return isinstance(self._provider, Gates)
 
-    def release(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
+    def peers(self, node: Record, attempts: Sequence[str]) -> Mapping[str, str]:
+        """See `provider.Gates`; of others no rank can be reached."""
+        return self._provider.peers(self._own(node), attempts) if isinstance(self._provider, Gates) else {}
+
+    def release(
+        self, node: Record, attempts: Sequence[str], peers: Sequence[str] = ()
+    ) -> Mapping[str, RankStatus | None]:
         """See `provider.Gates`; with others all that was started runs."""
         if not isinstance(self._provider, Gates):
             return self.poll(node, attempts)
         self._fence()
-        return self._provider.release(self._own(node), attempts)
+        return self._provider.release(self._own(node), attempts, peers)
 
     def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
         """See the port."""

@@ -286,9 +286,15 @@ class Cloud:
             raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(volume.address), hint=hint)
         return self._mounts.mount(volume, replace(disk, node=node), None if launch.image else path)
 
-    def release(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
+    def release(
+        self, node: Record, attempts: Sequence[str], peers: Sequence[str] = ()
+    ) -> Mapping[str, RankStatus | None]:
         """See `provider.Gates`."""
-        return self._hosts.ssh.release(self._hosts.host(node), attempts)
+        return self._hosts.ssh.release(self._hosts.host(node), attempts, peers)
+
+    def peers(self, node: Record, attempts: Sequence[str]) -> Mapping[str, str]:
+        """See `provider.Gates`."""
+        return self._hosts.ssh.peers(self._hosts.host(node), attempts)
 
     def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
         """See the port."""

@@ -272,10 +272,16 @@ class Local:
         return data
 
     @guarded
-    def release(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
+    def release(
+        self, node: Record, attempts: Sequence[str], peers: Sequence[str] = ()
+    ) -> Mapping[str, RankStatus | None]:
         """See `provider.Gates`."""
         self._folders.of(node)
-        return self._ranks(node.address).release(attempts)
+        return self._ranks(node.address).release(attempts, peers)
+
+    def peers(self, node: Record, attempts: Sequence[str]) -> Mapping[str, str]:
+        """See `provider.Gates`: all nodes are this machine, where nobody needs a way to another."""
+        return {}
 
     @guarded
     def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:

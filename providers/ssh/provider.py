@@ -300,15 +300,24 @@ class Ssh:
         """
         transport = self.transport(node)
         entered = scripts.enter(transport, self._options.root)
-        launched = prepared(f"{entered.root}/{_key(node)}", entered.cpus, launch, volumes, must=must)
+        launched = prepared(
+            f"{entered.root}/{_key(node)}", entered.cpus, launch, volumes, must=must, meets=True
+        )
         if launch.files is not None:
             files.place(transport, entered.root, _key(node), launch.attempt, launch.files)
         return self._ranks(node).start(launched)
 
     @guarded
-    def release(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
+    def release(
+        self, node: Record, attempts: Sequence[str], peers: Sequence[str] = ()
+    ) -> Mapping[str, RankStatus | None]:
         """See `provider.Gates`."""
-        return self._ranks(node).release(attempts)
+        return self._ranks(node).release(attempts, peers)
+
+    @guarded
+    def peers(self, node: Record, attempts: Sequence[str]) -> Mapping[str, str]:
+        """See `provider.Gates`."""
+        return self._ranks(node).peers(attempts)
 
     @guarded
     def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:

@@ -74,6 +74,22 @@ print(f"{distributed.get_world_size()} ranks sum to {x[0].item():g}", flush=True
 distributed.destroy_process_group()
 """
 
+SUM = """
+import ctypes, os, socket
+mpi = ctypes.CDLL("libmpi.so.40", mode=ctypes.RTLD_GLOBAL)
+def known(name):
+    return ctypes.byref(ctypes.c_char.in_dll(mpi, "ompi_mpi_" + name))
+world, int_, sum_ = known("comm_world"), known("int"), known("op_sum")
+mpi.MPI_Init(None, None)
+rank, total = ctypes.c_int(), ctypes.c_int()
+mpi.MPI_Comm_rank(world, ctypes.byref(rank))
+mine = ctypes.c_int(rank.value + 1)
+mpi.MPI_Allreduce(ctypes.byref(mine), ctypes.byref(total), 1, int_, sum_, world)
+here = os.environ["FLEETFORM_NODE_RANK"], os.path.basename(os.getcwd())[:5], os.environ["SECRET"]
+print(socket.gethostname(), *here, total.value, flush=True)
+mpi.MPI_Finalize()
+"""
+
 
 @pytest.fixture(scope="module")
 def four(allowed) -> Iterator[Machines]:
@@ -166,3 +182,46 @@ def test_torch_sums_over_hosts(project, four):
     env = {"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     project.bring(rack, task("gloo", python(GLOO), nodes=4, env=env), args=("--wait",))
     assert [project.logs(f"gloo/{i}").splitlines()[-1] for i in range(4)] == ["4 ranks sum to 10"] * 4
+
+
+LAUNCH = """
+[ "$FLEETFORM_NODE_RANK" = 0 ] || exec sleep 600
+ls -d ~/.ssh/* >/tmp/before 2>/dev/null
+stat -c %a "$(dirname "$(command -v fleetform-rsh)")"/key
+COMMAND
+status=$?
+ls -d ~/.ssh/* 2>/dev/null | cmp - /tmp/before || exit 9
+exit $status
+"""
+
+
+def launched(program: str) -> str:
+    """A command of which rank 0 launches a program on all, and the others wait for the end."""
+    return LAUNCH.replace("COMMAND", program)
+
+
+KEYS = "find /var/tmp -name peers -o -name gangs; ps ax -o args= | grep '[p]eers/sshd_config' || true"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "each", "file", "user"),
+    [("mpirun.openmpi", "--npernode 1", "--hostfile", "root"), ("mpirun.mpich", "-ppn 1", "-f", "worker")],
+    ids=["openmpi", "mpich"],
+)
+def test_mpi_reaches_all_ranks_by_the_host_file_alone(project, four, launcher, each, file, user):
+    """Nothing is set up for it, and afterwards no key and no sshd of it is left."""
+    can(four, launcher + " --version", "/usr/bin/python3 --version")
+    rack = project.rack(*(project.host(i) for i in range(4)))
+    rack["ssh_config"]["user"] = user
+    program = shlex.join(["/usr/bin/python3", "-c", SUM])
+    if "mpich" in launcher:
+        # This one gives rank 0's variables to all.
+        program = """sh -c 'n=$(hostname); echo $n ${n#h} $(basename $(pwd -P) | cut -d. -f1) $SECRET 10'"""
+    run_it = launched(f'{launcher} {each} -np 4 {file} "$FLEETFORM_MPI_HOSTFILE" {program}')
+    gang = task("mpi", run_it, nodes=4, stop_criteria="master-done", env={"SECRET": "s p'a\"c$e"})
+    project.bring(rack, gang, args=("--wait",))
+    said = project.logs("mpi/0").splitlines()
+    assert said[0] == "600"
+    heard = sorted(line for line in said if line.startswith("h"))
+    assert heard == [f"h{i} {i} mpi-{i} s p'a\"c$e 10" for i in range(4)], said
+    assert [m.sh(KEYS) for m in four] == [""] * 4
