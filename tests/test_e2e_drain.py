@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.cli import fleet, hold, task, until
+from tests.cli import fleet, hold, task, until, volume
 
 SMALL = {"resources": {"cpu": 1}}
 
@@ -15,6 +15,29 @@ def node(project, name):
 
 def drift_free(project):
     assert "sound" in project.run("state", "check").out
+
+
+def test_a_volume_is_made_anew_where_its_content_may_be_lost(project):
+    """Its tasks run again on the empty one; a protected one is refused, and so is what is not there."""
+    write = task(
+        "job",
+        "touch $FLEETFORM_VOLUME_DATA/left",
+        volumes=["data:/data"],
+    )
+    project.declare(fleet(), volume(prevent_destroy=True), write)
+    project.apply("--wait")
+    assert (project.data("data") / "left").exists()
+    refused = project.apply("--replace", "volume/data", code=1).err
+    assert "volume/data would be made anew (`--replace`), empty, but its `prevent_destroy` is true" in refused
+    assert "set `prevent_destroy: false` if its content may be lost" in refused
+    assert "did you mean `volume/data`" in project.apply("--replace", "volume/dat", code=1).err
+    project.declare(fleet(), volume(prevent_destroy=False), write)
+    project.apply()
+    ids = project.ids("--replace", "volume/data")
+    assert {"delete:volume/data", "create:volume/data"} <= set(ids)
+    project.apply("--replace", "volume/data")
+    assert not (project.data("data") / "left").exists()
+    project.no_changes()
 
 
 def test_a_drained_node_finishes_what_runs_and_gets_nothing_new(project):

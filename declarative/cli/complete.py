@@ -130,8 +130,8 @@ def fleets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
 
 
 def replaceable(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
-    """`task/<name>` of declared tasks, and recorded nodes."""
-    nodes = {a for a in _recorded(ctx) if a.startswith("node/")}
+    """`task/<name>` of declared tasks, and recorded nodes and volumes."""
+    nodes = {a for a in _recorded(ctx) if a.startswith(("node/", "volume/"))}
     return sorted(a for a in {*(f"task/{n}" for n in _tasks(ctx)), *nodes} if a.startswith(incomplete))
 
 

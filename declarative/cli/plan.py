@@ -24,7 +24,8 @@ replace_option = click.option(
     metavar="ADDRESS",
     multiple=True,
     shell_complete=complete.replaceable,
-    help="Run `task/NAME` again, or make `node/NAME` anew with all tasks on it, although nothing changed.",
+    help="Although nothing changed, run `task/NAME` again, or make `node/NAME` anew with all tasks on it, or "
+    "`volume/NAME`, which is empty then.",
 )
 reuse_option = click.option(
     "--reuse",
@@ -147,13 +148,16 @@ def _check_out(name: str, *, offline: bool) -> None:
 
 
 def check_requested(requested: Iterable[str], desired: Desired, state: State | None = None) -> None:
-    """`--replace` names declared tasks, and nodes that a declared fleet launched; those need the `state`."""
+    """`--replace` names declared tasks and volumes, and nodes that a declared fleet launched; what is to be
+    made anew is in the `state`.
+    """
     from declarative.diagnostic import suggest
 
     known = [f"task/{name}" for name in desired.tasks]
     nodes = [r for r in (state.of("node") if state else ()) if r.inputs.get("fleet") in desired.fleets]
     known += [str(r.address) for r in nodes if not r.inputs.get("host")]
     hosts = {str(r.address): r.address.name for r in nodes if r.inputs.get("host")}
+    known += [f"volume/{name}" for name in desired.volumes if state is None or state.get("volume", name)]
     for address in requested:
         node = address.startswith("node/")
         if address in known or (node and state is None):
@@ -162,8 +166,10 @@ def check_requested(requested: Iterable[str], desired: Desired, state: State | N
             name = hosts[address]
             hint = f"`fleetform drain {name}`, mend it, then `fleetform undrain {name}`"
             raise failed("usage", f"`{address}` is a host that exists: it cannot be made anew", hint)
-        hint = suggest(address, known) or "write `task/NAME` of a declared task, or `node/NAME` of a node"
-        what = "launched node" if node else "task"
+        near = suggest(address, known)
+        hint = near or "write `task/NAME` or `volume/NAME` as it is declared, or `node/NAME` of a node"
+        kind = address.partition("/")[0]
+        what = {"node": "launched node", "volume": "recorded volume"}.get(kind, "task")
         raise failed("unknown-address", f"`{address}` is not a {what} of this project", hint)
 
 

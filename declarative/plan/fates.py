@@ -74,7 +74,12 @@ def _judge(asked: Question, stuck: frozenset[str]) -> Fates:
         fates[name].fate = Fate.KEPT
     pinned = _held(state, stuck)
     volumes, errors = volume_fates.judge_all(
-        desired, state, destroy=asked.destroy, pinned=pinned, altered=asked.inventory.altered
+        desired,
+        state,
+        destroy=asked.destroy,
+        pinned=pinned,
+        altered=asked.inventory.altered,
+        requested=asked.requested,
     )
     freed = _freed(state, fates)
     while True:

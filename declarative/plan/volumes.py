@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -42,11 +42,12 @@ def judge_all(
     destroy: bool,
     pinned: frozenset[Address] = frozenset(),
     altered: Mapping[Address, Mapping[str, Any]] = MappingProxyType({}),
+    requested: Collection[str] = (),
 ) -> tuple[dict[str, VolumeFate], list[Diagnostic]]:
     """The fates of all volumes, and an error for each that is protected and would be lost.
 
     `pinned` ones are held by ranks that have no other place: they stay as they are. `altered` is what others
-    changed: of that, tags are put back.
+    changed: of that, tags are put back. Those that are `requested` (`volume/data-0`) are made anew, empty.
     """
     fates: dict[str, VolumeFate] = {}
     errors: list[Diagnostic] = []
@@ -60,6 +61,12 @@ def judge_all(
             continue
         before, after = record.inputs, _settled(record.inputs, want.inputs)
         after = _reached(after, before, hosts)
+        if str(record.address) in requested:
+            errors += _irreplaceable(desired, name, before, after)
+            fates[name] = VolumeFate(
+                name=name, record=record, after=after, replaced=True, reason=Reason.REQUESTED
+            )
+            continue
         if before == after:  # nearly always; all things of one document share their inputs
             found = altered.get(record.address, {})
             mended = (TAGS,) if TAGS in found and ANOTHERS not in found else ()
@@ -91,6 +98,26 @@ def judge_all(
         if address.kind == "volume" and (fate := fates.get(address.name)):
             fates[fate.name] = _staying(fate)
     return fates, errors
+
+
+def _irreplaceable(
+    desired: Desired, name: str, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> list[Diagnostic]:
+    """Why a volume is not made anew although that is asked for: its content would be lost."""
+    address = f"volume/{name}"
+    if VOLUME_ID in before or VOLUME_ID in after:
+        return [
+            Diagnostic(
+                code="protected",
+                summary=f"{address} is one that was adopted: it cannot be made anew",
+                hint="write another `volume_id`, or none",
+                address=address,
+                span=desired.places.get(address),
+            )
+        ]
+    if after.get("prevent_destroy"):
+        return [_protected(desired, name, "be made anew (`--replace`), empty", declared=True, undo="")]
+    return []
 
 
 def _removed(
@@ -206,12 +233,14 @@ def _smaller(desired: Desired, name: str) -> Diagnostic:
     )
 
 
-def _protected(desired: Desired, name: str, what: str, *, declared: bool) -> Diagnostic:
+def _protected(
+    desired: Desired, name: str, what: str, *, declared: bool, undo: str = "undo the change, or "
+) -> Diagnostic:
     address = f"volume/{name}"
     family, _, number = name.rpartition("-")
     left = [v for v in desired.volumes.values() if v.declared_by == f"volume/{family}"]
     if declared:
-        hint = "undo the change, or set `prevent_destroy: false` if its content may be lost"
+        hint = f"{undo}set `prevent_destroy: false` if its content may be lost"
     elif left and number.isdecimal():  # it may still be unprotected only while it is declared
         hint = (
             f"`{family}` has `count: {len(left)}`: write `count: {int(number) + 1}` again; if its content "
