@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import stat
 
+import pytest
+
+from declarative import store
+from declarative.cli import state_access
+from declarative.cli.failure import Failed
 from declarative.store.kept import KEPT, keep_before
 from tests.cli import fleet, task, volume
 
@@ -84,3 +89,29 @@ def test_nobody_says_that_a_state_is_sound_which_is_not_there(project):
     done = project.run("state", "check", "--state", "sqlite:///nosuch.db", code=1)
     assert "error[no-state]" in done.err
     assert done.out == ""
+
+
+@pytest.mark.parametrize("write", [True, False])
+def test_a_database_that_is_away_is_waited_for_before_a_command_that_writes(
+    tmp_path, monkeypatch, capsys, write
+):
+    """Once that is said; who only looks is told at once."""
+    real, tries = store.open_store, []
+
+    def away_twice(*args, **kwargs):
+        tries.append(1)
+        if len(tries) < 3:
+            raise store.UnreachableError("unreachable", "the state's database cannot be reached")
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(store, "open_store", away_twice)
+    access = state_access.StateAccess(tmp_path, "sqlite:///state.db")
+    if write:
+        access.open(None, write=True)
+        access.close()
+    else:
+        with pytest.raises(Failed):
+            access.open(None)
+    assert len(tries) == (3 if write else 1)
+    said = "waiting up to 60 s: the state's database cannot be reached\n"
+    assert capsys.readouterr().err == (said if write else "")

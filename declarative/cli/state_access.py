@@ -22,7 +22,7 @@ PATIENCE = 30.0
 """Seconds to wait for a lock that is held for moments only."""
 
 AWAY = 60.0
-"""Seconds to wait, in the middle of a command, for a state's database that has gone away."""
+"""Seconds to wait for a state's database that is away, before a command that writes or in the middle of one."""
 
 DEFAULT_STATE = "sqlite:///.fleetform/state.db"
 
@@ -165,7 +165,9 @@ class StateAccess:
         from declarative.cli.who import who
         from declarative.store import StateError, open_store
 
-        try:
+        patience = Patience()
+
+        def opened() -> Store:
             return open_store(
                 url,
                 create=create,
@@ -173,9 +175,13 @@ class StateAccess:
                 typed=typed,
                 who=who(self.directory) if write else None,
                 root=self.directory,
-                resume=Patience(),
+                resume=patience,
                 tell=lambda text: _note(f"note: {text}"),
             )
+
+        try:
+            # Who only looks hears at once that there is nobody to ask.
+            return patience(opened) if write else opened()
         except StateError as error:
             raise failed(error.code, error.summary, hint_of(error, self.directory)) from None
 
