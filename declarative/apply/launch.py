@@ -105,7 +105,7 @@ def _alone(node: Record, rank: Record, limits: Mapping[str, float | None]) -> in
     if limit is None or not node.inputs.get("host"):
         return None
     again = RetryEvent.INTERRUPTION in Retry.parse(rank.inputs.get("retry", False)).on_events
-    return int(limit * ALONE) if again else None
+    return max(1, int(limit * ALONE)) if again else None
 
 
 def _near(state: State, rank: Record, node: Record) -> tuple[str, ...]:

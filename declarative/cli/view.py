@@ -76,6 +76,7 @@ def _node(record: Record, state: State, held: dict[int, str], now: float | None)
         zone=inputs.get("zone"),
         instance_type=str(inputs["instance_type"]),
         price=inputs.get("price"),
+        silence=state.silent.get(record.address.name),
         observed_at=seen.observed_at,
         age=None if now is None or seen.observed_at is None else max(0.0, now - seen.observed_at),
         resources=inputs["resources"],

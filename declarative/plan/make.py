@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from declarative.diagnostic import Diagnostic, Severity, in_order, located
@@ -16,6 +16,7 @@ from declarative.plan.observe import effective, vanished
 from declarative.plan.preview import cost, node_previews, reservations, suggestions
 from declarative.plan.rehearsal import Rehearsed, rehearsals
 from declarative.plan.short import short, unknown_regions
+from declarative.plan.silence import silence_text
 from declarative.plan.size import too_large
 from declarative.plan.tasks import Fate
 from declarative.plan.types import UNREADY, Action, Inventory, Op, Plan, Reason
@@ -100,7 +101,10 @@ def _remarks(desired: Desired, found: Fates, inventory: Inventory) -> list[Diagn
     known = {d.address for d in found.fleets.diagnostics if d.code in ("blocks-do-not-divide", "no-backend")}
     lacking = [d for d in short(desired, found.outcome, inventory) if d.address not in known]
     noted = {d.address for d in found.fleets.diagnostics}
-    unready = _unready(f for f in found.fleets.fates.values() if str(f.record.address) not in noted)
+    unready = _unready(
+        (f for f in found.fleets.fates.values() if str(f.record.address) not in noted),
+        {name: silence_text(silence, found.fleets.now) for name, silence in inventory.silent.items()},
+    )
     nodes = {fate.node.region for fate in found.fleets.fates.values()}
     short_of = {d.address for d in lacking}
     named = [d for d in unknown_regions(desired, inventory, nodes) if d.address not in short_of]
@@ -136,13 +140,17 @@ def _small_disks(desired: Desired, launches: Iterable[Node]) -> Iterator[Diagnos
             )
 
 
-def _unready(fates: Iterable[NodeFate]) -> list[Diagnostic]:
-    """Nodes that stay and take no work, with the reason: one line for all of a fleet that have the same."""
+def _unready(fates: Iterable[NodeFate], silent: Mapping[str, str]) -> list[Diagnostic]:
+    """Nodes that stay and take no work, with the reason: one line for all of a fleet that have the same.
+
+    Of those that are `silent` it is said what comes of that.
+    """
     by_reason: dict[tuple[str, NodeState, str], list[str]] = {}
     for fate in fates:
         seen = fate.node.readiness
         if not fate.goes and seen.state in UNREADY:
-            by_reason.setdefault((fate.node.fleet, seen.state, seen.reason or ""), []).append(fate.node.name)
+            reason = silent.get(fate.node.name, seen.reason or "")
+            by_reason.setdefault((fate.node.fleet, seen.state, reason), []).append(fate.node.name)
     out: list[Diagnostic] = []
     for (fleet, state, reason), names in by_reason.items():
         named = ", ".join(f"node/{n}" for n in sorted(names, key=natural)[:MOST_NAMED])

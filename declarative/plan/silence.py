@@ -76,7 +76,7 @@ def _kept(
 
 def lost_with(name: str, silence: Silence) -> str:
     """The cause of a rank's loss on a node that was given up."""
-    limit = 0.0 if silence.until is None else silence.until - silence.since
+    limit = 0 if silence.until is None else round(silence.until - silence.since)
     return f"node/{name} was given up: it has not answered for {lasting(limit)} (`unreachable_duration`)"
 
 

@@ -231,6 +231,10 @@ def _status_node() -> Schema:
         instance_type=_text("The backend's name for its shape."),
         price=_or_null(_number(f"Of the whole node, {_PRICE}."), unknown),
         observed_at=_or_null(_text("When its state was seen, in UTC.", format="date-time"), "for never"),
+        silent_since=_or_null(_text("Since when it does not answer.", format="date-time"), "if it does"),
+        given_up_at=_or_null(
+            _text("When it is given up if it does not answer until then.", format="date-time"), "for never"
+        ),
         resources=resources,
         blocks=_BLOCKS,
         holders=_map("`rank/…` by the number of the block that it holds.", _address("", ("rank",))),

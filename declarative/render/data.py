@@ -198,6 +198,8 @@ def _node(node: NodeView) -> dict[str, Any]:
         "instance_type": node.instance_type,
         "price": _number(node.price),
         "observed_at": iso(node.observed_at),
+        "silent_since": iso(node.silence.since if node.silence else None),
+        "given_up_at": iso(node.silence.until if node.silence else None),
         "resources": {key: node.resources.get(key) for key in ("cpu", "memory_mib", "gpus")},
         "blocks": _blocks(node.total, node.busy),
         "holders": {str(block): node.holders[block] for block in sorted(node.holders)},

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from declarative.render.alike import folded, numberless
 from declarative.render.blocks import Row, map_lines
+from declarative.render.data import iso
 from declarative.render.text import Cell, Paint, clean, columns, money, seal, sentence
 from declarative.render.views import HostView, NodeView, RankView, StatusView, TaskView, VolumeView
+from declarative.state import Silence
 
 STYLES = {
     "ready": "green",
@@ -72,7 +74,7 @@ def _nodes(nodes: Sequence[NodeView], paint: Paint, width: int | None) -> list[s
             node=n.name,
             total=n.total,
             holders=n.holders,
-            note=_note(n, n.reason),
+            note=_note(n, "; ".join(filter(None, (n.reason, _silence(n.silence))))),
             style=STYLES.get(n.state),
             kind=_note(n, numberless(n.reason or "")),  # reasons quote the node's address
         )
@@ -88,6 +90,17 @@ def _note(node: NodeView, why: str | None) -> str:
     seen = "" if node.age is None else f", seen {ago(node.age)}"
     rehearsal = ", its GPUs are a rehearsal" if node.rehearsal else ""
     return f"{node.state}{reason}{price}{seen}{rehearsal}"
+
+
+def _silence(silence: Silence | None) -> str | None:
+    """Since when a node does not answer, and what comes of it."""
+    if silence is None:
+        return None
+    if silence.given_up or silence.kept:
+        then = "given up" if silence.given_up else f"not given up: {silence.kept}"
+    else:
+        then = f"given up at {iso(silence.until)}" if silence.until is not None else "never given up"
+    return f"no answer since {iso(silence.since)}, {then}"
 
 
 def ago(seconds: float) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from declarative.diagnostic import Diagnostic
-from declarative.state import Drain
+from declarative.state import Drain, Silence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,8 @@ class NodeView:
     reason: str | None = None
     age: float | None = None
     drained: Drain | None = None
+    silence: Silence | None = None
+    """That it does not answer."""
     rehearsal: bool | None = False
     """Whether it is on this machine and has GPUs that this lacks; None if nobody looked."""
 

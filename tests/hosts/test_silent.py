@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from declarative.state import RankState
-from tests.cli import ended, task, until
+from tests.cli import ended, fleet, task, until
 from tests.hosts.nodes import Nodes
 from tests.hosts.rack import SSH, wipe
 from tests.hosts.test_fleet import project  # noqa: F401  # a fixture
+from tests.hosts.test_instances import Account, backend
+from tests.hosts.test_lost import cloud, instances, run  # noqa: F401  # a fixture
 
 pytestmark = pytest.mark.slow
 
@@ -16,6 +18,8 @@ GO = "/tmp/go"
 BEGAN = "/tmp/began"
 """On a host: a line for each attempt that began there."""
 HOLD = f"echo x >> {BEGAN}; while [ ! -e {GO} ]; do sleep 0.1; done"
+LEAVE = "pkill -f '[r]unner-.* _alone job-'"
+"""On a host: its supervisor ends no rank although it is cut off."""
 RETRY = {"retry": {"on_events": ["interruption"]}}
 
 
@@ -48,7 +52,7 @@ def test_a_host_that_is_cut_off_is_given_up_and_its_gang_runs_elsewhere(project,
     project.declare(SSH, project.rack(unreachable_duration="1s"), gang())
     follower = project.start("apply", "--auto-approve", "--wait")
     until(lambda: [s for _, s, _ in states(project)] == ["running"] * 2)
-    machines[1].sh("pkill -f '[r]unner-.* _alone job-1'")
+    machines[1].sh(LEAVE)
     machines[1].cut()
     said = told(follower, "node/rack-1 does not answer")
     assert "it is given up in" in said
@@ -89,6 +93,7 @@ def test_nothing_is_given_up_where_no_other_host_answers(project, machines):  # 
     follower = project.start("apply", "--auto-approve", "--wait")
     until(lambda: [s for _, s, _ in states(project)] == ["running"] * 3)
     for machine in machines:
+        machine.sh(LEAVE)
         machine.cut()
     told(follower, "it is not given up: no other host of fleet/rack answers")
     for machine in machines:
@@ -96,6 +101,66 @@ def test_nothing_is_given_up_where_no_other_host_answers(project, machines):  # 
         machine.sh(f"touch {GO}")
     assert ended(follower).out.endswith("task/job: succeeded\n")
     assert [a for _, _, a in states(project)] == [1, 1, 1]
+
+
+# ------------------------------------------------- machines that are dead while their cloud says that they run
+
+
+@pytest.fixture
+def account(cloud, tmp_path):  # noqa: F811
+    """A gang of two on a fleet of two, of which the second machine has no power any more."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    made = Account(folder)
+    nodes = {"backends": ["aws"], "placement": "cluster", "resources": {"cpu": 2}}
+    made.declare(backend(cloud.port), fleet("gpu", "0..2", unreachable_duration="1s", **nodes), gang())
+    yield made
+    made.clean_up()
+
+
+def dead(cloud, made, tmp_path) -> str:  # noqa: F811
+    """Cut the power of the machine of node/gpu-1; which instance that is."""
+    until(lambda: len(instances(cloud, tmp_path)) == 2 and run(made, "job"))
+    records = made.run("state", "pull").json["records"]
+    (node,) = (r for r in records if r["address"] == "node/gpu-1")
+    instance: str = node["outputs"]["id"]
+    cloud.of[instance].off()
+    return instance
+
+
+def test_a_dead_machine_is_ended_by_its_cloud_and_the_gang_runs_again(cloud, account, tmp_path):  # noqa: F811
+    follower = account.start("apply", "--auto-approve", "--wait")
+    instance = dead(cloud, account, tmp_path)
+    told(follower, "node/gpu-1 does not answer")
+    told(follower, "rank/job-1: lost: node/gpu-1 was given up: it has not answered for 1 s")
+    until(lambda: {r["attempt"] for r in account.ranks("job").values()} == {2} and run(account, "job"))
+    have = instances(cloud, tmp_path)
+    assert (len(have), instance in have) == (2, False)
+    for made in have:
+        cloud.of[made].sh(f"touch {GO}")
+    assert ended(follower).out.endswith("task/job: succeeded\n")
+    account.no_changes()
+
+
+def test_a_plan_shows_what_is_given_up_before_anything_is_ended(cloud, account, tmp_path):  # noqa: F811
+    """Its end comes before all that is done for the gang elsewhere."""
+    account.apply()
+    instance = dead(cloud, account, tmp_path)
+    account.run("plan")
+    noticed = account.apply()  # it is noted since when, and its time has not come
+    assert "node/gpu-1 takes no work: unreachable: does not answer" in noticed.err
+    (node,) = (n for n in account.status()["nodes"] if n["name"] == "gpu-1")
+    assert node["silent_since"] < node["given_up_at"]
+    plan = account.plan()
+    needs = {a["id"]: a["needs"] for a in plan["actions"]}
+    assert "delete:node/gpu-1" in needs["delete:rank/job-1"]
+    assert "delete:node/gpu-1" in needs["create:reservation/job-1"]
+    assert instance in instances(cloud, tmp_path)
+    done = account.apply()
+    assert "-/+ node/gpu-1" in done.out
+    until(lambda: {r["attempt"] for r in account.ranks("job").values()} == {2} and run(account, "job"))
+    have = instances(cloud, tmp_path)
+    assert (len(have), instance in have) == (2, False)
 
 
 # ------------------------------------------------------------------------- what a host does when it is alone
