@@ -66,6 +66,8 @@ NODE = [
     "instance_type",
     "price",
     "observed_at",
+    "silent_since",
+    "given_up_at",
     "resources",
     "blocks",
     "holders",

@@ -103,7 +103,7 @@ def test_nothing_is_given_up_where_no_other_host_answers(project, machines):  # 
     assert [a for _, _, a in states(project)] == [1, 1, 1]
 
 
-# ------------------------------------------------- machines that are dead while their cloud says that they run
+# ---------------------------------------- machines that are dead while their cloud says that they run
 
 
 @pytest.fixture

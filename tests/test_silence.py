@@ -1,0 +1,105 @@
+"""Since when nodes do not answer, and which are given up: `plan.silence`, and what it means for ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from declarative.plan import Inventory, effective
+from declarative.plan.silence import lost_with, silence_text, silences
+from declarative.state import SILENT, Address, NodeState, RankState, RankStatus, Readiness, Record, State
+
+NOW = 10_000.0
+READY = Readiness(state=NodeState.READY, observed_at=NOW)
+SILENCE = Readiness(state=NodeState.UNREACHABLE, reason="timed out", observed_at=NOW)
+LIMITS = {"gpu": 600.0}
+
+
+def node(index: int, since: float | None = None, **inputs: Any) -> Record:
+    name, known = f"gpu-{index}", {SILENT: since}
+    about = {"fleet": "gpu", "backend": "aws", "blocks": 1, **inputs}
+    return Record(address=Address("node", name), backend="aws", inputs=about, outputs=known)
+
+
+def state(*nodes: Record) -> State:
+    return State(records={n.address: n for n in nodes})
+
+
+def found(nodes, seen, limits=None):
+    names = {n.address.name: s for n, s in zip(nodes, seen, strict=True)}
+    return silences(state(*nodes), names, LIMITS if limits is None else limits, NOW)
+
+
+HOST: Any = {"host": {"hostname": "h"}}
+
+
+def test_it_begins_when_it_is_noticed_and_lasts_from_one_command_to_the_next():
+    new, known = found([node(0), node(1, NOW - 60)], [SILENCE, SILENCE]).values()
+    assert (new.since, new.until) == (NOW, NOW + 600)
+    assert (known.since, known.until) == (NOW - 60, NOW + 540)
+    assert not new.given_up
+    assert not known.given_up
+    assert silence_text(known, NOW) == "has not answered for 1 min (timed out): it is given up in 9 min"
+
+
+@pytest.mark.parametrize("other", [NodeState.UNKNOWN, NodeState.READY, NodeState.PROVISIONING])
+def test_what_is_not_known_is_no_silence(other):
+    assert found([node(0, NOW - 999)], [replace(SILENCE, state=other)]) == {}
+
+
+def test_off_gives_none_up():
+    (silence,) = found([node(0, NOW - 9e6)], [SILENCE], {"gpu": None}).values()
+    assert (silence.until, silence.given_up) == (None, False)
+
+
+@pytest.mark.parametrize("inputs", [{}, HOST])
+def test_half_of_the_nodes_are_given_up_at_once(inputs):
+    nodes = [node(i, NOW - 600 if i < 2 else None, **inputs) for i in range(4)]
+    assert [s.given_up for s in found(nodes, [SILENCE, SILENCE, READY, READY]).values()] == [True, True]
+
+
+def kept(nodes) -> list[str | None]:
+    return [s.kept for s in found(nodes, [SILENCE] * len(nodes)).values()]
+
+
+def test_our_own_line_gives_none_up():
+    line = "all nodes of backend aws fell silent at once, so that it may be the line from here"
+    assert kept([node(0, NOW - 600), node(1, NOW - 650)]) == [line, line]
+    assert kept([node(0, NOW - 600), node(1, NOW - 700)]) == [None, None], "one after the other"
+    assert kept([node(0, NOW - 600)]) == [None], "its cloud has answered"
+
+
+def test_a_host_is_given_up_only_where_another_one_of_its_fleet_answers():
+    alone = "no other host of fleet/gpu answers, so that it may be the line from here"
+    assert kept([node(0, NOW - 600, **HOST)]) == [alone]
+    assert kept([node(0, NOW - 600, **HOST), node(1, NOW - 900, **HOST)]) == [alone, alone]
+    others = [node(0, NOW - 600, **HOST), replace(node(1, **HOST), inputs={**HOST, "fleet": "other"})]
+    assert [s.kept for s in found(others, [SILENCE, READY]).values()] == [alone]
+
+
+def test_a_protected_machine_is_not_ended():
+    nodes = [node(0, NOW - 600, prevent_destroy=True), node(1)]
+    (silence,) = found(nodes, [SILENCE, READY]).values()
+    assert (silence.given_up, silence.kept) == (False, "its fleet's `prevent_destroy` is true")
+
+
+def test_its_ranks_are_lost_and_what_they_held_is_free():
+    nodes = [node(0, NOW - 600.3), node(1)]
+    rank = Record(address=Address("rank", "job-0"), backend="aws", inputs={"task": "job", "rank": 0})
+    place = Record(
+        address=Address("reservation", "job-0"),
+        backend=None,
+        inputs={"task": "job", "rank": 0, "node": "gpu-0", "blocks": [0]},
+        needs=frozenset({Address("node", "gpu-0")}),
+    )
+    before = replace(
+        state(*nodes, rank, place), ranks={"job-0": RankStatus(state=RankState.RUNNING, started_at=1.0)}
+    )
+    silent = found(nodes, [SILENCE, READY])
+    after = effective(before, Inventory(silent=silent))
+    assert after.ranks["job-0"].state is RankState.LOST
+    assert after.ranks["job-0"].cause == lost_with("gpu-0", silent["gpu-0"])
+    assert "it has not answered for 10 min (`unreachable_duration`)" in lost_with("gpu-0", silent["gpu-0"])
+    assert after.get("reservation", "job-0") is None
