@@ -140,6 +140,7 @@ def instance(action: str, found: Mapping[str, Any], region: str, date: str = "")
     """One item of an `instancesSet`; `date` is that of the answer."""
     try:
         reason = found.get("stateReason") or {}
+        code, text = str(reason.get("code") or ""), str(reason.get("message") or "")
         return Instance(
             id=found["instanceId"],
             region=region,
@@ -150,7 +151,7 @@ def instance(action: str, found: Mapping[str, Any], region: str, date: str = "")
             public_address=found.get("ipAddress") or "",
             tags=tags(found),
             image=found.get("imageId") or "",
-            reason=f"{reason.get('code') or ''}: {reason.get('message') or ''}".strip(": "),
+            reason=text if text.startswith(code) else f"{code}: {text}".strip(": "),  # most name it again
             age=_age(found.get("launchTime"), date),
         )
     except (KeyError, TypeError, AttributeError):
