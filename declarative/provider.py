@@ -472,6 +472,14 @@ class Tells(Protocol):
 
 
 @runtime_checkable
+class Buries(Protocol):
+    """A provider of whose nodes somebody may remove all traces while ranks run on."""
+
+    def bury(self, node: Record) -> None:
+        """End what still runs of a node that is gone."""
+
+
+@runtime_checkable
 class Gates(Protocol):
     """A provider that can prepare ranks before it lets them run (`Launch.gate_seconds`).
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from declarative.state import rank_of_attempt
@@ -87,3 +90,15 @@ def test_the_id_of_an_attempt_tells_its_blocks():
 def test_an_id_that_a_host_made_up_tells_no_blocks(made_up):
     """All blocks of its node are held then, and nothing fails."""
     assert rank_of_attempt(made_up)[1] is None
+
+
+def test_a_rank_does_not_outlive_its_nodes_folder_unseen(project):
+    """Somebody removed it, and with it what stops the rank: that ends before its blocks are free."""
+    up = project.path / "up"
+    project.declare(fleet(), task("job", hold(up), resources={"cpu": "1.."}))
+    project.apply()
+    until(lambda: len(lines(up)) == 1)
+    pid = int(lines(up)[0])
+    shutil.rmtree(project.node("gpu-0"))
+    project.apply("--accept-vanished")
+    until(lambda: not Path(f"/proc/{pid}").exists())

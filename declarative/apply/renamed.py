@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from declarative.plan.hosts import reached_by
 from declarative.provider import (
+    Buries,
     Checks,
     Clears,
     Ended,
@@ -233,6 +234,12 @@ class Renamed:
         """See the port."""
         self._fence()
         self._provider.delete(self._own(have))
+
+    def bury(self, node: Record) -> None:
+        """See `provider.Buries`; of others nothing runs on."""
+        if isinstance(self._provider, Buries):
+            self._fence()
+            self._provider.bury(self._own(node))
 
     def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
         """See the port."""

@@ -125,6 +125,9 @@ def settle(
             with contextlib.suppress(ProviderError):
                 stop_rank(before, backends, name, status.cause)
     _observe(writer, before, statuses, note)
+    for node in (r for r in before.of("node") if r.address in seen.inventory.gone):
+        with contextlib.suppress(ProviderError):
+            backends.get(node.backend).bury(node)
     _forget(writer, seen, before, now)
     state = writer.state()
     stops = {**half_started(state, now()), **gang_stops(state), **_user_stops(state)}

@@ -22,7 +22,7 @@ PATIENCE = 30.0
 """Seconds to wait for a lock that is held for moments only."""
 
 AWAY = 60.0
-"""Seconds to wait for a state's database that is away, before a command that writes or in the middle of one."""
+"""Seconds to wait for a state's database that is away, before a command that writes or in its middle."""
 
 DEFAULT_STATE = "sqlite:///.fleetform/state.db"
 

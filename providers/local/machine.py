@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
+import signal
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -90,3 +92,26 @@ def gpus() -> tuple[str, ...] | None:
 def usable_cpus() -> tuple[int, ...]:
     """The numbers of the CPUs that this process may use, which need not begin at 0."""
     return tuple(sorted(os.sched_getaffinity(0)))
+
+
+def kill_marked(ranks: str) -> None:
+    """KILL all processes of attempts whose folder was below `ranks`, and what they start meanwhile."""
+    mark = f"FLEETFORM_RUN={ranks}".encode()
+    for _ in range(MOST_ROUNDS):
+        found = [int(p.name) for p in Path("/proc").iterdir() if p.name.isdecimal() and _has(p, mark)]
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        if not found:
+            return
+
+
+MOST_ROUNDS = 100
+
+
+def _has(process: Path, mark: bytes) -> bool:
+    """Whether it runs, and its environment has a variable that begins so."""
+    try:
+        return any(word.startswith(mark) for word in (process / "environ").read_bytes().split(b"\0"))
+    except OSError:
+        return False

@@ -171,6 +171,13 @@ class Local:
                 raise PermanentError(PermanentKind.CONFLICT, summary, about=str(address), hint=hint)
             self._folders.remove(meta)
 
+    @guarded
+    def bury(self, node: Record) -> None:
+        """See `provider.Buries`: somebody removed its folder, and with it what its ranks are stopped by."""
+        folder = self._folders.folder(node.address)
+        if not (folder / "ranks").exists():
+            machine.kill_marked(f"{folder}/ranks/")
+
     def _check_idle(self, address: Address) -> None:
         if not (self._folders.folder(address) / "ranks").exists():
             return
