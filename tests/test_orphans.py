@@ -32,7 +32,8 @@ def test_an_orphan_is_adopted(forgetful):
     for address, code, words in (
         ("node/gpu-0", "exists", "node/gpu-0 is recorded already"),
         ("node/gpu-7", "unknown-address", "orphans: node/gpu-1, volume/data, volume/keep"),
-        ("rank/job-0", "usage", "only nodes and volumes can"),
+        ("rank/job-0", "unknown-address", "orphans: node/gpu-1"),
+        ("reservation/job-0", "usage", "only nodes, volumes and ranks can"),
     ):
         done = forgetful.run("state", "adopt", address, code=1)
         assert f"error[{code}]" in done.err

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from declarative.state import rank_of_attempt
-from tests.cli import fleet, hold, lines, processes, task, until
+from tests.cli import fleet, hold, lines, processes, task, until, volume
+from tests.test_restored import by_file
 
 pytestmark = pytest.mark.slow
 
@@ -59,6 +60,44 @@ def test_they_can_be_stopped(stray, way):
     assert processes(stray.path) == {}
     stray.no_changes()
     assert stray.run("stop", "old", code=1).err.startswith("error[not-run]")
+
+
+def test_they_can_be_recorded_again_as_they_were_started(project):
+    """With their blocks and their volumes: nothing is left to do, and they run on."""
+    pids = project.path / "old"
+    old = task("old", hold(pids), resources=ONE, volumes=["data:/data"])
+    project.declare(fleet(), volume(), old)
+    project.apply()
+    until(lambda: lines(pids))
+    before = project.run("state", "show", "--json", "rank/old-0").json
+    project.run("state", "rm", "--auto-approve", "--cascade", "reservation/old-0")
+    assert project.plan(code=0)["drift"] != []
+    project.run("state", "adopt", "rank/old-0")
+    after = project.run("state", "show", "--json", "rank/old-0").json
+    for found in (before, after):
+        del found["outputs"]["started_at"]  # it is begun a moment before it is called
+    assert after == before
+    project.no_changes()
+    assert len(lines(pids)) == 1
+    assert project.busy() == {"gpu-0": 1}
+    project.run("stop", "old")
+    project.run("destroy", "--auto-approve")
+    assert processes(project.path) == {}
+
+
+def test_what_nobody_knows_how_it_was_started_is_not_recorded(project):
+    """After a restore: who says what it runs?"""
+    project.declare(fleet())
+    project.apply()
+    kept = by_file(project)
+    project.declare(fleet(), task("new", hold(project.path / "new"), resources=ONE))
+    project.apply()
+    until(lambda: lines(project.path / "new"))
+    kept()
+    done = project.run("state", "adopt", "rank/new-0", code=1)
+    assert "history does not tell what new-0.1." in done.err
+    assert "fleetform stop new" in done.err
+    project.run("stop", "new")
 
 
 def test_after_a_restore_no_block_is_used_twice(project):

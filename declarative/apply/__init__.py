@@ -13,7 +13,7 @@ from declarative.apply.idle import Idle
 from declarative.apply.inventory import Seen, look
 from declarative.apply.launch import missing_env
 from declarative.apply.offers import known_offers, own_gpus
-from declarative.apply.orphans import as_record, delete_orphans, matching, protected
+from declarative.apply.orphans import as_rank, as_record, delete_orphans, matching, protected
 from declarative.apply.polls import node_of_rank
 from declarative.apply.run import apply
 from declarative.apply.settle import VanishedError, check_vanished, refresh, settle
@@ -37,6 +37,7 @@ __all__ = [
     "Tools",
     "VanishedError",
     "apply",
+    "as_rank",
     "as_record",
     "broken_starts",
     "cause_of",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ from declarative.apply.settle import DEFAULT_GRACE
 from declarative.apply.walk import INTERRUPTED, ActionResult, Listener, Outcome, code_of
 from declarative.provider import ProviderError, token
 from declarative.retry import call
-from declarative.state import MADE_AS, Address, Record, State
+from declarative.state import ATTEMPT, MADE_AS, STARTED, Address, Intent, Record, State
 
 ORDER = ("rank", "attachment", "node", "volume")
 """A volume is free once what it is on is gone, and a node once nothing runs on it."""
@@ -39,6 +40,43 @@ def as_record(orphan: Orphan, state: State) -> Record:
         outputs=outputs,
         generation=generation,
     )
+
+
+def as_rank(orphan: Orphan, found: Sequence[Orphan], begun: Intent, state: State) -> list[Record]:
+    """What is to be recorded of a rank that runs, `begun` by what the journal says: what it needs first. What
+    is recorded is left out, and so is what is not there.
+    """
+    rank, node = orphan.thing.address, str(orphan.thing.inputs["node"])
+    have = state.records[Address("node", node)]
+    place = Address("reservation", rank.name)
+    reservation = Record(
+        address=place,
+        backend=None,
+        inputs={
+            "task": begun.inputs["task"],
+            "rank": begun.inputs["rank"],
+            "node": node,
+            "blocks": list(orphan.thing.inputs["blocks"]),
+            "total_blocks": have.inputs["blocks"],
+        },
+        needs=frozenset({have.address}),
+    )
+    held = [
+        replace(as_record(o, state), needs=frozenset({volume, have.address, place}))
+        for o in found
+        if o.thing.address in begun.needs and o.thing.address.kind == "attachment"
+        if (volume := Address("volume", str(o.thing.inputs["volume"]))) in state.records
+    ]
+    outputs = {"node": node, ATTEMPT: orphan.id, **({STARTED: begun.begun_at} if begun.begun_at else {})}
+    made = Record(
+        address=rank,
+        backend=have.backend,
+        inputs=begun.inputs,
+        outputs=outputs,
+        needs=begun.needs,
+        generation=begun.generation,
+    )
+    return [r for r in (reservation, *held, made) if r.address not in state.records]
 
 
 def protected(orphan: Orphan) -> bool:

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from declarative.diagnostic import Diagnostic
     from declarative.resource import Desired
     from declarative.state import Address, State
+    from declarative.store import Writer
 
-ADOPTED = ("node", "volume")
+ADOPTED = ("node", "volume", "rank")
 
 NONE = " of this state. What another made, also one that was lost, is not looked for.\n"
 
@@ -32,8 +33,10 @@ NONE = " of this state. What another made, also one that was lost, is not looked
 def adopt(session: Session, address: str | None, made: str | None, lock_timeout: float | None) -> int:
     """Record what this state made and does not record any more; nothing real is touched.
 
-    ADDRESS is that of a node or a volume which `fleetform plan` calls an orphan; without it, all orphans are
-    listed. What is not declared, the next apply deletes, as it does with all that is recorded.
+    ADDRESS is that of a node, a volume or a rank which `fleetform plan` calls an orphan; without it, all
+    orphans are listed. What is not declared, the next apply deletes, as it does with all that is recorded. A
+    rank is recorded as this state's history says that it was started: where that does not know it, as after a
+    restore, nobody knows what it runs.
     """
     from declarative.apply import as_record, matching
     from declarative.store.move import parse
@@ -55,11 +58,13 @@ def adopt(session: Session, address: str | None, made: str | None, lock_timeout:
         few = matching(found, wanted, made)
         if len(few) != 1:
             raise _none(address, few, found)
-        if not few[0].thing.known:
+        if not few[0].thing.known and wanted.kind != "rank":
             summary = f"{address} cannot be adopted: its backend keeps no more of it than its name"
             raise failed("usage", summary, "delete it: `fleetform destroy --orphans`, or by hand")
-        record = as_record(few[0], state)
-        writer.adopt(record)
+        if wanted.kind == "rank":
+            _adopt_rank(writer, few[0], found, state)
+        else:
+            writer.adopt(as_record(few[0], state))
         if wanted.kind == "node":
             writer.set_idle(wanted.name, now())
     emit_text(f"Adopted: {_name(few[0])}\n")
@@ -69,7 +74,7 @@ def adopt(session: Session, address: str | None, made: str | None, lock_timeout:
 def _check_free(state: State, address: Address) -> None:
     if address.kind not in ADOPTED:
         hint = "`fleetform destroy --orphans` deletes the others"
-        raise failed("usage", f"{address} cannot be adopted: only nodes and volumes can", hint)
+        raise failed("usage", f"{address} cannot be adopted: only nodes, volumes and ranks can", hint)
     have = state.records.get(address)
     if have is not None:
         hint = f"give the recorded one another name (`fleetform state mv {address} …`), or delete the orphan"
@@ -77,6 +82,27 @@ def _check_free(state: State, address: Address) -> None:
     if any(intent.address == address for intent in state.intents):
         hint = "it is read back from its backend first: run `fleetform apply`"
         raise failed("open-intent", f"it is not known what came of {address}", hint)
+
+
+def _adopt_rank(writer: Writer, orphan: Orphan, found: Sequence[Orphan], state: State) -> None:
+    """Record a rank that runs, with its blocks and what is attached for it, as it was started."""
+    from declarative.apply import as_rank
+
+    rank, task = orphan.thing.address, orphan.thing.address.name.rpartition("-")[0]
+    begun = writer.begun(orphan.id)
+    if begun is None:
+        summary = f"{rank} cannot be adopted: this state's history does not tell what {orphan.id} runs"
+        raise failed("usage", summary, f"stop it: `fleetform stop {task}`")
+    records = as_rank(orphan, found, begun, state)
+    missing = begun.needs - {r.address for r in records} - set(state.records)
+    if missing:
+        summary = f"{rank} cannot be adopted: it needs {min(missing)}, which is not recorded"
+        raise failed("missing-need", summary, f"adopt that first, or stop it: `fleetform stop {task}`")
+    for record in records:
+        if record.address.kind == "reservation":
+            writer.reserve(record, str(record.inputs["node"]), record.inputs["blocks"])
+        else:
+            writer.adopt(record)
 
 
 def _none(address: str, few: Sequence[Orphan], found: Sequence[Orphan]) -> Exception:

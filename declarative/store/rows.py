@@ -274,6 +274,14 @@ def open_intents(connection: Connection, address: Address) -> dict[str, Intent]:
     return {row.op: intent_of(row) for row in rows}
 
 
+def begun(connection: Connection, its_token: str) -> Intent | None:
+    """The create that was last begun with a token, ended or not."""
+    journal = t.operations.c
+    wanted = select(t.operations).where(journal.token == its_token, journal.op == "create")
+    row = connection.execute(wanted.order_by(journal.id.desc()).limit(1)).first()
+    return None if row is None else intent_of(row)
+
+
 # ------------------------------------------------------------------------------------------ guards
 
 

@@ -82,6 +82,12 @@ class Writer:
             return seal.load(connection)
 
     @resumed
+    def begun(self, its_token: str) -> Intent | None:
+        """The create that was begun with a token, ended or not; None where the journal knows of none."""
+        with reading(self._database) as connection:
+            return rows.begun(connection, its_token)
+
+    @resumed
     def part(self, wanted: Iterable[Address]) -> State:
         """The records of `wanted` and all that they need, with their ranks' statuses: cheap at any size."""
         with reading(self._database) as connection:
