@@ -40,7 +40,7 @@ from tests.hosts import disks
 from tests.hosts.losing import CLOUD, HOSTS, PHASES, Schedule, draw
 from tests.hosts.machines import impediment
 
-STUCK = 900
+STUCK = 2400
 """Seconds after which a schedule is given up."""
 
 

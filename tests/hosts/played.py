@@ -19,7 +19,7 @@ from tests.hosts.grounds import Ec2, Ground, Hosts
 from tests.hosts.losing import Loss, Schedule
 from tests.hosts.machines import Machine
 
-LONGEST = 300.0
+LONGEST = 900.0
 """Seconds after which a command that still runs is stuck."""
 IMPATIENT = """
 import declarative.state
