@@ -54,8 +54,7 @@ def test_a_host_that_is_cut_off_is_given_up_and_its_gang_runs_elsewhere(project,
     until(lambda: [s for _, s, _ in states(project)] == ["running"] * 2)
     machines[1].sh(LEAVE)
     machines[1].cut()
-    said = told(follower, "node/rack-1 does not answer")
-    assert "it is given up in" in said
+    assert told(follower, "it is given up in").startswith("node/rack-1 ")
     told(follower, "rank/job-1: lost: node/rack-1 was given up: it has not answered for 1 s")
     until(lambda: states(project) == [("rack-0", "running", 2), ("rack-2", "running", 2)])
     assert runs(machines[1]) == 1
@@ -76,7 +75,7 @@ def test_a_task_is_stopped_where_it_can_be_and_elsewhere_when_that_answers(proje
     project.bring(project.rack(), gang())
     machines[1].cut()
     done = project.run("stop", "job", code=4)
-    assert "rank/job-1 is not stopped yet, and may run: node/rack-1 does not answer" in done.err
+    assert "rank/job-1 is not stopped yet, and may run: node/rack-1 " in done.err
     assert "it is given up in" in done.err
     assert [s for _, s, _ in states(project)] == ["stopped", "running"]
     assert (runs(machines[0]), runs(machines[1])) == (0, 1)
@@ -131,7 +130,7 @@ def dead(cloud, made, tmp_path) -> str:  # noqa: F811
 def test_a_dead_machine_is_ended_by_its_cloud_and_the_gang_runs_again(cloud, account, tmp_path):  # noqa: F811
     follower = account.start("apply", "--auto-approve", "--wait")
     instance = dead(cloud, account, tmp_path)
-    told(follower, "node/gpu-1 does not answer")
+    assert told(follower, "it is given up in").startswith("node/gpu-1 ")
     told(follower, "rank/job-1: lost: node/gpu-1 was given up: it has not answered for 1 s")
     until(lambda: {r["attempt"] for r in account.ranks("job").values()} == {2} and run(account, "job"))
     have = instances(cloud, tmp_path)
@@ -148,7 +147,7 @@ def test_a_plan_shows_what_is_given_up_before_anything_is_ended(cloud, account, 
     instance = dead(cloud, account, tmp_path)
     account.run("plan")
     noticed = account.apply()  # it is noted since when, and its time has not come
-    assert "node/gpu-1 takes no work: unreachable: does not answer" in noticed.err
+    assert "node/gpu-1 takes no work: unreachable: " in noticed.err
     (node,) = (n for n in account.status()["nodes"] if n["name"] == "gpu-1")
     assert node["silent_since"] < node["given_up_at"]
     plan = account.plan()
