@@ -56,13 +56,13 @@ class Cut(Kill):
         done = 0
 
         def cut(real):
-            def call(*args):
+            def call(*args, **kwargs):
                 nonlocal done
                 done += 1
                 mine = done == self.step
                 if mine and self.when == "before":
                     die()
-                found = real(*args)
+                found = real(*args, **kwargs)
                 if mine:
                     die()
                 return found
