@@ -132,7 +132,8 @@ def note_silences(writer: Writer, readiness: Mapping[str, Readiness], silent: Ma
         since = silence.since if silence else None
         known = seen is not None and seen.state is not NodeState.UNKNOWN
         if known and silent_since(record) != since:
-            notes[record.address] = {SILENT: since}
+            of_cloud = since is None and not record.inputs.get("host") and GIVEN_UP in record.outputs
+            notes[record.address] = {SILENT: since, **({GIVEN_UP: None} if of_cloud else {})}
     if notes:
         writer.note(notes)
 

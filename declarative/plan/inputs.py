@@ -147,7 +147,7 @@ class Outputs:
     started_at: float = 0.0
     stopped: bool = False
     silent_since: float | None = None
-    given_up: tuple[str, ...] = ()
+    given_up: tuple[str, ...] | None = ()
 
 
 Inputs = NodeInputs | VolumeInputs | ReservationInputs | AttachmentInputs | RankInputs

@@ -72,7 +72,7 @@ def vanished(recorded: State, inventory: Inventory) -> tuple[Address, ...]:
     by_backend: dict[str, list[Address]] = {}
     for address in sorted(inventory.gone - deleting - inventory.ended.keys()):
         record = recorded.records.get(address)
-        if record and GIVEN_UP in record.outputs and not record.inputs.get("host"):
+        if record and record.outputs.get(GIVEN_UP) is not None and not record.inputs.get("host"):
             continue  # it was being ended, for it did not answer
         if record and address.kind in {"node", "volume"}:
             by_backend.setdefault(record.backend or LOCAL, []).append(address)
