@@ -180,6 +180,8 @@ def translated(where: object = None) -> Iterator[None]:
         raise UnreachableError(_BUSY.code, _BUSY.summary, _BUSY.hint) from error
     except exc.SQLAlchemyError as error:
         raise StateError("damaged", f"the state cannot be read: {error}") from error
+    except UnicodeError as error:  # in what SQLite says of a table whose name is damaged
+        raise _said(_DAMAGED, str(where or "")) from error
     except OSError as error:
         place = where or error.filename or "the state"
         raise StateError("unreadable", f"{place}: {error.strerror}") from error
