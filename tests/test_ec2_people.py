@@ -1,5 +1,6 @@
 """What people get wrong with EC2 (moto's): said by the plan where it can be seen, and nothing is made."""
 
+import json
 import re
 import signal
 import socket
@@ -79,6 +80,25 @@ def test_whom_ec2_does_not_let_in(project, line, fault, words):
     command = ("apply", "--auto-approve") if fault.startswith("401") else ("plan",)
     says(project.run(*command, code=1, env=ENV), "error[backend-refuses]", *words)
     assert line.count("RunInstances") == 0
+
+
+def test_a_cloud_that_cannot_be_read_is_no_success(project, line):
+    """A nightly check whose credentials have expired is not green: by its exit code, nor by its JSON."""
+    project.declare(backend(line.port), small())
+    project.apply(env=ENV)
+    line.rules.append(lambda _: "401=AuthFailure")
+    done = project.run("plan", "--json", "--detailed-exitcode", code=2, env=ENV)
+    assert done.json["result"] == "unhealthy"
+    (found,) = done.json["health"]
+    assert (found["address"], found["state"]) == ("backend/aws", "unreadable")
+    assert "AuthFailure" in found["detail"]
+    assert project.run("status", "--json", env=ENV).json["health"] == [found]
+    says(project.run("plan", env=ENV), "Not well:", "Nothing is changed, but 1 backend could not be read.")
+    says(project.apply(code=4, env=ENV), "backend/aws could not be read", "Mend that, and apply again")
+    summary = json.loads(project.apply("--json", code=4, env=ENV).out.splitlines()[-1])
+    assert (summary["result"], summary["health"]) == ("failed", [found])
+    line.rules.clear()
+    assert json.loads(project.apply("--json", env=ENV).out.splitlines()[-1])["result"] == "done"
 
 
 def test_ctrl_c_ends_a_plan_whose_questions_nobody_answers(project):

@@ -312,18 +312,25 @@ def test_nodes_that_nobody_can_reach_are_not_left_unsaid():
     world.sick |= {"pair-0": NodeState.PROVISIONING, "pair-1": NodeState.NOT_READY}
     world.sick["pair-2"] = NodeState.NOT_READY
     plan = world.plan(wanted(three, tasks=()))
-    assert (plan.result, plan.actions, plan.unready) == ("none", (), ("pair-1", "pair-2"))
+    assert (plan.result, plan.actions) == ("unhealthy", ())
+    assert [(h.address, h.state) for h in plan.health] == [
+        ("node/pair-1", "not_ready"),
+        ("node/pair-2", "not_ready"),
+    ]
     (said,) = plan.diagnostics
     assert (said.code, said.severity, said.address) == ("node-not-ready", Severity.WARNING, "fleet/pair")
     assert said.summary.startswith("node/pair-1, node/pair-2 take no work: not ready: ")
     text = plan_text(plan, color=False, width=100)
-    assert text == "Nothing is changed, but 2 nodes take no work: pair-1, pair-2.\n"
+    assert text == (
+        "Not well:\n\n  node/pair-1, node/pair-2  not ready  no reason is known\n\n"
+        "Nothing is changed, but 2 nodes take no work.\n"
+    )
     world.sick["pair-1"] = NodeState.UNREACHABLE
     assert [d.address for d in world.plan(wanted(three, tasks=())).diagnostics] == [
         "node/pair-1",
         "node/pair-2",
     ]
-    assert world.plan(wanted({**FLEET, "nodes": 0}, tasks=())).unready == ()
+    assert world.plan(wanted({**FLEET, "nodes": 0}, tasks=())).health == ()
 
 
 # --------------------------------------------------------------------------------- fleets, replacement
@@ -890,6 +897,7 @@ def test_the_shape_of_actions():
         "actions",
         "reservations",
         "unplaced",
+        "health",
         "drift",
         "cost",
         "summary",

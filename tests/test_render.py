@@ -286,7 +286,14 @@ PLANS = {
         lineage="3f1c",
         serial=7,
         ended=tuple((f"train-{i}", "lost" if i else "failed") for i in range(7)),
-        diagnostics=(Diagnostic(code="backend-unreadable", summary="no answer", severity=Severity.WARNING),),
+        diagnostics=(
+            Diagnostic(
+                code="backend-unreadable",
+                summary="no answer",
+                address="backend/aws",
+                severity=Severity.WARNING,
+            ),
+        ),
     ),
 }
 
@@ -566,7 +573,7 @@ def test_map_of_many_blocks_stays_on_one_line():
 # ------------------------------------------------------------------------------------------ plan JSON
 
 PLAN_KEYS = (
-    "format_version lineage serial result actions reservations unplaced drift cost summary diagnostics"
+    "format_version lineage serial result actions reservations unplaced health drift cost summary diagnostics"
 )
 ACTION_KEYS = "id op address reason because before after needs forget"
 RESERVATION_KEYS = (
@@ -874,6 +881,7 @@ def test_status_json():
                 ],
             }
         ],
+        "health": [],
     }
     golden("status.json", to_json(status_json(status_view())))
 

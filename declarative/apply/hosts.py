@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from declarative.apply.backends import Backends, host_name
 from declarative.diagnostic import Diagnostic, Severity
+from declarative.plan.health import HOST_HINT
 from declarative.plan.hosts import OF_NODES, declared_shape, offer_of_host
 from declarative.provider import ProviderError, Thing
 from declarative.resource import Host, LeftOut, Offer
@@ -151,7 +152,7 @@ def _note(item: LeftOut, *, offline: bool) -> Diagnostic:
     return Diagnostic(
         code="host-not-ready",
         summary=f"host {host.key} of fleet/{host.fleet} is left out: {item.reason}",
-        hint=ASK if offline else "the next `apply` that finds it ready makes it a node",
+        hint=ASK if offline else HOST_HINT,
         address=f"fleet/{host.fleet}",
         severity=Severity.WARNING,
     )

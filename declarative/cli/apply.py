@@ -37,8 +37,9 @@ def command(session: Session, *, file: str | None, **options: Any) -> int:
     """Converge: create, change and delete until everything is as declared.
 
     Shows the plan and asks first. Exits 0, 1 on errors, 3 if a task cannot be placed (and does nothing
-    then, unless its `retry` says to wait for capacity), 4 if an action failed or, with --wait, a task; 130
-    when interrupted. With --json, each event is one line of JSON.
+    then, unless its `retry` says to wait for capacity), 4 if an action failed, a backend could not be read
+    or, with --wait, a task failed; 130 when interrupted. With --json, each event is one line of JSON; the
+    `result` of the summary is `done`, `unhealthy`, `waiting`, `failed` or `interrupted`.
 
     With --wait, a task that failed or has no place now is tried again as its `retry` says.
 

@@ -27,11 +27,13 @@ class Failed(click.ClickException):
         from declarative.render import diagnostics_json, diagnostics_text, to_event, to_json, use_color
 
         found = diagnostics_json(self.diagnostics)
+        locked = any(d.code == "locked" for d in self.diagnostics)
+        data = {"result": "locked" if locked else "error", "diagnostics": found}
         if self.form == "object":
-            sys.stdout.write(to_json({"diagnostics": found}))
+            sys.stdout.write(to_json(data))
             return
         if self.form == "event":
-            sys.stdout.write(to_event({"event": "error", "diagnostics": found}) + "\n")
+            sys.stdout.write(to_event({"event": "error", **data}) + "\n")
             return
         stream = file or sys.stderr
         stream.write(diagnostics_text(self.diagnostics, color=use_color(stream, os.environ)))

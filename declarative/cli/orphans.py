@@ -132,11 +132,12 @@ def destroy(run: Run) -> int:
             backends = run.session.backends(run.desired, state)
             results = delete_orphans(going, state, backends, run.listener(len(going)), stop)
             interrupted = stop.is_set()
-    run.report(results)
+    code = INTERRUPTED if interrupted else 0
+    if not interrupted and (faults or any(r.outcome != "done" for r in results)):
+        code = 4
+    run.report(results, "interrupted" if interrupted else "failed" if code else "done")
     _kept(run, found)
-    if interrupted:
-        return INTERRUPTED
-    return 4 if faults or any(r.outcome != "done" for r in results) else 0
+    return code
 
 
 def _show(run: Run, going: Sequence[Orphan], faults: tuple[Diagnostic, ...]) -> None:

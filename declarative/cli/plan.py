@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from declarative.resource import Desired
     from declarative.state import State
 
-EXIT = {"none": 0, "changes": 0, "unplaced": 3, "error": 1}
+EXIT = {"none": 0, "unhealthy": 0, "changes": 0, "waiting": 3, "unplaced": 3, "error": 1}
 
 replace_option = click.option(
     "--replace",
@@ -39,7 +39,7 @@ reuse_option = click.option(
 @click.option(
     "--detailed-exitcode",
     is_flag=True,
-    help="Exit 2 when there are changes, or nodes that take no work.",
+    help="Exit 2 when there are changes, or something is not well.",
 )
 @click.option("--offline", is_flag=True, help="Contact nothing: safe on a stranger's YAML.")
 @click.option(
@@ -66,8 +66,8 @@ def command(
     """Show every node to launch, every volume to create and every block to reserve.
 
     Reads the backends and keeps nothing. Exits 0, 1 on errors, 3 if a task cannot be placed, and with
-    --detailed-exitcode 2 if there are changes, or nodes that take no work. With --reuse, fleets still get the
-    nodes that they declare.
+    --detailed-exitcode 2 if there are changes, or something is not well: a node takes no work, a declared
+    host is left out, a backend could not be read. With --reuse, fleets still get the nodes that they declare.
     """
     from declarative.render import plan_json, plan_text
 
@@ -91,8 +91,7 @@ def command(
         from declarative.cli.saved import say_kept
 
         say_kept(session, out, plan.result)
-    differs = plan.result == "changes" or (plan.result == "none" and plan.incomplete)
-    return 2 if detailed_exitcode and differs else EXIT[plan.result]
+    return 2 if detailed_exitcode and plan.result in ("changes", "unhealthy") else EXIT[plan.result]
 
 
 @state_errors

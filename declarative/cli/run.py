@@ -175,7 +175,7 @@ class Run:
             raise failed("declined", f"{self.doing} was declined: nothing was done")
 
     def _carry_out(self, plan: Plan, writer: Writer, state: State) -> int:
-        from declarative.apply import broken_starts, clear, lacking, unwanted, waiting
+        from declarative.apply import clear, unwanted, waiting
 
         clear(self.session.backends(self.desired, state), unwanted(plan, state))
         results: tuple[ActionResult, ...] = ()
@@ -187,12 +187,20 @@ class Run:
             with stopping(STOPPING) as stop:
                 results, held = self.perform(plan, writer, stop)
                 interrupted = stop.is_set()
-        self.report(results)
+        self.done = not interrupted
+        code = INTERRUPTED if interrupted else self._code(plan, results, held)
+        self.report(results, self._result(plan, code))
         for task, why in held.items():
             self.say(f"task/{task} is prepared and waits: {why}; the next `fleetform apply` lets it run")
-        if interrupted:
-            return INTERRUPTED
-        self.done = True
+        if not interrupted:
+            self._say_lacking()
+            self._say_unread(plan)
+        return code
+
+    def _code(self, plan: Plan, results: Sequence[ActionResult], held: Mapping[str, str]) -> int:
+        """The exit code of what was done. What could not be seen may not be as declared: no success."""
+        from declarative.apply import broken_starts, lacking
+
         tasks = self.desired.tasks
         for task, lack in lacking(plan, results).items():
             if task in tasks and (tasks[task].spec.retry.waits or lack.again):
@@ -204,8 +212,21 @@ class Run:
         if self.options.get("wait"):  # what those tasks need is tried again
             undone = undone.difference(*(lack.undone for lack in self.lacking.values()))
             undone = undone.difference(*self.unstarted.values())
-        self._say_lacking()
-        return 4 if undone or held else 0
+        return 4 if undone or held or plan.unread else 0
+
+    def _result(self, plan: Plan, code: int) -> str:
+        """What came of it in one word, for scripts."""
+        if code:
+            return "interrupted" if code == INTERRUPTED else "failed"
+        if plan.waiting or self.lacking:
+            return "waiting"
+        return "unhealthy" if plan.health else "done"
+
+    def _say_unread(self, plan: Plan) -> None:
+        if plan.unread and not self.as_json:
+            names = ", ".join(plan.unread)
+            then = "what is there was not compared with what is declared. Mend that, and apply again"
+            sys.stderr.write(f"{names} could not be read: {then}\n")
 
     def _keep(self, state: State) -> None:
         """Keep the state as it is before it is changed. Where that cannot be done, it is said."""
@@ -328,13 +349,16 @@ class Run:
         """A rank changed its state."""
         self.listener().rank(f"rank/{rank}", status.state.value, status.cause)
 
-    def report(self, results: tuple[ActionResult, ...]) -> None:
-        from declarative.render import notes_json, report_text
+    def report(self, results: tuple[ActionResult, ...], result: str) -> None:
+        """What was done, and what came of it (`_result`)."""
+        from declarative.render import health_json, notes_json, report_text
 
         if self.as_json:
             counts = {o: sum(r.outcome == o for r in results) for o in ("done", "failed", "skipped")}
             notes = notes_json(results)
-            self.event({"event": "summary", **counts, **({"elsewhere": notes} if notes else {})})
+            health = health_json(self.plan.health if self.plan else ())
+            more = {"elsewhere": notes} if notes else {}
+            self.event({"event": "summary", "result": result, **counts, "health": health, **more})
         elif results:
             title = self.doing.capitalize()
             self.out.write(report_text(results, color=out_style()["color"], title=title))

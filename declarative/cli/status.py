@@ -56,8 +56,10 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     from declarative.cli.view import host_view, status_view
     from declarative.diagnostic import in_order, located
     from declarative.plan import effective, hosts_of, may_rehearse
+    from declarative.plan.health import of_backends, of_hosts, of_nodes
     from declarative.plan.rehearsal import Rehearsed, judged, rehearsals
-    from declarative.resource import Desired, shape_of
+    from declarative.resource import Desired, LeftOut, shape_of
+    from declarative.state import NodeState, Readiness, readiness_of
 
     loaded = session.load(required=False)
     session.warn()
@@ -72,13 +74,27 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     ]
     rehearsed = rehearsals(desired, there, inventory.own_gpus)
     lacking = {str(node.name): lacks for node, lacks in judged(desired, there, inventory.own_gpus)}
-    session.say(in_order(located((*inventory.diagnostics, *rehearsed), desired.places)))
+    noted = in_order(located((*inventory.diagnostics, *rehearsed), desired.places))
+    session.say(noted)
     hosts = hosts_of(desired, state) if refresh else ()
     others = survey(hosts, state, backends, gone=inventory.gone)
-    view = status_view(desired, effective(state, inventory), now=now() if refresh or offline else None)
+    current = effective(state, inventory)
+    view = status_view(desired, current, now=now() if refresh or offline else None)
+    unknown = Readiness(state=NodeState.UNKNOWN)
+    seen = [
+        (r.address.name, readiness_of(r, current.readiness.get(r.address.name, unknown)))
+        for r in current.of("node")
+    ]
+    left_out = [LeftOut(host=host, reason=host_view(host, note).reason) for host, note in others if note]
+    health = (
+        *of_nodes(seen, inventory.silent, now()),
+        *of_hosts(left_out),
+        *of_backends(noted),
+    )
     return replace(
         view,
         nodes=tuple(replace(node, rehearsal=lacking.get(node.name, False)) for node in view.nodes),
+        health=health,
         hosts=tuple(host_view(host, note) for host, note in others),
         diagnostics=tuple(note for _, note in others if note),
     )

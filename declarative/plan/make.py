@@ -12,6 +12,7 @@ from declarative.plan.again import bad_end
 from declarative.plan.fallbacks import fallbacks
 from declarative.plan.fates import Fates, Question, decide
 from declarative.plan.fleets import Fleets, NodeFate
+from declarative.plan.health import NODE_HINT, SICK, of_hosts, of_nodes
 from declarative.plan.observe import effective, vanished
 from declarative.plan.preview import cost, node_previews, reservations, suggestions
 from declarative.plan.rehearsal import Rehearsed, rehearsals
@@ -19,12 +20,12 @@ from declarative.plan.short import short, unknown_regions
 from declarative.plan.silence import silence_text
 from declarative.plan.size import too_large
 from declarative.plan.tasks import Fate
-from declarative.plan.types import UNREADY, Action, Inventory, Op, Plan, Reason
+from declarative.plan.types import Action, Inventory, Op, Plan, Reason
 from declarative.plan.volumes import waiting
 from declarative.resource import LOCAL, SSH, Desired
 from declarative.schema import encode
 from declarative.spec import Backend
-from declarative.state import Address, NodeState, State, natural, rank_name
+from declarative.state import Address, NodeState, Readiness, State, natural, rank_name
 
 MOST_NAMED = 20
 """Nodes that are named one by one; more are counted."""
@@ -92,6 +93,7 @@ def make(
         backends=_reached(desired),
         ended=_ended(found, state),
         observed_at=_observed_at(state),
+        unfit=(*of_nodes(_staying(fleets), inventory.silent, now), *of_hosts(inventory.left_out)),
         fallbacks=fallbacks(found, state),
     )
 
@@ -140,6 +142,10 @@ def _small_disks(desired: Desired, launches: Iterable[Node]) -> Iterator[Diagnos
             )
 
 
+def _staying(fleets: Fleets) -> list[tuple[str, Readiness]]:
+    return [(f.node.name, f.node.readiness) for f in fleets.fates.values() if not f.goes]
+
+
 def _unready(fates: Iterable[NodeFate], silent: Mapping[str, str]) -> list[Diagnostic]:
     """Nodes that stay and take no work, with the reason: one line for all of a fleet that have the same.
 
@@ -148,7 +154,7 @@ def _unready(fates: Iterable[NodeFate], silent: Mapping[str, str]) -> list[Diagn
     by_reason: dict[tuple[str, NodeState, str], list[str]] = {}
     for fate in fates:
         seen = fate.node.readiness
-        if not fate.goes and seen.state in UNREADY:
+        if not fate.goes and seen.state in SICK:
             reason = silent.get(fate.node.name, seen.reason or "")
             by_reason.setdefault((fate.node.fleet, seen.state, reason), []).append(fate.node.name)
     out: list[Diagnostic] = []
@@ -158,13 +164,12 @@ def _unready(fates: Iterable[NodeFate], silent: Mapping[str, str]) -> list[Diagn
         verb = "takes" if len(names) == 1 else "take"
         why = f"{state.value.replace('_', ' ')}: {reason or 'no reason is known'}"
         summary = f"{named}{more} {verb} no work: {why}"
-        hint = "mend that: no plan does; `fleetform status --refresh` shows how nodes are"
         address = f"node/{names[0]}" if len(names) == 1 else f"fleet/{fleet}"
         out.append(
             Diagnostic(
                 code="node-not-ready",
                 summary=summary,
-                hint=hint,
+                hint=NODE_HINT,
                 address=address,
                 severity=Severity.WARNING,
             )

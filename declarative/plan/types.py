@@ -10,13 +10,11 @@ from typing import Any
 from declarative.diagnostic import Diagnostic
 from declarative.placement import Refusal
 from declarative.placement.suggest import Suggestion
+from declarative.plan.health import LEFT_OUT, UNREADABLE, Health, of_backends
 from declarative.resource import VOLUME_ID, LeftOut, Offer
-from declarative.state import Address, NodeState, RankStatus, Readiness, Record, Silence
+from declarative.state import Address, RankStatus, Readiness, Record, Silence
 
 FORMAT_VERSION = 1
-
-UNREADY = (NodeState.NOT_READY, NodeState.UNREACHABLE, NodeState.FAILED)
-"""Of nodes that are known to take no work. `unknown` is one of a backend that could not be read."""
 
 
 class Op(StrEnum):
@@ -199,27 +197,32 @@ class Plan:
     """When the node was looked at that was looked at longest ago, seconds since the epoch."""
     offline: bool = False
     """Nothing was looked at: what was last observed is taken for what is there."""
+    unfit: tuple[Health, ...] = ()
+    """Nodes that stay and take no work, and declared hosts that are no nodes."""
     fallbacks: tuple[Fallback, ...] = ()
     """Where nodes go that cannot be had where they are planned; a node is in one at most."""
 
     @property
-    def unready(self) -> tuple[str, ...]:
-        """Nodes that stay and take no work, by what is seen of them: they need someone, and no action."""
-        return tuple(n.name for n in self.nodes if n.status == "kept" and n.state in UNREADY)
+    def health(self) -> tuple[Health, ...]:
+        """All that is not well and that no action mends. Offline nobody looked at hosts that are no nodes."""
+        unfit = [h for h in self.unfit if not (self.offline and h.state == LEFT_OUT)]
+        return (*unfit, *of_backends(self.diagnostics))
 
     @property
-    def incomplete(self) -> bool:
-        """Whether nodes or declared hosts are not ready, which no action mends."""
-        return bool(self.unready) or any(d.code == "host-not-ready" for d in self.diagnostics)
+    def unread(self) -> tuple[str, ...]:
+        """The backends that did not answer as they should: what is there may be not as declared."""
+        return tuple(h.address for h in self.health if h.state == UNREADABLE)
 
     @property
     def result(self) -> str:
-        """`none`, `changes`, `unplaced` or `error`."""
+        """The first that holds of `error`, `unplaced` (`waiting`, if all of those tasks wait for capacity),
+        `changes`, `unhealthy` and `none`.
+        """
         if any(d.severity.value == "error" for d in self.diagnostics):
             return "error"
         if self.unplaced:
-            return "unplaced"
-        return "changes" if self.actions else "none"
+            return "waiting" if {r.task for r in self.unplaced} <= {*self.waiting} else "unplaced"
+        return "changes" if self.actions else "unhealthy" if self.health else "none"
 
     @property
     def restarts(self) -> int:

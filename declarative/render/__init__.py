@@ -6,6 +6,7 @@ outside is made safe for a terminal; colours are there only when asked for.
 
 from declarative.render.data import (
     diagnostics_json,
+    health_json,
     plan_json,
     status_json,
     to_event,
@@ -38,6 +39,7 @@ __all__ = [
     "count_text",
     "diagnostics_json",
     "diagnostics_text",
+    "health_json",
     "is_terminal",
     "notes_json",
     "plan_json",

@@ -14,12 +14,13 @@ from typing import Any, TypeAlias
 from declarative.diagnostic import Severity
 from declarative.placement import Verdict
 from declarative.plan import FORMAT_VERSION, Op, Reason, ReservationStatus
+from declarative.plan.health import LEFT_OUT, SICK, UNREADABLE
 from declarative.schema import DIALECT
 from declarative.state import KINDS, NodeState, RankState
 
 Schema: TypeAlias = dict[str, Any]
 
-RESULTS = ("none", "changes", "unplaced", "error")
+RESULTS = ("none", "unhealthy", "changes", "waiting", "unplaced", "error")
 CHANGES = ("gone", "changed", "orphan")
 REFUSALS = ("never-fits", "no-capacity")
 
@@ -173,6 +174,20 @@ def _refusal() -> Schema:
     )
 
 
+def _health() -> Schema:
+    time = {"format": "date-time"}
+    return _object(
+        "A node that takes no work, a declared host that is no node, or a backend that could not be read.",
+        address=_address("What it is; of a host, its fleet.", ("node", "fleet", "backend")),
+        host=_or_null(_text("The host that is left out."), "of all others"),
+        state=_one_of("A node's state, or which of the others it is.", (*SICK, LEFT_OUT, UNREADABLE)),
+        since=_or_null(_text("Since when a node does not answer, in UTC.", **time), "if that is not known"),
+        given_up_at=_or_null(_text("When it is given up unless it answers, in UTC.", **time), "for never"),
+        detail=_text("For people."),
+        hint=_or_null(_text("What to do."), "if there is nothing to say"),
+    )
+
+
 def plan_schema() -> Schema:
     """Of `plan --json`."""
     drift = _object(
@@ -201,10 +216,15 @@ def plan_schema() -> Schema:
         FORMAT_VERSION,
         lineage=_LINEAGE,
         serial=_SERIAL,
-        result=_one_of("`unplaced`: a task cannot be placed, whatever else there is to do.", RESULTS),
+        result=_one_of(
+            "`unplaced`: a task cannot be placed, whatever else there is to do; `waiting`: all of those wait "
+            "for capacity, as their `retry` says. `unhealthy`: there is nothing to do, and not all is well.",
+            RESULTS,
+        ),
         actions=_list("In an order in which they could be done one by one.", _action()),
         reservations=_list("Every rank that holds, will hold, or gives back blocks.", _reservation()),
         unplaced=_list("Tasks that cannot be placed.", _refusal()),
+        health=_list("What is not well and no action mends.", _health()),
         drift=_list("What changed by itself.", drift),
         cost=cost,
         summary=counts,
@@ -289,6 +309,7 @@ def status_schema() -> Schema:
         nodes=_list("Recorded nodes.", _status_node()),
         volumes=_list("Recorded volumes.", volume),
         tasks=_list("Declared and recorded tasks.", task),
+        health=_list("What is not well.", _health()),
     )
 
 

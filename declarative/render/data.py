@@ -12,6 +12,7 @@ from typing import Any
 from declarative.diagnostic import Diagnostic
 from declarative.placement import Refusal
 from declarative.plan import FORMAT_VERSION, Action, Plan, Reservation
+from declarative.plan.health import Health
 from declarative.render.views import FleetView, NodeView, StatusView, TaskView
 
 _RAW = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
@@ -81,6 +82,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "actions": [_action(action) for action in plan.actions],
         "reservations": [_reservation(item) for item in plan.reservations],
         "unplaced": [{**_refusal(item), **wanted.get(item.task, _NOTHING)} for item in plan.unplaced],
+        "health": health_json(plan.health),
         "drift": [{"address": d.address, "change": d.change, "detail": d.detail} for d in plan.drift],
         "cost": {
             "hourly_before": _number(plan.cost.before),
@@ -166,6 +168,22 @@ def iso(seconds: float | None) -> str | None:
     return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def health_json(items: Iterable[Health]) -> list[dict[str, Any]]:
+    """What is not well."""
+    return [
+        {
+            "address": i.address,
+            "host": i.host,
+            "state": i.state,
+            "since": iso(i.since),
+            "given_up_at": iso(i.until),
+            "detail": i.detail,
+            "hint": i.hint,
+        }
+        for i in items
+    ]
+
+
 def status_json(view: StatusView) -> dict[str, Any]:
     """What `status --json` prints."""
     return {
@@ -176,6 +194,7 @@ def status_json(view: StatusView) -> dict[str, Any]:
         "nodes": [_node(node) for node in view.nodes],
         "volumes": [{"name": v.name, "state": v.state, "node": v.node} for v in view.volumes],
         "tasks": [_task(task) for task in view.tasks],
+        "health": health_json(view.health),
     }
 
 

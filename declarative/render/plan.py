@@ -16,6 +16,7 @@ from declarative.render.alike import folded
 from declarative.render.blocks import Row, map_lines
 from declarative.render.data import iso
 from declarative.render.diagnostics import count_text
+from declarative.render.health import health_lines, unwell
 from declarative.render.text import (
     Cell,
     Paint,
@@ -70,6 +71,7 @@ def plan_text(plan: Plan, *, color: bool, width: int | None, summary_only: bool 
     lines += unstarted_lines(plan, paint, width)
     lines += _suggestions(plan, paint)
     lines += _backends(plan, width)
+    lines += health_lines(plan.health, paint, width)
     top = [*summary, ""] if len(lines) > LONG else []
     return seal([*top, *lines, *_notes(plan, paint), *summary], color=color)
 
@@ -96,31 +98,22 @@ def _summary(plan: Plan, paint: Paint) -> list[str]:
         lines.append(paint("yellow", f"{count}: running now, stopped and started again."))
     if plan.unplaced:
         lines.append(paint("red", f"{'' if plan.actions else 'No changes. '}{unplaced_count(plan)}."))
-    elif plan.result == "none":
-        lines.append(paint("bold", _unready(plan) if plan.incomplete else f"No changes. {_rest(plan)}"))
+    elif plan.result in ("none", "unhealthy"):
+        rest = (
+            f"Nothing is changed, but {unwell(plan.health)}." if plan.health else f"No changes. {_rest(plan)}"
+        )
+        lines.append(paint("bold", rest))
     if plan.result == "error":
         errors = [d for d in plan.diagnostics if d.severity.value == "error"]
         lines.append(paint("red", f"The plan cannot be applied: {count_text(errors)}."))
     return lines
 
 
-def _unready(plan: Plan) -> str:
-    """Where nothing is to be done, and not all is well."""
-    if not plan.unready:
-        return "Nothing is changed, but not all declared hosts are ready."
-    names = ", ".join(map(clean, plan.unready[:MOST_ENDED]))
-    more = f" and {len(plan.unready) - MOST_ENDED} more" if len(plan.unready) > MOST_ENDED else ""
-    verb = "takes" if len(plan.unready) == 1 else "take"
-    return f"Nothing is changed, but {plural(len(plan.unready), 'node')} {verb} no work: {names}{more}."
-
-
 def _rest(plan: Plan) -> str:
     """What else there is to say where nothing is to be done: no more than was seen."""
     if plan.drift:
         return "Nothing is done about it." if plan.ended else "Nothing has to be done about it."
-    unread = any(d.code == "backend-unreadable" for d in plan.diagnostics)
-    rest = "Everything else" if plan.ended else "Everything"
-    return f"{rest} is as declared{', as far as could be seen' if unread else ''}."
+    return f"{'Everything else' if plan.ended else 'Everything'} is as declared."
 
 
 def _ended(plan: Plan, paint: Paint) -> list[str]:

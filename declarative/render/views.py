@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from declarative.diagnostic import Diagnostic
+from declarative.plan.health import Health
 from declarative.state import Drain, Silence
 
 
@@ -113,4 +114,6 @@ class StatusView:
     volumes: tuple[VolumeView, ...] = ()
     tasks: tuple[TaskView, ...] = ()
     hosts: tuple[HostView, ...] = ()
+    health: tuple[Health, ...] = ()
+    """What is not well; in text it stands at the nodes and hosts, and on stderr."""
     diagnostics: tuple[Diagnostic, ...] = ()

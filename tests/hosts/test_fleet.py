@@ -126,6 +126,11 @@ def test_a_node_whose_host_is_off_stays_and_is_no_reason_to_forget_it(project, m
             "rack-1": "unreachable",
             "rack-2": "ready",
         }
+        found = project.run("plan", "--json", "--detailed-exitcode", code=2).json
+        assert [(h["address"], h["state"]) for h in found["health"]] == [("node/rack-1", "unreachable")]
+        assert found["result"] == "unhealthy"
+        (told,) = project.run("status", "--json").json["health"]
+        assert (told["address"], told["state"]) == ("node/rack-1", "unreachable")
         project.bring(project.rack(), task("hello", "echo hi", nodes=2), args=("--wait",))
         assert {r["node"] for r in project.ranks("hello").values()} == {"rack-0", "rack-2"}
     finally:
@@ -165,7 +170,8 @@ def test_a_host_of_another_state_or_without_the_network_is_seen_by_the_plan(proj
     elsewhere["ssh_config"]["network"] = "192.0.2.0/24"
     project.declare(SSH, elsewhere)
     plan = project.plan()
-    assert (plan["result"], plan["actions"]) == ("none", [])
+    assert (plan["result"], plan["actions"]) == ("unhealthy", [])
+    assert [h["state"] for h in plan["health"]] == ["left_out"] * 3
     assert {d["code"] for d in plan["diagnostics"]} == {"host-not-ready"}
     assert sum("has no address in 192.0.2.0/24" in d["summary"] for d in plan["diagnostics"]) == 3
     project.apply()
