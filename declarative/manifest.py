@@ -9,9 +9,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 _FORMAT = "fleetform files 1"
+MOST_SUMS = 500
+"""Of how many files, or folders of many, a state records a sum: so that a plan can name what changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,3 +56,36 @@ class Manifest:
     def bytes(self) -> int:
         """All files together."""
         return sum(entry.size for entry in self.entries)
+
+    def sums(self, alone: Collection[str] = ()) -> dict[str, str]:
+        """By path a short sum of each file; of whole folders (`data/`) where there are more than `MOST_SUMS`.
+        Files of `alone` always have their own.
+        """
+        deepest = max((entry.path.count("/") for entry in self.entries), default=0)
+        for depth in range(deepest, -1, -1):
+            found: dict[str, Any] = {}
+            for entry in self.entries:
+                parts = entry.path.split("/")
+                whole = entry.path in alone or len(parts) <= depth + 1
+                name = entry.path if whole else "/".join(parts[: depth + 1]) + "/"
+                what = [entry.path, entry.link, entry.executable, entry.size, entry.sha256]
+                found.setdefault(name, hashlib.sha256()).update(json.dumps(what).encode())
+            if len(found) <= MOST_SUMS:
+                break
+        return {name: sum_.hexdigest()[:12] for name, sum_ in sorted(found.items())} if self.entries else {}
+
+
+def changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
+    """What became of each path, by `sums` of two times: `added`, `removed` or `changed`."""
+    out: dict[str, str] = {}
+    for path in sorted(before.keys() | after.keys()):
+        if before.get(path) != after.get(path):
+            out[path] = "added" if path not in before else "removed" if path not in after else "changed"
+    return out
+
+
+def told(found: Mapping[str, str], most: int = 5) -> str:
+    """Those changes in a line: `data/x.csv added, train.py changed and 3 more`."""
+    named = [f"{path} {what}" for path, what in found.items()]
+    more = f" and {len(named) - most} more" if len(named) > most else ""
+    return ", ".join(named[:most]) + more

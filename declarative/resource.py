@@ -26,6 +26,8 @@ VOLUME_ID = "volume_id"
 CATALOGUED = (LOCAL, "ec2")
 """Drivers whose offers are known without asking anybody: this machine, and catalogs that are shipped."""
 
+SUMS = "file_sums"
+"""Of rank 0's inputs, what `Manifest.sums` says of its files."""
 RANK_IN_PLACE = ("priority", "tags", "max_duration", "stop_duration", "retry")
 """Fields of a task whose change does not restart it (DESIGN §2, What a change does)."""
 
@@ -127,6 +129,14 @@ class TaskWant:
     mounts: tuple[tuple[RankMount, ...], ...] = ()
     files: Manifest | None = field(default=None, hash=False)
 
+    @property
+    def own_files(self) -> frozenset[str]:
+        """The paths of files that `files` names themselves, not as a part of a folder."""
+        named = {f.local_path for f in self.spec.files or ()}
+        return (
+            frozenset(e.path for e in self.files.entries if e.source in named) if self.files else frozenset()
+        )
+
     def rank_inputs(self, rank: int) -> dict[str, Any]:
         """What is recorded of a rank, and compared to see whether it changed."""
         body = encode(self.spec)
@@ -134,6 +144,8 @@ class TaskWant:
         body.pop("volumes", None)
         if self.files is not None:
             body["files"] = {"paths": body["files"], "digest": self.files.digest}
+            if rank == 0:  # once is enough to name what changed
+                body[SUMS] = self.files.sums(self.own_files)
         mounts = {m.path: list(m.names) for m in self.mounts[rank]} if self.mounts else {}
         folders = {
             m.path: {"instance_path": m.instance_path, **({"optional": True} if m.optional else {})}

@@ -13,7 +13,8 @@ def test_ranks_run_from_the_project(project):
     project.write("src/train.py", "print('first')\n")
     project.write("src/notes.log", "not sent")
     project.write(".gitignore", "*.log\n")
-    job = task("train", "ls; python3 train.py; rm train.py", nodes=2, exclusive=False, files=["src:lib"])
+    sent = ["src:lib", "src/train.py:lib/train.py"]
+    job = task("train", "ls; python3 train.py; rm train.py", nodes=2, exclusive=False, files=sent)
     project.declare(fleet(nodes=1, blocks=2), {**job, "working_dir": "lib"})
     project.apply("--wait")
     assert project.logs("train", "--rank", "1") == "train.py\nfirst\n"
@@ -26,9 +27,44 @@ def test_ranks_run_from_the_project(project):
     assert plan["summary"]["replace"] == 2
     changed = [a for a in plan["actions"] if a["id"] == "create:rank/train-0"]
     assert [(a["reason"], a["because"]) for a in changed] == [("changed", ["files"])]
-    assert "`files` changed" in project.apply("--wait").out
+    assert "`files` changed: lib/train.py changed" in project.apply("--wait").out
     assert project.logs("train", "--rank", "1").endswith("second\n")
     assert project.ids() == []
+
+
+def test_an_ended_task_stays_ended_whatever_comes_into_its_folders(project):
+    """The plan names what came; asked for, or with another declaration, it runs again."""
+    project.write("data/a.csv", "1")
+    job = task("train", "ls data", nodes=2, exclusive=False, files=["data"])
+    project.declare(fleet(nodes=1, blocks=2), job)
+    project.apply("--wait")
+    project.write("data/b/x.csv", "2")
+    plan = project.plan()
+    (said,) = plan["diagnostics"]
+    assert (plan["result"], said["code"], said["severity"]) == (
+        "none",
+        "files-changed-later",
+        "warning",
+    )
+    assert said["summary"].endswith("although its files changed: data/b/x.csv added")
+    assert project.plan("--replace", "task/train")["summary"]["replace"] == 2
+    project.apply("--wait", "--replace", "task/train")
+    assert project.logs("train", "--rank", "1") == "a.csv\nb\n"
+    assert project.plan()["diagnostics"] == []
+
+
+def test_the_plan_names_the_files_for_which_a_running_task_starts_again(project):
+    """All ranks of it in one entry, whichever of them the sums are recorded of."""
+    project.write("data/a.csv", "1")
+    job = task("train", "exec sleep 1000", nodes=2, exclusive=False, files=["data"])
+    project.declare(fleet(nodes=1, blocks=2), job)
+    project.apply()
+    project.write("data/x.csv", "2")
+    said = project.run("plan").out
+    line = "rank/train-0, rank/train-1  # `files` changed: data/x.csv added (forces replacement)"
+    assert line in said
+    assert "sums" not in said
+    assert "digest" not in said
 
 
 def test_a_saved_plan_is_about_the_files_as_they_were(project):

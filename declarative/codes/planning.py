@@ -122,6 +122,13 @@ PLANNING: dict[str, Code] = {
         "credentials of another account",
         "see whether they are gone; if they are: `fleetform apply --accept-vanished`",
     ),
+    "files-changed-later": Code(
+        Group.PLANNING,
+        "the task has ended, and a folder that its `files` name has other files now. That alone does not run "
+        "it again; a change of its declaration does, and of a file that `files` names itself",
+        "files: [data]  # and data/new.csv was added",
+        "`--replace task/x` if it is to run with them; else nothing",
+    ),
     "small-disk": Code(
         Group.PLANNING,
         "nodes with GPUs are to start from a disk of less than 100 GB: images of GPU software alone take 20 "

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from declarative.diagnostic import Diagnostic, Severity, in_order, located
+from declarative.manifest import told
 from declarative.placement import Node
 from declarative.plan.actions import build
 from declarative.plan.again import bad_end
@@ -115,7 +116,24 @@ def _remarks(desired: Desired, found: Fates, inventory: Inventory) -> list[Diagn
     rehearsed = rehearsals(desired, there, inventory.own_gpus)
     waits = waiting(desired, found.volumes)
     small = _small_disks(desired, found.outcome.launches)
-    return [*found.fleets.diagnostics, *unready, *lacking, *named, *rehearsed, *waits, *small]
+    later = _later_files(desired, found)
+    return [*found.fleets.diagnostics, *unready, *lacking, *named, *rehearsed, *waits, *small, *later]
+
+
+def _later_files(desired: Desired, found: Fates) -> Iterator[Diagnostic]:
+    """Of tasks that stay ended although what lies in their folders changed."""
+    for name, fate in sorted(found.tasks.items()):
+        if fate.fate is Fate.KEPT and fate.files:
+            address = f"task/{name}"
+            summary = f"{address} has ended and is not run again, although its files changed"
+            yield Diagnostic(
+                code="files-changed-later",
+                summary=f"{summary}: {told(fate.files)}",
+                hint=f"to run it with them: `--replace {address}`",
+                address=address,
+                span=desired.places.get(address),
+                severity=Severity.WARNING,
+            )
 
 
 def _small_disks(desired: Desired, launches: Iterable[Node]) -> Iterator[Diagnostic]:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from declarative.manifest import changes
 from declarative.plan.again import again, series
 from declarative.plan.types import Reason
-from declarative.resource import RANK_IN_PLACE, Desired, TaskWant
+from declarative.resource import RANK_IN_PLACE, SUMS, Desired, TaskWant
 from declarative.state import (
     NOT_RELEASED,
     RETRIES,
@@ -43,6 +44,8 @@ class TaskFate:
     """The recorded ranks, by rank."""
     incomplete: bool = False
     """Of the gang that is recorded some ranks are missing."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """What changed in its folders since it has ended (`manifest.changes`)."""
     series: Mapping[str, Any] | None = None
     """Of which series of failures its new ranks are, if of one."""
 
@@ -61,9 +64,34 @@ def changed_fields(
     before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Fields that differ: those that restart the rank, and those that change in place."""
-    declared = (set(before) | set(after)) - {RETRIES}
+    declared = (set(before) | set(after)) - {RETRIES, SUMS}
     keys = sorted(k for k in declared if before.get(k) != after.get(k))
     return tuple(k for k in keys if k not in RANK_IN_PLACE), tuple(k for k in keys if k in RANK_IN_PLACE)
+
+
+def _changed(want: TaskWant, have: Mapping[int, Record]) -> set[str]:
+    """The fields by which a task is another than the one whose ranks are recorded."""
+    changed = {"nodes"} if any(rank >= want.spec.nodes for rank in have) else set[str]()
+    for rank, record in have.items():
+        if rank < want.spec.nodes:
+            changed.update(changed_fields(record.inputs, want.rank_inputs(rank))[0])
+    return changed
+
+
+def _later_files(want: TaskWant, have: Mapping[int, Record], state: State) -> dict[str, str]:
+    """What changed in the folders of `files` since a task has ended, where that does not run it again.
+
+    Results, notes and the next job's data come and go in a folder. What a task runs is in its commands, and
+    in files that it names themselves: a change of those is a change of the task.
+    """
+    ended = all((s := state.ranks.get(r.address.name)) and s.state.ended for r in have.values())
+    before = have[0].inputs if ended and 0 in have else {}
+    after = want.rank_inputs(0)
+    if SUMS not in before or SUMS not in after:  # older versions recorded none
+        return {}
+    found = changes(before[SUMS], after[SUMS])
+    same = before["files"]["paths"] == after["files"]["paths"]
+    return found if same and not found.keys() & want.own_files else {}
 
 
 def judge(
@@ -75,14 +103,13 @@ def judge(
         return TaskFate(want, Fate.RUN)
     fate = TaskFate(want, Fate.RUN, have=have)
     fate.incomplete = len(have) < max(int(r.inputs.get("nodes", 1)) for r in have.values())
-    changed = {"nodes"} if any(rank >= nodes for rank in have) else set[str]()
-    for rank, record in have.items():
-        if rank < nodes:
-            changed.update(changed_fields(record.inputs, want.rank_inputs(rank))[0])
+    changed = _changed(want, have)
+    if changed == {"files"}:
+        fate.files = _later_files(want, have, state)
     missing = [rank for rank in range(nodes) if rank not in have]
     if f"task/{want.spec.name}" in requested:
         fate.reason = Reason.REQUESTED
-    elif changed:
+    elif changed and not fate.files:
         fate.reason, fate.because = Reason.CHANGED, tuple(sorted(changed))
     elif not missing and _never_began(have.values(), state):
         fate.reason, fate.incomplete = Reason.INCOMPLETE, True

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from declarative.manifest import changes as files_changed
+from declarative.manifest import told as files_told
 from declarative.plan import Action, Op, Plan, Reason
 from declarative.render.text import Paint, clean, plural, ranges, wrapped
 from declarative.render.values import FORCES, changes, differing, fields, told, where
-from declarative.resource import VOLUME_ID
+from declarative.resource import SUMS, VOLUME_ID
 from declarative.state import RETRIES, Address
 
 SYMBOLS = {
@@ -86,6 +88,7 @@ def unstarted_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
 def _entries(plan: Plan) -> list[_Entry]:
     ids = {action.id for action in plan.actions}
     deletes = {a.address: a for a in plan.actions if a.op is Op.DELETE}
+    sent = _sent(plan, deletes)
     out: list[_Entry] = []
     for action in plan.actions:
         if action.op is Op.DELETE and f"create:{action.address}" in ids:
@@ -97,12 +100,26 @@ def _entries(plan: Plan) -> list[_Entry]:
         made = told(kind, after) if before is None and kind not in PLACED else {}
         changed = () if before is None or not after else differing(kind, before, after, forcing)
         reason = _words(action)
+        if "files" in forcing and (named := sent.get(str(after.get("task")))):
+            reason += f": {clean(named)}"
+            changed = [pair for pair in changed if pair[0] != "files"]
         if old:
             if action.reason in FORCED and not any(key in forcing for key, _, _ in changed):
                 reason += f" ({FORCES})"
             reason += _again(action, ids) + _left(old)
         at = where(kind, after) if change == "create" else ""
         out.append(_Entry(action.address, change, reason, made, tuple(changed), forcing, at))
+    return out
+
+
+def _sent(plan: Plan, deletes: Mapping[Address, Action]) -> dict[str, str]:
+    """Which of its files changed, by task; that is recorded of rank 0 alone."""
+    out: dict[str, str] = {}
+    for action in plan.actions:
+        old = deletes.get(action.address) if action.op is Op.CREATE else None
+        before, after = (old and old.before) or {}, action.after or {}
+        if SUMS in before and SUMS in after and before["files"]["paths"] == after["files"]["paths"]:
+            out[str(after["task"])] = files_told(files_changed(before[SUMS], after[SUMS]))
     return out
 
 

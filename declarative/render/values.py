@@ -14,6 +14,7 @@ from typing import Any
 
 from declarative.render.terminal import PLAIN_WIDTH
 from declarative.render.text import Paint, cells, clean, ranges, wrapped
+from declarative.resource import SUMS
 from declarative.spec.values import show_mib
 from declarative.state import RETRIES
 
@@ -28,8 +29,8 @@ EMPTY: Mapping[str, Any] = {"commands": (), "env": {}}
 """What is shown one by one, also where there was none of it."""
 FORCES = "forces replacement"
 TOLD_ELSEWHERE = {
-    "task": frozenset({"task", "rank", RETRIES}),
-    "rank": frozenset({"task", "rank", "volumes", RETRIES}),
+    "task": frozenset({"task", "rank", RETRIES, SUMS}),
+    "rank": frozenset({"task", "rank", "volumes", RETRIES, SUMS}),
     "reservation": frozenset({"task", "rank", "total_blocks"}),
     "attachment": frozenset({"task", "rank", "variable"}),
 }
