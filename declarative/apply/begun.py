@@ -73,7 +73,7 @@ def complete(taken: Mapping[Address, str], tools: Tools) -> tuple[ActionResult, 
                 stopping=tools.stopping.is_set,
             )
         except ProviderError as error:
-            address = str(record.address)
+            address, code = str(record.address), code_of(error)
             return ActionResult(
                 id=f"create:{address}",
                 address=address,
@@ -81,7 +81,7 @@ def complete(taken: Mapping[Address, str], tools: Tools) -> tuple[ActionResult, 
                 outcome=Outcome.FAILED,
                 error=error.summary,
                 hint=error.hint,
-                code=code_of(error),
+                code=code,
             )
         if any(record.outputs.get(key) != value for key, value in outputs.items()):
             tools.writer.note({record.address: outputs})
