@@ -19,6 +19,7 @@ from declarative.state import (
     LIMIT_REACHED,
     NOTICED,
     RETRIES,
+    SILENT,
     STOPPED,
     Address,
     NodeState,
@@ -417,6 +418,18 @@ def test_blocks_that_were_only_promised_wake_nobody_when_they_are_given_back():
     del world.records[place.address]
     assert retries.due(world.state())["late"].when == world.now + 10
     fail(world)
+    assert retries.due(world.state())["late"].when == world.now
+
+
+def test_a_silent_node_that_is_given_up_wakes_who_waits_for_room():
+    """Its fleet may have another one: nobody waits for ten more minutes."""
+    world, desired = gang(), declared(tasks=[{**JOB, "retry": True}, {"name": "late", "retry": True}])
+    retries, _ = waiting(world, desired, (1.0, 10.0))
+    node = world.records[Address("node", "gpu-1")]
+    world.records[node.address] = replace(node, outputs={**node.outputs, SILENT: world.now})
+    retries.wait_for_place(["late"])
+    assert retries.due(world.state())["late"].when == world.now + 10
+    del world.records[node.address]
     assert retries.due(world.state())["late"].when == world.now
 
 

@@ -15,7 +15,7 @@ from declarative.apply.walk import ActionResult, Outcome
 from declarative.plan import Op, Plan, Reason, again
 from declarative.plan.types import Action
 from declarative.resource import TaskWant
-from declarative.state import RETRIES, STOPPED, Record, State
+from declarative.state import RETRIES, STOPPED, Record, State, silent_since
 
 DELAYS = (1.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """Seconds between a failure and the first, second, … retry of its series; the last for all that follow."""
@@ -62,6 +62,7 @@ class Retries:
         self._said: dict[str, float] = {}
         self._placeless: dict[str, _Placeless] = {}
         self._held: frozenset[tuple[str, int]] = frozenset()
+        self._silent: frozenset[str] = frozenset()
         self.heard: Mapping[str, bool] = {}
         """The nodes of which was said that they do not answer; whether also that they are not given up."""
         self._left: dict[str, dict[str, dict[str, Any]]] = {}
@@ -197,14 +198,17 @@ class Retries:
         return self._delays[min(count, len(self._delays) - 1)]
 
     def _freed(self, state: State) -> bool:
-        """Whether blocks were given back since the last look, by who used them.
+        """Whether there is more room than at the last look: who used blocks gave them back, or a node
+        that did not answer was given up, so that its fleet may have another one.
 
-        Who was only promised some may give them back for want of others, and would wake all who wait.
+        Who was only promised blocks may give them back for want of others, and would wake all who wait.
         """
         used = (r for r in state.of("reservation") if state.get("rank", r.address.name))
         held = frozenset((str(r.inputs["node"]), int(b)) for r in used for b in r.inputs["blocks"])
         before, self._held = self._held, held
-        return bool(before - held)
+        silent, nodes = self._silent, state.of("node")
+        self._silent = frozenset(n.address.name for n in nodes if silent_since(n) is not None)
+        return bool(before - held) or bool(silent - {n.address.name for n in nodes})
 
 
 def _ended(record: Record, state: State) -> bool:
