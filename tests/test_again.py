@@ -205,7 +205,7 @@ def test_a_lost_node_is_avoided_and_without_another_the_task_waits():
     world.sick["gpu-1"] = NodeState.NOT_READY
     fail(world, "job-1", RankState.LOST, cause="the machine restarted")
     plan = world.plan(job())
-    assert (plan.actions, plan.waiting, plan.result) == ((), ("job",), "unplaced")
+    assert (plan.actions, plan.waiting, plan.result) == ((), ("job",), "waiting")
     wider = declared(fleets=[{**GPU, "nodes": "2..3"}], tasks=[{**JOB, "retry": True}])
     plan = world.plan(wider)
     placed = {r.rank: r.node for r in plan.reservations}

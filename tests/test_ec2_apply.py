@@ -306,7 +306,7 @@ def test_two_checkouts_of_one_state_need_one_key(tmp_path, ec2):
     assert "No changes" not in done.out
     assert "2 nodes take no work" in done.out
     plan = two.plan(env=shared)
-    assert (plan["result"], plan["actions"]) == ("none", [])
+    assert (plan["result"], plan["actions"]) == ("unhealthy", [])
     (said,) = (d for d in plan["diagnostics"] if d["code"] == "node-not-ready")
     assert "node/gpu-0, node/gpu-1" in said["summary"]
     assert "the private key of this state's nodes is not here" in said["summary"]
