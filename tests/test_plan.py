@@ -322,7 +322,7 @@ def test_nodes_that_nobody_can_reach_are_not_left_unsaid():
     assert said.summary.startswith("node/pair-1, node/pair-2 take no work: not ready: ")
     text = plan_text(plan, color=False, width=100)
     assert text == (
-        "Not well:\n\n  node/pair-1, node/pair-2  not ready  no reason is known\n\n"
+        "Not well:\n\n  node/pair-1, node/pair-2: not ready\n      no reason is known\n\n"
         "Nothing is changed, but 2 nodes take no work.\n"
     )
     world.sick["pair-1"] = NodeState.UNREACHABLE

@@ -26,6 +26,7 @@ from declarative.plan import (
     Reservation,
     ReservationStatus,
 )
+from declarative.plan.health import Health
 from declarative.render import (
     FleetView,
     NodeView,
@@ -51,6 +52,7 @@ from declarative.render import (
 )
 from declarative.render.actions import together
 from declarative.render.blocks import Row, map_lines
+from declarative.render.health import health_lines
 from declarative.render.progress import duration
 from declarative.render.report import result_json
 from declarative.render.text import Paint, cells, ranges, wrapped
@@ -815,6 +817,20 @@ def test_of_ranks_on_a_node_that_does_not_answer_it_is_said_that_this_was_before
     text = status_text(status_view(nodes=nodes, tasks=tasks), color=False, width=100)
     assert re.search(r"rank/train-0 +running +node/gpu-0 +as last seen: its node is unreachable\n", text)
     assert re.search(r"rank/train-1 +failed +node/gpu-0 +exit code 3\n", text)
+
+
+def test_what_is_not_well_fits_a_terminal_and_is_whole_elsewhere():
+    detail = "has not answered for {} min: it is given up in {} min, and its ranks run elsewhere"
+    sick = [
+        Health(address=f"node/gpu-{i}", state="unreachable", detail=detail.format(i, 9 - i), since=60.0 * i)
+        for i in range(8)
+    ]
+    narrow = health_lines(sick, Paint(color=False), 60)
+    assert max(map(len, narrow)) <= 60
+    assert "and 3 more: unreachable, since 1970-01-01T00:00:00Z" in " ".join(map(str.strip, narrow))
+    (_, _, names, _, _) = health_lines(sick, Paint(color=False), None)
+    listed = ", ".join(f"node/gpu-{i}" for i in range(8))
+    assert names == f"  {listed}: unreachable, since 1970-01-01T00:00:00Z"
 
 
 def test_status_of_nothing():

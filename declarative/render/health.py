@@ -8,29 +8,28 @@ from collections.abc import Sequence
 from declarative.plan.health import LEFT_OUT, UNREADABLE, Health
 from declarative.render.alike import numberless
 from declarative.render.data import iso
-from declarative.render.text import Cell, Paint, clean, columns, plural, sentence
+from declarative.render.text import Paint, clean, plural, sentence, wrapped
 
 MOST = 5
 """Names of those with the same trouble that stand on a terminal; elsewhere all do."""
 
 
 def health_lines(items: Sequence[Health], paint: Paint, width: int | None) -> list[str]:
-    """One line for all that have the same trouble: how many, which, what and since when."""
+    """Once for all that have the same trouble: which, since when and what."""
     groups: dict[tuple[str, str], list[Health]] = {}
     for item in items:
         groups.setdefault((item.state, numberless(item.detail)), []).append(item)
-    rows = []
+    lines: list[str] = []
     for (state, _), found in groups.items():
         names = [clean(f"host {i.host}" if i.host else i.address) for i in found]
         shown = names if width is None else names[:MOST]
         more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
         since = min((i.since for i in found if i.since is not None), default=None)
         when = "" if since is None else f", since {iso(since)}"
-        word = {LEFT_OUT: "left out"}.get(state, state.replace("_", " "))
-        what = f"{sentence(found[0].detail)}{when}"
-        style = "yellow" if state == "not_ready" else "red"
-        rows.append([Cell(f"{', '.join(shown)}{more}", "bold"), Cell(word, style), Cell(what)])
-    return ["Not well:", "", *columns(rows, paint), ""] if rows else []
+        first = wrapped(f"  {', '.join(shown)}{more}: {clean(state.replace('_', ' '))}{when}", width)
+        lines += [paint("yellow", line) for line in first]
+        lines += wrapped(f"      {sentence(found[0].detail)}", width)
+    return ["Not well:", "", *lines, ""] if lines else []
 
 
 def unwell(items: Sequence[Health]) -> str:

@@ -41,7 +41,7 @@ LONG = 60
 OLD = 90
 """Days after which the age of prices is told."""
 MOST_ENDED = 5
-"""Tasks that ended badly, or nodes that take no work, that are named."""
+"""Tasks that ended badly that are named."""
 ENDS = {"failed": "failed", "lost": "was lost"}
 STATUS = {
     ReservationStatus.NEW: "green",
