@@ -769,3 +769,20 @@ def test_codes_have_one_kind_each():
     """Every code of the table is one word, and a pattern never says otherwise than the table."""
     assert all(kind_of(code) is kind for code, kind in CODES.items())
     assert kind_of("NobodyKnows") is None
+
+
+@pytest.mark.parametrize("kind", ["node", "volume"])
+def test_what_a_listing_leaves_out_is_not_forgotten(ec2, kind):
+    """A delete ends it, or has EC2's own word that there is none: else it would run on, and be billed."""
+    action, none, gone = {
+        "node": ("DescribeInstances", reservations(), "InvalidInstanceID.NotFound"),
+        "volume": ("DescribeVolumes", "<volumeSet/>", "InvalidVolume.NotFound"),
+    }[kind]
+    made = {"node": "i-0123456789abcdef0", "volume": "vol-0123456789abcdef0"}[kind]
+    have = Record(address=Address(kind, "a"), backend="aws", inputs=INPUTS, outputs={"id": made})
+    empty = answer(action, none)
+    there, server = ec2(**{action: [empty, empty, empty, refusal(gone, f"{made} does not exist")]})
+    with pytest.raises(TransientError, match=f"does not list {made}, and does not say that there is none"):
+        there.delete(have)
+    there.delete(have)
+    assert [a["Action"] for a in server.asked if a["Action"].startswith("Terminate")] == []

@@ -203,7 +203,7 @@ class Nodes:
         group: also where the instance had ended before.
         """
         if have.outputs.get("id"):
-            region, instance = self._of(have)
+            region, instance = self._of(have, ending=True)
             there = [(region, instance.id)] if instance else []
             places = [region]
         else:
@@ -235,13 +235,17 @@ class Nodes:
         ours = {**self._account.mine(), "instance-state-name": LIVE}
         return self._keys.changing(region, lambda: region.has_instance(ours), ending=ending)
 
-    def _of(self, have: Record, *, untagged: bool = False) -> tuple[Region, Instance | None]:
+    def _of(
+        self, have: Record, *, untagged: bool = False, ending: bool = False
+    ) -> tuple[Region, Instance | None]:
         """The instance of a record, if it is alive; one that is not ours is an error, and so is one that does
-        not say whose it is, unless that is to be mended.
+        not say whose it is, unless that is to be mended. Who is `ending` it forgets what is gone.
         """
         region = self._account.region(have.inputs.get("region"))
         made = made_id(have, "i")
         instance = region.instances_by_id([made]).get(made) if made else None
+        if ending and made and instance is None:
+            region.check_gone("DescribeInstances", "InstanceId", made)
         if instance is None or instance.gone:
             return region, None
         if not (untagged and self._account.lost(instance.tags)):

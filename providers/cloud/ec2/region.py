@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from declarative.diagnostic import suggest
-from declarative.provider import Config, PermanentError, PermanentKind
+from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud.connection import Connection
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.answers import Instance, Volume
@@ -126,6 +126,17 @@ class Region:
                     raise
                 out.update(i for i in part if i in error.summary)
         return frozenset(out)
+
+    def check_gone(self, action: str, name: str, made: str) -> None:
+        """`TransientError` unless EC2 says itself that there is no `made`: listings may leave it out."""
+        try:
+            self.ask(action, **{name: [made]})
+        except PermanentError as error:
+            if error.kind is not PermanentKind.NOT_FOUND:
+                raise
+            return
+        summary = f"{self.name} does not list {made}, and does not say that there is none"
+        raise TransientError(TransientKind.AMBIGUOUS, summary, about=made)
 
     def volumes_by_id(self, ids: Iterable[str]) -> dict[str, Volume]:
         """Those that there are."""

@@ -177,7 +177,7 @@ class Volumes:
     def delete(self, have: Record) -> None:
         """See the port. One that a living instance has is refused. What was adopted is let go."""
         if have.outputs.get("id"):
-            region, volume = self.of(have, untagged=VOLUME_ID in have.inputs)
+            region, volume = self.of(have, untagged=VOLUME_ID in have.inputs, ending=True)
             there = [(region, volume)] if volume and not self._account.lost(volume.tags) else []
         else:
             found = self.listed(address=str(have.address))
@@ -208,13 +208,17 @@ class Volumes:
             summary = f"{volume.id} is not free yet: {ours[0].instance} is letting go of it"
             raise TransientError(TransientKind.BUSY, summary, about=str(address))
 
-    def of(self, have: Record, *, untagged: bool = False) -> tuple[Region, Volume | None]:
+    def of(
+        self, have: Record, *, untagged: bool = False, ending: bool = False
+    ) -> tuple[Region, Volume | None]:
         """The volume of a record, if it is there; one that is not ours is an error, and so is one that does
-        not say whose it is, unless that is to be mended.
+        not say whose it is, unless that is to be mended. Who is `ending` it forgets what is gone.
         """
         region = self._account.region(have.inputs.get("region"))
         made = made_id(have, "vol")
         volume = region.volume(made) if made else None
+        if ending and made and volume is None:
+            region.check_gone("DescribeVolumes", "VolumeId", made)
         if volume is None or volume.state in GONE:
             return region, None
         if not (untagged and self._account.lost(volume.tags)):
