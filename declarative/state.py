@@ -96,6 +96,8 @@ class Readiness:
     observed_at: float | None = None
     can: frozenset[str] | None = None
     """What its host can do, of `HARD` and `RUNTIMES`; None if that is not known."""
+    down: bool = False
+    """Its backend says itself that it does not run as it should: that it does not answer is not our line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

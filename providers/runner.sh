@@ -710,6 +710,8 @@ forget)
     mv "$d" "$B/.gone.$id.$$" 2>/dev/null || die unwritable "$d" # at once: half of it would be another state
     rm -rf "$B"/.gone.*
   fi
+  set -- "$B"/*
+  [ -e "$1" ] || rm -f "$B/.contact" # nothing is left that would read it
   ;;
 _run)
   exec 3<&- 4<&- 5<&- 6<&- 7<&- 8<&- 9<&-

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
-from declarative.state import Address, NodeState, Record
+from declarative.state import Address, NodeState, Readiness, Record
 from providers.cloud import account, marks
 from providers.cloud.ec2.codes import CODES, kind_of
 from providers.cloud.marks import TAKEN
@@ -672,11 +672,23 @@ def test_ready_is_what_runs_and_passed_its_checks(ec2, state, checks, wanted, wo
 
 
 @pytest.mark.parametrize(
-    ("tags", "wanted"), [({}, NodeState.PROVISIONING), ({TAKEN: "1"}, NodeState.NOT_READY)]
+    ("tags", "answers", "wanted"),
+    [
+        ({}, None, NodeState.PROVISIONING),
+        ({TAKEN: "1"}, NodeState.READY, NodeState.NOT_READY),
+        ({TAKEN: "1"}, NodeState.UNREACHABLE, NodeState.UNREACHABLE),
+    ],
+    ids=["new", "answers", "silent"],
 )
-@pytest.mark.parametrize("state", ["pending", "running"])
-def test_a_node_that_somebody_restarts_is_not_one_that_never_came_up(ec2, state, tags, wanted):
-    """The next plan would make it anew if nothing runs on it: it is there for longer than they take."""
+@pytest.mark.parametrize("state", ["pending", "running", "stopped"])
+def test_a_node_that_was_ready_once_is_not_one_that_never_came_up(
+    ec2, monkeypatch, state, tags, answers, wanted
+):
+    """The next plan would make it anew if nothing runs on it: it is there for longer than they take. One that
+    is down by its cloud and does not answer is silent, and no fault of the line from here.
+    """
+    if state == "stopped" and not tags:
+        wanted = NodeState.NOT_READY
     checks = check("i-00000001", own="insufficient-data")
     there, _ = ec2(
         DescribeInstances=seen(instance("i-00000001", {**OURS, **tags}, state)),
@@ -684,7 +696,10 @@ def test_a_node_that_somebody_restarts_is_not_one_that_never_came_up(ec2, state,
             "DescribeInstanceStatus", f"<instanceStatusSet>{checks}</instanceStatusSet>"
         ),
     )
-    assert there.readiness([node_record()])["gpu-0"].state is wanted
+    asked = {"gpu-0": Readiness(state=answers)} if answers else {}
+    monkeypatch.setattr(there._hosts, "readiness", lambda nodes, *_: asked if nodes else {})
+    found = there.readiness([node_record()])["gpu-0"]
+    assert (found.state, found.down) == (wanted, wanted is NodeState.UNREACHABLE)
 
 
 # ------------------------------------------------------------------------------------------ faults

@@ -71,6 +71,12 @@ def test_our_own_line_gives_none_up():
     assert kept([node(0, NOW - 600)]) == [None], "its cloud has answered"
 
 
+def test_what_the_cloud_itself_says_is_no_fault_of_our_line():
+    nodes = [node(i, NOW - 600) for i in range(2)]
+    down = replace(SILENCE, down=True)
+    assert [s.given_up for s in found(nodes, [down, down]).values()] == [True, True]
+
+
 def test_a_host_is_given_up_only_where_another_one_of_its_fleet_answers():
     alone = "no other host of fleet/gpu answers, so that it may be the line from here"
     assert kept([node(0, NOW - 600, **HOST)]) == [alone]

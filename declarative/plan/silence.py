@@ -63,6 +63,8 @@ def _kept(
         return f"no other host of fleet/{fleet} answers, so that it may be the line from here"
     if node.inputs.get("prevent_destroy"):
         return "its fleet's `prevent_destroy` is true"
+    if readiness[node.address.name].down:
+        return None
     others = [r for r in nodes if r.backend == node.backend]
     if any(readiness[r.address.name].state in ANSWERS for r in others):
         return None

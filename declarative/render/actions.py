@@ -118,9 +118,13 @@ def _sent(plan: Plan, deletes: Mapping[Address, Action]) -> dict[str, str]:
     for action in plan.actions:
         old = deletes.get(action.address) if action.op is Op.CREATE else None
         before, after = (old and old.before) or {}, action.after or {}
-        if SUMS in before and SUMS in after and before["files"]["paths"] == after["files"]["paths"]:
+        if SUMS in before and SUMS in after and _paths(before) == _paths(after):
             out[str(after["task"])] = files_told(files_changed(before[SUMS], after[SUMS]))
     return out
+
+
+def _paths(inputs: Mapping[str, Any]) -> Any:
+    return inputs.get("files", {}).get("paths")
 
 
 def _groups(entries: list[_Entry]) -> Iterator[list[_Entry]]:

@@ -103,6 +103,24 @@ def _once_only(seen: Seen) -> Seen:
     return replace(seen, readiness=replace(seen.readiness, state=NodeState.NOT_READY))
 
 
+def _may_answer(seen: Seen) -> bool:
+    """Whether a node is asked itself: it is up by its cloud, or was before."""
+    return seen.readiness.state is NodeState.READY or (
+        seen.taken and seen.readiness.state is NodeState.NOT_READY
+    )
+
+
+def _together(cloud: Readiness, own: Readiness | None) -> Readiness:
+    """What the cloud says of a node, and what it says itself. One that is down by its cloud and does not
+    answer is as silent as one that is up: who waits for it goes by that.
+    """
+    if own is None or cloud.state is NodeState.READY:
+        return own or cloud
+    if own.state is not NodeState.UNREACHABLE:
+        return cloud
+    return replace(own, reason=f"{cloud.reason}, and it does not answer", down=True)
+
+
 class Cloud:
     """What all drivers have in common; each adds `offers` and `inventory`."""
 
@@ -256,9 +274,9 @@ class Cloud:
         seen = {name: _once_only(found) for name, found in self._nodes.readiness(nodes).items()}
         for node in nodes:
             self._hosts.met(node, seen[node.address.name].public)
-        runs = [n for n in nodes if seen[n.address.name].readiness.state is NodeState.READY]
-        there = self._hosts.readiness(runs, {n: s.taken for n, s in seen.items()}, self._nodes.taken)
-        found = {**{name: s.readiness for name, s in seen.items()}, **there}
+        asked = [n for n in nodes if _may_answer(seen[n.address.name])]
+        there = self._hosts.readiness(asked, {n: s.taken for n, s in seen.items()}, self._nodes.taken)
+        found = {name: _together(s.readiness, there.get(name)) for name, s in seen.items()}
         return {n: replace(r, reason=self.scrub.told(r.reason)) if r.reason else r for n, r in found.items()}
 
     def _public(self, node: Record) -> str | None:
