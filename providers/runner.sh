@@ -602,6 +602,14 @@ start-0 | start-1 | tail-[01] | stop-[01] | limit-[01] | forget-0) die usage "$c
 start-* | tail-[23] | stop-2 | limit-2 | forget-1 | _*) attempt "$1" ;;
 *) die usage "start | release | peers | poll | tail | stop | limit | forget" ;;
 esac
+# Whether there is any attempt.
+holds() {
+  for each in "$B"/*; do
+    [ ! -e "$each" ] || return 0
+  done
+  return 1
+}
+
 case ${FLEETFORM_EPOCH-}/$command in
 /* | */_* | */start | */tail) ;;
 *)
@@ -612,7 +620,7 @@ esac
 case $command in
 _*) ;;
 *)
-  if [ -d "$B" ]; then # a command came: see `alone`
+  if holds; then # a command came: see `alone`
     uptime
     { echo "$now" >"$B/.contact"; } 2>/dev/null || :
   fi
@@ -710,8 +718,7 @@ forget)
     mv "$d" "$B/.gone.$id.$$" 2>/dev/null || die unwritable "$d" # at once: half of it would be another state
     rm -rf "$B"/.gone.*
   fi
-  set -- "$B"/*
-  [ -e "$1" ] || rm -f "$B/.contact" # nothing is left that would read it
+  holds || rm -f "$B/.contact"
   ;;
 _run)
   exec 3<&- 4<&- 5<&- 6<&- 7<&- 8<&- 9<&-

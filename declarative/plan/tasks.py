@@ -90,7 +90,7 @@ def _later_files(want: TaskWant, have: Mapping[int, Record], state: State) -> di
     if SUMS not in before or SUMS not in after:  # older versions recorded none
         return {}
     found = changes(before[SUMS], after[SUMS])
-    same = before.get("files", {}).get("paths") == after["files"]["paths"]
+    same = (before.get("files") or {}).get("paths") == after["files"]["paths"]
     return found if same and not found.keys() & want.own_files else {}
 
 

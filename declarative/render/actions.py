@@ -124,7 +124,7 @@ def _sent(plan: Plan, deletes: Mapping[Address, Action]) -> dict[str, str]:
 
 
 def _paths(inputs: Mapping[str, Any]) -> Any:
-    return inputs.get("files", {}).get("paths")
+    return (inputs.get("files") or {}).get("paths")
 
 
 def _groups(entries: list[_Entry]) -> Iterator[list[_Entry]]:
