@@ -145,11 +145,16 @@ class StateAccess:
 
     def folder(self, url: str) -> Path | None:
         """The folder of a state that is kept within the project's; None for one that several may share."""
+        file = self._file(url)
+        return file.parent if file and file.exists() else None
+
+    def _file(self, url: str) -> Path | None:
+        """The file of a state that is or would be kept within the project's folder."""
         from declarative.store import file_of
 
         file = None if "://" not in url else file_of(url, self.directory)
         within = file is not None and file.resolve().is_relative_to(self.directory.resolve())
-        return file.parent if file and within and file.exists() else None
+        return file if within else None
 
     def _warn_of_copy(self, url: str) -> None:
         from declarative.store import StateError, home
@@ -294,4 +299,4 @@ class StateAccess:
 
     def shared(self) -> bool:
         """Whether the state that was opened is kept outside of the project's folder."""
-        return self._store is not None and self.folder(self._store.url) is None
+        return self._store is not None and self._file(self._store.url) is None
