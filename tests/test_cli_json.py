@@ -17,6 +17,7 @@ PLAN = [
     "actions",
     "reservations",
     "unplaced",
+    "health",
     "drift",
     "cost",
     "summary",
@@ -55,7 +56,7 @@ DIAGNOSTIC = [
     "end_line",
     "end_column",
 ]
-STATUS = ["format_version", "lineage", "serial", "fleets", "nodes", "volumes", "tasks"]
+STATUS = ["format_version", "lineage", "serial", "fleets", "nodes", "volumes", "tasks", "health"]
 NODE = [
     "name",
     "fleet",
@@ -205,7 +206,8 @@ def test_apply(project):
     assert kinds == ["plan", "begin", "end", "summary", "rank", "task"]
     assert list(done.events[0]["plan"]) == PLAN
     summary = next(e for e in done.events if e["event"] == "summary")
-    assert summary == {"event": "summary", "done": 3, "failed": 0, "skipped": 0}
+    counts = {"done": 3, "failed": 0, "skipped": 0}
+    assert summary == {"event": "summary", "result": "done", **counts, "health": []}
     assert done.events[-1] == {
         "event": "task",
         "address": "task/job",
