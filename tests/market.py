@@ -272,7 +272,6 @@ class Site:
 
         def alive() -> None:
             if die_at and self.writes >= die_at:
-                writer.seal = lambda: None  # type: ignore[method-assign]  # nor is that written any more
                 raise KilledError
 
         def write() -> Any:
@@ -281,5 +280,13 @@ class Site:
             alive()
             return real()
 
+        def seal() -> None:
+            """Written when the lock is given back, which a killed process does not do: the next one takes it."""
+            writer._write = real  # type: ignore[method-assign]
+            if not (die_at and self.writes >= die_at):
+                put()
+
+        put = writer.seal
+        writer.seal = seal  # type: ignore[method-assign]
         writer._write = write  # type: ignore[method-assign]
         self.market.alive = alive

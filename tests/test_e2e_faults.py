@@ -296,7 +296,7 @@ def test_damaged_node(project):
     assert "not_ready" in done.out
     assert "gpu-0" in project.run("state", "check", code=1).out
     project.declare(fleet(nodes=2), gang(project, nodes=1))
-    project.apply()
+    assert "backend/local could not be read" in project.apply(code=4).err
     assert project.ranks("job")[0]["node"] == "gpu-1"
 
 

@@ -150,4 +150,5 @@ def test_who_ends_says_what_stays_and_is_billed(project):
 
 def nodes_of(project):
     """The nodes that there are."""
-    return sorted(p.name for p in (project.local / "nodes").iterdir()) if project.local.exists() else []
+    folder = project.local / "nodes"
+    return sorted(p.name for p in folder.iterdir()) if folder.exists() else []

@@ -39,7 +39,8 @@ def test_a_task_that_waits_holds_nothing_up(full):
     assert full.ranks("late")[0]["state"] == "pending"
     events = full.apply("--json").events
     assert {"event": "pending", "address": "task/late"} in events
-    assert events[-1] == {"event": "summary", "done": 0, "failed": 0, "skipped": 0}
+    counts = {"done": 0, "failed": 0, "skipped": 0}
+    assert events[-1] == {"event": "summary", "result": "waiting", **counts, "health": []}
     (full.path / "go").touch()
     full.apply("--wait")
     full.apply("--wait")

@@ -101,7 +101,7 @@ def launch_of(
 
 def _alone(node: Record, rank: Record, limits: Mapping[str, float | None]) -> int | None:
     """See `Launch`: of what may run again elsewhere while nobody can end it here."""
-    limit = limits.get(str(node.inputs["fleet"]), LIMIT)
+    limit = limits.get(str(node.inputs.get("fleet")), LIMIT)
     if limit is None or not node.inputs.get("host"):
         return None
     again = RetryEvent.INTERRUPTION in Retry.parse(rank.inputs.get("retry", False)).on_events
