@@ -281,7 +281,7 @@ class Site:
             return real()
 
         def seal() -> None:
-            """Written when the lock is given back, which a killed process does not do: the next one takes it."""
+            """Written when the lock is given back, which a killed process does not do: its lock is taken."""
             writer._write = real  # type: ignore[method-assign]
             if not (die_at and self.writes >= die_at):
                 put()
