@@ -703,6 +703,19 @@ def test_the_form_of_a_diagnostic():
     assert diagnostics_text([], color=False) == ""
 
 
+def test_diagnostics_that_are_alike():
+    """Those that differ by the number of their address alone are one; what else differs is told apart."""
+    odd = ("is full", "disk/a-1"), ("is full", "disk/b"), ("is gone", "disk/a-3"), ("is full", "disk/a-12")
+    found = [Diagnostic(code="disk", summary=f"{address} {what}", address=address) for what, address in odd]
+    heads = [line for line in diagnostics_text(found, color=False).splitlines() if line.startswith("error")]
+    assert heads == [
+        "error[disk]: disk/a-[1,12] is full (2 alike)",
+        "error[disk]: disk/b is full",
+        "error[disk]: disk/a-3 is gone",
+    ]
+    assert diagnostics_text(found, color=False).endswith("\n4 errors\n")
+
+
 def test_diagnostics_colour():
     text = diagnostics_text(DIAGNOSTICS["plain"], color=True)
     assert text.startswith(f"{ESC}[31merror[unknown-field]{ESC}[0m")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from declarative.diagnostic import Diagnostic, Severity, Span
-from declarative.render.text import Paint, cell, cells, clean, plural, seal, sentence
+from declarative.render.text import Paint, cell, cells, clean, plural, ranges, seal, sentence
 
 WINDOW = 100
 """Columns of a source line that are shown; longer ones are cut around the caret."""
@@ -20,9 +21,30 @@ def diagnostics_text(diagnostics: Iterable[Diagnostic], *, color: bool) -> str:
         return ""
     paint = Paint(color=color)
     lines: list[str] = []
-    for item in found:
+    for item in _folded(found):
         lines += [*_one(item, paint), ""]
     return seal([*lines, count_text(found)], color=color)
+
+
+def _folded(found: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
+    """Findings that differ by the number of their address alone are one: `volume/scratch-[0-15]`."""
+    alike: dict[object, list[tuple[Diagnostic, int]]] = {}
+    for item in found:
+        base, _, number = (item.address or "").rpartition("-")
+        key: object = item
+        if number.isdecimal() and item.summary.startswith(f"{item.address} "):
+            said = item.summary.removeprefix(str(item.address))
+            key = (base, replace(item, summary=said, address=None))
+        alike.setdefault(key, []).append((item, int(number) if number.isdecimal() else 0))
+    for items in alike.values():
+        first, _ = items[0]
+        if len(items) == 1:
+            yield first
+            continue
+        old = str(first.address)
+        address = f"{old.rpartition('-')[0]}-[{ranges(number for _, number in items)}]"
+        summary = f"{address}{first.summary.removeprefix(old)} ({len(items)} alike)"
+        yield replace(first, address=address, summary=summary)
 
 
 def count_text(diagnostics: Iterable[Diagnostic]) -> str:
