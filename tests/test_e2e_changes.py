@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.cli import fleet, hold, lines, processes, task, until, volume
 
 
@@ -68,6 +70,41 @@ def test_removed_task(project):
     assert processes(project.path) == {}
     assert project.busy() == {"gpu-0": 0}
     project.no_changes()
+
+
+@pytest.mark.parametrize("destroy", [False, True])
+def test_removed_task_with_volumes_of_its_own(project, destroy):
+    """Its volumes are protected, and the document is gone in which that could be changed: one error for all
+    of them names what to write, and that works, whether their content is to stay or to go.
+    """
+    mount = {"name": "scratch-${{ node_rank }}", "path": "/scratch", "size": "1GB"}
+    job = task("job", "echo x > $FLEETFORM_VOLUME_SCRATCH/kept", nodes=2, volumes=[mount])
+    project.declare(fleet(nodes=2), job)
+    project.apply("--wait")
+    project.declare(fleet(nodes=2))
+    refused = project.apply(code=1).err
+    said = (
+        "error[protected]: volume/scratch-[0-1] would be deleted, but its `prevent_destroy` is true (2 alike)"
+    )
+    assert said in refused
+    assert refused.count("error[protected]") == 1
+    assert "`removed: [{from: volume/scratch, destroy: false}]`" in refused
+
+    project_document = {"type": "project", "removed": [{"from": "volume/scratch", "destroy": destroy}]}
+    project.declare(project_document, fleet(nodes=2))
+    found = [a for a in project.plan()["actions"] if a["address"].startswith("volume/")]
+    assert [(a["id"], a["forget"]) for a in found] == [
+        ("delete:volume/scratch-0", not destroy),
+        ("delete:volume/scratch-1", not destroy),
+    ]
+    project.run("plan", "--out", "next.plan")
+    project.run("apply", "next.plan", "--auto-approve")
+    assert "volume/" not in project.run("state", "list").out
+    for rank in range(2):
+        assert (project.data(f"scratch-{rank}") / "kept").exists() is not destroy
+    assert project.plan()["actions"] == []  # the entry may stay
+    project.declare(project_document, fleet(nodes=2), job)
+    assert "error[still-declared]" in project.run("validate", code=1).err
 
 
 def test_size_of_a_fleet(project):

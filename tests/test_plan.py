@@ -12,6 +12,7 @@ import pytest
 from declarative.diagnostic import Severity
 from declarative.plan import Inventory, Op, Reason, make
 from declarative.render import plan_json, plan_text, to_json
+from declarative.spec.project import Removals
 from declarative.state import DRAINED, Address, NodeState, RankState, RankStatus
 from tests.model import World, local_offer, project
 from tests.planned import GPU, bring, look
@@ -447,7 +448,8 @@ def test_a_volume_that_may_have_been_renamed():
     """Whoever renames one in the YAML alone is told of the command that keeps it."""
     plan = brought(volumes=(DATA,)).plan(wanted(volumes=({**DATA, "name": "store"},), tasks=()))
     (error, *_) = [d for d in plan.diagnostics if d.code == "protected"]
-    assert f"`fleetform state mv {error.address} volume/NEW`" in (error.hint or "")
+    assert error.address == "volume/data-0"
+    assert "`fleetform state mv volume/data volume/NEW`" in (error.hint or "")  # it moves all of a count
 
 
 @pytest.mark.parametrize(
@@ -474,6 +476,50 @@ def test_a_lower_count_of_protected_volumes():
     assert error.address == "volume/data-2"
     assert "`data` has `count: 2`: write `count: 3` again" in (error.hint or "")
     assert "state mv" not in (error.hint or "")
+
+
+@pytest.mark.parametrize(("source", "gone"), [("data", [0, 1, 2]), ("data-1", [1])])
+def test_volumes_that_were_removed_with_leave(source, gone):
+    """`removed` speaks of one volume or of all of a name; those that it does not name stay protected."""
+    world = brought(volumes=({**DATA, "count": 3},), tasks=())
+    for destroy in (False, True):
+        said = Removals.parse([{"from": f"volume/{source}", "destroy": destroy}])
+        desired = wanted(volumes=(), tasks=())
+        desired = replace(desired, project=replace(desired.project, removed=said))
+        for everything in (False, True):
+            plan = world.plan(desired, destroy=everything)
+            let_go = [a for a in plan.actions if a.address.kind == "volume"]
+            named = {d.address for d in plan.diagnostics if d.code == "protected"}
+            spoken_of = [a for a in let_go if int(a.address.name[-1]) in gone]
+            assert [int(a.address.name[-1]) for a in spoken_of] == gone
+            assert {a.forgets for a in spoken_of} == {not destroy}
+            staying = {f"volume/data-{i}" for i in range(3) if i not in gone}
+            assert named == (set() if everything else staying)
+            assert everything is False or let_go == spoken_of
+
+
+def test_an_entry_of_its_own_counts_more_than_that_of_its_group():
+    said = Removals.parse(
+        [{"from": "volume/data", "destroy": True}, {"from": "volume/data-1", "destroy": False}]
+    )
+    found = {name: said.of(name) for name in ("data", "data-0", "data-1", "data-x", "data-1-0")}
+    assert {n: f and f.destroy for n, f in found.items()} == {
+        "data": True,
+        "data-0": True,
+        "data-1": False,
+        "data-x": None,
+        "data-1-0": False,
+    }
+
+
+def test_hints_of_a_lower_count_are_alike():
+    """They can be shown as one, and what they say is enough for all."""
+    plan = brought(volumes=({**DATA, "count": 4},), tasks=()).plan(wanted(volumes=(FREE,), tasks=()))
+    found = [d for d in plan.diagnostics if d.code == "protected"]
+    assert [d.address for d in found] == ["volume/data-2", "volume/data-3"]
+    (hint,) = {d.hint for d in found}
+    assert "write `count: 4` again" in (hint or "")
+    assert "`removed: [{from: volume/data-2, destroy: false}]` (an entry for each)" in (hint or "")
 
 
 def test_an_unprotected_volume_is_replaced_with_the_gang_that_holds_it():

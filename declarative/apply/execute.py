@@ -111,6 +111,9 @@ def _thing(action: Action, tools: Tools) -> None:
             raise NotLeftError(error) from error
         _thing(action, tools)
         return
+    if action.forget:
+        tools.writer.drop([action.address])
+        return
     provider = tools.backends.get(action.backend)
     inputs = _inputs(action)
     if action.reason is Reason.UNFIT and action.op is Op.DELETE and have is not None:

@@ -76,4 +76,8 @@ def _say_kept(run: Run) -> None:
     elif names:
         run.out.write(f"Kept, because of `prevent_destroy`: {', '.join(names)}.\n")
         what = "write `prevent_destroy: false` in their fleets and volumes"
+        if any(n.startswith("volume/") and n not in run.desired.protected for n in names):
+            what += (
+                " (of a volume without one: `removed: [{from: volume/NAME, destroy: true}]` in the project)"
+            )
         run.out.write(f"To delete them too: {what}, and destroy again.\n")

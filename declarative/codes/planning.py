@@ -43,7 +43,9 @@ PLANNING: dict[str, Code] = {
         "a volume or node with `prevent_destroy` would be deleted or replaced; volumes have it unless they "
         "say otherwise",
         "removing a volume's document while the volume exists",
-        "undo the change; or set `prevent_destroy: false`, apply, and make the change then",
+        "undo the change; or set `prevent_destroy: false`, apply, and make the change then; for a volume "
+        "whose document is gone, `removed: [{from: volume/NAME, destroy: false}]` in the project document "
+        "keeps what it holds, `destroy: true` deletes it",
     ),
     "skipped-recorded": Code(
         Group.PLANNING,

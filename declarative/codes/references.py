@@ -68,6 +68,12 @@ REFERENCES: dict[str, Code] = {
         "type: project\n---\ntype: project",
         "move the fields into the first one",
     ),
+    "still-declared": Code(
+        Group.REFERENCES,
+        "`removed` of the project document names a volume that a document declares",
+        "removed: [{from: volume/data, destroy: false}]",
+        "remove the entry, or what declares the volume",
+    ),
     "volume-of-two-ranks": Code(
         Group.REFERENCES,
         "one volume is mounted by two ranks, or twice by one; it is attached to one node at a time",

@@ -16,7 +16,7 @@ from declarative.diagnostic import Diagnostic, Span
 from declarative.loader.documents import classify, decode_all, skipped
 from declarative.loader.files import Files
 from declarative.loader.findings import Findings
-from declarative.loader.project import complete, declared, excluded, find_project, state_of
+from declarative.loader.project import check_removed, complete, declared, excluded, find_project, state_of
 from declarative.loader.references import assemble
 from declarative.loader.sent import with_files
 from declarative.loader.variables import settle
@@ -68,6 +68,7 @@ def load(
         find_project(raw, findings, known=document)
     entries = decode_all(raw, scope, findings)
     desired = assemble(entries, project, scope, findings)
+    check_removed(project, desired, findings)
     left = skipped(documents, files.unread(), findings)
     desired = replace(desired, unmatched=unmatched, skipped=left)
     if look != "none":

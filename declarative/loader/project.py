@@ -8,6 +8,7 @@ from typing import Any
 
 from declarative.loader.documents import Raw, decoded, evaluated, shown_place, shown_span
 from declarative.loader.findings import Findings
+from declarative.resource import Desired
 from declarative.schema import decode
 from declarative.source import Document
 from declarative.spec import Project
@@ -83,6 +84,27 @@ def state_of(project: ProjectFile, scope: Scope) -> str | None:
     if found is None or findings.items or ("state",) in faults or not document.whole:
         raise ValueError
     return found.state
+
+
+def check_removed(project: ProjectFile, desired: Desired, findings: Findings) -> None:
+    """What `removed` speaks of is not declared: it says what becomes of things whose documents are gone."""
+    if project.document is None:
+        return
+    for index, item in enumerate(project.spec.removed):
+        found = (
+            want
+            for name, want in sorted(desired.volumes.items())
+            if name == item.volume or (item.names(name) and want.declared_by != f"volume/{name}")
+        )
+        want = next(found, None)
+        if want is not None:
+            findings.add(
+                "still-declared",
+                f"`removed` names `volume/{item.volume}`, and {want.declared_by} declares volume/{want.name}",
+                f"remove this entry, or what declares it in {want.declared_by}",
+                span=shown_span(project.document, ("removed", index, "from")),
+                address=f"volume/{want.name}",
+            )
 
 
 def _part(data: Mapping[str, Any], field: str) -> Project | None:

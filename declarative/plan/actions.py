@@ -57,7 +57,9 @@ def _fence(steps: Steps, recorded: State) -> None:
                 steps.after(key, (ends,))
 
 
-def _delete(steps: Steps, record: Record, reason: Reason, because: tuple[str, ...] = ()) -> None:
+def _delete(
+    steps: Steps, record: Record, reason: Reason, because: tuple[str, ...] = (), *, forget: bool = False
+) -> None:
     steps.add(
         Action(
             op=Op.DELETE,
@@ -66,6 +68,7 @@ def _delete(steps: Steps, record: Record, reason: Reason, because: tuple[str, ..
             because=because,
             before=record.inputs,
             backend=record.backend,
+            forget=forget,
         )
     )
 
@@ -77,7 +80,7 @@ def _volume_actions(steps: Steps, volumes: Mapping[str, VolumeFate], recorded: S
         address = Address("volume", fate.name)
         goes = fate.after is None or fate.unused
         if fate.record and (goes or fate.replaced) and not fate.kept_back:
-            _delete(steps, fate.record, fate.reason, fate.because)
+            _delete(steps, fate.record, fate.reason, fate.because, forget=fate.forgotten)
         if fate.after is None or fate.unused:
             continue
         backend = str(fate.after["backend"])

@@ -60,6 +60,8 @@ class Action:
     holds: tuple[Address, ...] = ()
     """What the new record needs: written to the state, so that deletions can be ordered later."""
     backend: str | None = None
+    forget: bool = False
+    """Of a delete: the record goes and nothing is called, since `removed` says `destroy: false`."""
 
     @property
     def id(self) -> str:
@@ -68,8 +70,8 @@ class Action:
 
     @property
     def forgets(self) -> bool:
-        """Whether a delete only lets go: what was adopted stays as it is."""
-        return self.op is Op.DELETE and VOLUME_ID in (self.before or {})
+        """Whether a delete only lets go: what was adopted, or is to be kept, stays as it is."""
+        return self.op is Op.DELETE and (self.forget or VOLUME_ID in (self.before or {}))
 
 
 class ReservationStatus(StrEnum):

@@ -31,6 +31,8 @@ class VolumeFate:
     """It is protected: `destroy` leaves it and names it."""
     waits: bool = False
     """It is made for a rank, and has none yet: nothing is done about it."""
+    forgotten: bool = False
+    """It is not declared any more, and stays as it is: its record alone goes."""
     unused: bool = False
     """It is deleted, and made as it is declared for the next task that mounts it."""
 
@@ -81,7 +83,7 @@ def judge_all(
             errors.append(_smaller(desired, name))
         elif because and after.get("prevent_destroy") and VOLUME_ID not in before:
             field = "host" if because[0] == "zone" and "host" in before else because[0]
-            errors.append(_protected(desired, name, f"be replaced (`{field}` changed)", declared=True))
+            errors.append(_protected(desired, name, f"be replaced (`{field}` changed)"))
         reason = Reason.CHANGED if changed else Reason.NEW
         fates[name] = VolumeFate(
             name=name,
@@ -116,7 +118,7 @@ def _irreplaceable(
             )
         ]
     if after.get("prevent_destroy"):
-        return [_protected(desired, name, "be made anew (`--replace`), empty", declared=True, undo="")]
+        return [_protected(desired, name, "be made anew (`--replace`), empty", undo="")]
     return []
 
 
@@ -125,20 +127,26 @@ def _removed(
 ) -> tuple[dict[str, VolumeFate], list[Diagnostic]]:
     """What becomes of recorded volumes that are not declared any more."""
     out: dict[str, VolumeFate] = {}
-    errors: list[Diagnostic] = []
+    lost: list[str] = []
     for record in state.of("volume"):
         name = record.address.name
         if name in staying:
             continue
         # What was adopted is let go, and stays as it is.
-        protected = VOLUME_ID not in record.inputs and desired.protects(str(record.address), record.inputs)
-        if protected and not destroy:
-            errors.append(_protected(desired, name, "be deleted", declared=False))
-        reason = Reason.DESTROY if destroy else Reason.REMOVED
+        adopted = VOLUME_ID in record.inputs
+        said = desired.project.removed.of(name)
+        protected = not adopted and said is None and desired.protects(str(record.address), record.inputs)
         out[name] = VolumeFate(
-            name=name, record=record, after=None, reason=reason, kept_back=protected and destroy
+            name=name,
+            record=record,
+            after=None,
+            reason=Reason.DESTROY if destroy else Reason.REMOVED,
+            kept_back=protected and destroy,
+            forgotten=said is not None and not said.destroy and not adopted,
         )
-    return out, errors
+        if protected and not destroy:
+            lost.append(name)
+    return out, [_undeclared(desired, name, lost) for name in lost]
 
 
 def _shrunk(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
@@ -233,24 +241,37 @@ def _smaller(desired: Desired, name: str) -> Diagnostic:
     )
 
 
-def _protected(
-    desired: Desired, name: str, what: str, *, declared: bool, undo: str = "undo the change, or "
-) -> Diagnostic:
-    address = f"volume/{name}"
+def _undeclared(desired: Desired, name: str, lost: Collection[str]) -> Diagnostic:
+    """The error of one of the `lost`: `prevent_destroy: false` cannot be written any more where it was.
+
+    Those of one count or one task get the same hint, so that they can be shown as one.
+    """
     family, _, number = name.rpartition("-")
-    left = [v for v in desired.volumes.values() if v.declared_by == f"volume/{family}"]
-    if declared:
-        hint = f"{undo}set `prevent_destroy: false` if its content may be lost"
-    elif left and number.isdecimal():  # it may still be unprotected only while it is declared
-        hint = (
-            f"`{family}` has `count: {len(left)}`: write `count: {int(number) + 1}` again; if its content "
-            "may be lost, with `prevent_destroy: false`, apply, and lower the count then"
-        )
-    else:
-        hint = (
-            f"if it was renamed: `fleetform state mv {address} volume/NEW`; else declare it again, "
-            "or set `prevent_destroy: false`, apply, and remove it then"
-        )
+    bases = [n.rpartition("-") for n in lost]
+    numbers = [int(n) for base, _, n in bases if base == family and n.isdecimal() and number.isdecimal()]
+    left = [v for v in desired.volumes.values() if v.declared_by == f"volume/{family}"] if numbers else []
+    address = f"volume/{name}"
+    first, each = f"if it was renamed: `fleetform state mv {address} volume/NEW`", ""
+    if left:
+        first = f"`{family}` has `count: {len(left)}`: write `count: {max(numbers) + 1}` again"
+        address, each = f"volume/{family}-{min(numbers)}", " (an entry for each)" if numbers[1:] else ""
+    elif numbers[1:] and not any(n.rpartition("-")[0] == family for n in desired.volumes):
+        address = f"volume/{family}"
+        first = f"if they were renamed: `fleetform state mv {address} volume/NEW`"
+    hint = (
+        f"{first}; else write in the `project` document "
+        f"`removed: [{{from: {address}, destroy: false}}]`{each} to keep what is in it, "
+        "or `destroy: true` to delete it"
+    )
+    return _error(desired, f"volume/{name}", "be deleted", hint)
+
+
+def _protected(desired: Desired, name: str, what: str, *, undo: str = "undo the change, or ") -> Diagnostic:
+    hint = f"{undo}set `prevent_destroy: false` if its content may be lost"
+    return _error(desired, f"volume/{name}", what, hint)
+
+
+def _error(desired: Desired, address: str, what: str, hint: str) -> Diagnostic:
     summary = f"{address} would {what}, but its `prevent_destroy` is true"
     return Diagnostic(
         code="protected", summary=summary, hint=hint, address=address, span=desired.places.get(address)

@@ -218,7 +218,9 @@ def _words(action: Action) -> str:
 
 
 def _left(action: Action) -> str:
-    """That what was adopted is not deleted with its record."""
+    """That what was adopted, or is to be kept, is not deleted with its record."""
+    if action.forget:
+        return "; forgotten, and stays as it is (`removed`)"
     kept = clean((action.before or {}).get(VOLUME_ID))
     return f"; {kept} itself stays: it was adopted" if action.forgets else ""
 

@@ -124,7 +124,7 @@ def _action() -> Schema:
         before=_or_null(_said("The inputs as recorded, secrets left out.", _INPUTS), "for a create"),
         after=_or_null(_said("The inputs as they will be, secrets left out.", _INPUTS), "for a delete"),
         needs=_list("Ids of the actions that have to be done before.", _text()),
-        forget=_flag("Whether a delete only forgets: the volume was adopted, and stays as it is."),
+        forget=_flag("Whether a delete only forgets: the volume was adopted or is to be kept, and stays."),
     )
 
 

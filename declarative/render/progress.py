@@ -48,7 +48,7 @@ PLAIN_VERBS = {
 }
 RECORD_VERBS = {
     "rank": ("had ended, removing its record", "had ended, its record is removed"),
-    "volume": ("letting go of what was adopted", "let go, what was adopted stays"),
+    "volume": ("letting go of it", "let go, it stays as it is"),
 }
 """Of deletes that end nothing."""
 MOST_NAMED = 4
@@ -102,7 +102,7 @@ class Progress:
     def expect(self, more: int, records: Iterable[str] = ()) -> None:
         """So many actions come besides those that have ended.
 
-        `records` are the ids of deletes that end nothing: the rank has ended, or the volume was adopted.
+        `records` are the ids of deletes that end nothing: the rank has ended, or the volume stays.
         """
         with self._lock:
             self.total = self._ended + more

@@ -1,4 +1,4 @@
-"""The `project` document: name, state, includes, excludes, variables."""
+"""The `project` document: name, state, includes, excludes, variables, what was removed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Annotated, Any, ClassVar
 from declarative.schema import BadValueError, Doc, Is, Json, decode_part, encode, object_schema, raise_all
 from declarative.schema.decode import describe
 from declarative.spec.text import Name
+
+_VOLUME = re.compile(r"volume/[a-z][a-z0-9-]{1,40}")
 
 
 class VariableType(StrEnum):
@@ -116,6 +118,102 @@ class Variables(dict[str, Variable]):
         return {name: encode(variable) for name, variable in self.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """`{from: volume/scratch, destroy: false}`: what becomes of a volume, or all of a name, that is not
+    declared any more.
+    """
+
+    volume: str
+    destroy: bool
+    HINT: ClassVar[str] = (
+        "write `{from: volume/NAME, destroy: false}` to keep what it holds, or `destroy: true` to delete it"
+    )
+
+    @classmethod
+    def parse(cls, value: Json) -> Removed:
+        """`wrong-type`, `unknown-field`, `missing-field`, `bad-value`."""
+        if not isinstance(value, Mapping):
+            raise BadValueError("wrong-type", f"expected a mapping, found {describe(value)}", cls.HINT)
+        faults = [
+            BadValueError("unknown-field", f"unknown field `{key}`", cls.HINT, (key,), at_key=True)
+            for key in value
+            if key not in ("from", "destroy")
+        ]
+        lacking = [key for key in ("from", "destroy") if key not in value]
+        faults += [BadValueError("missing-field", f"`{key}` is missing", cls.HINT) for key in lacking]
+        if "from" in value and not _VOLUME.fullmatch(str(value["from"])):
+            summary = f"expected the address of a volume, found {describe(value['from'])}"
+            hint = "write `volume/NAME`; nodes and tasks go with their documents and need no entry here"
+            faults.append(BadValueError("bad-value", summary, hint, ("from",)))
+        if "destroy" in value and not isinstance(value["destroy"], bool):
+            summary = f"expected `true` or `false`, found {describe(value['destroy'])}"
+            faults.append(BadValueError("wrong-type", summary, cls.HINT, ("destroy",)))
+        raise_all(faults)
+        return cls(str(value["from"]).removeprefix("volume/"), value["destroy"] is True)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """Both fields, always: neither answer is one to be given by silence."""
+        return {
+            "type": "object",
+            "properties": {
+                "from": {"type": "string", "pattern": f"^{_VOLUME.pattern}$"},
+                "destroy": {"type": "boolean"},
+            },
+            "required": ["from", "destroy"],
+            "additionalProperties": False,
+        }
+
+    def plain(self) -> Json:
+        """As declared."""
+        return {"from": f"volume/{self.volume}", "destroy": self.destroy}
+
+    def names(self, volume: str) -> bool:
+        """Whether it speaks of that volume: of itself, or of all that differ by the number at their end."""
+        base, _, number = volume.rpartition("-")
+        return volume == self.volume or (base == self.volume and number.isdecimal())
+
+
+class Removals(tuple[Removed, ...]):
+    """What was removed; each address once."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: Json) -> Removals:
+        """What an entry may have wrong, and `duplicate-name`."""
+        if not isinstance(value, list | tuple):
+            hint = f"write a list: {Removed.HINT.removeprefix('write ')}"
+            raise BadValueError("wrong-type", f"expected a list, found {describe(value)}", hint)
+        out: dict[str, Removed] = {}
+        faults: list[BadValueError] = []
+        for i, item in enumerate(value):
+            try:
+                found = Removed.parse(item)
+            except BadValueError as bad:
+                faults += bad.below(i)
+                continue
+            if out.setdefault(found.volume, found) is not found:
+                summary = f"`volume/{found.volume}` has another entry"
+                faults.append(BadValueError("duplicate-name", summary, "remove one of them", (i, "from")))
+        raise_all(faults)
+        return cls(out.values())
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A list of entries."""
+        return {"type": "array", "items": Removed.json_schema()}
+
+    def plain(self) -> Json:
+        """As declared."""
+        return [item.plain() for item in self]
+
+    def of(self, volume: str) -> Removed | None:
+        """What is said of that volume: by an entry of its own, else by that of its group."""
+        return next((r for r in sorted(self, key=lambda r: r.volume != volume) if r.names(volume)), None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
     """What holds for the whole project; at most one document of this type.
@@ -134,3 +232,10 @@ class Project:
         Doc("Files that are not the project's: patterns of their paths in it, such as `charts/*`."),
     ] = ()
     variables: Annotated[Variables, Doc("Values for `${{ var.x }}`.")] = field(default_factory=Variables)
+    removed: Annotated[
+        Removals,
+        Doc(
+            "Protected volumes that are not declared any more: `{from: volume/NAME, destroy: false}` forgets "
+            "one (or all of a count) and keeps what it holds, `destroy: true` deletes it."
+        ),
+    ] = Removals()
