@@ -137,7 +137,8 @@ def asked_for(asked, **more):
     if action == "RunInstances":
         return answer(action, f"<instancesSet>{item}</instancesSet>")
     if action == "DescribeInstances":
-        return answer(action, reservations())
+        named = "InstanceId.1" in asked
+        return refusal("InvalidInstanceID.NotFound") if named else answer(action, reservations())
     return answer(action, "<return>true</return>")
 
 

@@ -292,6 +292,8 @@ SAID = {
 def scripted(asked, left):
     """The next of the answers to an action; the last one for ever."""
     mine = left.get(asked["Action"])
+    if mine is SAID["DescribeInstances"] and "InstanceId.1" in asked:
+        return refusal("InvalidInstanceID.NotFound")
     if isinstance(mine, list):
         return mine.pop(0) if len(mine) > 1 else mine[0]
     return mine or answer(asked["Action"], "<return>true</return>")
