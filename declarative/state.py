@@ -160,6 +160,10 @@ class Intent:
     """…and when, in seconds since that boot: a clock that nobody can set."""
 
 
+ORPHAN = " (orphan)"
+"""At the end of a holder of blocks in `State.strays`: it runs and is not recorded."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """Everything that is known. `lineage` is None before the first apply."""

@@ -71,7 +71,7 @@ def test_they_can_be_recorded_again_as_they_were_started(project):
     until(lambda: lines(pids))
     before = project.run("state", "show", "--json", "rank/old-0").json
     project.run("state", "rm", "--auto-approve", "--cascade", "reservation/old-0")
-    assert project.plan(code=0)["drift"] != []
+    assert project.plan(code=3)["drift"] != []  # it would run twice
     project.run("state", "adopt", "rank/old-0")
     after = project.run("state", "show", "--json", "rank/old-0").json
     for found in (before, after):
@@ -115,6 +115,28 @@ def test_after_a_restore_no_block_is_used_twice(project):
     project.run("stop", "new")
     project.apply()
     until(lambda: lines(project.path / "other"))
+    project.no_changes()
+
+
+def test_after_a_restore_a_task_that_runs_is_not_run_a_second_time_beside_it(project):
+    """Its record is lost and it is declared as before: two would write the same checkpoints."""
+    up = project.path / "up"
+    project.declare(fleet())
+    project.apply()
+    project.write("kept.json", project.run("state", "pull").out)
+    project.declare(fleet(), task("job", hold(up), resources=ONE), task("other", "true", resources=ONE))
+    project.apply()
+    until(lambda: lines(up))
+    project.run("state", "push", "--force", "kept.json")
+    (refusal,) = project.plan(code=3)["unplaced"]
+    assert (refusal["task"], refusal["code"]) == ("job", "runs-already")
+    said = project.apply("--allow-unplaced").out
+    assert "rank/job-0 runs on node/gpu-0 and is not recorded: task/job would run twice at once" in said
+    assert "`fleetform state adopt rank/job-0` records it, `fleetform stop job` stops it" in said
+    assert len(lines(up)) == 1
+    project.run("stop", "job")
+    project.apply()
+    until(lambda: len(lines(up)) == 2)
     project.no_changes()
 
 

@@ -26,6 +26,7 @@ from declarative.retry import call
 from declarative.state import (
     ATTEMPT,
     MADE_AS,
+    ORPHAN,
     STARTED,
     Address,
     Intent,
@@ -414,7 +415,7 @@ def _ask_ranks(state: State, name: str, provider: Renamed, nodes: Sequence[Recor
 
     def stray(node: Record, attempt: str) -> None:
         rank, held = _on(node, attempt)
-        found.strays.setdefault(node.address.name, {}).update(dict.fromkeys(held, f"rank/{rank} (orphan)"))
+        found.strays.setdefault(node.address.name, {}).update(dict.fromkeys(held, f"rank/{rank}{ORPHAN}"))
         thing = Thing(
             address=Address("rank", rank),
             token=attempt,

@@ -36,7 +36,7 @@ _ABOUT = {
     Group.PLANNING: "The project is right by itself, but does not go with what the backends offer or with "
     "what is recorded.",
     Group.PLACEMENT: "A task is placed with all of its ranks or not at all. One that cannot be placed is "
-    "shown under `Cannot be placed` (`unplaced` in JSON) with one of the two codes here; the exit code is 3. "
+    "shown under `Cannot be placed` (`unplaced` in JSON) with one of the codes here; the exit code is 3. "
     "For the rank that is the cause, every node and every offer that was turned down is listed with the "
     "first filter that it did not pass, one of the codes of the next two chapters, and with the numbers: "
     "what was wanted, what was there, by how much it fell short (`short` in JSON). Structural reasons, which "

@@ -151,6 +151,13 @@ PLANNING: dict[str, Code] = {
         "nodes: 4  # and three nodes are idle",
         "wait until tasks have ended and run `fleetform apply` again, or let the fleet grow",
     ),
+    "runs-already": Code(
+        Group.PLACEMENT,
+        "a rank of the task runs and is not recorded, as after the state was brought back from a backup: "
+        "started again, it would run twice at once, with the same checkpoints and results",
+        "task/train: rank/train-0 runs on node/gpu-0 and is not recorded",
+        "`fleetform state adopt rank/train-0` if it is to go on, `fleetform stop train` if not",
+    ),
 }
 
 STRUCTURAL: dict[str, Code] = {

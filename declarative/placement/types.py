@@ -135,7 +135,7 @@ class RankVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A task that cannot be placed: `never-fits` or `no-capacity` (not now)."""
+    """A task that cannot be placed: `never-fits`, `no-capacity` (not now), or `runs-already`."""
 
     task: str
     code: str

@@ -6,11 +6,20 @@ on it run anew. And a task that runs and has no other place goes on as it is, wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from declarative.diagnostic import Diagnostic
-from declarative.placement import Ask, Node, Outcome, Refusal, VolumeAt, place
+from declarative.placement import (
+    Ask,
+    Node,
+    Outcome,
+    RankVerdict,
+    Refusal,
+    Verdict,
+    VolumeAt,
+    place,
+)
 from declarative.plan import tasks as task_fates
 from declarative.plan import volumes as volume_fates
 from declarative.plan.cleanup import cleaned
@@ -20,7 +29,7 @@ from declarative.plan.tasks import Fate, TaskFate
 from declarative.plan.types import Inventory, Reason
 from declarative.plan.volumes import VolumeFate
 from declarative.resource import Desired
-from declarative.state import Address, State, natural, rank_name
+from declarative.state import ORPHAN, Address, State, natural, rank_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +108,9 @@ def _judge(asked: Question, stuck: frozenset[str]) -> Fates:
         if more == freed:
             break
         freed = more
+    twice = _twice(state, fates)
     while True:
-        runs = (f for f in fates.values() if f.fate is Fate.RUN)
+        runs = (f for f in fates.values() if f.fate is Fate.RUN and f.name not in twice)
         outcome = place(
             [
                 Ask(want=by_name(f.want, desired, state), prior=_prior(state, f), reuse=asked.reuse)
@@ -113,9 +123,44 @@ def _judge(asked: Question, stuck: frozenset[str]) -> Fates:
         retired = fleets.retire(frozenset(c.node for c in outcome.choices), _launched(outcome))
         if not (retired and outcome.refusals):
             break  # else what goes may make room below a fleet's maximum
+    outcome = replace(outcome, refusals=(*outcome.refusals, *twice.values()))
     volumes = volume_fates.in_zones(desired, volumes, outcome.zones)
     volumes = cleaned(desired, state, volumes, outcome, freed=freed, now=asked.now)
     return Fates(fleets=fleets, volumes=volumes, tasks=fates, outcome=outcome, errors=tuple(errors))
+
+
+def _twice(state: State, fates: Mapping[str, TaskFate]) -> dict[str, Refusal]:
+    """Tasks of which a rank runs that is not recorded, as after a restore: it would run twice at once."""
+    running = {
+        holder.removesuffix(ORPHAN).removeprefix("rank/"): node
+        for node, held in sorted(state.strays.items())
+        for holder in held.values()
+        if holder.endswith(ORPHAN)
+    }
+    out: dict[str, Refusal] = {}
+    for name, fate in fates.items():
+        ranks = range(fate.want.spec.nodes)
+        found = {r: node for r in ranks if (node := running.get(rank_name(name, r)))}
+        if not found or fate.fate is Fate.KEPT:
+            continue
+        if fate.fate is Fate.COMPLETED:
+            fate.fate = Fate.KEPT
+        out[name] = _refused(name, ranks, found)
+    return out
+
+
+def _refused(task: str, ranks: Iterable[int], found: Mapping[int, str]) -> Refusal:
+    """`found` is rank → the node on which it runs."""
+    first, node = next(iter(found.items()))
+    rank = f"rank/{rank_name(task, first)}"
+    verdicts = {r: Verdict.CAUSE if r in found else Verdict.NOT_TRIED for r in ranks}
+    return Refusal(
+        task=task,
+        code="runs-already",
+        summary=f"{rank} runs on node/{node} and is not recorded: task/{task} would run twice at once",
+        hint=f"`fleetform state adopt {rank}` records it, `fleetform stop {task}` stops it",
+        ranks=tuple(RankVerdict(rank=r, verdict=verdict) for r, verdict in verdicts.items()),
+    )
 
 
 def _held(state: State, tasks: frozenset[str]) -> frozenset[Address]:

@@ -22,7 +22,7 @@ Schema: TypeAlias = dict[str, Any]
 
 RESULTS = ("none", "unhealthy", "changes", "waiting", "unplaced", "error")
 CHANGES = ("gone", "changed", "orphan")
-REFUSALS = ("never-fits", "no-capacity")
+REFUSALS = ("never-fits", "no-capacity", "runs-already")
 
 
 def _text(about: str = "", **more: Any) -> Schema:
@@ -166,7 +166,9 @@ def _refusal() -> Schema:
     return _object(
         "A task that cannot be placed.",
         task=_text("The task's name."),
-        code=_one_of("Whether waiting may help: `no-capacity`; or not: `never-fits`.", REFUSALS),
+        code=_one_of(
+            "Whether waiting may help: `no-capacity`; or not: `never-fits`, and `runs-already`.", REFUSALS
+        ),
         summary=_text("For people."),
         ranks=_list("Every rank of the task.", rank),
         before=_or_null(_said("The inputs of its rank 0 as recorded.", _INPUTS), "if there is none"),
