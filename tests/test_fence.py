@@ -9,9 +9,10 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,55 +22,25 @@ from declarative.retry import Policy, call
 from declarative.state import Address, Record
 from declarative.store import StateError, Store, lock, open_store
 from tests.cli import Project, clean_env, ended, fleet, hold, lines, task, until, volume
+from tests.cloud_ec2.proxy import Line
+from tests.cloud_ec2.run import SECRETS, RunningEc2
+from tests.test_ec2_apply import ZONE, backend, secrets, there  # noqa: F401
 
 pytestmark = pytest.mark.slow
 
-SLEEPER = """
-import signal, sys, threading
-from declarative import cli
-from declarative.apply import renamed
-from declarative.store import lock
-from providers.local import machine
 
-wanted, count = int(sys.argv.pop(1)), 0
-real_clock, slept = lock.boottime, 0
-lock.boottime = lambda: real_clock() + slept
-lock.Renewal._run = lambda _: None  # who is stopped in the middle of a transaction keeps SQLite's lock, too
-
-def step():
-    global count, slept
-    count += 1
-    if count == wanted:
-        # To this thread: it would run on for moments if another one were told to stop them all.
-        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
-        slept = 3600
-
-def before(owner, name, only=lambda *_: True):
-    real = getattr(owner, name)
-
-    def call(*args, **kwargs):
-        if only(*args):
-            step()
-        return real(*args, **kwargs)
-
-    setattr(owner, name, call)
-
-for name in ("create", "update", "delete", "start", "stop"):
-    before(renamed.Renamed, name)
-before(machine.BareTransport, "run", lambda _, argv, *__: {"start", "stop"} & set(argv))
-cli.main()
-"""
-"""An apply that is stopped at its Nth call: before it is asked who may write, and where that was asked and
-the command to the node is about to be sent.
-"""
-
-
-def sleeper(project: Project, step: int) -> subprocess.Popen:
-    """An apply that sleeps at its call number `step`; it has ended if there are not as many."""
+def sleeper(
+    project: Project, step: int, places: str, *args: str, env: Mapping[str, str] | None = None
+) -> subprocess.Popen:
+    """An apply that sleeps at such a place (`sleeping.py`), or ended if it does not come there so often."""
+    program = Path(__file__).with_name("sleeping.py")
     process = subprocess.Popen(
-        [sys.executable, "-c", SLEEPER, str(step), "apply", "--auto-approve", "--parallelism", "1"],
+        [
+            *(sys.executable, str(program), str(step), places),
+            *("apply", "--auto-approve", "--parallelism", "1", *args),
+        ],
         cwd=project.path,
-        env=clean_env(PYTHONPATH=str(Path(__file__).resolve().parents[1])),
+        env=clean_env(PYTHONPATH=str(program.parents[1]), **(env or {})),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -111,10 +82,10 @@ def test_who_wakes_up_deletes_and_starts_nothing(project, step):
     kept = project.data("data") / "kept"
     kept.write_text("yes")
     project.declare(fleet(), task("aa", hold(aa), resources=WHOLE))
-    process = sleeper(project, step)
+    process = sleeper(project, step, "call,local='start',local='stop'")
     if process.poll() is not None:
-        assert step > 5, "it has fewer calls than that"
-        ended(process)
+        done = ended(process)
+        assert step > 5, f"it has fewer calls than that: {done}"
         return
     was_there = kept.exists()
     lapse(project)
@@ -179,3 +150,62 @@ def test_cut_off_from_postgresql_a_delete_is_not_tried_again(postgres, postgres_
         finally:
             postgres.start()
         assert tries(store, taken) == (1, "stale-lease")
+
+
+# ------------------------------------------------------------------------------------------- on EC2
+
+
+@pytest.fixture(scope="module")
+def ec2() -> Iterator[RunningEc2]:
+    with RunningEc2() as running:
+        yield running
+
+
+CHANGES = ("RunInstances", "TerminateInstances", "CreateVolume", "DeleteVolume", "ModifyVolume", "CreateTags")
+"""What EC2 is asked that changes something."""
+
+
+def changes(line: Line) -> int:
+    return sum(line.count(action) for action in CHANGES)
+
+
+@pytest.mark.parametrize(
+    "places", ["limited=DeleteVolume", "dialled=DeleteVolume", "retry", "dialled=RunInstances"]
+)
+def test_who_wakes_up_asks_ec2_for_nothing(project, ec2, places):
+    """The sleeper was to delete a volume, or to launch a node. Meanwhile another one keeps the volume, and
+    wants no node: EC2 gets no request for a change from the sleeper any more.
+    """
+    launches = "RunInstances" in places
+    with Line(ec2.port) as line:
+        sky = {**backend(line.port), "availability_zones": [ZONE]}
+        place = {"backend": "aws", "region": "us-east-1", "availability_zone": ZONE}
+        data = volume(**place)
+        small: dict[str, Any] = {
+            "instance_types": ["m5.large"],
+            "availability_zones": [ZONE],
+            "resources": {"cpu": 2},
+        }
+        machines = fleet(backends=["aws"], **small)
+        project.declare(sky, data)
+        project.apply(env=SECRETS)
+        was = there(project, ec2.port)
+        project.declare(sky, *((data, machines) if launches else ()))
+        if places == "retry":
+            throttled = iter(["throttled"])
+            line.rules.append(lambda a: (a["Action"] == "DeleteVolume" and next(throttled, None)) or None)
+        process = sleeper(project, 1, places, env=SECRETS)
+        assert process.poll() is None, ended(process, None)
+        lapse(project)
+        project.declare(sky, data)
+        project.apply(env=SECRETS)
+        before = changes(line)
+        process.send_signal(signal.SIGCONT)
+        done = ended(process, None)
+        assert changes(line) == before
+        assert done.code in (1, 4), done.out + done.err
+        assert "this command has lost the state's lock" in done.out + done.err
+        assert there(project, ec2.port) == was
+        project.apply(env=SECRETS)
+        assert project.run("plan", "--json", env=SECRETS).json["actions"] == []
+        assert there(project, ec2.port) == was

@@ -49,7 +49,8 @@ class Connection:
         fence: Fence = reads_only,
     ) -> None:
         """`make` gives a new driver, `read` what its errors say. When `login` gives something else than
-        before, drivers are made anew. `fence` is asked before each call: the limiter may hold one back long.
+        before, drivers are made anew. `fence` is asked before each call, and again when a connection stands
+        and the request is about to be sent: the limiter, names and handshakes may take long.
         """
         self._make = make
         self._login = login
@@ -84,13 +85,16 @@ class Connection:
         self._limiter.wait()
         self._fence()
         link = None
+        self._mine.refused = None
         try:
             link = _link(carrier(driver))
             if link is not None:
-                _settle(link)
+                _settle(link, self._fence_late)
                 link.response = None
             response = ask(driver)
-        except Exception as error:  # noqa: BLE001  # libcloud raises whatever it stumbles over
+        except Exception as error:  # libcloud raises whatever it stumbles over
+            if error is self._mine.refused:
+                raise
             answer = _answer(link.response) if link is not None else None
             fault: ProviderError
             if link is not None and answer is None and type(error) in _UNASKED:
@@ -104,6 +108,13 @@ class Connection:
             raise fault from None
         self._limiter.fine()
         return response
+
+    def _fence_late(self) -> None:
+        try:
+            self._fence()
+        except Exception as error:
+            self._mine.refused = error  # it is no fault of the cloud's
+            raise
 
     def _driver(self, what: str) -> Any:
         login = self._login()
@@ -171,8 +182,36 @@ def _stay(session: Any) -> None:
     session.get_redirect_target = target
 
 
-def _settle(link: Any) -> None:
-    """Proxies and certificates as the environment says; nothing of `~/.netrc`."""
+def _ask_late(session: Any, fence: Callable[[], object]) -> None:
+    """Have `fence` asked before each request of a session, when its connection stands."""
+
+    def pools(manager: Any) -> Any:
+        found = manager.pool_classes_by_scheme.items()
+        manager.pool_classes_by_scheme = {scheme: _asking(pool, fence) for scheme, pool in found}
+        return manager
+
+    for adapter in session.adapters.values():
+        pools(adapter.poolmanager)
+        behind = adapter.proxy_manager_for  # it keeps them
+        adapter.proxy_manager_for = lambda proxy, *, _behind=behind, _adapter=adapter, **given: (
+            _adapter.proxy_manager.get(proxy) or pools(_behind(proxy, **given))
+        )
+
+
+def _asking(pool: Any, fence: Callable[[], object]) -> Any:
+    real = pool.ConnectionCls
+
+    def request(connection: Any, *args: Any, **given: Any) -> Any:
+        if connection.sock is None:
+            connection.connect()
+        fence()
+        return real.request(connection, *args, **given)
+
+    return type(pool.__name__, (pool,), {"ConnectionCls": type(real.__name__, (real,), {"request": request})})
+
+
+def _settle(link: Any, fence: Callable[[], object]) -> None:
+    """Proxies and certificates as the environment says; nothing of `~/.netrc`. `fence` is asked late."""
     from requests.utils import get_environ_proxies
 
     session = link.session
@@ -182,6 +221,7 @@ def _settle(link: Any) -> None:
         session.proxies = get_environ_proxies(link.host, no_proxy=None)
     session.trust_env = False
     _stay(session)
+    _ask_late(session, fence)
     session.hooks["response"].append(_read)
     if urlsplit(link.host).scheme == "https" and link.ca_cert is None and link.verify:
         authorities = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")

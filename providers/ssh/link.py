@@ -15,12 +15,14 @@ from typing import Any
 import asyncssh
 
 from declarative.provider import (
+    Fence,
     PermanentError,
     PermanentKind,
     ProviderError,
     Source,
     TransientError,
     TransientKind,
+    reads_only,
 )
 from providers.ssh.host import Host
 from providers.ssh.keys import Checked, Trust
@@ -69,10 +71,18 @@ class Link:
         self.known: dict[str, Any] = {}
         """What was found out over the present connection."""
 
-    async def run(self, command: str, stdin: bytes | Source, timeout: float | None) -> Finished:  # noqa: ASYNC109  # the port's
-        """Run a line of shell to its end."""
+    async def run(  # the port's timeout
+        self,
+        command: str,
+        stdin: bytes | Source,
+        timeout: float | None,  # noqa: ASYNC109
+        fence: Fence = reads_only,
+    ) -> Finished:
+        """Run a line of shell to its end. `fence` is asked last: its turn and a connection may take long."""
         async with self._long if timeout is None or timeout > LONG_SECONDS else self._short:
             connection = await self.connection()
+            if fence is not reads_only:
+                await asyncio.to_thread(fence)  # it may have to ask the state's database
             self._used[connection] = self._used.get(connection, 0) + 1
             try:
                 async with asyncio.timeout(timeout):

@@ -101,8 +101,7 @@ class SshTransport:
         What is too large for memory is given as a source of bytes.
         """
         link = background.link(self.host)
-        self.fence()
-        done = background.call(link.run(command_line(argv), stdin, timeout))
+        done = background.call(link.run(command_line(argv), stdin, timeout, self.fence))
         if done.exit_code in NOT_FOUND:
             link.known.clear()  # a script that was put there may be gone: what is asked next looks again
         return done

@@ -1,0 +1,101 @@
+"""A command that slept past its lease, on hosts: it wakes up and does nothing more there.
+
+What counts is what is really there: the data of volumes, and the ranks that run on the host.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli import ended, hold, task, until
+from tests.hosts.machines import Machine, Machines
+from tests.hosts.rack import SSH, Rack, wipe
+from tests.hosts.test_volumes import disk
+from tests.test_fence import lapse, sleeper
+
+pytestmark = pytest.mark.slow
+
+WHOLE = {"cpu": 2}
+
+
+def heard(machine: Machine) -> int:
+    """How often it was asked for what the sleeper was to do."""
+    return int(machine.sh(f"grep -c -e '{REMOVE}/' -e '{START}aa-' /tmp/heard || :"))
+
+
+BUSY = """\
+#!/bin/sh
+[ -e /tmp/go ] || ! tr '\\0' '\\n' </proc/$PPID/cmdline | grep -qx remove || exit 1
+exec /usr/bin/flock "$@"
+"""
+"""In place of `flock`: nobody can remove a volume until the file is there, and it is tried again."""
+START, REMOVE = ".sh start ", "sh remove "
+
+
+@pytest.fixture
+def project(machines: Machines, tmp_path: Path) -> Iterator[Rack]:
+    made = Rack(tmp_path, machines)
+    yield made
+    made.clean_up()
+    wipe(machines)
+
+
+def begun(machine: Machine, name: str) -> list[str]:
+    """Of each time that a task began there, whether it still runs."""
+    said = machine.sh(
+        f"for p in $(cat /tmp/{name} 2>/dev/null); do [ -e /proc/$p ] && echo runs || echo ended; done"
+    )
+    return said.split()
+
+
+KEPT = "cat /var/tmp/fleetform-0/volumes/*/data/kept 2>/dev/null || :"
+HEARD = """\
+#!/bin/sh
+printf '%s\\n' "$*" >>/tmp/heard
+exec /usr/bin/env "$@"
+"""
+"""In place of `env`, by which commands come: notes what the host is asked."""
+
+
+@pytest.mark.parametrize(
+    ("places", "late"),
+    [
+        *((f"queued={REMOVE}", 0), (f"sent={REMOVE}", 1), ("retry", 0)),
+        *((f"queued={START}", 0), (f"sent={START}", 1)),
+    ],
+)
+def test_who_wakes_up_deletes_and_starts_nothing(project, machines, places, late):
+    """The sleeper was to delete a volume and to start `aa`. Meanwhile another one keeps the volume, and
+    starts `bb` on the same blocks. What the host is asked `late` all the same, it refuses itself.
+    """
+    host = machines[0]
+    rack = project.rack(project.host(0))
+    data = disk(host=host.address)
+    project.bring(rack, data, task("old", hold(Path("/tmp/old")), resources=WHOLE))
+    host.sh("for data in /var/tmp/fleetform-0/volumes/*/data; do echo yes >$data/kept; done")
+    project.declare(SSH, rack, task("aa", hold(Path("/tmp/aa")), resources=WHOLE))
+    if places == "retry":
+        host.install("flock", BUSY)
+    host.install("env", HEARD)
+    process = sleeper(project, 1, places)
+    assert process.poll() is None, ended(process, None)
+    was = host.sh(KEPT)
+    host.sh("touch /tmp/go")
+    lapse(project)
+    project.bring(rack, data, task("bb", hold(Path("/tmp/bb")), resources=WHOLE))
+    until(lambda: begun(host, "bb"))
+    asked = heard(host)
+    process.send_signal(signal.SIGCONT)
+    done = ended(process, None)
+    assert done.code in (1, 4), done.out + done.err
+    assert "this command has lost the state's lock" in done.out + done.err
+    assert heard(host) - asked == late
+    project.apply()
+    assert begun(host, "bb") == ["runs"]
+    assert begun(host, "aa") == []
+    assert host.sh(KEPT) == was
+    project.no_changes()
