@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+import random
 import shlex
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli import task
+from declarative.apply.settle import START_LIMIT
+from declarative.state import STARTED
+from declarative.store import open_store
+from providers.ssh.link import Link
+from tests.cli import hold, task, until
 from tests.hosts.machines import Machines, run
-from tests.hosts.rack import Rack, wipe
+from tests.hosts.rack import SSH, Rack, wipe
+from tests.killing import APPLY, Kill, die, fork, warm_up
 
 pytestmark = pytest.mark.slow
 
@@ -200,6 +207,8 @@ def launched(program: str) -> str:
     return LAUNCH.replace("COMMAND", program)
 
 
+SEEDS = range(*map(int, os.environ.get("FLEETFORM_SEEDS", "2,4").split(",")))
+"""`FLEETFORM_SEEDS=FIRST,END` for others of the schedules of kills."""
 KEYS = "find /var/tmp -name peers -o -name gangs; ps ax -o args= | grep '[p]eers/sshd_config' || true"
 
 
@@ -225,3 +234,71 @@ def test_mpi_reaches_all_ranks_by_the_host_file_alone(project, four, launcher, e
     heard = sorted(line for line in said if line.startswith("h"))
     assert heard == [f"h{i} {i} mpi-{i} s p'a\"c$e 10" for i in range(4)], said
     assert [m.sh(KEYS) for m in four] == [""] * 4
+
+
+# ------------------------------------------------------------------------------------------ the gate
+
+
+class Cut(Kill):
+    """A command that is killed at one of the calls to hosts that prepare or release a rank."""
+
+    def arm(self) -> None:
+        """`before` it is sent, or `after` it was answered."""
+        done = 0
+        real: Any = Link.run
+
+        async def cut(link: Any, command: str, *args: Any) -> Any:
+            nonlocal done
+            counts = ".sh start " in command or ".sh release " in command
+            done += counts
+            mine = counts and done == self.step
+            if mine and self.when == "before":
+                die()
+            found = await real(link, command, *args)
+            if mine:
+                die()
+            return found
+
+        setattr(Link, "run", cut)  # noqa: B010  # mypy would want its very type
+
+
+def give_up(project: Rack) -> None:
+    """Let the time be over that a gang has to be whole."""
+    with (
+        open_store("sqlite:///.fleetform/state.db", root=project.path) as store,
+        store.lock("test") as writer,
+    ):
+        ranks = store.read().of("rank")
+        writer.note({r.address: {STARTED: r.outputs[STARTED] - START_LIMIT - 1} for r in ranks})
+
+
+def ran(machines: Machines) -> list[str]:
+    """The ranks that ran, each as often as it did."""
+    return [rank for m in machines for rank in m.sh("cat /tmp/ran 2>/dev/null || :").split()]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_gang_runs_once_however_often_its_apply_is_killed(project, four, seed):
+    """At random calls to its hosts, each time so late that a gang that is not whole is given up: none of its
+    ranks runs before all are prepared, and all of them run once in the end.
+    """
+    chance = random.Random(seed)
+    rack = project.rack(*(project.host(i) for i in range(3)))
+    noted = "echo $FLEETFORM_NODE_RANK >>/tmp/ran"
+    order = chance.choice(["any", "master-first", "workers-first"])
+    gang = task("job", noted, hold(Path("/tmp/up")), nodes=3, startup_order=order)
+    project.bring(rack)
+    project.declare(SSH, rack, gang)
+    warm_up()
+    for _ in range(5):
+        cut = Cut(chance.choice(["before", "after"]), step=chance.randint(1, 6))
+        code = fork(project.path, *APPLY, kill=cut)
+        assert code in (0, -signal.SIGKILL), (project.path / "output").read_text()
+        prepared = [m.sh("ls -d /var/tmp/fleetform-0/*/ranks/job-*/gated 2>/dev/null || :") for m in four[:3]]
+        assert all(prepared) or not ran(four)
+        give_up(project)
+    project.apply()
+    until(lambda: len(ran(four)) >= 3)
+    assert sorted(ran(four)) == ["0", "1", "2"]
+    assert {r["state"] for r in project.ranks("job").values()} == {"running"}
+    project.no_changes()
