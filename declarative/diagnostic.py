@@ -7,10 +7,12 @@ everything that it found. Pure: rendering them as text is `render`'s work.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TypeGuard
 
 
 class Severity(StrEnum):
@@ -88,6 +90,11 @@ def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
 def located(diagnostics: Iterable[Diagnostic], places: Mapping[str, Span]) -> list[Diagnostic]:
     """The same; what has an address and no place is given the one where that is declared."""
     return [replace(d, span=places.get(d.address or "")) if d.span is None else d for d in diagnostics]
+
+
+def is_version(text: object) -> TypeGuard[str]:
+    """Whether what a file says of the version that wrote it is one: only then it may stand in a hint."""
+    return isinstance(text, str) and re.fullmatch(r"[0-9][0-9A-Za-z.+!-]{0,39}", text) is not None
 
 
 MAX_EDITS = 3

@@ -517,7 +517,7 @@ def _installed() -> tuple[str, ...]:
 @functools.cache
 def _others() -> frozenset[str]:
     """What entry points of the name `*` know. To load one takes a while."""
-    points = importlib.metadata.entry_points(group=GROUP, name=ANY)
+    points = [p for p in _points() if p.name == ANY]
     return frozenset(other for point in points for other in getattr(point.load(), "names", tuple)())
 
 
@@ -547,14 +547,20 @@ class UnknownProviderError(Exception):
         super().__init__(f"no provider `{name}` is installed")
 
 
+@functools.cache
+def _points() -> tuple[importlib.metadata.EntryPoint, ...]:
+    """What is installed: looked up once, for that reads a file of each distribution."""
+    return tuple(importlib.metadata.entry_points(group=GROUP))
+
+
 def installed() -> tuple[str, ...]:
     """The names of all providers that are installed."""
-    return tuple(sorted({e.name for e in importlib.metadata.entry_points(group=GROUP)} - {ANY}))
+    return tuple(sorted({e.name for e in _points()} - {ANY}))
 
 
 def load(name: str, config: Config) -> Provider:
     """The provider that an installed package offers as `name`; `UnknownProviderError` if none does."""
-    points = list(importlib.metadata.entry_points(group=GROUP))
+    points = _points()
     known = set(installed())
     for point in [p for p in points if p.name == name][:1] + [p for p in points if p.name == ANY]:
         try:

@@ -38,10 +38,12 @@ RUNS_ON = (
 )
 
 
-def _open(session: Session, *, write: bool, create: bool = False, anew: bool = False) -> Store:
+def _open(
+    session: Session, *, write: bool, create: bool = False, typed: bool = False, anew: bool = False
+) -> Store:
     loaded = session.load(required=False)
     return session.state.open(
-        loaded.desired if loaded else None, write=write, create=create, typed=False, anew=anew
+        loaded.desired if loaded else None, write=write, create=create, typed=typed, anew=anew
     )
 
 
@@ -143,7 +145,7 @@ def mv(session: Session, source: str, target: str, dry_run: bool, lock_timeout: 
     """
     from declarative.store.move import parse, plan, renamed
 
-    store = _open(session, write=not dry_run)
+    store = _open(session, write=not dry_run, typed=True)
     if dry_run:
         state = store.read()
         names = plan(state, parse(source), parse(target))

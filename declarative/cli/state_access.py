@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 import time
@@ -153,8 +154,12 @@ class StateAccess:
         from declarative.store import file_of
 
         file = None if "://" not in url else file_of(url, self.directory)
-        within = file is not None and file.resolve().is_relative_to(self.directory.resolve())
+        within = file is not None and self._is_within(file)
         return file if within else None
+
+    def _is_within(self, file: Path) -> bool:
+        """Whether a file lies in the project. By `realpath`: `resolve` fails of a link to itself."""
+        return Path(os.path.realpath(file)).is_relative_to(os.path.realpath(self.directory))
 
     def _warn_of_copy(self, url: str) -> None:
         from declarative.store import StateError, home
@@ -254,7 +259,7 @@ class StateAccess:
         if file is None:
             summary = "the project keeps its state on a server, and `--offline` contacts none"
             raise failed("offline-state", summary, PULL_FIRST)
-        if not file.resolve().is_relative_to(self.directory.resolve()):
+        if not self._is_within(file):
             summary = f"the state {file} leads out of the project"
             hint = "name the state that is to be read: `--state sqlite:///PATH`"
             raise failed("outside-project", summary, hint)

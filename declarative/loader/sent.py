@@ -72,7 +72,7 @@ def _hidden(desired: Desired, root: Path, state: str | None) -> Iterator[str]:
     for fleet in desired.fleets.values():
         places += _private_keys(fleet.ssh_config)
     for place in places:
-        path = (root / place).resolve()
+        path = Path(os.path.realpath(root / place))  # `resolve` fails of a link to itself
         if path.is_relative_to(root) and path != root:
             yield path.relative_to(root).as_posix()
 

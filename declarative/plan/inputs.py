@@ -6,6 +6,7 @@ Keys that are not named here are passed on as they are: another version may have
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -162,6 +163,10 @@ MOST = 1_000_000
 """Blocks, ranks, CPUs and GPUs: a larger number is none of a node or a task."""
 _BOUNDS = {"blocks": 1, "total_blocks": 1, "nodes": 1, "rank": 0}
 """Numbers among the inputs, and the least that each may be."""
+_WORD = re.compile(r"[a-z0-9][a-z0-9.-]{0,127}")
+"""A name as it is recorded: made of one that is declared, and of numbers."""
+_NAMED = ("backend", "fleet", "task", "node", "volume", "rank")
+"""Names among the inputs."""
 _DURATIONS = ("max_duration", "stop_duration")
 
 
@@ -172,6 +177,10 @@ def inputs_of(kind: str, data: Mapping[str, Any]) -> Inputs:
         value = getattr(found, name, least)
         if isinstance(value, int) and not least <= value <= MOST:
             raise BadDataError(f"a number from {least} to {MOST}").at(name)
+    for name in _NAMED:
+        value = getattr(found, name, None)
+        if isinstance(value, str) and not _WORD.fullmatch(value):
+            raise BadDataError("a name").at(name)
     if isinstance(found, NodeInputs):
         _check_shape(found.resources)
     elif isinstance(found, ReservationInputs):
@@ -222,6 +231,7 @@ def faults(state: State) -> Iterator[str]:
     """What is nothing that we record or observe, in sentences that name each thing with its key."""
     tests: tuple[tuple[Iterable[Any], Callable[[Any], object], Callable[[Any], object]], ...] = (
         (((None, state),), lambda _: "the state", _check_head),
+        (_names(state), lambda item: item[0], _check_word),
         (state.records.items(), lambda item: item[0], _check),
         (state.ranks.items(), lambda item: f"rank/{item[0]}", _check_rank),
         (state.readiness.items(), lambda item: f"node/{item[0]}", _check_node),
@@ -247,6 +257,24 @@ def _is(hint: Any, value: Any, key: str) -> None:
         reader(hint)(value)
     except BadDataError as bad:
         raise bad.at(key) from None
+
+
+def _names(state: State) -> Iterator[tuple[str, str]]:
+    """(what is named, its name): whatever says of a thing that it is there."""
+    addresses = (*state.records, *state.generations, *(i.address for i in state.intents))
+    yield from ((repr(str(address)), address.name) for address in addresses)
+    noted = {
+        "rank": state.ranks,
+        "node": {**state.readiness, **state.idle_since},
+        "volume": state.detached_since,
+    }
+    yield from ((repr(f"{kind}/{name}"), name) for kind, names in noted.items() for name in names)
+
+
+def _check_word(name: str) -> None:
+    """Names stand in the commands that hints say: there, nothing else may come in by them."""
+    if not _WORD.fullmatch(name):
+        raise BadDataError("a name").at("name")
 
 
 def _check_head(state: State) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from declarative.blocks import Shape
-from declarative.diagnostic import Diagnostic, InvalidError
+from declarative.diagnostic import Diagnostic, InvalidError, is_version
 from declarative.manifest import Manifest
 from declarative.plan.facts import AGAIN, Facts, digest
 from declarative.plan.inputs import inputs_of
@@ -169,14 +169,14 @@ def _check_format(data: Mapping[str, Any], name: str, version: str) -> None:
     same = type(found) is int and found == FILE_VERSION
     if same and data.get("layout") == layout():
         return
-    by = made_by[:40] if isinstance(made_by, str) else "unknown"
+    by = made_by if is_version(made_by) else "of another version"
     number = f"{found}" if type(found) is int and abs(found) < 1 << 31 else "unknown"
     number += " of another build" if same else ""
     raise _refused(
         "plan-format",
         f"{name} has format {number}, made by fleetform {by}; "
         f"this is fleetform {version}, which reads format {FILE_VERSION}",
-        f"apply it with fleetform {by}, or {AGAIN}",
+        f"apply it with fleetform {by}, or {AGAIN}" if is_version(made_by) else AGAIN,
     )
 
 

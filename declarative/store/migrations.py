@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection, Engine, select
 
+from declarative.diagnostic import is_version
 from declarative.store import backup, lock, tables
 from declarative.store.database import now, reading, traits, writing
 from declarative.store.faults import FROM_BACKUP, StateError
@@ -39,7 +40,7 @@ def agree(database: Engine, *, read_only: bool, tell: Tell | None = None) -> Non
         raise StateError(
             "newer-format",
             f"the state {name} has format {found}, this fleetform knows up to {tables.FORMAT_VERSION}",
-            f"install fleetform {tool} or newer",
+            f"install fleetform {tool} or newer" if tool else "install a newer fleetform",
         )
     if found == tables.FORMAT_VERSION:
         return
@@ -87,7 +88,10 @@ def _silent(_text: str) -> None:
 
 
 def _format(connection: Connection) -> tuple[int, str]:
+    """The format, and the version that wrote it; an empty text where it does not say: a stranger's state may
+    hold anything there, a command line too.
+    """
     row = connection.execute(select(tables.meta.c.format_version, tables.meta.c.tool)).one_or_none()
     if row is None or type(row.format_version) is not int or row.format_version < 1:
         raise StateError("damaged", "the state has lost its own description", FROM_BACKUP)
-    return row.format_version, row.tool
+    return row.format_version, row.tool if is_version(row.tool) else ""

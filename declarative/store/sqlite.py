@@ -94,7 +94,9 @@ def engine(path: Path, *, mode: str, clock: Callable[[], float]) -> Engine:
 def open_file(path: Path, opening: Opening) -> Engine | None:
     """The engine of the state in `path`; None when there is none and it must not be made."""
     create, read_only, clock = opening.create, opening.read_only, opening.clock
-    if not path.exists():
+    with translated(path):
+        there = _is_there(path)
+    if not there:
         if read_only:
             return None
         if not create:
@@ -104,7 +106,7 @@ def open_file(path: Path, opening: Opening) -> Engine | None:
     if path.stat().st_size == 0:
         # We never leave an empty one (see `_make`): to take it for a new state would make everything anew.
         raise StateError("damaged", f"the state {path} is empty", FROM_BACKUP)
-    _check_beside(path.resolve())
+    _check_beside(Path(os.path.realpath(path)))
     writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
     if not writable and not read_only:
         raise StateError("read-only", f"the state {path} cannot be written by this user")
@@ -125,6 +127,15 @@ def open_file(path: Path, opening: Opening) -> Engine | None:
 
 _NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")
 """How a journal ends that is part of a change of several files."""
+
+
+def _is_there(path: Path) -> bool:
+    """Whether there is a file; `OSError` where nobody can tell: a link to itself is no empty state."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _check_beside(path: Path) -> None:

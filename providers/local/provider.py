@@ -371,8 +371,8 @@ def _root(config: Config) -> Path:
     root = Path(given).expanduser()
     if root.is_absolute():
         return root
-    inside = (project / root).resolve()
-    if not inside.is_relative_to(project.resolve()) or inside == project.resolve():
+    real, inside = Path(os.path.realpath(project)), Path(os.path.realpath(project / root))
+    if not inside.is_relative_to(real) or inside == real:
         summary = f"`{given}` is not a folder inside the project"
         hint = "write a folder below the project's, or an absolute path"
         raise PermanentError(PermanentKind.INVALID, summary, about="options.root", hint=hint)
