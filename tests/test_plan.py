@@ -13,8 +13,8 @@ from declarative.diagnostic import Severity
 from declarative.plan import Inventory, Op, Reason, make
 from declarative.render import plan_json, plan_text, to_json
 from declarative.spec.project import Removals
-from declarative.state import DRAINED, Address, NodeState, RankState, RankStatus
-from tests.model import World, local_offer, project
+from declarative.state import DRAINED, Address, Intent, NodeState, RankState, RankStatus, Silence
+from tests.model import NOW, World, local_offer, project
 from tests.planned import GPU, bring, look
 
 GOLDEN = Path(__file__).parent / "golden" / "plan"
@@ -802,6 +802,43 @@ def test_a_rank_is_not_completed_on_a_sick_node():
     assert {a.op for a in plan.actions} == {Op.DELETE}
     world.apply(plan)
     assert world.of("reservation") == []
+
+
+@pytest.mark.parametrize("where", [NodeState.UNREACHABLE, NodeState.UNKNOWN])
+def test_a_rank_whose_start_was_cut_short_is_not_started_elsewhere_as_well(where):
+    """It may run there. It keeps its place until its node answers or is given up, and is waited for."""
+    fleet, waits = {**FLEET, "nodes": 3}, {**SMALL, "retry": True}
+    world, desired = World(), wanted(fleet, (), (waits,))
+    for one in world.plan(desired).actions:
+        if one.address.kind != "rank":
+            world.perform(one)
+    (place,) = world.of("reservation")
+    node = place.inputs["node"]
+    begun = Intent(
+        id=1,
+        op="create",
+        address=Address("rank", "small-0"),
+        backend="local",
+        generation=1,
+        token="t",
+        inputs={},
+    )
+    recorded = replace(world.state(), intents=(begun,))
+    world.sick[node] = where
+    seen = world.inventory(desired)
+    plan = make(desired, recorded, seen, NOW)
+    assert ids(plan) == []
+    (refusal,) = plan.unplaced
+    assert refusal.summary == (
+        f"rank/small-0 may run on node/{node}, which does not answer: task/small might run twice at once"
+    )
+    assert (refusal.code, plan.waiting) == ("no-capacity", ("small",))
+    given_up = {node: Silence(since=0, until=1, given_up=True)}
+    elsewhere = make(desired, recorded, replace(seen, silent=given_up), NOW)
+    assert elsewhere.unplaced == ()
+    assert "create:rank/small-0" in ids(elsewhere)
+    world.sick.clear()
+    assert ids(make(desired, recorded, world.inventory(desired), NOW)) == ["create:rank/small-0"]
 
 
 def test_places_of_a_gang_that_never_started_are_given_back():

@@ -131,7 +131,7 @@ def test_after_a_restore_a_task_that_runs_is_not_run_a_second_time_beside_it(pro
     (refusal,) = project.plan(code=3)["unplaced"]
     assert (refusal["task"], refusal["code"]) == ("job", "runs-already")
     said = project.apply("--allow-unplaced").out
-    assert "rank/job-0 runs on node/gpu-0 and is not recorded: task/job would run twice at once" in said
+    assert "rank/job-0 runs on node/gpu-0 and is not recorded: task/job might run twice at once" in said
     assert "`fleetform state adopt rank/job-0` records it, `fleetform stop job` stops it" in said
     assert len(lines(up)) == 1
     project.run("stop", "job")

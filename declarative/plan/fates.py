@@ -6,7 +6,7 @@ on it run anew. And a task that runs and has no other place goes on as it is, wi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from declarative.diagnostic import Diagnostic
@@ -25,6 +25,7 @@ from declarative.plan import volumes as volume_fates
 from declarative.plan.cleanup import cleaned
 from declarative.plan.fleets import Fleets
 from declarative.plan.hosts import by_name
+from declarative.plan.silence import ANSWERS
 from declarative.plan.tasks import Fate, TaskFate
 from declarative.plan.types import Inventory, Reason
 from declarative.plan.volumes import VolumeFate
@@ -130,35 +131,64 @@ def _judge(asked: Question, stuck: frozenset[str]) -> Fates:
 
 
 def _twice(state: State, fates: Mapping[str, TaskFate]) -> dict[str, Refusal]:
-    """Tasks of which a rank runs that is not recorded, as after a restore: it would run twice at once."""
-    running = {
+    """Tasks that might run twice at once if they were started: a rank of theirs runs that is not recorded, as
+    after a restore; or its start was cut short, and its node does not answer since. That one keeps its place.
+    """
+    strays = _strays(state)
+    unknown = _unknown_starts(state)
+    out: dict[str, Refusal] = {}
+    for name, fate in fates.items():
+        ranks = {r: rank_name(name, r) for r in range(fate.want.spec.nodes)}
+        found = {r: node for r, rank in ranks.items() if (node := strays.get(rank) or unknown.get(rank))}
+        if not found or fate.fate is Fate.KEPT:
+            continue
+        if fate.fate is Fate.COMPLETED or unknown.keys() & ranks.values():
+            fate.fate = Fate.KEPT
+        out[name] = _refused(name, ranks, found, strays)
+    return out
+
+
+def _strays(state: State) -> dict[str, str]:
+    """Ranks that run and are not recorded, with their nodes."""
+    return {
         holder.removesuffix(ORPHAN).removeprefix("rank/"): node
         for node, held in sorted(state.strays.items())
         for holder in held.values()
         if holder.endswith(ORPHAN)
     }
-    out: dict[str, Refusal] = {}
-    for name, fate in fates.items():
-        ranks = range(fate.want.spec.nodes)
-        found = {r: node for r in ranks if (node := running.get(rank_name(name, r)))}
-        if not found or fate.fate is Fate.KEPT:
+
+
+def _unknown_starts(state: State) -> dict[str, str]:
+    """Ranks of which it is not known whether they were started, with their nodes, which do not answer."""
+    out = {}
+    for intent in state.intents:
+        place = state.get("reservation", intent.address.name) if intent.address.kind == "rank" else None
+        if place is None or intent.op != "create" or intent.address in state.records:
             continue
-        if fate.fate is Fate.COMPLETED:
-            fate.fate = Fate.KEPT
-        out[name] = _refused(name, ranks, found)
+        node = str(place.inputs["node"])
+        seen, silence = state.readiness.get(node), state.silent.get(node)
+        answers = seen is not None and seen.state in ANSWERS
+        if state.get("node", node) and not answers and not (silence and silence.given_up):
+            out[intent.address.name] = node
     return out
 
 
-def _refused(task: str, ranks: Iterable[int], found: Mapping[int, str]) -> Refusal:
-    """`found` is rank → the node on which it runs."""
+def _refused(task: str, ranks: Iterable[int], found: Mapping[int, str], strays: Container[str]) -> Refusal:
+    """`found` is rank → the node on which it runs, or may run."""
     first, node = next(iter(found.items()))
     rank = f"rank/{rank_name(task, first)}"
+    if rank_name(task, first) in strays:
+        code, what = "runs-already", f"{rank} runs on node/{node} and is not recorded"
+        hint = f"`fleetform state adopt {rank}` records it, `fleetform stop {task}` stops it"
+    else:
+        code, what = "no-capacity", f"{rank} may run on node/{node}, which does not answer"
+        hint = "it is started once that node answers, or was given up after `unreachable_duration`"
     verdicts = {r: Verdict.CAUSE if r in found else Verdict.NOT_TRIED for r in ranks}
     return Refusal(
         task=task,
-        code="runs-already",
-        summary=f"{rank} runs on node/{node} and is not recorded: task/{task} would run twice at once",
-        hint=f"`fleetform state adopt {rank}` records it, `fleetform stop {task}` stops it",
+        code=code,
+        summary=f"{what}: task/{task} might run twice at once",
+        hint=hint,
         ranks=tuple(RankVerdict(rank=r, verdict=verdict) for r, verdict in verdicts.items()),
     )
 
