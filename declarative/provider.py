@@ -383,6 +383,26 @@ class Looks(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """What one host said of its node, all at once."""
+
+    readiness: Readiness
+    things: tuple[Thing, ...] | None = None
+    """The node, the volumes and the attachments on the host; None if they could not be listed."""
+    attempts: Mapping[str, RankStatus] | None = None
+    """As `Tells` has them; None if that is not known."""
+
+
+@runtime_checkable
+class Visits(Protocol):
+    """A provider of hosts that exist: of each it hears in one round trip all that there is to know."""
+
+    def visit(self, node: Record) -> Visit:
+        """How a node is, what is there, and what runs. It fails for none: the readiness says why not."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogEnd:
     """How much an attempt has printed, in bytes, and for how many seconds nothing, by its host's clock."""
 

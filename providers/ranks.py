@@ -71,8 +71,7 @@ class Ranks:
 
     def attempts(self) -> dict[str, RankStatus]:
         """See `provider.Tells`."""
-        found = ((name, status(attempt)) for name, attempt in self._runner.poll().items())
-        return {name: known for name, known in found if known}
+        return launched(self._runner.poll())
 
     def stop(self, attempt: str, grace_seconds: int) -> RankStatus | None:
         """See `Provider.stop`."""
@@ -290,6 +289,12 @@ def _environment(launch: Launch, cpus: Sequence[int], volumes: Mapping[str, str]
 
 
 # ----------------------------------------------------------------------------------------- the answers
+
+
+def launched(found: Mapping[str, Attempt]) -> dict[str, RankStatus]:
+    """How those are that were launched."""
+    every = ((name, status(attempt)) for name, attempt in found.items())
+    return {name: known for name, known in every if known}
 
 
 def status(attempt: Attempt) -> RankStatus | None:

@@ -157,7 +157,7 @@ class Runner:
         for target, option, source in sorted(mounts):  # `/a` before `/a/b`
             options += [option, source, target]
         answer = self._call(["start", launch.attempt_id, str(len(payload)), *options], payload)
-        return _attempts(answer)[launch.attempt_id]
+        return attempts_in(answer.stdout)[launch.attempt_id]
 
     def release(self, attempt_ids: Sequence[str], peers: Sequence[str] = ()) -> dict[str, Attempt]:
         """Open the gates of attempts of one gang, and say how they are. Twice is the same as once.
@@ -165,7 +165,7 @@ class Runner:
         `peers` are its ranks, for those to know that wait for it: the address of each, and what `peers` said.
         """
         told = "".join(f"{line}\n" for line in (*peers, _LAST)) if peers else ""
-        return _attempts(self._call(["release", *attempt_ids], told.encode()))
+        return attempts_in(self._call(["release", *attempt_ids], told.encode()).stdout)
 
     def peers(self, attempt_ids: Sequence[str]) -> dict[str, str]:
         """How the siblings of these attempts reach them: port, user and public key of those that can be."""
@@ -178,11 +178,11 @@ class Runner:
     def poll(self, attempt_ids: Iterable[str] | None = None) -> dict[str, Attempt]:
         """Say how these attempts are, or without ids all that the host knows of."""
         if attempt_ids is None:
-            return _attempts(self._call(["poll"]))
+            return attempts_in(self._call(["poll"]).stdout)
         ids = list(dict.fromkeys(attempt_ids))
         found: dict[str, Attempt] = {}
         for first in range(0, len(ids), IDS_PER_CALL):
-            found |= _attempts(self._call(["poll", *ids[first : first + IDS_PER_CALL]]))
+            found |= attempts_in(self._call(["poll", *ids[first : first + IDS_PER_CALL]]).stdout)
         return found
 
     def tail(self, attempt_id: str, offset: int, limit: int = 65536) -> bytes:
@@ -200,7 +200,7 @@ class Runner:
         not know, is left as it is.
         """
         answer = self._call(["stop", attempt_id, str(grace_seconds)], seconds=grace_seconds + ANSWER_SECONDS)
-        return _attempts(answer)[attempt_id]
+        return attempts_in(answer.stdout)[attempt_id]
 
     def set_limit(self, attempt_id: str, seconds: int | None) -> None:
         """Let a running attempt take `seconds` from its start on, or as long as it likes.
@@ -271,8 +271,9 @@ def _after(marker: bytes, text: bytes) -> bytes:
     return text.partition(marker)[2]
 
 
-def _attempts(answer: Finished) -> dict[str, Attempt]:
-    body, whole, _ = _after(_HOST, answer.stdout).partition(_END)
+def attempts_in(said: bytes) -> dict[str, Attempt]:
+    """The attempts that an answer of `runner.sh` tells of."""
+    body, whole, _ = _after(_HOST, said).partition(_END)
     if not whole:
         raise ConnectionLost("the runner's answer did not come whole")
     try:

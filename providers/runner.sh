@@ -674,8 +674,11 @@ release)
   report "$@"
   ;;
 poll)
-  # shellcheck disable=SC2046,SC2010  # ids; the folder may hold other things, such as lost+found
-  [ $# -gt 0 ] || set -- $(cd "$B" 2>/dev/null && ls | grep -v '[^A-Za-z0-9._-]')
+  if [ $# -eq 0 ]; then
+    for i in "$B"/*; do # the folder may hold other things, such as lost+found
+      case ${i##*/} in *[!A-Za-z0-9._-]*) ;; *) set -- "$@" "${i##*/}" ;; esac
+    done
+  fi
   report "$@"
   ;;
 tail)

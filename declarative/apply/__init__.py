@@ -1,6 +1,7 @@
 """Making it so: look, settle what happened, walk the plan, follow the tasks. All writes are below here."""
 
 from declarative.apply.again import NOT_STARTED, Due, Lack, Retries, broken_starts, lacking, part_for
+from declarative.apply.answers import HURRIED
 from declarative.apply.backends import Backends
 from declarative.apply.begun import clear, complete, taken_up, unwanted
 from declarative.apply.bundles import changed_files, named
@@ -22,6 +23,7 @@ from declarative.apply.watch import FOLLOWING, cause_of, follow, is_over, ranks_
 
 __all__ = [
     "FOLLOWING",
+    "HURRIED",
     "NOT_STARTED",
     "ActionResult",
     "Backends",

@@ -7,28 +7,54 @@ and not gone.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
+from declarative.apply.answers import PATIENT, answers
 from declarative.apply.backends import Backends, host_name
+from declarative.apply.renamed import Renamed
 from declarative.diagnostic import Diagnostic, Severity
 from declarative.plan.health import HOST_HINT
 from declarative.plan.hosts import OF_NODES, declared_shape, offer_of_host
-from declarative.provider import ProviderError, Thing
+from declarative.provider import Look, ProviderError, StaleError, Thing, Visit
 from declarative.resource import Host, LeftOut, Offer
 from declarative.state import Address, NodeState, Readiness, Record, State, made_as
 
-AT_ONCE = 32
+NOT_YET = "it has not answered yet: it is much slower than the others"
+SILENT = frozenset({NodeState.UNREACHABLE, NodeState.UNKNOWN})
+"""The states of nodes that did not answer, or not yet: nothing more is asked of them for now."""
+UNANSWERED = Readiness(state=NodeState.UNKNOWN, reason=NOT_YET)
 MOST_NAMED = 20
 """So many hosts that are not ready are named one by one; more are counted."""
 ASK = "name CPUs and memory in the host's `resources`, or plan without `--offline`"
 
 
-def listed(
-    backends: Backends, name: str, silent: Collection[str]
-) -> tuple[list[Thing], dict[str, ProviderError]]:
-    """What is there on the hosts of a backend, one by one, and why some could not be listed.
+def visited(
+    nodes: Sequence[Record], provider: Renamed, patience: float, recorded: Mapping[str, Readiness]
+) -> dict[str, Visit]:
+    """Node → what its host said. Of those that are not waited for nothing is known.
 
-    Those of the `silent` nodes are not asked: they have not answered just now.
+    That is no sign that they are away; one that was `recorded` to be away still has not answered.
+    """
+
+    def visit(node: Record) -> Visit:
+        try:
+            return provider.visit(node)
+        except StaleError:  # whoever lists it says so
+            return Visit(readiness=provider.readiness([node])[node.address.name])
+
+    found = answers({node.address.name: node for node in nodes}, visit, patience)
+    for name in (node.address.name for node in nodes):
+        if name not in found:
+            seen = recorded.get(name)
+            silent = seen is not None and seen.state is NodeState.UNREACHABLE
+            found[name] = Visit(readiness=seen if seen and silent else UNANSWERED)
+    return found
+
+
+def listed(
+    backends: Backends, name: str, known: Collection[str], patience: float
+) -> tuple[list[Thing], dict[str, ProviderError], set[str]]:
+    """What is there on the hosts of a backend, one by one, why some could not be listed, and those that were
+    not waited for. Those that are `known` are not asked.
     """
     faults: dict[str, ProviderError] = {}
 
@@ -39,11 +65,9 @@ def listed(
             faults[node] = error
             return ()
 
-    nodes = [node for node in sorted(backends.hosts(name)) if node not in silent]
-    if not nodes:
-        return [], faults
-    with ThreadPoolExecutor(min(AT_ONCE, len(nodes)), thread_name_prefix="listing") as pool:
-        return [thing for things in pool.map(ask, nodes) for thing in things], faults
+    nodes = [node for node in sorted(backends.hosts(name)) if node not in known]
+    found = answers(dict(zip(nodes, nodes, strict=True)), ask, patience)
+    return [t for node in sorted(found) for t in found[node]], dict(faults), {*nodes} - found.keys()
 
 
 def host_of(state: State, record: Record) -> str:
@@ -57,11 +81,6 @@ def host_of(state: State, record: Record) -> str:
     return made_as(node).name if node else ""
 
 
-def silent_nodes(readiness: Mapping[str, Readiness]) -> frozenset[str]:
-    """The nodes that did not answer."""
-    return frozenset(n for n, r in readiness.items() if r.state is NodeState.UNREACHABLE)
-
-
 def host_offers(
     hosts: Iterable[Host],
     state: State,
@@ -70,6 +89,7 @@ def host_offers(
     gone: Collection[Address],
     recovered: Collection[Address],
     offline: bool,
+    patience: float = PATIENT,
 ) -> tuple[dict[str, tuple[Offer, ...]], list[LeftOut]]:
     """Backend → the hosts that are fit to become nodes, and why the others are not."""
     due = [h for h in hosts if _due(h, state, gone=gone, recovered=recovered)]
@@ -77,7 +97,7 @@ def host_offers(
     left_out: list[LeftOut] = []
     for name in sorted({h.backend for h in due}):
         mine = [h for h in due if h.backend == name]
-        found, unfit = _declared(mine) if offline else _looked(mine, name, backends)
+        found, unfit = _declared(mine) if offline else _looked(mine, name, backends, patience)
         offers[name] = tuple(found)
         left_out += unfit
     return offers, left_out
@@ -100,13 +120,18 @@ def notes_on(left_out: Sequence[LeftOut], *, offline: bool) -> list[Diagnostic]:
 
 
 def survey(
-    hosts: Iterable[Host], state: State, backends: Backends, *, gone: Collection[Address] = ()
+    hosts: Iterable[Host],
+    state: State,
+    backends: Backends,
+    *,
+    gone: Collection[Address] = (),
+    patience: float = PATIENT,
 ) -> list[tuple[Host, Diagnostic | None]]:
     """Every declared host that is no node, looked at now, and why it cannot be one (None if it can)."""
     due = [h for h in hosts if h.name and Address("node", h.name) not in state.records.keys() - set(gone)]
     notes: dict[Host, Diagnostic] = {}
     for name in sorted({h.backend for h in due}):
-        _, unfit = _looked([h for h in due if h.backend == name], name, backends)
+        _, unfit = _looked([h for h in due if h.backend == name], name, backends, patience)
         notes |= {item.host: _note(item, offline=False) for item in unfit}
     return [(h, notes.get(h)) for h in due]
 
@@ -129,16 +154,23 @@ def _declared(hosts: Sequence[Host]) -> tuple[list[Offer], list[LeftOut]]:
     return offers, [LeftOut(host=host, reason="what it has is not known offline") for host in unknown]
 
 
-def _looked(hosts: Sequence[Host], name: str, backends: Backends) -> tuple[list[Offer], list[LeftOut]]:
+def _looked(
+    hosts: Sequence[Host], name: str, backends: Backends, patience: float
+) -> tuple[list[Offer], list[LeftOut]]:
+    def look(host: Host) -> Look:
+        return backends.get(name).look({host.name: host.fields})[host.name]
+
     try:
-        looks = backends.get(name).look({host.name: host.fields for host in hosts})
+        looks = answers({host.name: host for host in hosts}, look, patience)
     except ProviderError as error:
         return [], [LeftOut(host=h, reason=error.summary, shape=declared_shape(h)) for h in hosts]
     offers: list[Offer] = []
     left_out: list[LeftOut] = []
     for host in hosts:
-        seen = looks[host.name]
-        if seen.shape and seen.readiness.state is NodeState.READY:
+        seen = looks.get(host.name)
+        if seen is None:
+            left_out.append(LeftOut(host=host, reason=NOT_YET, shape=declared_shape(host)))
+        elif seen.shape and seen.readiness.state is NodeState.READY:
             offers.append(offer_of_host(host, seen.shape, seen.readiness.can))
         else:
             word = seen.readiness.state.value.replace("_", " ")

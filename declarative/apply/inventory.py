@@ -6,14 +6,15 @@ once more before it counts as gone (`drift`), and a backend that cannot be read 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from declarative.apply.answers import PATIENT
 from declarative.apply.backends import Backends
 from declarative.apply.drift import PATIENCE, Compared, Orphan, compare, each_once, orphan_drift, orphans
-from declarative.apply.hosts import host_of, host_offers, listed, notes_on, silent_nodes
+from declarative.apply.hosts import SILENT, host_of, host_offers, listed, notes_on, visited
 from declarative.apply.offers import known_offers, own_gpus, unreadable
 from declarative.apply.polls import node_of_rank, poll
 from declarative.apply.renamed import Renamed, as_recorded, kept, record_token, to_make
@@ -87,7 +88,7 @@ class _Look:
     past: dict[str, dict[str, RankStatus | None]] = field(default_factory=dict)
 
 
-def look(
+def look(  # noqa: PLR0913 (keywords, each with a default)
     state: State,
     backends: Backends,
     *,
@@ -96,12 +97,14 @@ def look(
     offers: bool = True,
     every: bool = False,
     gpus: bool = False,
+    patience: float = PATIENT,
 ) -> Seen:
     """What is there now. Offline nothing is contacted: the last observations and the catalogs are used.
 
     With `every`, backends of which nothing is recorded are looked at, too; with `gpus`, this machine's GPUs.
 
     `hosts` are those that shall be nodes: the ones that are none yet are looked at with the offers.
+    `patience` is for those that are slower than the others; see `answers`.
     """
     found = _Look()
     if not offline:
@@ -110,7 +113,7 @@ def look(
         if every and state.lineage:
             names = sorted({*names, *(n for n in backends.names() if not _of_hosts(backends, n))})
         for name in names:
-            _look_at(state, name, backends, found)
+            _look_at(state, name, backends, found, patience)
         if offers and state.lineage:
             _look_for_more(state, backends, {*names}, found)
     silent = judged(state, found.readiness, backends)
@@ -129,6 +132,7 @@ def look(
             gone=found.compared.gone,
             recovered=found.recovered.keys(),
             offline=offline,
+            patience=patience,
         )
         known |= more
         found.diagnostics += notes_on(left_out, offline=offline)
@@ -217,14 +221,14 @@ def _few(ids: list[str]) -> str:
     return ", ".join(ids[:MOST_NAMED]) + more
 
 
-def _look_at(state: State, name: str, backends: Backends, found: _Look) -> None:
+def _look_at(state: State, name: str, backends: Backends, found: _Look, patience: float) -> None:
     """One backend: its listing, its nodes' readiness, its ranks, and its open intents."""
     nodes = [r for r in state.records.values() if (r.backend or LOCAL) == name and r.address.kind == "node"]
     provider = None
     try:
         provider = backends.get(name)
         if backends.hosts(name):
-            _look_at_hosts(state, name, backends, found)
+            _look_at_hosts(state, name, backends, found, patience)
             return
         things = call(provider.inventory, policy=PATIENCE)
         _compare(state, name, things, lambda _: provider, found, recall=provider)
@@ -244,18 +248,20 @@ def _look_at(state: State, name: str, backends: Backends, found: _Look) -> None:
         _ask_ranks(state, name, provider, nodes, found)
 
 
-def _look_at_hosts(state: State, name: str, backends: Backends, found: _Look) -> None:
-    """A backend of hosts: the nodes are asked first, and those that are silent hide nothing of the others."""
+def _look_at_hosts(state: State, name: str, backends: Backends, found: _Look, patience: float) -> None:
+    """A backend of hosts: each is asked for all at once; those that are silent hide nothing of the others."""
     provider = backends.get(name)
     nodes = [r for r in state.of("node") if (r.backend or LOCAL) == name]
-    readiness = call(lambda: provider.readiness(nodes), policy=PATIENCE)
-    found.readiness.update(readiness)
-    silent = {made_as(r).name for r in nodes if r.address.name in silent_nodes(readiness)}
-    things, faults = listed(backends, name, silent)
-    recorded = {made_as(r).name for r in nodes}
+    visits = visited(nodes, provider, patience, state.readiness if patience < PATIENT else {})
+    found.readiness.update({node: visit.readiness for node, visit in visits.items()})
+    recorded = {made_as(r).name: visits[r.address.name] for r in nodes}
+    silent = {n for n, visit in recorded.items() if visit.readiness.state in SILENT}
+    known = {*silent, *(n for n, visit in recorded.items() if visit.things is not None)}
+    things, faults, slow = listed(backends, name, known, patience)
+    things += [t for n, visit in recorded.items() for t in visit.things or () if n not in silent]
     # Why a node cannot be listed, its readiness says; of what was only begun nothing else does.
     found.diagnostics += [unreadable(name, e) for n, e in sorted(faults.items()) if n not in recorded]
-    unlisted = frozenset({*silent, *faults})
+    unlisted = frozenset({*silent, *faults, *slow})
 
     def at(record: Record) -> Provider:
         host = host_of(state, record)
@@ -263,13 +269,14 @@ def _look_at_hosts(state: State, name: str, backends: Backends, found: _Look) ->
 
     _compare(state, name, things, at, found, unlisted=unlisted)
     _resolve(state, name, at, found, unlisted=unlisted)
-    there = [r for r in nodes if r.address not in found.compared.gone]
     fresh = [r for a, r in found.recovered.items() if a.kind == "node" and r.backend == name]
-    fresh = [r for r in fresh if r.address.name not in readiness]
-    if fresh:
-        found.readiness.update(call(lambda: provider.readiness(fresh), policy=PATIENCE))
-    asked = [r for r in (*there, *fresh) if made_as(r).name not in silent]
-    _ask_ranks(state, name, provider, asked, found)
+    fresh = [r for r in fresh if r.address.name not in visits]
+    more = visited(fresh, provider, patience, {})
+    found.readiness.update({node: visit.readiness for node, visit in more.items()})
+    told = {n: v.attempts for n, v in (visits | more).items() if v.attempts is not None}
+    there = [r for r in nodes if r.address not in found.compared.gone]
+    asked = [r for r in (*there, *fresh) if found.readiness[r.address.name].state not in SILENT]
+    _ask_ranks(state, name, provider, asked, found, told=told)
 
 
 def _compare(
@@ -407,7 +414,15 @@ def _resolve_rank(state: State, intent: Intent, provider: Provider) -> Resolutio
     return Resolution(intent=intent, record=record, status=status)
 
 
-def _ask_ranks(state: State, name: str, provider: Renamed, nodes: Sequence[Record], found: _Look) -> None:
+def _ask_ranks(
+    state: State,
+    name: str,
+    provider: Renamed,
+    nodes: Sequence[Record],
+    found: _Look,
+    *,
+    told: Mapping[str, Mapping[str, RankStatus]] | None = None,
+) -> None:
     """How ranks are doing on nodes, and what runs there that is not recorded: that is an orphan, and holds
     its blocks. As long as a node does not answer, it gets no work either.
     """
@@ -432,4 +447,5 @@ def _ask_ranks(state: State, name: str, provider: Renamed, nodes: Sequence[Recor
         seen = found.readiness.get(node.address.name)
         return node.address.name in holding or (seen is not None and seen.state in ANSWERING)
 
-    found.ranks.update(poll(state, provider, [n for n in nodes if answers(n)], stray, past))
+    asked = [n for n in nodes if answers(n)]
+    found.ranks.update(poll(state, provider, asked, stray, past, told=told))

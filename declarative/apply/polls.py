@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 
+from declarative.apply.answers import begin
+from declarative.apply.backends import Backends
 from declarative.apply.drift import PATIENCE
 from declarative.apply.renamed import Renamed
 from declarative.provider import ProviderError
+from declarative.resource import LOCAL
 from declarative.retry import call
-from declarative.state import RankState, RankStatus, Record, State, attempt_id, attempt_of, given_up
+from declarative.state import Address, RankState, RankStatus, Record, State, attempt_id, attempt_of, given_up
+
+OFTEN, SELDOM = 0.5, 10.0
+"""Seconds between two polls of a node: after a change, and when nothing has changed there for long."""
+GROWS = 1.2
+"""By so much they grow: what ends is noticed late by at most a fifth of the time since the last change."""
+LOOKS = 20
+"""So often at least a node is asked within the time after which it is given up (`unreachable_duration`)."""
+AT_MOST = 1.0
+"""Seconds that a round waits for nodes that it asks."""
 
 
 def node_of_rank(state: State, rank: str) -> Record | None:
@@ -33,13 +47,33 @@ def poll(
     nodes: Iterable[Record],
     stray: Callable[[Record, str], None] | None = None,
     past: Callable[[Record, str, RankStatus | None], None] | None = None,
+    *,
+    told: Mapping[str, Mapping[str, RankStatus]] | None = None,
 ) -> dict[str, RankStatus]:
     """How every rank that has not ended is doing on `nodes`: one call a node, side by side.
 
     Ranks of a node that cannot be asked are left out. With `stray` all nodes are asked what runs on them, and
     it is told of each attempt that is neither recorded nor about to be; but `past` is told of those that were
-    given up.
+    given up. Nodes that have `told` already what runs on them are not asked once more.
     """
+    ask, asked = _asking(state, provider, stray, past, told)
+    wanted = [n for n in nodes if n.address.name in asked or stray]
+    out: dict[str, RankStatus] = {}
+    if wanted:
+        with ThreadPoolExecutor(min(16, len(wanted))) as pool:
+            for answers in pool.map(ask, wanted):
+                out.update(answers)
+    return out
+
+
+def _asking(
+    state: State,
+    provider: Renamed,
+    stray: Callable[[Record, str], None] | None = None,
+    past: Callable[[Record, str, RankStatus | None], None] | None = None,
+    told: Mapping[str, Mapping[str, RankStatus]] | None = None,
+) -> tuple[Callable[[Record], dict[str, RankStatus]], Mapping[str, Mapping[str, str]]]:
+    """How one node is asked for `poll`; and node → attempt → rank, of what it is asked for."""
     live = [r for r in state.of("rank") if not ((s := state.ranks.get(r.address.name)) and s.state.ended)]
     going = {attempt_of(i) for i in state.intents if i.address.kind == "rank"} | {*map(attempt_id, live)}
     by_node = _by_node(state, live)
@@ -47,8 +81,11 @@ def poll(
     def ask(node: Record) -> dict[str, RankStatus]:
         ranks, old = by_node.get(node.address.name, {}), given_up(node) if past else ()
         wanted = sorted({*ranks, *old})
+        answers: Mapping[str, RankStatus | None]
         try:
-            if stray is None:
+            if told and node.address.name in told:
+                answers = {**dict.fromkeys(wanted), **told[node.address.name]}
+            elif stray is None:
                 answers = call(lambda: provider.poll(node, wanted), policy=PATIENCE)
             else:
                 answers = call(lambda: provider.attempts(node, wanted), policy=PATIENCE)
@@ -63,10 +100,95 @@ def poll(
         # Of an attempt that an answer leaves out nothing is known.
         return {ranks[a]: status or never for a, status in answers.items() if a in ranks}
 
-    wanted = [n for n in nodes if n.address.name in by_node or stray]
-    out: dict[str, RankStatus] = {}
-    if wanted:
-        with ThreadPoolExecutor(min(16, len(wanted))) as pool:
-            for answers in pool.map(ask, wanted):
-                out.update(answers)
+    return ask, by_node
+
+
+def running(state: State) -> dict[str, list[Record]]:
+    """Backend → nodes that hold ranks that have not ended."""
+    out: dict[str, list[Record]] = {}
+    for rank in state.of("rank"):
+        status = state.ranks.get(rank.address.name)
+        node = node_of_rank(state, rank.address.name)
+        if node and not (status and status.state.ended):
+            nodes = out.setdefault(node.backend or LOCAL, [])
+            if node not in nodes:
+                nodes.append(node)
     return out
+
+
+@dataclass(slots=True)
+class _Pace:
+    """How often one node is asked."""
+
+    attempts: frozenset[str]
+    interval: float
+    due: float
+    seldom: float
+    pending: Future[dict[str, RankStatus]] | None = None
+
+
+class Rounds:
+    """Polls of nodes, each at its own pace: seldom while nothing changes there, and often after a change.
+
+    One that is slow is waited for alone, and is not asked again before it answers. Until then, and as long as
+    it is not due, what is recorded of its ranks holds.
+    """
+
+    def __init__(self, backends: Backends, clock: Callable[[], float] = time.monotonic) -> None:
+        self._backends = backends
+        self._clock = clock
+        self._paces: dict[str, _Pace] = {}
+
+    def poll(self, state: State) -> dict[str, RankStatus]:
+        """How every rank that has not ended is doing; ranks of nodes that cannot be asked are left out."""
+        now = self._clock()
+        out: dict[str, RankStatus] = {}
+        begun: list[Future[dict[str, RankStatus]]] = []
+        every: dict[str, Mapping[str, str]] = {}
+        for backend, nodes in running(state).items():
+            try:
+                ask, asked = _asking(state, self._backends.get(backend))
+            except ProviderError:
+                continue
+            every |= {node.address.name: asked[node.address.name] for node in nodes}
+            due = {node.address.name: node for node in nodes if self._is_due(node, every, now)}
+            for name, future in begin(due, ask).items():
+                self._paces[name].pending = future
+                begun.append(future)
+        wait(begun, timeout=AT_MOST)
+        self._paces = {name: pace for name, pace in self._paces.items() if name in every}
+        for name, ranks in every.items():
+            found = self._answer(self._paces[name])
+            known = {rank: state.ranks.get(rank) for rank in ranks.values()}
+            out.update({rank: status for rank, status in known.items() if status} if found is None else found)
+        changed = {rank for rank, status in out.items() if state.ranks.get(rank) != status}
+        self._hasten(state, every, changed, now)
+        return out
+
+    def _is_due(self, node: Record, every: Mapping[str, Mapping[str, str]], now: float) -> bool:
+        attempts = frozenset(every[node.address.name])
+        pace = self._paces.get(node.address.name)
+        if pace is None or pace.attempts != attempts:
+            limit = self._backends.limits.get(str(node.inputs["fleet"])) or SELDOM * LOOKS
+            seldom = max(OFTEN, min(SELDOM, limit / LOOKS))
+            pace = self._paces[node.address.name] = _Pace(attempts, OFTEN, now, seldom)
+        return pace.pending is None and now >= pace.due
+
+    def _answer(self, pace: _Pace) -> dict[str, RankStatus] | None:
+        """What the node says now; None if it was not asked, or has not answered yet."""
+        if pace.pending is None or not pace.pending.done():
+            return None
+        found, pace.pending = pace.pending.result(), None
+        pace.interval = min(pace.interval * GROWS, pace.seldom)
+        pace.due = self._clock() + pace.interval
+        return found
+
+    def _hasten(
+        self, state: State, every: Mapping[str, Mapping[str, str]], changed: Collection[str], now: float
+    ) -> None:
+        """Where a rank changed, its task's other ranks will soon change, too."""
+        tasks = {state.records[Address("rank", rank)].inputs["task"] for rank in changed}
+        for name, ranks in every.items():
+            if any(state.records[Address("rank", rank)].inputs["task"] in tasks for rank in ranks.values()):
+                self._paces[name].interval = OFTEN
+                self._paces[name].due = min(self._paces[name].due, now + OFTEN)

@@ -38,6 +38,8 @@ from declarative.provider import (
     Terminals,
     Thing,
     Tidies,
+    Visit,
+    Visits,
     reads_only,
     token,
 )
@@ -246,6 +248,14 @@ class Renamed:
         names = {made_as(node).name: node.address.name for node in nodes}
         seen = self._provider.readiness([self._own(node) for node in nodes])
         return {names[name]: readiness for name, readiness in seen.items()}
+
+    def visit(self, node: Record) -> Visit:
+        """See `provider.Visits`; of others the readiness alone is known. Things go by their own names."""
+        own = self._own(node)
+        if isinstance(self._provider, Visits):
+            visits = self._provider
+            return self._look(lambda: visits.visit(own))
+        return Visit(readiness=self._provider.readiness([own])[own.address.name])
 
     def start(self, node: Record, launch: Launch) -> RankStatus:
         """See the port."""

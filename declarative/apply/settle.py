@@ -15,7 +15,7 @@ from declarative.apply.backends import Backends
 from declarative.apply.begun import clear, is_node
 from declarative.apply.drift import PATIENCE
 from declarative.apply.inventory import Resolution, Seen, look
-from declarative.apply.polls import node_of_rank, poll
+from declarative.apply.polls import node_of_rank
 from declarative.apply.silent import (
     end_given_up,
     give_up_hosts,
@@ -26,7 +26,6 @@ from declarative.apply.silent import (
 )
 from declarative.plan import effective, vanished
 from declarative.provider import PermanentError, PermanentKind, ProviderError
-from declarative.resource import LOCAL
 from declarative.retry import call
 from declarative.spec import StopCriteria
 from declarative.spec.values import Duration
@@ -383,25 +382,3 @@ def refresh(
     if not accept:
         check_vanished(state, seen)
     return settle(writer, backends, seen, now, note, ending=True)
-
-
-def running(state: State) -> dict[str, list[Record]]:
-    """Backend → nodes that hold ranks that have not ended."""
-    out: dict[str, list[Record]] = {}
-    for rank in state.of("rank"):
-        status = state.ranks.get(rank.address.name)
-        node = node_of_rank(state, rank.address.name)
-        if node and not (status and status.state.ended):
-            nodes = out.setdefault(node.backend or LOCAL, [])
-            if node not in nodes:
-                nodes.append(node)
-    return out
-
-
-def poll_running(state: State, backends: Backends) -> dict[str, RankStatus]:
-    """How every rank that was running is doing now; ranks of backends that cannot be read are left out."""
-    out: dict[str, RankStatus] = {}
-    for backend, nodes in running(state).items():
-        with contextlib.suppress(ProviderError):
-            out.update(poll(state, backends.get(backend), nodes))
-    return out

@@ -12,13 +12,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from declarative.apply.again import Retries
 from declarative.apply.backends import Backends
 from declarative.apply.idle import Idle
-from declarative.apply.polls import node_of_rank
+from declarative.apply.polls import Rounds, node_of_rank
 from declarative.apply.settle import (
     BY_USER,
     Note,
     gang_stops,
     half_started,
-    poll_running,
     release_ended,
     stop_ranks,
 )
@@ -38,7 +37,7 @@ from declarative.state import (
 from declarative.store import StateError, Store, Writer
 
 PERIOD = 0.5
-"""Seconds between two looks."""
+"""Seconds between two turns; how often nodes are asked, `Rounds` decides."""
 
 SELDOM = 32
 """Looks after which something that could not be settled is tried again at the latest."""
@@ -92,11 +91,12 @@ def follow(  # noqa: PLR0913 (keywords)
     for.
     """
     names = tuple(tasks)
+    rounds = Rounds(backends)
     turn = due = fruitless = 0
     told = retries.now()
     while True:
         state = store.read()
-        if turn >= due and _to_settle(state, poll_running(state, backends), retries.now()):
+        if turn >= due and _to_settle(state, rounds.poll(state), retries.now()):
             before, state = state, _settled(store, backends, settled) or state
             retries.heard = _tell_silences(state, retries.heard, retries.now(), remind)
             # What cannot be settled now, since a node does not answer or another command writes, is tried

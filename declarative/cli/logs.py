@@ -101,23 +101,27 @@ def command(session: Session, target: str, rank: int | None, follow: bool, **opt
 
 def known_state(session: Session, desired: Desired | None, state: State) -> State:
     """What is recorded and, where a command was cut short, what can be seen to have come of it."""
-    from declarative.apply import look
+    from declarative.apply import HURRIED, look
     from declarative.plan import effective
 
     if not state.intents:
         return state
-    return effective(state, look(state, session.backends(desired, state), offers=False).inventory)
+    return effective(
+        state, look(state, session.backends(desired, state), offers=False, patience=HURRIED).inventory
+    )
 
 
 def _say_retry(session: Session, desired: Desired | None, state: State, task: str) -> None:
     """On stderr, that a task which has ended is to run again: who waits for its end shall know."""
-    from declarative.apply import look
+    from declarative.apply import HURRIED, look
     from declarative.plan import again, effective
 
     want = desired.tasks.get(task) if desired else None
     if want is None or not want.spec.retry.on_events:
         return
-    state = effective(state, look(state, session.backends(desired, state), offers=False).inventory)
+    state = effective(
+        state, look(state, session.backends(desired, state), offers=False, patience=HURRIED).inventory
+    )
     if again(want, ranks_of(state, task), state, now()):
         sys.stderr.write(f"task/{task} {AGAIN}\n")
 

@@ -52,7 +52,7 @@ def command(session: Session, as_json: bool, offline: bool, refresh: bool) -> in
 
 def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusView:
     """What is recorded and declared, with what is observed now."""
-    from declarative.apply import look, survey
+    from declarative.apply import HURRIED, look, survey
     from declarative.cli.view import host_view, status_view
     from declarative.diagnostic import in_order, located
     from declarative.plan import effective, hosts_of, may_rehearse
@@ -67,7 +67,7 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     state = session.state.open(desired, offline=offline).read()
     backends = session.backends(desired, state)
     gpus = may_rehearse(desired, state)
-    inventory = look(state, backends, offline=offline, offers=False, gpus=gpus).inventory
+    inventory = look(state, backends, offline=offline, offers=False, gpus=gpus, patience=HURRIED).inventory
     there = [
         Rehearsed(str(r.inputs["fleet"]), str(r.inputs["backend"]), shape_of(r.inputs), r.address.name)
         for r in state.of("node")
@@ -77,7 +77,7 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     noted = in_order(located((*inventory.diagnostics, *rehearsed), desired.places))
     session.say(noted)
     hosts = hosts_of(desired, state) if refresh else ()
-    others = survey(hosts, state, backends, gone=inventory.gone)
+    others = survey(hosts, state, backends, gone=inventory.gone, patience=HURRIED)
     current = effective(state, inventory)
     view = status_view(desired, current, now=now() if refresh or offline else None)
     unknown = Readiness(state=NodeState.UNKNOWN)

@@ -1,8 +1,14 @@
-# Says where this user's state folder is, which CPUs he may use, and whether a script is there, whole.
-# Arguments: the folder, or nothing for the usual one; the script's name; its SHA-256.
+# Says where this user's state folder is, which CPUs he may use, and whether a script is there, whole. With a node, of
+# which the CPUs are known, it has that script, the runner, say how all attempts on the node are.
+# Arguments: the folder, or nothing for the usual one; the script's name; its SHA-256; the node's id, or nothing.
 root=${1:-/var/tmp/fleetform-$(id -u)} # not below /tmp: exit codes have to outlive a reboot
 echo FLEETFORM-ENTER
 echo "root=$root"
-echo "cpus=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)"
-{ sum=$(sha256sum <"$root/bin/$2"); } 2>/dev/null && [ "${sum%% *}" = "$3" ] && [ -O "$root" ] && echo have=1
+[ -n "${4-}" ] || echo "cpus=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)"
+{ sum=$(sha256sum <"$root/bin/$2"); } 2>/dev/null && [ "${sum%% *}" = "$3" ] && [ -O "$root" ] && have=1 && echo have=1
 echo FLEETFORM-END
+if [ -n "${4-}" ] && [ "${have-}" ]; then
+  FLEETFORM_RUNNER_DIR=$root/$4/ranks
+  export FLEETFORM_RUNNER_DIR
+  exec sh "$root/bin/$2" poll
+fi

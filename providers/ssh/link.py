@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import AsyncIterator
 from typing import Any
 
 import asyncssh
@@ -30,6 +31,8 @@ from providers.transport import ConnectionLost, Finished
 
 HANDSHAKES = 16
 """At once, of one process: each costs computing time, and a deadline runs."""
+LONG_HANDSHAKE = 1.0
+"""Seconds after which a handshake waits for its host, and not for its turn."""
 SHORT, LONG = 3, 5
 """Commands at once on a connection, by whether they may take long. sshd takes 10 at most (MaxSessions), and a
 stop that waits for minutes shall not keep a poll waiting."""
@@ -47,7 +50,26 @@ class Links:
 
     def __init__(self) -> None:
         self._links: dict[Host, Link] = {}
-        self.handshakes = asyncio.Semaphore(HANDSHAKES)
+        self._handshakes = asyncio.Semaphore(HANDSHAKES)
+
+    @contextlib.asynccontextmanager
+    async def handshake(self) -> AsyncIterator[None]:
+        """A place for a handshake. One that takes long does not compute: it makes room for others."""
+        await self._handshakes.acquire()
+        held = True
+
+        def leave() -> None:
+            nonlocal held
+            if held:
+                held = False
+                self._handshakes.release()
+
+        timer = asyncio.get_running_loop().call_later(LONG_HANDSHAKE, leave)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            leave()
 
     def to(self, host: Host) -> Link:
         """The one to that host."""
@@ -187,7 +209,7 @@ class Link:
                 keepalive_count_max=host.timing.missed,
             )
 
-        async with self._links.handshakes:
+        async with self._links.handshake():
             try:
                 return await attempt()
             except (asyncssh.KeyExchangeFailed, asyncssh.ConnectionLost, ConnectionResetError):

@@ -6,7 +6,7 @@ What is declared of a host counts more than what is read of it, and is not held 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -97,21 +97,30 @@ def look(
     recorded: Mapping[str, Any] | None = None,
     node: str | None = None,
 ) -> Look:
-    """Look at a host.
+    """Look at a host: `judged`, by its way and its state folder, if that is not the usual one."""
+    return judged(lambda: probe(transport, root, node), declared, recorded, node)
+
+
+def judged(
+    read: Callable[[], Facts],
+    declared: Mapping[str, Any],
+    recorded: Mapping[str, Any] | None = None,
+    node: str | None = None,
+) -> Look:
+    """What comes of a look at a host.
 
     Args:
-        transport: The way to it.
-        root: Its state folder, if not the usual one.
+        read: Asks for its facts.
         declared: Fields of `Shape` that were declared of it.
         recorded: Those that its node was made with: it has to have as much still.
         node: The id of the node that it has to be.
     """
     try:
         try:
-            facts = probe(transport, root, node)
+            facts = read()
         except ConnectionLost:
             # That says something of a connection that may be old. Whether the host is there, a new one tells.
-            facts = probe(transport, root, node)
+            facts = read()
     except (ProviderError, RunnerError, ConnectionLost) as error:
         return Look(readiness=unanswered(error))
     state, reason = _fitness(facts, declared, recorded or {}, node)
@@ -146,7 +155,12 @@ def probe(transport: SshTransport, root: str | None, node: str | None = None) ->
     """Read a host's facts."""
     begun = time.time()
     said = scripts.inline(transport, "probe.sh", (root or "", node or ""), seconds=SECONDS)
-    return parse(scripts.lines(said, "FLEETFORM-PROBE"), (begun + time.time()) / 2)
+    return facts_in(said, (begun + time.time()) / 2)
+
+
+def facts_in(said: bytes, now: float) -> Facts:
+    """The facts in an answer of `probe.sh`, which came while our clock showed `now`."""
+    return parse(scripts.lines(said, "FLEETFORM-PROBE"), now)
 
 
 def parse(lines: list[str], now: float) -> Facts:

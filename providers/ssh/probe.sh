@@ -10,33 +10,48 @@ first() { { read -r line <"$1" && say "$2" "$line"; } 2>/dev/null; } # FILE NAME
 
 echo FLEETFORM-PROBE
 say root "$root"
-say host "$(uname -n)"
-say kernel "$(uname -sr)"
-say arch "$(uname -m)"
+uname -s -n -r -m | { read -r system name release arch && say host "$name" && say kernel "$system $release" && say arch "$arch"; }
 first /proc/sys/kernel/random/boot_id boot_id
 first /etc/machine-id machine_id
 say now "$(date +%s.%N)"
-say cpus "$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)"
-sed -n 's/^MemTotal: *\([0-9]*\) kB/memory_kib=\1/p; s/^MemAvailable: *\([0-9]*\) kB/memory_free_kib=\1/p' /proc/meminfo
+sed -n 's/^Cpus_allowed_list:[[:space:]]*/cpus=/p; s/^MemTotal: *\([0-9]*\) kB/memory_kib=\1/p
+  s/^MemAvailable: *\([0-9]*\) kB/memory_free_kib=\1/p' /proc/self/status /proc/meminfo
 for tool in sh env flock setsid stat head tail timeout taskset sha256sum unshare podman docker python3 mpirun \
   nvidia-smi rocm-smi; do
   ! command -v "$tool" >/dev/null 2>&1 || say tool "$tool"
 done
-! able || say can hard
 # systemd may be told to end what a login leaves behind. Root's stays all the same; others have to linger.
 if [ "$(id -u)" != 0 ] && booted && grep -qs '/session-[^/]*\.scope' /proc/self/cgroup && ! lingers; then
   ends=$(timeout -k 1 10 loginctl show-user --property=KillUserProcesses --value 2>/dev/null)
   [ "$ends" != yes ] || say ends "$(id -un)"
 fi
-# A client alone runs nothing: docker's asks its engine.
-for runtime in podman docker; do
-  ! timeout -k 1 10 "$runtime" version >/dev/null 2>&1 || say can "$runtime"
-done
-# The address that this connection came in by, and all others.
+can() { # sets can to what works here, of `hard` and the container runtimes. A client alone runs nothing: docker's asks
+  # its engine. All of it takes longer than the rest of the look together
+  can=''
+  ! able || can=hard
+  for runtime in $clients; do
+    ! timeout -k 1 10 "$runtime" version >/dev/null 2>&1 || can="$can $runtime"
+  done
+}
+clients=''
+for runtime in podman docker; do ! command -v "$runtime" >/dev/null || clients="$clients $runtime"; done
+read -r up _ </proc/uptime
+read -r boot </proc/sys/kernel/random/boot_id
+# What was tried on this node is not tried with each look: what worked not for ten minutes, what did not for one.
+tried='' last='' known=''
+[ -z "${2-}" ] || { IFS=: read -r tried last known can <"$root/$2/can"; } 2>/dev/null
+age=$((${up%.*} - ${last:-0}))
+if [ "$tried:$known" != "$boot:$clients" ] || [ "$age" -lt 0 ] || [ "$age" -ge 600 ] ||
+  { [ "$age" -ge 60 ] && [ "$can" != "hard$clients" ]; }; then
+  can
+  [ -z "${2-}" ] || { echo "$boot:${up%.*}:$clients:$can" >"$root/$2/can"; } 2>/dev/null
+fi
+for one in $can; do say can "$one"; done
+# The address that this connection came in by, and all others; those of a node are known.
 address=${SSH_CONNECTION-}
 address=${address% *}
 say address "${address##* }"
-{ ip -o addr show scope global | sed -n 's/.* inet6\{0,1\} \([^ /]*\).*/addresses=\1/p'; } 2>/dev/null
+[ -n "${2-}" ] || { ip -o addr show scope global | sed -n 's/.* inet6\{0,1\} \([^ /]*\).*/addresses=\1/p'; } 2>/dev/null
 
 # The state folder, or where it would be made.
 at=$root
@@ -65,8 +80,8 @@ fi
 first "$root/claim" claim
 if [ -n "${2-}" ] && [ -d "$root/$2" ]; then
   # Which boot it was when somebody last looked.
+  last=''
   { read -r last <"$root/$2/boot" && say last_boot "$last"; } 2>/dev/null
-  read -r boot </proc/sys/kernel/random/boot_id
   [ "${last-}" = "$boot" ] || { echo "$boot" >"$root/$2/boot"; } 2>/dev/null
 fi
 

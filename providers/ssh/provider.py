@@ -21,6 +21,7 @@ from declarative.provider import (
     Thing,
     TransientError,
     TransientKind,
+    Visit,
 )
 from declarative.resource import Offer
 from declarative.state import Address, NodeState, RankStatus, Readiness, Record
@@ -35,6 +36,7 @@ from providers.ssh.options import options_of
 from providers.ssh.probe import Facts, Look
 from providers.ssh.terminal import joined, terminal
 from providers.ssh.transport import SshTransport
+from providers.ssh.visits import visit
 from providers.ssh.volumes import Found, Volumes
 from providers.terminal import beside
 from providers.written import key_of
@@ -113,8 +115,8 @@ class Ssh:
         """All of this owner on `Config.hosts`: complete, or an error that names the silent ones."""
         found, faults = self._found(self._config.hosts)
         _none(faults)
-        mine = {(claim.address, claim.token): claim for f in found for claim in f.of(self._config.lineage)}
-        return tuple(claim.thing for claim in mine.values())
+        mine = {(t.address, t.token): t for f in found for t in f.things(self._config.lineage)}
+        return tuple(mine.values())
 
     @guarded
     def find(self, address: Address, token: str) -> Thing | None:
@@ -274,6 +276,25 @@ class Ssh:
 
         names = [record.address.name for record in nodes]
         return dict(zip(names, _side_by_side(one, list(nodes)), strict=True))
+
+    @guarded
+    def visit(self, node: Record) -> Visit:
+        """See `provider.Visits`."""
+        try:
+            transport, key = self._transport(node.inputs.get("host")), _key(node)
+            declared = _declared(node.inputs["host"])
+        except PermanentError as error:
+            return Visit(readiness=probe.unanswered(error))
+        recorded = node.inputs.get("resources") or {}
+        return visit(
+            transport,
+            self._options.root,
+            self._config.lineage,
+            key,
+            declared=declared,
+            recorded=recorded,
+            attempts=lambda: self._ranks(node).attempts(),
+        )
 
     @guarded
     def reaches(self, node: Record, address: str) -> str | None:

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from declarative.provider import Source
 from providers.runner import ANSWER_SECONDS, RunnerError
+from providers.ssh.host import Host
 from providers.ssh.transport import SshTransport
-from providers.transport import ConnectionLost
+from providers.transport import ConnectionLost, Finished
 from providers.written import key_of
 
 _HERE = Path(__file__).resolve().parent
@@ -69,21 +70,47 @@ def bundle_hash() -> str:
 
 def enter(transport: SshTransport, root: str | None) -> Entered:
     """Find the state folder and put the runner there, if that was not done over this connection."""
-    return transport.once(f"entered {root}", lambda: _enter(transport, root))
+    return transport.once(_known_as(root), lambda: _enter(transport, root))
+
+
+def note(transport: SshTransport, root: str | None, entered: Entered) -> None:
+    """Remember what a visit found out, so that nobody has to enter for it."""
+    transport.learnt(_known_as(root), entered)
+
+
+def _known_as(root: str | None) -> str:
+    return f"entered {root}"
 
 
 def _enter(transport: SshTransport, root: str | None) -> Entered:
-    name = f"runner-{bundle_hash()[:16]}.sh"
-    said = lines(inline(transport, "enter.sh", (root or "", name, bundle_hash())), "FLEETFORM-ENTER")
-    found = dict(line.partition("=")[::2] for line in said)
-    if "have" not in found:
+    entered, have = entered_in(inline(transport, "enter.sh", (root or "", *runner())))
+    if not have:
+        name, digest = runner()
         content = bundle()
-        arguments = (found["root"], name, str(len(content)), bundle_hash())
+        arguments = (entered.root, name, str(len(content)), digest)
         if b"FLEETFORM-PUT" not in inline(transport, "put.sh", arguments, content):
             raise ConnectionLost(f"{transport.host} did not say whether it has the runner")
-    return Entered(
-        root=found["root"], cpus=cpu_list(found.get("cpus", "")), script=f"{found['root']}/bin/{name}"
-    )
+    return entered
+
+
+def runner() -> tuple[str, str]:
+    """The name of the runner in its folder on a host, and its hash."""
+    return f"runner-{bundle_hash()[:16]}.sh", bundle_hash()
+
+
+def entered_in(said: bytes) -> tuple[Entered, bool]:
+    """What an answer of `enter.sh` tells, and whether the runner is there."""
+    found = dict(line.partition("=")[::2] for line in lines(said, "FLEETFORM-ENTER"))
+    root = found["root"]
+    entered = Entered(root=root, cpus=cpu_list(found.get("cpus", "")), script=f"{root}/bin/{runner()[0]}")
+    return entered, "have" in found
+
+
+@cache
+def visit() -> bytes:
+    """Several of the scripts in one, each as a function of its name: see `visit.sh`."""
+    parts = [f"{name}() (\n{text(f'{name}.sh')})\n" for name in ("probe", "enter", "volume")]
+    return "".join((*parts, text("visit.sh"))).encode()
 
 
 def inline(
@@ -104,14 +131,18 @@ def ask(
     transport: SshTransport, argv: Sequence[str], stdin: bytes | Source = b"", seconds: float = ANSWER_SECONDS
 ) -> bytes:
     """What a command says that was successful; `RunnerError` for one that refused."""
-    done = transport.run(argv, stdin, seconds)
+    return answer(transport.host, transport.run(argv, stdin, seconds))
+
+
+def answer(host: Host, done: Finished) -> bytes:
+    """What a script said on a host; raises what it refused."""
     if done.exit_code == 0:
         return done.stdout
     if refusal := done.stdout.partition(b"FLEETFORM-ERR ")[2].partition(b"\n")[0]:
         code, _, why = refusal.decode(errors="replace").partition(" ")
         raise RunnerError(code, why)
     said = done.stderr.decode(errors="replace").strip() or "it said nothing"
-    failed = f"a script on {transport.host} gave exit code {done.exit_code}: {said}"
+    failed = f"a script on {host} gave exit code {done.exit_code}: {said}"
     if done.exit_code < 0 or done.exit_code > _SIGNAL:
         raise ConnectionLost(failed)
     raise RunnerError("failed", failed)

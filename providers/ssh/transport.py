@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from declarative.provider import Fence, Source, reads_only
 from providers.ssh.host import Host
 from providers.ssh.line import command_line
-from providers.transport import Finished
+from providers.transport import ConnectionLost, Finished
 
 if TYPE_CHECKING:
     from providers.ssh.link import Link, Links
@@ -38,10 +38,14 @@ class Background:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._links: Links | None = None
+        self._over = False
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """What `work` gives. A caller who is interrupted takes it back."""
         with self._turn:
+            if self._over:
+                work.close()
+                raise ConnectionLost("this process ends")
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
@@ -79,9 +83,15 @@ class Background:
         if not thread.is_alive():
             loop.close()
 
+    def end(self) -> None:
+        """Close, for good: a thread that still waits for a slow host shall not connect anew."""
+        with self._turn:
+            self._over = True
+        self.close()
+
 
 background = Background()
-atexit.register(background.close)
+atexit.register(background.end)
 
 
 class SshTransport:
@@ -105,6 +115,10 @@ class SshTransport:
         if done.exit_code in NOT_FOUND:
             link.known.clear()  # a script that was put there may be gone: what is asked next looks again
         return done
+
+    def learnt(self, key: str, value: object) -> None:
+        """What was found out along with something else: `once` finds it."""
+        background.link(self.host).known.setdefault(key, value)
 
     def once(self, key: str, make: Callable[[], T]) -> T:
         """What `make` gives, remembered as long as the present connection lasts."""

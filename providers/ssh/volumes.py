@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from declarative.provider import PermanentError, PermanentKind
+from declarative.provider import PermanentError, PermanentKind, Thing
 from declarative.spec.values import show_mib
 from declarative.state import Address, Record
 from providers.changes import check_update, size_mib
@@ -48,6 +48,11 @@ class Found:
         """The nodes, volumes and attachments of an owner."""
         both = (claim for v in self.volumes for claim in (v.claim, v.held))
         return (claim for claim in (self.node, *both) if claim and claim.owner == owner)
+
+    def things(self, owner: str) -> tuple[Thing, ...]:
+        """As the port has them, each once."""
+        mine = {(claim.address, claim.token): claim.thing for claim in self.of(owner)}
+        return tuple(mine.values())
 
 
 class Volumes:
@@ -170,9 +175,11 @@ class Volumes:
         env = scripts.numbered(self._transport, self._owner)
         arguments = (verb, entered.root, *arguments)
         said = scripts.inline(self._transport, "volume.sh", arguments, stdin, seconds, env=env)
-        return self._found(said.partition(b"FLEETFORM-VOLUMES\n")[2])
+        return self.found(said)
 
-    def _found(self, said: bytes) -> Found:
+    def found(self, said: bytes) -> Found:
+        """What an answer of `volume.sh` tells of."""
+        said = said.partition(b"FLEETFORM-VOLUMES\n")[2]
         node: Claim | None = None
         volumes: list[Volume] = []
         while not said.startswith(b"FLEETFORM-END"):

@@ -9,7 +9,7 @@ from providers.ssh.transport import background
 from tests.cli import Project
 from tests.hosts.machines import Machines
 
-OPTIONS = {"ssh_config": "/dev/null", "connect_timeout": 3}
+OPTIONS = {"ssh_config": "/dev/null", "connect_timeout": 2}
 SSH = {"type": "backend", "name": "ssh", "options": OPTIONS}
 """Nothing of the tester's own settings counts, and a silent host is not waited for long."""
 SHAPE = {"cpu": 2, "memory": "512MB"}

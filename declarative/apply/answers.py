@@ -1,0 +1,72 @@
+"""Asking many hosts at once. One that is slow is waited for alone: the others' answers do not wait for it.
+
+The threads are daemons: at the end of the process nobody waits for answers that nobody wants any more.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+AT_ONCE = 128
+"""Hosts that are asked side by side; so many slow ones, and no more, keep nobody waiting."""
+HURRIED = 2.5
+"""Seconds for hosts that are slower than the others: the user is looking at the screen."""
+PATIENT = 20.0
+"""The same where a plan is made of the answers, or something is recorded. Longer than connecting may take, so
+that most hosts have said by then what is wrong.
+"""
+TIMES_SLOWER = 3
+"""A host is only left out if it takes so many times as long as half of the others."""
+
+
+def answers(asked: Mapping[str, T], ask: Callable[[T], R], patience: float = PATIENT) -> dict[str, R]:
+    """Name → the answer, of all that gave one; raises what an `ask` raised.
+
+    Once half of them have answered, the others are waited for `patience` seconds more, or longer if the first
+    half took long; then those that are left are left out. Until then it is not they who are slow.
+    """
+    found: dict[str, R] = {}
+    done: queue.SimpleQueue[tuple[str, Future[R]]] = queue.SimpleQueue()
+    begun, limit = time.monotonic(), None
+    for name, future in begin(asked, ask).items():
+        future.add_done_callback(partial(_tell, done, name))
+    while len(found) < len(asked):
+        try:
+            name, future = done.get(timeout=None if limit is None else max(0.0, limit - time.monotonic()))
+        except queue.Empty:
+            break
+        found[name] = future.result()
+        if limit is None and len(found) * 2 >= len(asked):
+            now = time.monotonic()
+            limit = now + max(patience, (TIMES_SLOWER - 1) * (now - begun))
+    return found
+
+
+def _tell(done: queue.SimpleQueue[tuple[str, Future[R]]], name: str, future: Future[R]) -> None:
+    done.put((name, future))
+
+
+def begin(asked: Mapping[str, T], ask: Callable[[T], R]) -> dict[str, Future[R]]:
+    """The answers that are to come."""
+    futures: dict[str, Future[R]] = {name: Future() for name in asked}
+    waiting = iter(list(asked.items()))
+
+    def work() -> None:
+        for name, item in waiting:
+            try:
+                futures[name].set_result(ask(item))
+            except BaseException as error:  # noqa: BLE001  # it is raised where somebody waits for it
+                futures[name].set_exception(error)
+
+    for _ in range(min(AT_ONCE, len(asked))):
+        threading.Thread(target=work, name="host", daemon=True).start()
+    return futures
