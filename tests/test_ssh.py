@@ -110,6 +110,7 @@ def test_words_are_the_same_in_every_shell(shell, argv):
 
 def test_plain_words_stay_readable():
     assert command_line(["env", "A=b", "sh", "/x/y.sh", "poll"]) == "exec env A=b sh /x/y.sh poll"
+    assert command_line(["sh", "-c", 'eval "$(cat)"', "sh", ""]) == "exec sh -c 'eval \"$(cat)\"' sh ''"
 
 
 # -------------------------------------------------------------------------------------------- scripts

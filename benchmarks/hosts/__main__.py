@@ -1,4 +1,5 @@
 """What it costs to start, poll and stop a rank on each of 64 hosts; beside plain ssh and ansible-core.
+And what `status` of them costs, beside asyncssh.
 
     python benchmarks/hosts                       # 64 hosts, three rounds; needs root, as tests/hosts does
     python benchmarks/hosts --hosts 16 --only provider,ssh
@@ -15,7 +16,11 @@ step, 32 at once: a shell that goes to the background, a `kill -0` of its pid, a
 one `ansible-playbook` a step with the same lines of shell: 32 forks, pipelining, its kept connections. Only
 ours starts at most once, keeps exit codes and logs, and knows a host that was rebooted.
 
-Exit code 1 if polling all hosts costs `provider` 0.2 CPU seconds or more.
+looks: `status` beside bare asyncssh that runs `hostname` on the same hosts, a process each, with its imports;
+and with one host whose login takes 40 s.
+
+Exit code 1 if polling all hosts costs `provider` 0.2 CPU seconds or more, if `status` takes more than twice
+the wall or CPU seconds of asyncssh, or more than 5 s with the slow host.
 """
 
 from __future__ import annotations
@@ -31,6 +36,7 @@ if not __package__:  # run as a folder, which then is first on the path instead 
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from benchmarks.hosts.cost import Cost
+from benchmarks.hosts.looks import looks
 from benchmarks.hosts.tools import STEPS, Ansible, Command, Plain, Provided, Tool
 from providers.ssh.transport import background
 from tests.hosts.machines import Machines, impediment
@@ -43,6 +49,7 @@ TOOLS: dict[str, Callable[[Machines, Path, argparse.Namespace], Tool]] = {
     "ssh": lambda machines, folder, _: Plain(machines, folder),
     "ansible": lambda machines, folder, given: Ansible(machines, folder, given.ansible),
 }
+LOOKS = "looks"
 
 
 def measured(tool: Tool, rounds: int) -> dict[str, Cost]:
@@ -74,10 +81,11 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--hosts", type=int, default=64, help="default: %(default)s")
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
-    parser.add_argument("--only", default=",".join(TOOLS), help="default: %(default)s")
+    parser.add_argument("--only", default=",".join((*TOOLS, LOOKS)), help="default: %(default)s")
     parser.add_argument("--ansible", type=Path, help="an environment with ansible-core")
     given = parser.parse_args(argv)
-    wrong = set(given.only.split(",")) - TOOLS.keys()
+    given.only = given.only.split(",")
+    wrong = {*given.only} - {*TOOLS, LOOKS}
     if wrong:
         parser.error(f"there is no {', '.join(sorted(wrong))}")
     return given
@@ -90,13 +98,14 @@ def main() -> None:
         raise SystemExit(reason)
     machines = Machines(given.hosts)
     base: dict[str, Cost] | None = None
+    within = True
     try:
         machines.up()
         print(f"{given.hosts} hosts; wall and CPU seconds, the median of {given.rounds} rounds")
         print(f"{'':10}" + "".join(f"{name:>17}" for name in ("once", *STEPS)))
         with tempfile.TemporaryDirectory() as name:
             for tool, make in TOOLS.items():
-                if tool not in given.only.split(","):
+                if tool not in given.only:
                     continue
                 folder = Path(name, tool)
                 folder.mkdir()
@@ -105,13 +114,17 @@ def main() -> None:
                 made.end()
                 base = costs if tool == "provider" else base
                 row(tool, costs, base)
+            if LOOKS in given.only:
+                Path(name, LOOKS).mkdir()
+                within = looks(machines, Path(name, LOOKS), given.rounds)
     finally:
         background.close()
         machines.down()
     if base:
         cost = base["poll"].cpu
         print(f"polling {given.hosts} hosts costs {cost:.3f} CPU seconds; the limit is {LIMIT}")
-        raise SystemExit(0 if cost < LIMIT else 1)
+        within = within and cost < LIMIT
+    raise SystemExit(0 if within else 1)
 
 
 if __name__ == "__main__":

@@ -166,6 +166,7 @@ class Session:
                 environ=os.environ,
                 state=self.state.named,
                 look=look,
+                published=required,
             )
         except InvalidError as error:
             if required:

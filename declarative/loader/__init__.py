@@ -35,7 +35,7 @@ class Loaded:
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
-def load(
+def load(  # noqa: PLR0913 (keywords, each with a default)
     directory: Path,
     *,
     named: Sequence[Path] = (),
@@ -44,15 +44,17 @@ def load(
     environ: Mapping[str, str] | None = None,
     state: str | None = None,
     look: Look = "none",
+    published: bool = True,
 ) -> Loaded:
     """Read the project in `directory`; `InvalidError` with every error that there is.
 
     `variables` are those of `--var`; `environ` is looked into for `FLEETFORM_VAR_x` alone. `state` is where
     that is kept, if not where the project says. With `look`, what tasks' `files` name is found: by its names
     alone, or, to plan with it, also by what is in it. `named` are files below `directory` that are read
-    besides its own.
+    besides its own. Without `published`, what can be read is not held against the published schemas as well:
+    that takes as long as the rest.
     """
-    findings = Findings()
+    findings = Findings(published=published)
     files = Files(directory, findings)
     documents = files.own(named, excluded)
     raw = classify(documents, findings)

@@ -266,7 +266,7 @@ def decoded(
         spec = decode(cls, body, (), problems)
         if faults:
             spec, problems = None, _independent(problems, faults)
-        elif spec is not None:
+        elif spec is not None and findings.published:
             problems += validate(DOCUMENTS[kind], kind, data)
     report(problems, document, address, findings)
     return None if any(not problem.warning for problem in problems) else spec

@@ -18,9 +18,11 @@ class Findings:
     """Errors and warnings, collected.
 
     `lost` says that some document could not be read at all: then nobody can tell that a name is not declared.
+    `published`: whether documents are held against the published schemas as well.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, published: bool = True) -> None:
+        self.published = published
         self.items: list[Diagnostic] = []
         self.lost = False
         self._compared = 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,7 @@ def _text(path: str) -> str:
     return real.read_text(errors="replace") if os.access(real, os.R_OK) and real.is_file() else ""
 
 
+@lru_cache(maxsize=16)
 def _parsed(text: str, where: str) -> asyncssh.SSHKnownHosts:
     try:
         return asyncssh.import_known_hosts(text)

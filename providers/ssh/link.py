@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import asyncssh
+from asyncssh.encryption import get_default_encryption_algs
 
 from declarative.provider import (
     Fence,
@@ -39,6 +40,8 @@ stop that waits for minutes shall not keep a poll waiting."""
 LONG_SECONDS = 90.0
 PIECE = 1 << 18
 """Bytes of a source that are read at once; about as many wait to be sent."""
+CHEAP_CIPHERS = "^aes256-gcm@openssh.com,aes128-gcm@openssh.com"
+"""Before the others that asyncssh has: with its first one, a packet costs several times as much computing."""
 AWAY = (
     "see that it is on and that its address, port and way are right, then run this again; if it is lost for "
     "good, take it out of the YAML, then `fleetform state rm` its node"
@@ -186,6 +189,8 @@ class Link:
         options = await asyncssh.SSHClientConnectionOptions.construct(
             host=host.hostname, ignore_encrypted=True, **settings
         )
+        if options.encryption_algs == get_default_encryption_algs():  # nobody has chosen others
+            settings["encryption_algs"] = CHEAP_CIPHERS
         trust = Trust.of(host, options)
         tunnel = await self._tunnel(options, way)
         client = Checked(trust)

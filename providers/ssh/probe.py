@@ -62,8 +62,6 @@ class Facts:
     ends: str | None
     """The user, if his processes end with his last login, ranks included."""
     name: str
-    kernel: str
-    arch: str
 
     @property
     def shape(self) -> Shape:
@@ -204,8 +202,6 @@ def parse(lines: list[str], now: float) -> Facts:
         last_boot=one.get("last_boot"),
         ends=one.get("ends"),
         name=one.get("host", ""),
-        kernel=one.get("kernel", ""),
-        arch=one.get("arch", ""),
     )
 
 

@@ -10,9 +10,8 @@ first() { { read -r line <"$1" && say "$2" "$line"; } 2>/dev/null; } # FILE NAME
 
 echo FLEETFORM-PROBE
 say root "$root"
-uname -s -n -r -m | { read -r system name release arch && say host "$name" && say kernel "$system $release" && say arch "$arch"; }
+first /proc/sys/kernel/hostname host
 first /proc/sys/kernel/random/boot_id boot_id
-first /etc/machine-id machine_id
 say now "$(date +%s.%N)"
 sed -n 's/^Cpus_allowed_list:[[:space:]]*/cpus=/p; s/^MemTotal: *\([0-9]*\) kB/memory_kib=\1/p
   s/^MemAvailable: *\([0-9]*\) kB/memory_free_kib=\1/p' /proc/self/status /proc/meminfo
@@ -21,7 +20,7 @@ for tool in sh env flock setsid stat head tail timeout taskset sha256sum unshare
   ! command -v "$tool" >/dev/null 2>&1 || say tool "$tool"
 done
 # systemd may be told to end what a login leaves behind. Root's stays all the same; others have to linger.
-if [ "$(id -u)" != 0 ] && booted && grep -qs '/session-[^/]*\.scope' /proc/self/cgroup && ! lingers; then
+if booted && [ "$(id -u)" != 0 ] && grep -qs '/session-[^/]*\.scope' /proc/self/cgroup && ! lingers; then
   ends=$(timeout -k 1 10 loginctl show-user --property=KillUserProcesses --value 2>/dev/null)
   [ "$ends" != yes ] || say ends "$(id -un)"
 fi
@@ -68,14 +67,15 @@ if [ -L "$root" ] || { [ -e "$root" ] && [ ! -O "$root" ]; }; then
   say state "$root is not this user's own folder"
 else
   new=$at/.fleetform-probe.$$
-  if printf '#!/bin/sh\nexit 0\n' 2>/dev/null >"$new"; then
+  # shellcheck disable=SC2016  # its own $0: it takes itself away
+  if printf '#!/bin/sh\nexec rm -f -- "$0"\n' 2>/dev/null >"$new"; then
     { chmod 700 "$new" && "$new"; } 2>/dev/null || say state "nothing can be executed in $at (noexec)"
   elif [ -e "$new" ] || [ -w "$at" ]; then
     say state "the disk of $at is full"
   else
     say state "$at cannot be written"
   fi
-  rm -f "$new"
+  [ ! -e "$new" ] || rm -f "$new"
 fi
 first "$root/claim" claim
 if [ -n "${2-}" ] && [ -d "$root/$2" ]; then

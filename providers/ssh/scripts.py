@@ -109,7 +109,7 @@ def entered_in(said: bytes) -> tuple[Entered, bool]:
 @cache
 def visit() -> bytes:
     """Several of the scripts in one, each as a function of its name: see `visit.sh`."""
-    parts = [f"{name}() (\n{text(f'{name}.sh')})\n" for name in ("probe", "enter", "volume")]
+    parts = [f"{name}() {{\n{text(f'{name}.sh')}}}\n" for name in ("probe", "enter", "volume")]
     return "".join((*parts, text("visit.sh"))).encode()
 
 

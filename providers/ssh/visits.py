@@ -16,7 +16,6 @@ from providers.ssh import probe, scripts
 from providers.ssh.transport import SshTransport
 from providers.ssh.volumes import Volumes
 from providers.transport import ConnectionLost, Finished
-from providers.written import key_of
 
 T = TypeVar("T")
 
@@ -67,10 +66,9 @@ def visit(
 def _ask(transport: SshTransport, root: str | None, owner: str, node: str) -> list[Finished]:
     """What each part said, with its exit code."""
     mark = secrets.token_hex(8)
-    epoch = transport.fence()
-    env = () if epoch is None else (f"FLEETFORM_EPOCH={epoch}", f"FLEETFORM_OWNER={key_of(owner)}")
-    argv = ("env", *env, "sh", "-c", READS, "sh", mark, root or "", node, *scripts.runner())
-    said = scripts.ask(transport, argv, scripts.visit(), probe.SECONDS)
+    env = scripts.numbered(transport, owner)
+    argv = ("sh", "-c", READS, "sh", mark, root or "", node, *scripts.runner())
+    said = scripts.ask(transport, ("env", *env, *argv) if env else argv, scripts.visit(), probe.SECONDS)
     first, *more = said.split(f"\n{mark} ".encode())
     parts = []
     for piece in more:
