@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -19,6 +21,7 @@ from declarative.resource import RankMount
 from declarative.schema import Problem, fields_of, validate
 from declarative.schema.validate import _validator
 from declarative.spec import DOCUMENTS, Fleet, Resources
+from tests.cli import clean_env, fleet
 
 
 def write(directory: Path, **files: str) -> Path:
@@ -749,6 +752,17 @@ def test_a_disagreement_with_the_published_schema_is_shown(tmp_path, monkeypatch
     monkeypatch.setattr("declarative.loader.documents.validate", finds)
     (found,) = errors(write(tmp_path, a=FLEET))
     assert (found.code, found.summary, found.address) == ("schema", "no", "fleet/gpu")
+
+
+def test_who_only_reads_a_project_needs_no_jsonschema(project):
+    """It takes as long to load as the project does."""
+    project.declare(fleet("gpu"))
+    code = (
+        "import sys; from declarative.cli import cli;"
+        "cli.main(['status', '--offline'], prog_name='fleetform', standalone_mode=False);"
+        "assert 'jsonschema' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=project.path, env=clean_env())
 
 
 def test_everything_is_found_at_once(tmp_path):

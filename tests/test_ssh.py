@@ -19,7 +19,7 @@ from declarative.schema import BadValueError, decode_part
 from declarative.spec.hosts import SshConfig
 from declarative.state import Address, NodeState, Record
 from providers.ssh import Ssh, gpus, probe, scripts
-from providers.ssh.host import host_of
+from providers.ssh.host import Host, host_of
 from providers.ssh.line import command_line
 from providers.ssh.probe import TOOLS
 from providers.ssh.terminal import terminal
@@ -47,6 +47,28 @@ assert "asyncssh" not in sys.modules
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=REPOSITORY
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_known_hosts_of_a_fleet_are_read_into_keys_once(tmp_path):
+    """Each of a thousand hosts would read the keys of all of them."""
+    from asyncssh import SSHClientConnectionOptions, generate_private_key
+
+    from providers.ssh.keys import Trust
+
+    file = tmp_path / "known_hosts"
+
+    def trust(name: str) -> Trust:
+        options = SSHClientConnectionOptions(host=name, config=None, client_keys=None)
+        return Trust.of(Host(hostname=name, known_hosts=str(file)), options)
+
+    def write() -> None:
+        key = generate_private_key("ssh-ed25519").export_public_key().decode()
+        file.write_text(f"a,b {key}")
+
+    write()
+    assert trust("a").listed is (old := trust("b").listed)
+    write()
+    assert trust("a").listed is not old
 
 
 @pytest.mark.parametrize(

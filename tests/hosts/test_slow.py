@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from asyncssh import SSHClientProcess
 
 from declarative.state import NodeState, RankState
 from providers.ssh.transport import SshTransport, background
@@ -34,9 +35,18 @@ def test_all_that_a_host_knows_comes_in_one_round_trip(machines, tmp_path, monke
         commands.append(argv)
         return run(self, argv, *more)
 
+    pieces: list[int] = []
+    take = SSHClientProcess.data_received
+
+    def taken(self, data, datatype):
+        pieces.append(len(data))
+        take(self, data, datatype)
+
     monkeypatch.setattr(SshTransport, "run", counted)
+    monkeypatch.setattr(SSHClientProcess, "data_received", taken)
     visit = nodes.provider.visit(node)
     assert len(commands) == 1
+    assert len(pieces) <= 3  # not one for each line
     assert visit.readiness.state is NodeState.READY
     assert visit.readiness.can == nodes.provider.readiness([node])["gpu-0"].can
     assert visit.things == nodes.provider.inventory()

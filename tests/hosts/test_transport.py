@@ -12,7 +12,7 @@ import pytest
 
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.ssh.host import Host, host_of
-from providers.ssh.transport import SshTransport
+from providers.ssh.transport import SshTransport, background
 from providers.transport import ConnectionLost
 from tests.hosts.machines import Machines, run, until
 from tests.hosts.nodes import QUICK, fields, transport, way
@@ -69,6 +69,18 @@ def test_one_connection_is_kept_for_all(machines):
     with ThreadPoolExecutor(30) as pool:
         answers = list(pool.map(lambda _: transport(machines).run(WHO).stdout, range(30)))
     assert len({tuple(client_of(answer)) for answer in answers}) == 1
+
+
+def test_a_cipher_that_costs_little_comes_first_unless_others_are_chosen(machines, tmp_path):
+    chosen = tmp_path / "ssh_config"
+    chosen.write_text("Ciphers aes128-ctr,aes256-gcm@openssh.com\n")
+
+    def cipher(config: str) -> str:
+        link = background.link(way(machines, config=config))
+        return str(background.call(link.connection()).get_extra_info("send_cipher"))
+
+    assert cipher("/dev/null") == "aes256-gcm@openssh.com"
+    assert cipher(str(chosen)) == "aes128-ctr"
 
 
 @pytest.mark.slow
