@@ -102,7 +102,8 @@ def main() -> None:
     try:
         machines.up()
         print(f"{given.hosts} hosts; wall and CPU seconds, the median of {given.rounds} rounds")
-        print(f"{'':10}" + "".join(f"{name:>17}" for name in ("once", *STEPS)))
+        if {*given.only} - {LOOKS}:
+            print(f"{'':10}" + "".join(f"{name:>17}" for name in ("once", *STEPS)))
         with tempfile.TemporaryDirectory() as name:
             for tool, make in TOOLS.items():
                 if tool not in given.only:

@@ -59,6 +59,7 @@ def looks(machines: Machines, folder: Path, rounds: int) -> bool:
         status.append(command.poll(0))
     base, mine = _median(bare), _median(status)
     wall, cpu = mine.wall / base.wall, mine.cpu / base.cpu
+    print(f"{'':20}{'wall':>8}{'CPU':>8}")
     print(f"hostname by asyncssh{base.wall:>8.2f}{base.cpu:>8.2f}")
     print(
         f"status              {mine.wall:>8.2f}{mine.cpu:>8.2f}{wall:>8.1f}x{cpu:>7.1f}x (limit {LIMIT:g}x)"

@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 AT_ONCE = 128
 """Hosts that are asked side by side; so many slow ones, and no more, keep nobody waiting."""
-HURRIED = 2.5
+HURRIED = 2.0
 """Seconds for hosts that are slower than the others: the user is looking at the screen."""
 PATIENT = 20.0
 """The same where a plan is made of the answers, or something is recorded. Longer than connecting may take, so
