@@ -8,7 +8,15 @@ from types import MappingProxyType
 
 import pytest
 
-from declarative.provider import Ended, PermanentError, PermanentKind, TransientError, load, token
+from declarative.provider import (
+    Ended,
+    PermanentError,
+    PermanentKind,
+    TransientError,
+    TransientKind,
+    load,
+    token,
+)
 from declarative.retry import Policy, call
 from declarative.spec.clouds import Network, Reach
 from declarative.state import TAGS, Address, NodeState, Record
@@ -320,6 +328,23 @@ def test_one_who_comes_second_finds_what_the_first_made(az, monkeypatch):
     for look in ("disk", "machine"):
         monkeypatch.setattr(api, look, TooEarly(getattr(api, look)))
     assert [made(az, record) for record in first] == first
+
+
+def test_what_is_gone_is_made_by_the_same_token_and_what_just_goes_is_waited_for(cloud, az):
+    """As after a restore: the state does not know that all of this was made and deleted before."""
+    disk, node = wanted("volume", "data-0", DISKS), wanted("node", "gpu-0", NODES)
+    for record, kind in ((disk, "disks"), (node, "virtualmachines")):
+        have = made(az, record)
+        (key,) = (k for k in cloud.things if k.startswith(f"microsoft.compute/{kind}/"))
+        properties = cloud.things[key]["properties"]
+        properties["provisioningState"] = "Deleting"
+        with pytest.raises(TransientError, match="is just being deleted") as caught:
+            made(az, record)
+        assert caught.value.kind is TransientKind.BUSY
+        properties["provisioningState"] = "Succeeded"
+        az.delete(have)
+        assert made(az, record).outputs["id"] == have.outputs["id"]
+        az.delete(have)
 
 
 def test_a_machines_own_disk_is_no_volume(cloud, az):

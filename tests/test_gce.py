@@ -312,6 +312,23 @@ def test_one_who_comes_second_finds_what_the_first_made(gce, monkeypatch):
     assert [made(gce, record) for record in first] == first
 
 
+def test_what_is_gone_is_made_by_the_same_token_and_what_just_goes_is_waited_for(cloud, gce):
+    """As after a restore: the state does not know that all of this was made and deleted before."""
+    disk, node = wanted("volume", "data-0", DISKS), wanted("node", "gpu-0", NODES)
+    first = [made(gce, record).outputs["id"] for record in (disk, node)]
+    going = {"disks": ("DELETING",), "instances": ("STOPPING", "DEPROVISIONING")}
+    for record, (kind, states) in zip((disk, node), going.items(), strict=True):
+        (thing,) = cloud.things[kind].values()
+        for state in states:
+            thing["status"] = state
+            with pytest.raises(TransientError, match="is just being deleted") as caught:
+                made(gce, record)
+            assert caught.value.kind is TransientKind.BUSY
+        cloud.things[kind].clear()
+    assert [made(gce, record).outputs["id"] for record in (disk, node)] == first
+    assert [len(cloud.things[kind]) for kind in going] == [1, 1]
+
+
 def test_a_name_that_another_has_is_not_taken_for_ours(cloud, gce):
     node = made(gce, wanted("node", "gpu-0", NODES))
     (thing,) = cloud.things["instances"].values()

@@ -12,6 +12,7 @@ import pytest
 from tests.cli import ended, fleet, volume
 from tests.cloud_openstack import run
 from tests.cloud_openstack.server import REGION, SmallCloud
+from tests.test_restored import by_file
 
 pytestmark = pytest.mark.slow
 
@@ -239,4 +240,25 @@ def test_a_server_that_was_taken_up_while_it_started_has_to_come_up(project, clo
     project.apply("--parallelism", "1", env=ENV)
     assert count(cloud.servers) == [f"node/gpu-{i}" for i in range(nodes)]
     assert {server["status"] for server in cloud.servers.values()} == {"ACTIVE"}
+    assert project.run("plan", "--json", env=ENV).json["result"] == "none"
+
+
+def test_a_restored_state_makes_anew_what_is_gone(project, cloud):
+    """Nodes and volumes were made and deleted twice after the backup: nova and cinder know no tokens, so one
+    apply makes one of each.
+    """
+    gpu = fleet("gpu", backends=["stack"], nodes=1, resources={"gpu": "H100:2"})
+    data = volume("data", backend="stack", region=REGION)
+    project.declare(backend(cloud), volume("base", backend="stack", region=REGION))
+    project.apply(env=ENV)
+    restore = by_file(project)
+    for _ in range(2):
+        for more in ((gpu, data), ()):
+            project.declare(backend(cloud), volume("base", backend="stack", region=REGION), *more)
+            project.apply(env=ENV)
+    restore()
+    project.declare(backend(cloud), volume("base", backend="stack", region=REGION), gpu, data)
+    project.apply(env=ENV)
+    assert count(cloud.servers) == ["node/gpu-0"]
+    assert count(cloud.volumes) == ["volume/base", "volume/data"]
     assert project.run("plan", "--json", env=ENV).json["result"] == "none"

@@ -112,6 +112,9 @@ class Nodes:
                 with suppress(ProviderError):  # what it is about was said
                     self._api.clean(made)
                 raise
+        elif machine.phase is Phase.ENDING or machine.state.lower() == "stopping":
+            # The same create once made it, before this state was brought back from a backup.
+            raise leaving(machine.name, address)
         if not self._ours(machine) or machine.tags.get(marks.TOKEN) != token:
             summary = f"{machine.id} is there, and does not carry this state's marks"
             hint = f"somebody removed them: look at it in {self._account.CLOUD}, and delete it"
@@ -322,3 +325,9 @@ def _state(machine: Machine | None) -> tuple[NodeState, str | None]:
             return NodeState.TERMINATING, f"it is {machine.state}{why}"
         case Phase.FAILED:
             return NodeState.FAILED, f"it never ran{why}"
+
+
+def leaving(name: str, address: Address) -> TransientError:
+    """The fault of a create where a thing of that name is on its way out: then the name is free again."""
+    summary = f"an earlier {name} is just being deleted: it can be made anew once that is over"
+    return TransientError(TransientKind.BUSY, summary, about=str(address))

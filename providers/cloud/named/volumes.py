@@ -15,7 +15,7 @@ from providers.cloud.adopted import absent, check, check_tags, is_free, left, ta
 from providers.cloud.changes import check_fixed, gone, size_of
 from providers.cloud.claims import ON
 from providers.cloud.named.api import Api, Disk, Phase, Wanted, name_of
-from providers.cloud.named.nodes import retagged, tags_of
+from providers.cloud.named.nodes import leaving, retagged, tags_of
 
 FIXED = ("backend", "region", "zone", "volume_type", VOLUME_ID)
 """Inputs that are those of the disk: it is made anew to change them."""
@@ -91,6 +91,8 @@ class Volumes:
                 disk = look_up(look)
                 if disk is None:
                     raise TransientError(TransientKind.BUSY, error.summary, about=error.about) from None
+        if disk.phase is Phase.ENDING:
+            raise leaving(disk.name, address)
         if not self._ours(disk) or disk.tags.get(marks.TOKEN) != token:
             summary = f"{disk.id} is there, and does not carry this state's marks"
             hint = f"somebody removed them: look at it in {self._account.CLOUD}, and delete it"
