@@ -2,12 +2,15 @@
 
 import signal
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli import ended, fleet, task, until, volume
+from tests.cli import clean_env, ended, fleet, task, until, volume
 from tests.cloud.run import PLUG, RunningCloud
 from tests.killing import ON_SKY
 
@@ -95,6 +98,55 @@ def test_who_sleeps_through_the_lease_writes_nothing(project, cloud):
     assert "this command has lost the state's lock" in done.out + done.err
     assert journal(project) == rows
     assert project.run("state", "pull").json["serial"] == serial
+    holds(project, cloud, whole)
+
+
+STEPPED = """
+import sys, time
+from pathlib import Path
+real, file = time.time, Path(sys.argv.pop(1))
+time.time = lambda: real() + float(file.read_text() or 0)
+from declarative import cli
+cli.main()
+"""
+"""`fleetform` on a host whose clock is off by the seconds in a file, which may change while it runs."""
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("hours", [2, -2])
+def test_a_clock_that_is_set_takes_no_lock_and_hinders_no_later_apply(project, cloud, hours, killed):
+    """In the middle of an apply that goes on, or is killed then: it is not taken for one of long ago, or of
+    the future. Nor is anything by an apply after the clock was set back.
+    """
+    clock = project.write("clock", "0")
+
+    def start(*args):
+        process = subprocess.Popen(
+            [sys.executable, "-c", STEPPED, str(clock), *args],
+            cwd=project.path,
+            env=clean_env(**{**PLUG, "PYTHONPATH": f"{Path(__file__).parents[1]}:{PLUG['PYTHONPATH']}"}),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        project.started.append(process)
+        return process
+
+    whole = declare(project, cloud)
+    cloud.control(hold="volume/data-3")
+    holder = start("apply", "--auto-approve")
+    until(lambda: waits_for(project, "volume/data-3", len(whole) - 1), "it is in the middle of one call")
+    clock.write_text(f"{hours * 3600}")
+    refused = ended(start("apply", "--auto-approve"), 1)
+    assert "the state is locked by `apply` on " in refused.err
+    if killed:
+        holder.kill()
+    cloud.control(release=True)
+    ended(holder, -signal.SIGKILL if killed else 0)
+    ended(start("apply", "--auto-approve"))
+    clock.write_text("0")
+    ended(start("apply", "--auto-approve"))
     holds(project, cloud, whole)
 
 
