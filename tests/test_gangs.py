@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -135,6 +136,28 @@ def test_a_gang_that_nobody_released_ends_and_starts_anew(project, monkeypatch):
     until(lambda: len(lines(project.path / "runs")) == 3)
     assert sorted(lines(project.path / "runs")) == ["0", "1", "2"]
     assert {r["attempt"] for r in project.ranks("job").values()} == {2}
+
+
+def test_a_rank_that_was_released_alone_is_stopped_by_the_next_apply(project, monkeypatch):
+    """Its siblings were never released, and waited for as long as they may. It did run, so that the task is
+    lost, and runs again if that is asked for.
+    """
+    monkeypatch.setattr(execute, "GATE_SECONDS", 1)
+    declare_three(project, startup_order="master-first")
+    cut_short(project, "after", 4)
+    nodes = project.path / ".fleetform/local/nodes"
+    others = [*nodes.glob("*/ranks/job-1.*"), *nodes.glob("*/ranks/job-2.*")]
+    assert len(others) == 2
+    until(lambda: all((a / "exit").exists() and (a / "exit").read_text().strip() for a in others))
+    assert lines(project.path / "runs") == ["0"]
+    (alone,) = lines(project.path / "up")
+    said = project.apply()
+    assert "rank/job-0: stopped: rank/job-1 lost: its gang was never complete" in said.err
+    assert not Path(f"/proc/{alone}").exists()
+    assert lines(project.path / "runs") == ["0"]
+    project.apply("--replace", "task/job")
+    until(lambda: len(lines(project.path / "runs")) == 4)
+    assert sorted(lines(project.path / "runs")) == ["0", "0", "1", "2"]
 
 
 def test_a_prepared_gang_that_is_stopped_never_ran(project):

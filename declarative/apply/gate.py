@@ -3,6 +3,11 @@
 A rank is recorded as soon as it is prepared, and `starting` until it is released. So whatever cuts a command
 short, the next one knows what waits: it prepares what is missing and releases all, or stops them. What nobody
 releases ends by itself, and none of its commands ran.
+
+What no rule can end without asking the siblings: a command dies between two releases of a gang, and
+nobody follows it for GATE_SECONDS. Then the ranks that were released run without the rest, until the next
+command that may act stops them: their task is lost, and runs again as `retry` says. All ranks are
+released at once, unless `startup_order` wants otherwise, so that this is a matter of moments.
 """
 
 from __future__ import annotations
