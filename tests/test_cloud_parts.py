@@ -1,11 +1,13 @@
 """What all drivers of `providers.cloud` share: faults, the limiter, marks, the catalog, settings, imports."""
 
 import base64
+import heapq
 import html
 import importlib
 import inspect
 import json
 import pkgutil
+import random
 import socket
 import ssl
 import subprocess
@@ -44,12 +46,14 @@ from providers.cloud.begin import user_data
 from providers.cloud.catalog import catalog
 from providers.cloud.classes import BY_CLASS
 from providers.cloud.connection import Connection
-from providers.cloud.ec2.region import quoted
+from providers.cloud.ec2.region import Region, quoted
 from providers.cloud.faults import Answer, by_class, classify
 from providers.cloud.limiter import Limiter, limiter
 from providers.cloud.scrub import MOST_SHOWN, Scrub
+from providers.cloud.settings import Host
 from providers.ssh import pair
 from tests.cloud_ec2.run import CREDENTIALS, SECRETS, config
+from tests.cloud_ec2.scripted import Scripted, refusal
 
 # ------------------------------------------------------------------------------------------ faults
 
@@ -269,6 +273,43 @@ def test_nobody_waits_before_there_was_a_complaint():
         limits.wait()
         limits.fine()
     assert clock.now == 100.0
+
+
+def refused_of(launches, workers, limits, clock):
+    """How often an API refuses that grants five launches at once and two a second in the long run, and when
+    all are done: simulated, with `workers` that try again.
+    """
+    chance, tokens, last, refused = random.Random(1), 5.0, clock.now, 0
+    heap = [(clock.now, worker, 0, False) for worker in range(workers)]
+    while launches:
+        clock.now, worker, tries, sent = heapq.heappop(heap)
+        if not sent:
+            now = clock.now
+            limits.wait()
+            heapq.heappush(heap, (clock.now + 0.1, worker, tries, True))
+            clock.now = now
+            continue
+        tokens, last = min(5.0, tokens + (clock.now - last) * 2), clock.now
+        if tokens >= 1:
+            tokens, launches, tries = tokens - 1, launches - 1, 0
+            limits.fine()
+            pause = 5.0  # it waits until the instance runs
+        else:
+            refused, tries = refused + 1, tries + 1
+            limits.throttled()
+            pause = chance.uniform(0, min(30, 0.5 * 2 ** (tries - 1)))
+        heapq.heappush(heap, (clock.now + pause, worker, tries, False))
+    return refused, clock.now - 100
+
+
+def test_a_thousand_launches_are_spread_as_the_api_grants_them():
+    """They take hardly longer than the API itself wants, and few are refused."""
+    clock = Clock()
+    refused, seconds = refused_of(1000, 32, Limiter(clock, clock.sleep, rate=2.0), clock)
+    assert refused < 250
+    assert seconds < 1.05 * (1000 - 5) / 2
+    clock = Clock()
+    assert refused_of(1000, 32, Limiter(clock, clock.sleep), clock)[0] > 2 * refused
 
 
 def test_all_wait_as_long_as_the_api_asks():
@@ -606,3 +647,45 @@ def test_nothing_is_sent_for_who_lost_the_lock():
     with pytest.raises(StateError):
         connection.call("DeleteVolume", lambda _: told.append("is sent"))
     assert told == ["waits", "is asked"]
+
+
+def test_what_an_api_counts_alone_is_slowed_alone():
+    """EC2 grants few launches a second, and many listings."""
+    told: list[str] = []
+
+    class Told(Limiter):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def wait(self) -> None:
+            told.append(f"{self.name} waits")
+
+        def fine(self) -> None:
+            told.append(f"{self.name} is fine")
+
+        def throttled(self, after: float | None = None) -> None:
+            told.append(f"{self.name} is throttled")
+
+    def refused(_: object) -> None:
+        raise TransientError(TransientKind.THROTTLED, "too many")
+
+    connection = Connection(object, Told("all"), Scrub(), lambda _: None)
+    with pytest.raises(TransientError):
+        connection.call("RunInstances", refused, limiter=Told("launch"))
+    connection.call("DescribeInstances", lambda _: None)
+    assert told == ["launch waits", "launch is throttled", "all waits", "all is fine"]
+
+
+def test_ec2_counts_launches_alone(monkeypatch, tmp_path):
+    told: list[Limiter] = []
+    monkeypatch.setattr(Limiter, "throttled", lambda self, _=None: told.append(self))
+    with Scripted(lambda _: refusal("RequestLimitExceeded", status=503)) as server:
+        made = config(server.port, tmp_path)
+        login = (lambda: {"key": "a", "secret": "b"}, Scrub())
+        region = Region("us-east-1", Host(name="127.0.0.1", port=server.port, secure=False), login, made, 30)
+        for action in ("RunInstances", "DescribeInstances", "RunInstances", "CreateTags"):
+            with pytest.raises(TransientError):
+                region.ask(action)
+    launch, other, *more = told
+    assert launch is not other
+    assert more == [launch, other]

@@ -60,13 +60,23 @@ class Connection:
         self._read = read
         self._mine = threading.local()
 
-    def request(self, what: str, path: str, *, about: str | None = None, **options: Any) -> Any:
-        """The response of libcloud to one request, sent once; `what` names it in messages."""
+    def request(
+        self,
+        what: str,
+        path: str,
+        *,
+        about: str | None = None,
+        limiter: Limiter | None = None,
+        **options: Any,
+    ) -> Any:
+        """The response of libcloud to one request, sent once; `what` names it in messages. `limiter` is of
+        requests of this kind, where the API counts them alone.
+        """
 
         def ask(driver: Any) -> Any:
             return driver.connection.request(path, retry_failed=False, **options)
 
-        return self.call(what, ask, about=about)
+        return self.call(what, ask, about=about, limiter=limiter)
 
     def call(
         self,
@@ -74,6 +84,7 @@ class Connection:
         ask: Callable[[Any], T],
         *,
         about: str | None = None,
+        limiter: Limiter | None = None,
         carrier: Callable[[Any], Any] = lambda driver: getattr(driver, "connection", None),
     ) -> T:
         """What a driver's own methods give; as many requests as they make, of which the last one counts.
@@ -82,7 +93,8 @@ class Connection:
         What a method raises before any request is `INVALID`: it does not take what it was given.
         """
         driver = self._driver(what)
-        self._limiter.wait()
+        limiter = limiter or self._limiter
+        limiter.wait()
         self._fence()
         link = None
         self._mine.refused = None
@@ -103,10 +115,10 @@ class Connection:
             else:
                 fault = classify(error, answer, what=what, scrub=self._scrub, read=self._read, about=about)
             if isinstance(fault, TransientError) and fault.kind is TransientKind.THROTTLED:
-                self._limiter.throttled(fault.after)
+                limiter.throttled(fault.after)
             # Without its cause: that one may quote what was sent.
             raise fault from None
-        self._limiter.fine()
+        limiter.fine()
         return response
 
     def _fence_late(self) -> None:

@@ -11,6 +11,9 @@ LONGEST_GAP = 2.0
 """Seconds between two requests: none until the API complains, twice as many with each complaint."""
 RECOVERY = 0.9
 """What is left of the gap after each request that went well."""
+STEADY = 0.98
+GENTLY = 1.1
+"""What is left of the gap, and how it is widened, where the API's rate is known: it is about right."""
 LONGEST_PAUSE = 30.0
 """Seconds. An API that wants more of a pause is asked less often by whoever tries again, not held up here."""
 
@@ -19,8 +22,17 @@ class Limiter:
     """Spreads requests out while there are complaints. Safe to use from many threads."""
 
     def __init__(
-        self, now: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+        self,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        *,
+        rate: float | None = None,
     ) -> None:
+        """`rate` is how many requests a second the API is known to grant in the long run: a complaint leads
+        there at once, and one keeps close to it.
+        """
+        known = (FIRST_GAP, 2.0, RECOVERY) if rate is None else (1 / rate, GENTLY, STEADY)
+        self._first, self._growth, self._recovery = known
         self._now = now
         self._sleep = sleep
         self._turn = threading.Lock()
@@ -43,7 +55,7 @@ class Limiter:
             now = self._now()
             if now >= self._widened:
                 # Once for all requests that were under way together: they are one complaint.
-                self._gap = min(LONGEST_GAP, max(FIRST_GAP, self._gap * 2))
+                self._gap = min(LONGEST_GAP, max(self._first, self._gap * self._growth))
                 self._widened = now + self._gap * 2
             self._next = max(self._next, now + min(LONGEST_PAUSE, after or self._gap))
 
@@ -51,14 +63,14 @@ class Limiter:
         """A request went well."""
         if self._gap:
             with self._turn:
-                self._gap = self._gap * RECOVERY if self._gap > FIRST_GAP / 10 else 0.0
+                self._gap = self._gap * self._recovery if self._gap > FIRST_GAP / 10 else 0.0
 
 
 _LIMITERS: dict[Hashable, Limiter] = {}
 _TURN = threading.Lock()
 
 
-def limiter(*key: Hashable) -> Limiter:
-    """The limiter of one API, the same for all providers of this process."""
+def limiter(*key: Hashable, rate: float | None = None) -> Limiter:
+    """The limiter of one API, or of a part of it, the same for all providers of this process."""
     with _TURN:
-        return _LIMITERS.setdefault(key, Limiter())
+        return _LIMITERS.setdefault(key, Limiter(rate=rate))

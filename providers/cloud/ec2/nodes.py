@@ -1,4 +1,10 @@
-"""Nodes: instances, made by one request that carries their token and all of their tags."""
+"""Nodes: instances, made by one request each that carries their token and all of their tags.
+
+Alike ones are not made together by one request. That has one user data and one set of tags for all of them:
+the private host key of each would be known to all others, any of which could then pass for it. And from the
+launch on until its tags are written, which a kill can prevent, an instance would not say which node it is:
+`find` by a node's token would miss it. Launches are paced instead, as EC2 counts them (`region.LAUNCHES`).
+"""
 
 from __future__ import annotations
 
@@ -29,7 +35,7 @@ from providers.cloud.ec2.codes import kind_of
 from providers.cloud.ec2.groups import UNKNOWN, Groups
 from providers.cloud.ec2.keys import Ec2Keys
 from providers.cloud.ec2.network import Networks
-from providers.cloud.ec2.region import Region, tagged
+from providers.cloud.ec2.region import LAUNCH, Region, tagged
 from providers.cloud.faults import fault
 from providers.cloud.hosts import Seen
 from providers.cloud.marks import Mark
@@ -147,7 +153,7 @@ class Nodes:
             **disk,
             TagSpecification=[*tagged("instance", tags), *tagged("volume", _disk_tags(tags))],
         )
-        action = "RunInstances"
+        action = LAUNCH
         try:
             found, date = region.dated(action, zone or region.name, **asked)
         except PermanentError as error:

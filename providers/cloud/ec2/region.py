@@ -28,6 +28,11 @@ LEAST_PAGE = 5
 """The fewest that EC2 can be asked for."""
 VALUES = 200
 """The most values of one filter."""
+LAUNCH = "RunInstances"
+LAUNCHES = 2.0
+"""Launches a second that EC2 grants in the long run, where nobody had that raised. It counts them alone: many
+of them must not slow the listings down that tell what became of them, and those must not speed them up.
+"""
 _SPECIAL = re.compile(r"[^A-Za-z0-9_.~-]")
 
 
@@ -50,6 +55,7 @@ class Region:
 
         key = ("ec2", config.backend, host.name, host.port, name)
         self._connection = Connection(make, limiter(*key), scrub, said, now, fence=config.fence)
+        self._launches = limiter(*key, LAUNCH, rate=LAUNCHES)
         self.starting = Looks(self.instances_by_id)
         self.appearing = Looks(self.volumes_by_id)
 
@@ -66,6 +72,7 @@ class Region:
             f"{action} in {self.name}",
             "/",
             about=about,
+            limiter=self._launches if action == LAUNCH else None,
             method="POST",
             data="&".join(f"{quoted(k)}={quoted(v)}" for k, v in pairs),
             headers={"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"},
