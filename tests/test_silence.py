@@ -60,15 +60,35 @@ def test_half_of_the_nodes_are_given_up_at_once(inputs):
     assert [s.given_up for s in found(nodes, [SILENCE, SILENCE, READY, READY]).values()] == [True, True]
 
 
+LINE = "all nodes of backend aws fell silent at once, so that it may be the line from here"
+
+
 def kept(nodes) -> list[str | None]:
     return [s.kept for s in found(nodes, [SILENCE] * len(nodes)).values()]
 
 
 def test_our_own_line_gives_none_up():
-    line = "all nodes of backend aws fell silent at once, so that it may be the line from here"
-    assert kept([node(0, NOW - 600), node(1, NOW - 650)]) == [line, line]
+    assert kept([node(0, NOW - 600), node(1, NOW - 650)]) == [LINE, LINE]
     assert kept([node(0, NOW - 600), node(1, NOW - 700)]) == [None, None], "one after the other"
     assert kept([node(0, NOW - 600)]) == [None], "its cloud has answered"
+
+
+def test_all_that_are_silent_at_once_are_given_up_in_the_end_if_their_cloud_answers():
+    """They are dead behind its "running", or the line to them alone is down: it is paid for them."""
+    early, late = found([node(0, NOW - 1790), node(1, NOW - 1799)], [SILENCE] * 2).values()
+    assert (early.kept, late.kept) == (LINE, LINE)
+    assert (early.until, early.given_up) == (NOW + 10, False)
+    assert silence_text(early, NOW) == (
+        f"has not answered for 29 min (timed out): it is not given up: {LINE}; if none answers, it is given "
+        "up in 10 s"
+    )
+    early, late = found([node(0, NOW - 1800), node(1, NOW - 1795)], [SILENCE] * 2).values()
+    assert (early.given_up, late.given_up) == (True, False)
+    assert "it has not answered for 30 min (`unreachable_duration`)" in lost_with("gpu-0", early)
+    unread = replace(SILENCE, state=NodeState.UNKNOWN)
+    assert found([node(0, NOW - 9000), node(1, NOW - 9000)], [unread] * 2) == {}, "its API does not answer"
+    hosts = [node(i, NOW - 9000, **HOST) for i in range(2)]
+    assert [(s.until, s.given_up) for s in found(hosts, [SILENCE] * 2).values()] == [(None, False)] * 2
 
 
 def test_what_the_cloud_itself_says_is_no_fault_of_our_line():

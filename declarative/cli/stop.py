@@ -110,7 +110,7 @@ def _left(state: State, task: str, name: str, silent: Mapping[str, Silence]) -> 
         f"rank/{name} is not stopped yet, and may run: {node.address} {silence_text(silence, now())}. Once "
         f"it answers, the next `fleetform apply` or `fleetform stop {task}` stops it"
     )
-    if silence.until is not None and not silence.kept:
+    if silence.until is not None:
         return clean(f"{said}; once it is given up, they count it as lost")
     if node.inputs.get("host"):
         lost = f"take its host out of the YAML, then `fleetform state rm {node.address}`"

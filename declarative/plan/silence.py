@@ -4,12 +4,14 @@ Two limits are apart from one another: who does not answer takes no new work fro
 given up after its fleet's `unreachable_duration`. It is given up only where that is safe. A cloud's node is
 ended by its cloud before anything of it counts as lost; a host is no more than out of reach, so that others
 have to show that it is not our own line. Several nodes that fall silent at once are our own line as well, if
-none is left that answers.
+none is left that answers. That is believed for no longer than `SURE` times the limit, while their cloud
+answers: its API is reached by another way than the machines, so that it proves nothing of the line; but
+machines that are dead while their cloud says that they run would hold their gang and be paid for without end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from declarative.state import NodeState, Readiness, Record, Silence, State, silent_since
@@ -18,6 +20,8 @@ LIMIT = 600.0
 """Seconds after which a node is given up whose fleet is not declared."""
 AT_ONCE = 60.0
 """Seconds within which nodes fall silent `at once`."""
+SURE = 3
+"""How many times its limit all nodes of a backend may be silent that fell silent at once."""
 ANSWERS = (NodeState.READY, NodeState.NOT_READY)
 
 
@@ -40,30 +44,53 @@ def silences(
             found[name] = Silence(since=since, until=until, why=seen.reason)
     out: dict[str, Silence] = {}
     for name, silence in found.items():
-        if silence.until is not None and now >= silence.until:
-            kept = _kept(nodes[name], nodes.values(), readiness, found)
-            out[name] = replace(silence, given_up=kept is None, kept=kept)
-        else:
-            out[name] = silence
+        due = silence.until is not None and now >= silence.until
+        out[name] = _due(nodes[name], nodes.values(), readiness, found, now) if due else silence
     return out
+
+
+def _due(
+    node: Record,
+    nodes: Collection[Record],
+    readiness: Mapping[str, Readiness],
+    found: Mapping[str, Silence],
+    now: float,
+) -> Silence:
+    """What comes of a node whose time has come: it is given up, now or later, or it is kept."""
+    silence = found[node.address.name]
+    if kept := _kept(node, nodes, readiness):
+        return replace(silence, until=None, kept=kept)
+    line = _at_once(node, nodes, readiness, found)
+    if line and silence.until is not None:
+        silence = replace(silence, until=silence.since + SURE * (silence.until - silence.since))
+        if now < (silence.until or 0.0):
+            return replace(silence, kept=line)
+    return replace(silence, given_up=True)
 
 
 def _kept(
     node: Record,
-    nodes: Iterable[Record],
+    nodes: Collection[Record],
     readiness: Mapping[str, Readiness],
-    found: Mapping[str, Silence],
 ) -> str | None:
-    """Why a node is not given up although it is time."""
+    """Why a node is not given up although it is time, however long that lasts."""
     if node.inputs.get("host"):
         fleet = node.inputs["fleet"]
         others = [r for r in nodes if r.inputs["fleet"] == fleet]
         if any(readiness[r.address.name].state is NodeState.READY for r in others):
             return None
         return f"no other host of fleet/{fleet} answers, so that it may be the line from here"
-    if node.inputs.get("prevent_destroy"):
-        return "its fleet's `prevent_destroy` is true"
-    if readiness[node.address.name].down:
+    return "its fleet's `prevent_destroy` is true" if node.inputs.get("prevent_destroy") else None
+
+
+def _at_once(
+    node: Record,
+    nodes: Collection[Record],
+    readiness: Mapping[str, Readiness],
+    found: Mapping[str, Silence],
+) -> str | None:
+    """Why a cloud's node is not given up yet although it is time: it may be our own line."""
+    if node.inputs.get("host") or readiness[node.address.name].down:
         return None
     others = [r for r in nodes if r.backend == node.backend]
     if any(readiness[r.address.name].state in ANSWERS for r in others):
@@ -99,6 +126,8 @@ def silence_text(silence: Silence, now: float) -> str:
         then = "it is given up"
     elif silence.kept:
         then = f"it is not given up: {silence.kept}"
+        if silence.until is not None:
+            then += f"; if none answers, it is given up in {lasting(max(0.0, silence.until - now))}"
     elif silence.until is None:
         then = "it is never given up (`unreachable_duration: off`)"
     else:

@@ -97,7 +97,8 @@ def _silence(silence: Silence | None) -> str | None:
     if silence is None:
         return None
     if silence.given_up or silence.kept:
-        then = "given up" if silence.given_up else f"not given up: {silence.kept}"
+        when = f" before {iso(silence.until)}" if silence.until is not None else ""
+        then = "given up" if silence.given_up else f"not given up{when}: {silence.kept}"
     else:
         then = f"given up at {iso(silence.until)}" if silence.until is not None else "never given up"
     return f"no answer since {iso(silence.since)}, {then}"
