@@ -80,13 +80,17 @@ def execute(action: Action, tools: Tools) -> None:
         _thing(action, tools)
 
 
-def _retrying(action: Action, tools: Tools) -> Callable[[Callable[[], object]], object]:
+def _retrying(
+    action: Action, tools: Tools, late: Callable[[], bool] = lambda: False
+) -> Callable[[Callable[[], object]], object]:
+    """Tries again what an action does, until it is `late`."""
+
     def run(function: Callable[[], object]) -> object:
         return call(
             function,
             policy=tools.policy,
             on_retry=lambda error, wait: tools.listener.retry(action.id, error.summary, wait),
-            stopping=tools.stopping.is_set,
+            stopping=lambda: tools.stopping.is_set() or late(),
         )
 
     return run
@@ -147,12 +151,12 @@ def _create(action: Action, tools: Tools, inputs: Mapping[str, Any], held: Mappi
     """A token of which the backend says that it is used up leads to that of the next generation: the state
     was brought back from a backup, and what was made since then is gone.
     """
-    provider, run = tools.backends.get(action.backend), _retrying(action, tools)
+    provider = tools.backends.get(action.backend)
     for left in reversed(range(MOST_USED)):
         intent = tools.writer.begin("create", action.address, action.backend, inputs, frozenset(action.holds))
         make = partial(provider.create, action.address, intent.token, inputs, held)
         try:
-            outputs = _until_up(action, tools, intent, partial(run, make))
+            outputs = _until_up(action, tools, intent, make)
         except PermanentError as error:
             tools.writer.fail(intent, error.summary)
             if error.kind is not PermanentKind.USED_UP or not left or tools.stopping.is_set():
@@ -176,15 +180,19 @@ def _until_up(action: Action, tools: Tools, intent: Intent, make: Callable[[], o
     deleted: it would be billed for nothing. That is a want of capacity, so that the next offer is taken.
     """
     start = tools.now()
+
+    def late() -> bool:
+        return action.address.kind == "node" and tools.now() - start > START_UP_LIMIT
+
     while True:
         try:
-            return make()
+            return _retrying(action, tools, late)(make)
         except TransientError as error:
             if error.kind is not TransientKind.BUSY or action.address.kind != "node":
                 raise
             if tools.stopping.is_set() or not (there := _begun(action, tools, intent)):
                 raise
-            if tools.now() - start > START_UP_LIMIT:
+            if late():
                 provider = tools.backends.get(action.backend)
                 try:
                     _retrying(action, tools)(partial(provider.delete, there))

@@ -47,6 +47,8 @@ class Line(ThreadingHTTPServer):
         """Each gives what goes wrong with a request, or None. The first that gives something counts."""
         self.meet: Callable[[Asked], None] = lambda _: None
         """Called with each request before that, side by side: it may wait for others."""
+        self.edit: Callable[[Asked, bytes], bytes] = lambda _, data: data
+        """What comes of an answer."""
         self.seen: Counter[tuple[str, str | None]] = Counter()
         """How often each action was asked for, by what went wrong."""
         self._chance = random.Random(seed) if seed is not None else None
@@ -117,14 +119,14 @@ class _OneRequest(BaseHTTPRequestHandler):
             status, code, *text = fault.split("=", 2)
             self._answer(int(status), ERROR.format(code, *text or ["as the test wants it"]).encode())
         else:
-            self._pass_on(body, fault)
+            self._pass_on(body, fault, asked)
 
-    def _pass_on(self, body: bytes, fault: str | None) -> None:
+    def _pass_on(self, body: bytes, fault: str | None, asked: Asked) -> None:
         link = http.client.HTTPConnection("127.0.0.1", self.server.target, timeout=120)
         keep = {k: v for k, v in self.headers.items() if k.lower() != "connection"}
         link.request("POST", self.path, body, keep)
         answer = link.getresponse()
-        data = answer.read()
+        data = self.server.edit(asked, answer.read())
         link.close()
         if fault == "lost":
             self._hang_up()

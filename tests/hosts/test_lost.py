@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli import ended, fleet, release, task, until
+from tests.cloud_ec2.proxy import Line
 from tests.cloud_ec2.run import REGION, SECRETS, provider
 from tests.hosts.test_instances import Account, Cloud, backend, project  # noqa: F401
 
@@ -81,3 +83,73 @@ def test_nodes_that_end_while_they_boot(cloud: Cloud, project: Account, tmp_path
     assert "task/pair: succeeded" in done.out
     assert len(instances(cloud, tmp_path)) == 2
     project.no_changes()
+
+
+IMPATIENT = """
+import declarative.state, providers.cloud.account
+declarative.state.START_UP_LIMIT, providers.cloud.account.PATIENCE = 3.0, 1.0
+"""
+"""Seconds in place of minutes: of the start-up limit, and of one look at what starts."""
+
+
+def impatient(folder: Path) -> dict[str, str]:
+    """The environment of a command that waits for no node longer than that."""
+    (folder / "sitecustomize.py").write_text(IMPATIENT)
+    return {"PYTHONPATH": str(folder)}
+
+
+class Stuck:
+    """The first instances, of which EC2 says `pending` for ever, whatever they are."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.ids: list[str] = []
+
+    def edit(self, asked: dict[str, str], data: bytes) -> bytes:
+        """An answer, with what is stuck."""
+        text = data.decode()
+        if asked.get("Action") == "RunInstances":
+            made = re.findall("<instanceId>(i-[0-9a-f]+)", text)
+            self.ids += [i for i in made if i not in self.ids and len(self.ids) < self.count]
+        if asked.get("Action") != "DescribeInstances":
+            return data
+        first, *items = text.split("<instanceId>")
+        for i, item in enumerate(items):
+            if item.partition("<")[0] in self.ids:
+                items[i] = re.sub(r"<code>16</code>\s*<name>running", "<code>0</code><name>pending", item)
+        return "<instanceId>".join([first, *items]).encode()
+
+
+def test_nodes_that_are_pending_for_ever(cloud: Cloud, project: Account, tmp_path: Path) -> None:  # noqa: F811
+    """They are deleted, and the gang runs on others, wherever these are to be had."""
+    stuck = Stuck(2)
+    with Line(cloud.port) as line:
+        line.edit = stuck.edit
+        job = task("pair", "echo done", nodes=2, retry=True)
+        project.declare(backend(line.port), fleet("gpu", "0..2", **SPOT), job)
+        done = project.apply("--wait", env=impatient(tmp_path))
+        have = instances(cloud, tmp_path)
+        assert (len(stuck.ids), len(have), {*have} & {*stuck.ids}) == (2, 2, set())
+        assert "not up within 0 minutes, and deleted" in done.err
+        assert "task/pair: succeeded" in done.out
+        project.no_changes()
+        project.run("destroy", "--auto-approve")
+        assert instances(cloud, tmp_path) == []
+
+
+def test_nodes_that_nobody_ever_reaches(cloud: Cloud, project: Account, tmp_path: Path) -> None:  # noqa: F811
+    """EC2 says that they run, and no SSH answers: they are deleted, and others are made by `retry`."""
+    cloud.power.clear()
+    job = task("pair", "echo done", nodes=2, retry=True)
+    project.declare(backend(cloud.port), fleet("gpu", "0..2", **SPOT), job)
+    watcher = project.start("apply", "--auto-approve", "--wait", env=impatient(tmp_path))
+    first = until(lambda: len(found := instances(cloud, tmp_path)) == 2 and found)
+    until(lambda: not {*instances(cloud, tmp_path)} & {*first})
+    cloud.power.set()
+    done = ended(watcher, 0)
+    assert "was not ready within" in done.err
+    assert "task/pair is tried again in 15 s: it did not start" in done.err
+    assert "task/pair: succeeded" in done.out
+    project.no_changes()
+    project.run("destroy", "--auto-approve")
+    assert instances(cloud, tmp_path) == []
