@@ -101,6 +101,22 @@ def test_a_cloud_that_cannot_be_read_is_no_success(project, line):
     assert json.loads(project.apply("--json", env=ENV).out.splitlines()[-1])["result"] == "done"
 
 
+def test_a_region_that_does_not_answer_is_named(project, line, tmp_path):
+    """Also where the others answer: nobody has to find out which of them it is."""
+    shorter = "import declarative.apply.drift as d; object.__setattr__(d.PATIENCE, 'deadline', 0.0)\n"
+    (tmp_path / "sitecustomize.py").write_text(shorter)
+    env = {**ENV, "PYTHONPATH": str(tmp_path)}
+    project.declare({**backend(line.port), "regions": ["us-east-1", "us-west-2", "eu-west-1"]}, small())
+    project.apply(env=ENV)
+    line.rules.append(lambda asked: "503=Unavailable" if asked["@region"] == "us-west-2" else None)
+    done = project.run("plan", "--json", "--detailed-exitcode", code=2, env=env)
+    (found,) = done.json["health"]
+    assert (done.json["result"], found["address"], found["state"]) == ("unhealthy", "backend/aws", "unreadable")
+    assert "us-west-2" in found["detail"]
+    assert "Unavailable" in found["detail"]
+    assert "us-east-1" not in found["detail"]
+
+
 def test_ctrl_c_ends_a_plan_whose_questions_nobody_answers(project):
     """At once: they are asked by threads that may wait for a long time."""
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import random
+import re
 import socket
 import struct
 import threading
@@ -31,6 +32,7 @@ does not; `cut` is half of an answer, `page` a gateway's, `throttled` EC2's 503,
 """
 
 Asked = dict[str, str]
+"""The parameters of a request; `@region` is which region it is for."""
 
 
 class Line(ThreadingHTTPServer):
@@ -103,6 +105,8 @@ class _OneRequest(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         asked = dict(parse_qsl(body.decode()))
+        signed = re.search(r"/([a-z0-9-]+)/ec2/aws4_request", self.headers.get("Authorization", ""))
+        asked["@region"] = signed[1] if signed else ""
         self.server.meet(asked)
         fault = self.server.fate(asked)
         if fault == "lost-before":
