@@ -143,8 +143,9 @@ def test_nodes_that_nobody_ever_reaches(cloud: Cloud, project: Account, tmp_path
     job = task("pair", "echo done", nodes=2, retry=True)
     project.declare(backend(cloud.port), fleet("gpu", "0..2", **SPOT), job)
     watcher = project.start("apply", "--auto-approve", "--wait", env=impatient(tmp_path))
-    first = until(lambda: len(found := instances(cloud, tmp_path)) == 2 and found)
-    until(lambda: not {*instances(cloud, tmp_path)} & {*first})
+    until(lambda: len(instances(cloud, tmp_path)) == 2)
+    first = {*instances(cloud, tmp_path)}
+    until(lambda: not {*instances(cloud, tmp_path)} & first)
     cloud.power.set()
     done = ended(watcher, 0)
     assert "was not ready within" in done.err
