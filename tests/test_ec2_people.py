@@ -111,7 +111,11 @@ def test_a_region_that_does_not_answer_is_named(project, line, tmp_path):
     line.rules.append(lambda asked: "503=Unavailable" if asked["@region"] == "us-west-2" else None)
     done = project.run("plan", "--json", "--detailed-exitcode", code=2, env=env)
     (found,) = done.json["health"]
-    assert (done.json["result"], found["address"], found["state"]) == ("unhealthy", "backend/aws", "unreadable")
+    assert (done.json["result"], found["address"], found["state"]) == (
+        "unhealthy",
+        "backend/aws",
+        "unreadable",
+    )
     assert "us-west-2" in found["detail"]
     assert "Unavailable" in found["detail"]
     assert "us-east-1" not in found["detail"]
