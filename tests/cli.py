@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -57,7 +58,9 @@ def clean_env(**more: str) -> dict[str, str]:
     """Nothing of the tester's own settings."""
     keep = ("PATH", "HOME", "TMPDIR", "COVERAGE_PROCESS_START")
     env = {name: os.environ[name] for name in keep if name in os.environ}
-    return {**env, "LANG": "C.UTF-8", **more}
+    # Variables and files of the tests' own: without these, no project may name them.
+    allowed = {"FLEETFORM_ALLOW_VARIABLE": "FLEETFORM_TEST_*", "FLEETFORM_ALLOW_PATH": tempfile.gettempdir()}
+    return {**env, "LANG": "C.UTF-8", **allowed, **more}
 
 
 class Project:

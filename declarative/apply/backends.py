@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from declarative.apply.allowed import check
 from declarative.apply.bundles import Bundles
 from declarative.apply.renamed import Learn, Renamed, never
 from declarative.manifest import Manifest
@@ -24,6 +25,7 @@ from declarative.provider import (
 from declarative.resource import LOCAL, SSH
 from declarative.spec import Backend
 from declarative.spec.clouds import Network
+from declarative.spec.policy import Policy
 from declarative.state import Intent, Record, State, made_as
 
 Hosts = Mapping[str, Mapping[str, Any]]
@@ -47,6 +49,7 @@ class Backends:
         changing: Fence | None = None,
         learn: Learn = never,
         limits: Mapping[str, float | None] | None = None,
+        policy: Policy | None = None,
     ) -> None:
         """`state` says on which hosts and in which regions things are, or may be; `files` what ranks get,
         by its digest.
@@ -54,9 +57,10 @@ class Backends:
         `ways` is how the hosts of recorded nodes are declared to be reached, by the node's present name: that
         counts, and not what was recorded when they were reached last. `shared`: see `Config`. `changing` and
         `learn`: see `Renamed`. `limits` is fleet → seconds after which nodes that do not answer are given up,
-        None for never.
+        None for never. `policy` is what the operator allows; without one nobody is asked.
         """
         self.declared = declared
+        self._policy = policy
         self._ways = ways or {}
         self._fence = fence
         self._changing = changing or fence
@@ -114,6 +118,8 @@ class Backends:
         if backend is None and name not in (LOCAL, SSH):
             hint = f"declare `type: backend` with `name: {name}` again until nothing of it is left"
             raise PermanentError(PermanentKind.NOT_FOUND, f"backend {name} is not declared", hint=hint)
+        if self._policy is not None:
+            check(config, self._policy, (*hosts.values(), *self._ways.values()))
         try:
             found = load(backend.provider if backend else name, config)
             return Renamed(found, self._ways, self._changing, self._learn)

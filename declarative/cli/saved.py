@@ -143,7 +143,7 @@ class SavedRun(Run):
 def _check_place(session: Session, saved: Saved, desired: Desired) -> None:
     """`Failed` if the state is not the one that the plan was made of; reads, and makes nothing."""
     url = session.state.url(desired)
-    probe = StateAccess(session.directory, url)
+    probe = StateAccess(session.directory, session.state.named, session.policy)
     try:
         state = probe.open(desired).read()
     finally:

@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from declarative.loader import Loaded, Look
     from declarative.manifest import Manifest
     from declarative.resource import Desired
+    from declarative.spec.policy import Policy
     from declarative.state import State
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -52,9 +54,55 @@ def _project_options(command: F, short: tuple[str, ...]) -> F:
         multiple=True,
         help="Read this file of the project too: a hidden one, or one in a folder.",
     )
-    for option in (*reversed(options), files):
+    for option in (*reversed(options), files, *_ALLOW):
         command = option(command)
     return command
+
+
+_ALLOW = (
+    click.option(
+        "--allow-commands",
+        "commands",
+        is_flag=True,
+        envvar="FLEETFORM_ALLOW_COMMANDS",
+        help="Let the project's `ssh_config` run commands and read other files.",
+    ),
+    click.option(
+        "--allow-path",
+        "paths",
+        metavar="PATH",
+        multiple=True,
+        envvar="FLEETFORM_ALLOW_PATH",
+        type=click.Path(),
+        help="Let ssh's files lie there too, besides the project and ~/.ssh.",
+    ),
+    click.option(
+        "--allow-variable",
+        "allowed_variables",
+        metavar="NAME",
+        multiple=True,
+        envvar="FLEETFORM_ALLOW_VARIABLE",
+        help="Let backends use this variable as a credential, besides those of their own tools.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What the caller allows the project besides: it counts where the operator's policy is silent."""
+
+    commands: bool = False
+    paths: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+
+    def with_policy(self, policy: Policy) -> Policy:
+        """Both together."""
+        return replace(
+            policy,
+            paths=(*policy.paths, *(str(Path(p).absolute()) for p in self.paths)),
+            allow_commands=policy.allow_commands or self.commands,
+            more_variables=self.variables,
+        )
 
 
 STATE_HELP = "Where the state is kept; or, to look into it, a file that `state pull` printed."
@@ -81,6 +129,7 @@ def project_command(command: F, *, short: tuple[str, ...] = ("-f",)) -> F:
             options.pop("variables", ()),
             options.pop("var_files", ()),
             options.pop("files", ()),
+            Allowed(options.pop("commands"), options.pop("paths"), options.pop("allowed_variables")),
         )
         ctx.call_on_close(session.close)
         try:
@@ -127,16 +176,18 @@ approve_option = click.option("--auto-approve", is_flag=True, help="Do not ask."
 class Session:
     """One command's view of a project."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917  # each is an option of the command line
         self,
         directory: Path,
         state_url: str | None,
         variables: tuple[str, ...],
         var_files: tuple[str, ...],
         named: tuple[Path, ...] = (),
+        allowed: Allowed | None = None,
     ) -> None:
         self.directory = directory
-        self.state = StateAccess(directory, state_url)
+        self._allowed = allowed or Allowed()
+        self.state = StateAccess(directory, state_url, self.policy)
         self._variables = variables
         self._var_files = tuple(Path(f) for f in var_files)
         self._named = named
@@ -145,6 +196,15 @@ class Session:
         self.warnings: tuple[Diagnostic, ...] = ()
         self.files: Mapping[str, Manifest] = {}
         """What the ranks get that this command may start, by its digest."""
+
+    def policy(self) -> Policy:
+        """What the operator allows, and the caller; `Failed` with all that is wrong with the policy."""
+        from declarative.loader.policy import read_policy
+
+        try:
+            return self._allowed.with_policy(read_policy(os.environ))
+        except InvalidError as error:
+            raise Failed(error.diagnostics) from None
 
     def close(self) -> None:
         """Give up the state's connections."""
@@ -238,6 +298,7 @@ class Session:
             fence=self.state.fence,
             changing=self.state.changing,
             learn=self.state.learn,
+            policy=self.policy(),
             limits={
                 name: fleet.unreachable_duration.seconds
                 for name, fleet in (self._declared.fleets if self._declared else {}).items()

@@ -114,6 +114,7 @@ def check(session: Session, as_json: bool) -> int:
     Exits 1 if anything is wrong.
     """
     from declarative.plan.inputs import faults
+    from declarative.render import clean
 
     loaded = session.load(required=False)
     desired = loaded.desired if loaded else None
@@ -131,7 +132,7 @@ def check(session: Session, as_json: bool) -> int:
         return 1 if found else 0
     for item in found:
         parts = (item["address"], item["change"], item["detail"])
-        emit_text(": ".join(part for part in parts if part) + "\n")
+        emit_text(clean(": ".join(part for part in parts if part)) + "\n")
     if not compared:
         sys.stderr.write("the backends were not asked: what is recorded contradicts itself\n")
     if not found:

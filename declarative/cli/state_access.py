@@ -16,6 +16,7 @@ from declarative.cli.failure import Failed, failed
 if TYPE_CHECKING:
     from declarative.apply import VanishedError
     from declarative.resource import Desired
+    from declarative.spec.policy import Policy
     from declarative.state import Address
     from declarative.store import LockInfo, StateError, Store, Writer
 
@@ -97,8 +98,11 @@ def hint_of(error: StateError | VanishedError, project: Path) -> str | None:
 class StateAccess:
     """The state of one command."""
 
-    def __init__(self, directory: Path, named: str | None) -> None:
-        """`named` is what `--state` or FLEETFORM_STATE says."""
+    def __init__(
+        self, directory: Path, named: str | None, policy: Callable[[], Policy] | None = None
+    ) -> None:
+        """`named` is what `--state` or FLEETFORM_STATE says; `policy` tells what a project may name."""
+        self._policy = policy
         self.directory = directory
         self.named = named
         self._store: Store | None = None
@@ -176,6 +180,7 @@ class StateAccess:
         from declarative.store import StateError, open_store
 
         patience = Patience()
+        policy = None if self.named or self._policy is None else self._policy()
 
         def opened() -> Store:
             return open_store(
@@ -187,6 +192,7 @@ class StateAccess:
                 root=self.directory,
                 resume=patience,
                 tell=lambda text: _note(f"note: {text}"),
+                policy=policy,
             )
 
         try:

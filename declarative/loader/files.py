@@ -257,14 +257,14 @@ def _refuse(findings: Findings, code: str, summary: str, hint: str | None, span:
     findings.lost = True
 
 
-def read_variables(path: Path, findings: Findings) -> list[Document]:
-    """The documents of a `--var-file`, which may lie anywhere: the caller names it."""
+def read_variables(path: Path, findings: Findings, check: str = "check --var-file") -> list[Document]:
+    """The documents of a file that may lie anywhere, for the caller names it; `check` is a hint."""
     name = _shown(str(path))
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
-        findings.add("unreadable", f"`{name}` cannot be read: {_reason(error)}", "check --var-file")
+        findings.add("unreadable", f"`{name}` cannot be read: {_reason(error)}", check)
         return []
     reading = parse(content, name)
     findings.extend(reading.diagnostics)

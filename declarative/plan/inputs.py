@@ -161,6 +161,8 @@ KINDS: Mapping[str, type[Inputs]] = {
 }
 MOST = 1_000_000
 """Blocks, ranks, CPUs and GPUs: a larger number is none of a node or a task."""
+LAST = 253_402_300_799
+"""The end of the year 9999, in seconds since the epoch: no later time can be written."""
 _BOUNDS = {"blocks": 1, "total_blocks": 1, "nodes": 1, "rank": 0}
 """Numbers among the inputs, and the least that each may be."""
 _WORD = re.compile(r"[a-z0-9][a-z0-9.-]{0,127}")
@@ -235,12 +237,8 @@ def faults(state: State) -> Iterator[str]:
         (state.records.items(), lambda item: item[0], _check),
         (state.ranks.items(), lambda item: f"rank/{item[0]}", _check_rank),
         (state.readiness.items(), lambda item: f"node/{item[0]}", _check_node),
-        (state.idle_since.items(), lambda item: f"node/{item[0]}", lambda at: _is(float, at, "idle_since")),
-        (
-            state.detached_since.items(),
-            lambda i: f"volume/{i[0]}",
-            lambda at: _is(float, at, "detached_since"),
-        ),
+        (state.idle_since.items(), lambda item: f"node/{item[0]}", lambda at: _is_time(at, "idle_since")),
+        (state.detached_since.items(), lambda i: f"volume/{i[0]}", lambda at: _is_time(at, "detached_since")),
         (state.generations.items(), lambda item: item[0], lambda number: _is(int, number, "generation")),
         (((i, i) for i in state.intents), lambda item: f"{item[0].op}:{item[0].address}", _check_intent),
     )
@@ -277,6 +275,13 @@ def _check_word(name: str) -> None:
         raise BadDataError("a name").at("name")
 
 
+def _is_time(value: Any, key: str) -> None:
+    """A time, or none: one that no calendar has cannot be shown."""
+    _is(float | None, value, key)
+    if value is not None and not 0 <= value <= LAST:
+        raise BadDataError("a time").at(key)
+
+
 def _check_head(state: State) -> None:
     _is(str | None, state.lineage, "lineage")
     _is(int, state.serial, "serial")
@@ -284,11 +289,13 @@ def _check_head(state: State) -> None:
 
 def _check_rank(status: RankStatus) -> None:
     _is(RankStatus, {**asdict(status), "mounted": list(status.mounted)}, "status")
+    _is_time(status.started_at, "started_at")
+    _is_time(status.ended_at, "ended_at")
 
 
 def _check_node(seen: Readiness) -> None:
     _is(str | None, seen.reason, "reason")
-    _is(float | None, seen.observed_at, "observed_at")
+    _is_time(seen.observed_at, "observed_at")
     _is(tuple[str, ...], list(seen.can or ()), "can")
 
 
@@ -303,7 +310,9 @@ def _check(record: Record) -> None:
     except BadDataError as bad:
         raise bad.at("inputs") from None
     try:
-        _known(Outputs, record.outputs)
+        came: Outputs = _known(Outputs, record.outputs)
+        for name in ("noticed_at", "started_at", "silent_since"):
+            _is_time(getattr(came, name), name)
     except BadDataError as bad:
         raise bad.at("outputs") from None
     if isinstance(found, NodeInputs | VolumeInputs) and record.backend != found.backend:
@@ -331,7 +340,7 @@ def _check_intent(intent: Intent) -> None:
         raise BadDataError("of a kind that there is").at("address")
     _is(int, intent.generation, "generation")
     _is(str, intent.token, "token")
-    _is(float | None, intent.begun_at, "begun_at")
+    _is_time(intent.begun_at, "begun_at")
     if intent.inputs or intent.op != "delete":
         try:
             inputs_of(intent.address.kind, intent.inputs)

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -162,10 +163,11 @@ def _refusal(item: Refusal) -> dict[str, Any]:
 
 
 def iso(seconds: float | None) -> str | None:
-    """`2026-01-31T12:00:00Z`, or None for never."""
-    if seconds is None:
-        return None
-    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """`2026-01-31T12:00:00Z`, or None for never; also for a time that no calendar has."""
+    with suppress(ValueError, OverflowError, OSError):
+        if seconds is not None:
+            return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return None
 
 
 def health_json(items: Iterable[Health]) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from sqlalchemy import Connection, Engine
 
+from declarative.spec.policy import Policy
 from declarative.store.faults import StateError, UnreachableError, translated
 
 __all__ = ["Opening", "StateError", "Traits", "UnreachableError", "open_database", "translated"]
@@ -50,6 +51,8 @@ class Opening:
     """This host's."""
     tell: Callable[[str], None] | None = None
     """Hears what was done besides what was asked for."""
+    policy: Policy | None = None
+    """What a project may name; None where the user named the state."""
 
 
 def traits(database: Engine) -> Traits:
@@ -69,9 +72,9 @@ def open_database(url: str, opening: Opening) -> Engine | None:
         raise StateError("bad-url", "the state's URL cannot be read", FORMS) from None
     scheme = parts.scheme.partition("+")[0]
     if scheme in ("postgresql", "postgres"):
-        from declarative.store.postgres import open_server, target_of
+        from declarative.store.postgres import open_server, target_of, trusted
 
-        return open_server(target_of(url), opening)
+        return open_server(trusted(target_of(url), opening.policy), opening)
     if secret:
         raise StateError("bad-url", "the state's URL has a password in it", "leave it out")
     if parts.scheme == "sqlite":

@@ -87,6 +87,12 @@ _LOGIN = Fault(
     "name the user in PGUSER and the password in PGPASSWORD or ~/.pgpass (PGPASSFILE), "
     "or both in a service of PGSERVICE",
 )
+_CLEAR = Fault(
+    "not-authenticated",
+    "the state's server asks for the password itself, and only the project's YAML names it",
+    "let it use scram-sha-256; or name it yourself, with `--state URL` or FLEETFORM_STATE, or in a policy "
+    "(`state_hosts`, docs/security.md)",
+)
 _RIGHTS = Fault(
     "not-allowed",
     "this user may not do that in the state's database",
@@ -143,6 +149,7 @@ _STATES: Mapping[str, Fault] = {
 """By PostgreSQL's SQLSTATE, or its class: the longest that fits."""
 
 _WORDS: tuple[tuple[str, Fault], ...] = (
+    ("authentication method requirement", _CLEAR),
     ("failed to resolve host", _AWAY),
     ("password authentication failed", _LOGIN),
     ("no password supplied", _LOGIN),

@@ -14,15 +14,17 @@ Everything that is PostgreSQL's own, and the home of psycopg, which is loaded wh
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from sqlalchemy import Connection, Engine, QueuePool, create_engine, event, func, select
 
+from declarative.spec.policy import Policy
 from declarative.store import tables
 from declarative.store.backup import put, write_rows
 from declarative.store.database import Opening, Traits, dumps, loads, reading, writing
@@ -148,6 +150,46 @@ def _pairs(parameters: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     ports = parameters.get("port", "").split(",")
     ports = ports * len(hosts) if len(ports) == 1 else ports
     return ((host, port) for host, port in zip(hosts, ports, strict=False) if host)
+
+
+OUTRANKED = {
+    "sslmode": "PGSSLMODE",
+    "sslrootcert": "PGSSLROOTCERT",
+    "sslcert": "PGSSLCERT",
+    "sslkey": "PGSSLKEY",
+    "sslcrl": "PGSSLCRL",
+    "sslcrldir": "PGSSLCRLDIR",
+    "ssl_min_protocol_version": "PGSSLMINPROTOCOLVERSION",
+    "ssl_max_protocol_version": "PGSSLMAXPROTOCOLVERSION",
+    "channel_binding": "PGCHANNELBINDING",
+    "require_auth": "PGREQUIREAUTH",
+    "gssencmode": "PGGSSENCMODE",
+}
+"""How the way is kept safe, and the variables by which the user says so: these outrank the URL."""
+NO_CLEAR_TEXT = "scram-sha-256,gss,sspi,none"
+"""Logins by which a server does not get to know the password, nor what would do in its place."""
+
+
+def trusted(target: Target, policy: Policy | None) -> Target:
+    """A target as the user's environment and the policy allow it; `StateError` if they do not.
+
+    A server that the YAML names may be anybody's: without a policy that names it, it gets no password, in
+    clear or as MD5, but only the proof of one. Servers have asked for no more by default since PostgreSQL 14.
+    """
+    given = {k: v for k, v in target.parameters.items() if not os.environ.get(OUTRANKED.get(k, ""))}
+    if policy is None:
+        return replace(target, parameters=given)
+    hosts = [host for host, _ in _pairs(given)] or [""]
+    hosts += [given["hostaddr"]] if "hostaddr" in given else []
+    for host in hosts:
+        if why := policy.refused_state(host):
+            hint = (
+                "name it yourself (`--state URL` or FLEETFORM_STATE), or see docs/security.md (`state_hosts`)"
+            )
+            raise StateError("not-allowed", why, hint)
+    if policy.state_hosts is None and not os.environ.get("PGREQUIREAUTH"):
+        given["require_auth"] = NO_CLEAR_TEXT
+    return replace(target, parameters=given)
 
 
 def engine(target: Target, root: Path) -> Engine:

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from sqlalchemy import Engine
 
+from declarative.spec.policy import Policy
 from declarative.state import Address, State
 from declarative.store import history, rows, seal, whole
 from declarative.store.check import Held
@@ -38,6 +39,7 @@ def open_store(  # noqa: PLR0913 (keywords, each with a default)
     wait: Callable[[float], None] = time.sleep,
     resume: Resume = once,
     tell: Callable[[str], None] | None = None,
+    policy: Policy | None = None,
 ) -> Store:
     """Open the state at `url` (a relative path is one of `root`, else of the current folder).
 
@@ -45,6 +47,7 @@ def open_store(  # noqa: PLR0913 (keywords, each with a default)
     an empty one, and nothing is made. `tell` hears of a migration; `resume` decides how long each later step
     is repeated while the database is away. `typed` refuses a state whose records are not of their types
     (`plan.inputs`): all that a plan takes out of it is there. `who` is what the journal says of this user.
+    `policy` is for a `url` that the project names, and not the user.
     """
     if "://" not in url and Path(url).is_file():
         if not read_only:
@@ -54,7 +57,9 @@ def open_store(  # noqa: PLR0913 (keywords, each with a default)
                 "`fleetform state push FILE` puts it into a state",
             )
         return Store(url, None, read_only=True, pulled=whole.of_file(Path(url), typed=typed))
-    opening = Opening(root=root or Path(), create=create, read_only=read_only, clock=clock, tell=tell)
+    opening = Opening(
+        root=root or Path(), create=create, read_only=read_only, clock=clock, tell=tell, policy=policy
+    )
     database = open_database(url, opening)
     if database is not None:
         database.update_execution_options(typed=typed, who=who)

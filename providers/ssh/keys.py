@@ -113,11 +113,23 @@ def _text(path: str) -> str:
     return real.read_text(errors="replace") if os.access(real, os.R_OK) and real.is_file() else ""
 
 
+def _first_bad(text: str) -> int:
+    """The line that cannot be read, counted from 1."""
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            asyncssh.import_known_hosts(line)
+        except ValueError:
+            return number
+    return 1
+
+
 @lru_cache(maxsize=16)
 def _parsed(text: str, where: str) -> asyncssh.SSHKnownHosts:
     try:
         return asyncssh.import_known_hosts(text)
     except ValueError as error:
-        summary = f"{where} cannot be read: {error}"
+        # What stands in a file is not shown: it may be another one than it is said to be.
+        line = "" if where == DECLARED else f": line {_first_bad(text)} is none of such a file"
+        summary = f"{where} cannot be read{line}"
         about = "host_keys" if where == DECLARED else "known_hosts"
         raise PermanentError(PermanentKind.INVALID, summary, about=about) from error

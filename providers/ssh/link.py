@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 from collections.abc import AsyncIterator
 from typing import Any
@@ -186,9 +187,15 @@ class Link:
         }
         settings: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
         # What the configuration file says of this host; nothing is sent yet.
-        options = await asyncssh.SSHClientConnectionOptions.construct(
-            host=host.hostname, ignore_encrypted=True, **settings
-        )
+        try:
+            options = await asyncssh.SSHClientConnectionOptions.construct(
+                host=host.hostname, ignore_encrypted=True, **settings
+            )
+        except asyncssh.ConfigParseError as error:
+            # What stands in a file is not shown: it may be another one than it is said to be.
+            line = re.search(r"\bline (\d+)", str(error))
+            summary = f"{host.config or '~/.ssh/config'} cannot be read" + (f": {line[0]}" if line else "")
+            raise PermanentError(PermanentKind.INVALID, summary, about="ssh_config") from None
         if options.encryption_algs == get_default_encryption_algs():  # nobody has chosen others
             settings["encryption_algs"] = CHEAP_CIPHERS
         trust = Trust.of(host, options)
