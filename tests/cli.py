@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -59,7 +58,7 @@ def clean_env(**more: str) -> dict[str, str]:
     keep = ("PATH", "HOME", "TMPDIR", "COVERAGE_PROCESS_START")
     env = {name: os.environ[name] for name in keep if name in os.environ}
     # Variables and files of the tests' own: without these, no project may name them.
-    allowed = {"FLEETFORM_ALLOW_VARIABLE": "FLEETFORM_TEST_*", "FLEETFORM_ALLOW_PATH": tempfile.gettempdir()}
+    allowed = {"FLEETFORM_ALLOW_VARIABLE": "FLEETFORM_TEST_*", "FLEETFORM_ALLOW_PATH": "/"}
     return {**env, "LANG": "C.UTF-8", **allowed, **more}
 
 
