@@ -200,6 +200,12 @@ def test_who_is_no_longer_the_writer_takes_changes_and_gives_back_no_host(tmp_pa
     assert ask(11, "@release", "a") == ""
     assert ask(10, "@claim", "a", claim="a\nlate").startswith("FLEETFORM-ERR stale")
     assert ask(None, "@show") == "FLEETFORM-CLAIM 0\n"
+    # With the folder go the numbers; who was on his way before finds none, and is refused as well.
+    (root / "bin").mkdir()
+    assert ask(11, "@release", "a") == "FLEETFORM-LEFT\n"
+    assert not root.exists()
+    assert ask(10, "@claim", "a", claim="a\nlate").startswith("FLEETFORM-ERR unwritable")
+    assert not root.exists()
 
 
 def test_sets_of_cpus():

@@ -9,7 +9,8 @@
 #   @show FOLDER               "FLEETFORM-CLAIM BYTES", then that many bytes: the claim
 #   @claim FOLDER ID BYTES     takes the host with the claim on stdin, if nobody has it; then as @show
 #   @change FOLDER ID BYTES    puts another claim in place of the one with that id; then as @show
-#   @release FOLDER ID         gives the host back and removes all of the node; refused while a rank runs
+#   @release FOLDER ID         gives the host back and removes all of the node; refused while a rank runs. With the
+#                              last thing there goes the folder (`leave` in epoch.sh)
 #   @tidy FOLDER ID ATTEMPT... removes these attempts with their folders, those that have ended
 #
 # A writer's number is looked at before anything is changed: see epoch.sh.
@@ -91,6 +92,7 @@ case $verb in
   done
   if [ -d "$2/$3" ]; then erase "$2/$3"; fi
   for old in "$2"/bin/*.sh; do [ "$old" = "$0" ] || rm -f "$old"; done # nothing runs that could need them
+  leave "$2"
   ;;
 @tidy)
   folder=$2 node=$2/$3
@@ -118,5 +120,5 @@ _*) ;;
   [ "$held" = "${node##*/}" ] || refuse gone "the host is not this node any more"
   ;;
 esac
-unset node held verb
+unset node held verb mine
 

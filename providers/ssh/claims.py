@@ -13,7 +13,7 @@ from typing import Any
 
 from declarative.provider import PermanentError, PermanentKind, Thing
 from declarative.state import Address
-from providers.runner import ANSWER_SECONDS
+from providers.runner import ANSWER_SECONDS, RunnerError
 from providers.ssh import scripts
 from providers.ssh.transport import SshTransport
 from providers.transport import ConnectionLost
@@ -85,7 +85,8 @@ class Claims:
 
     def release(self, key: str) -> None:
         """Give the host back, with all that is left of the node. Nothing happens to another's claim."""
-        self._run("@release", key, seconds=ERASE_SECONDS)
+        if scripts.LEFT in self._run("@release", key, seconds=ERASE_SECONDS):
+            self._transport.forget()
 
     def tidy(self, key: str, attempts: Sequence[str]) -> None:
         """Remove these attempts with their folders, those that have ended."""
@@ -95,7 +96,13 @@ class Claims:
         entered = scripts.enter(self._transport, self._root)
         env = scripts.numbered(self._transport, self._owner)
         argv = ("env", *env, "sh", entered.script, verb, entered.root, *arguments)
-        return scripts.ask(self._transport, argv, stdin, seconds)
+        try:
+            return scripts.ask(self._transport, argv, stdin, seconds)
+        except RunnerError:
+            if scripts.enter_if_there(self._transport, self._root):
+                raise
+            # It went with the last thing of another project, and the script with it.
+            raise ConnectionLost(f"the state folder of {self._transport.host} was taken away") from None
 
     def _ask(self, verb: str, *arguments: str, stdin: bytes = b"") -> Claim | None:
         said = self._run(verb, *arguments, stdin=stdin)

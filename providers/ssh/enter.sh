@@ -4,6 +4,7 @@
 root=${1:-/var/tmp/fleetform-$(id -u)} # not below /tmp: exit codes have to outlive a reboot
 echo FLEETFORM-ENTER
 echo "root=$root"
+[ ! -e "$root" ] && [ ! -L "$root" ] || echo there=1
 [ -n "${4-}" ] || echo "cpus=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)"
 { sum=$(sha256sum <"$root/bin/$2"); } 2>/dev/null && [ "${sum%% *}" = "$3" ] && [ -O "$root" ] && have=1 && echo have=1
 echo FLEETFORM-END

@@ -21,6 +21,8 @@ from providers.written import key_of
 
 _HERE = Path(__file__).resolve().parent
 _SIGNAL = 128
+LEFT = b"FLEETFORM-LEFT\n"
+"""What a script says that took the state folder away, and the runner with it."""
 _CONFINING = frozenset({"probe.sh", "claim.sh"})
 """Scripts that make control groups, or remove them."""
 _WRITING = frozenset({"volume.sh", "claim.sh"})
@@ -82,8 +84,23 @@ def _known_as(root: str | None) -> str:
     return f"entered {root}"
 
 
-def _enter(transport: SshTransport, root: str | None) -> Entered:
-    entered, have = entered_in(inline(transport, "enter.sh", (root or "", *runner())))
+def enter_if_there(transport: SshTransport, root: str | None) -> Entered | None:
+    """`enter` without making the state folder; None if there is none: who only reads leaves nothing."""
+    try:
+        return transport.once(_known_as(root), lambda: _enter(transport, root, make=False))
+    except _NotThereError:
+        return None
+
+
+class _NotThereError(Exception):
+    """A host has no state folder."""
+
+
+def _enter(transport: SshTransport, root: str | None, *, make: bool = True) -> Entered:
+    said = inline(transport, "enter.sh", (root or "", *runner()))
+    entered, have = entered_in(said)
+    if not have and not make and b"\nthere=1\n" not in said:
+        raise _NotThereError
     if not have:
         name, digest = runner()
         content = bundle()

@@ -120,6 +120,10 @@ class SshTransport:
         """What was found out along with something else: `once` finds it."""
         background.link(self.host).known.setdefault(key, value)
 
+    def forget(self) -> None:
+        """Forget what `once` remembers of the host: its state folder has gone."""
+        background.link(self.host).known.clear()
+
     def once(self, key: str, make: Callable[[], T]) -> T:
         """What `make` gives, remembered as long as the present connection lasts."""
         link = background.link(self.host)

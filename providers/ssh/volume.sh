@@ -12,7 +12,8 @@
 #   hold FOLDER KEY BYTES NODE HOLDER takes it for the attachment on stdin, if nobody else has it
 #   drop FOLDER KEY HOLDER            lets go of it, if that is who holds it
 #   ready FOLDER NODE KEY...          refuses what a rank of that node may not use
-#   remove FOLDER KEY                 removes it with its data; refused while it is held
+#   remove FOLDER KEY                 removes it with its data; refused while it is held. With the last
+#                                     thing there goes the folder (`leave` in epoch.sh)
 #
 # All answer with "FLEETFORM-VOLUMES"; a line "claim BYTES 0" and that text, if the host is somebody's node; a line
 # "KEY BYTES BYTES" and those two texts for each volume, or for the one that was named; and "FLEETFORM-END".
@@ -134,6 +135,7 @@ remove)
     [ -e "$old" ] || continue
     rm -rf "$old" 2>/dev/null || { chmod -R u+rwx "$old" && rm -rf "$old"; } 2>/dev/null || refuse unwritable "$old"
   done
+  [ ! -d "$2" ] || leave "$2"
   ;;
 esac
 echo FLEETFORM-VOLUMES

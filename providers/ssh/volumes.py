@@ -171,10 +171,19 @@ class Volumes:
         return found[0]
 
     def _ask(self, verb: str, *arguments: str, stdin: bytes = b"", seconds: float = ANSWER_SECONDS) -> Found:
-        entered = scripts.enter(self._transport, self._root)
+        if verb == "make":
+            entered = scripts.enter(self._transport, self._root)
+        elif (there := scripts.enter_if_there(self._transport, self._root)) is not None:
+            entered = there
+        elif verb in ("change", "hold", "ready"):
+            raise RunnerError("lost", "it is not there")
+        else:
+            return Found(node=None, volumes=())
         env = scripts.numbered(self._transport, self._owner)
         arguments = (verb, entered.root, *arguments)
         said = scripts.inline(self._transport, "volume.sh", arguments, stdin, seconds, env=env)
+        if scripts.LEFT in said:
+            self._transport.forget()
         return self.found(said)
 
     def found(self, said: bytes) -> Found:

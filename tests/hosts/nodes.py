@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from declarative.provider import Config
+from declarative.provider import Config, Fence, reads_only
 from declarative.state import Address, RankStatus, Record
 from providers.ssh import Ssh
 from providers.ssh.host import Host, Timing
@@ -52,12 +52,27 @@ def transport(machines: Machines, index: int = 0, **more: Any) -> SshTransport:
 class Nodes:
     """Hosts as nodes of one state."""
 
-    def __init__(self, machines: Machines, folder: Path, lineage: str = "ours", **settings: Any) -> None:
+    def __init__(
+        self,
+        machines: Machines,
+        folder: Path,
+        lineage: str = "ours",
+        *,
+        fence: Fence = reads_only,
+        **settings: Any,
+    ) -> None:
         self.machines = machines
         self.hosts = {f"gpu-{i}": fields(machines, i) for i in range(len(machines))}
         options = {"ssh_config": "/dev/null", "connect_timeout": 3, **settings}
         self.provider = Ssh(
-            Config(backend="ssh", project_dir=folder, lineage=lineage, hosts=self.hosts, options=options)
+            Config(
+                backend="ssh",
+                project_dir=folder,
+                lineage=lineage,
+                hosts=self.hosts,
+                options=options,
+                fence=fence,
+            )
         )
         self.made: list[Record] = []
 

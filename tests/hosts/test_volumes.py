@@ -15,7 +15,7 @@ from providers.ssh import Ssh
 from providers.testing import launch
 from tests.cli import task, volume
 from tests.hosts.machines import Machines
-from tests.hosts.nodes import fields
+from tests.hosts.nodes import Nodes, fields
 from tests.hosts.rack import OPTIONS, SSH, Rack, wipe
 
 pytestmark = pytest.mark.slow
@@ -211,3 +211,40 @@ def test_a_volume_is_of_one_host(machines, tmp_path):
 
 def _launch(made: Record) -> Any:
     return launch("a-0.1", "true", volumes={"/data": made})
+
+
+def left(machine: Any) -> str:
+    """What is in a host's folder for such files."""
+    found: str = machine.sh("ls -A /var/tmp")
+    return found
+
+
+def test_with_the_last_thing_there_goes_all_that_was_put_on_a_host(project, machines):
+    """And who only looks afterwards puts nothing there anew."""
+    where = task("where", "echo x > /data/x", nodes=3, volumes=["data-${{ node_rank }}:/data"])
+    project.bring(project.rack(), disk(count=3), where, args=("--wait",))
+    assert [left(m) for m in machines] == ["fleetform-0\n"] * 3
+    project.run("destroy", "--auto-approve")
+    assert [left(m) for m in machines] == [""] * 3
+    project.run("plan")
+    assert [left(m) for m in machines] == [""] * 3
+
+
+def test_what_another_project_has_on_a_host_keeps_its_folder(machines, tmp_path):
+    """Whichever goes last takes it away; the next one finds the host as new."""
+    ours, theirs = (Nodes(machines, tmp_path, name, fence=lambda: 7) for name in ("ours", "theirs"))
+    data, node = Address("volume", "data"), ours.make()
+    inputs = {"size": "1MB", "host": fields(machines, 0)}
+    made = theirs.provider.create(data, "a" * 32, inputs, {})
+    machines[0].sh(f"echo kept > {made['path']}/file")
+    ours.provider.delete(node)
+    assert machines[0].sh(f"cat {made['path']}/file; ls {ROOT}/bin").split()[0] == "kept"
+    assert len(machines[0].sh(f"ls {ROOT}/bin").split()) == 1
+    theirs.provider.delete(Record(address=data, backend="ssh", inputs=inputs, outputs=made))
+    assert left(machines[0]) == ""
+    again = ours.make()
+    ours.start(again, "train-0.1", "echo again")
+    assert ours.ended(again, "train-0.1").exit_code == 0
+    ours.provider.delete(again)
+    assert left(machines[0]) == ""
+    wipe(machines)
