@@ -25,11 +25,12 @@ from typing import Any
 from declarative import cli
 from declarative.state import State
 from declarative.store import StateError, Writer, open_store
-from tests.cli import clean_env, fleet, kill_ranks, lines, task, until, volume
+from tests.cli import clean_env, fleet, kill_ranks, lines, processes, task, until, volume
 from tests.cloud.run import PLUG, RunningCloud
 
 MADE = ("node", "volume", "attachment")
 APPLY = ("apply", "--auto-approve", "--parallelism", "16")
+DESTROY = ("destroy", *APPLY[1:])
 NOTED_WITHIN = 20.0
 DEFAULT = "sqlite:///.fleetform/state.db"
 
@@ -187,18 +188,19 @@ class Count:
     duplicates: int = 0
     torn: int = 0
     manual: int = 0
+    left: int = 0
     notes: list[str] = field(default_factory=list)
 
     def add(self, other: Count) -> None:
         """Both together."""
-        for name in ("kills", "applies", "lost", "duplicates", "torn", "manual"):
+        for name in ("kills", "applies", "lost", "duplicates", "torn", "manual", "left"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.notes += other.notes
 
     @property
     def clean(self) -> bool:
         """Nothing of what must not be."""
-        return not (self.lost or self.duplicates or self.torn or self.manual)
+        return not (self.lost or self.duplicates or self.torn or self.manual or self.left)
 
 
 class Chain:
@@ -219,8 +221,12 @@ class Chain:
         self.env = {**(PLUG if cloud else {}), "FLEETFORM_STATE": state, **(env or {})}
         self.count = Count()
         folder.mkdir(parents=True)
-        text = "---\n".join(json.dumps(d) + "\n" for d in documents(folder, size, cloud))
+        text = "---\n".join(json.dumps(d) + "\n" for d in self.documents())
         (folder / "main.yaml").write_text(text)
+
+    def documents(self) -> list[dict[str, Any]]:
+        """The project."""
+        return documents(self.project, self.size, self.cloud)
 
     def close(self) -> None:
         """End its ranks."""
@@ -234,9 +240,11 @@ class Chain:
         """What the last command said."""
         return (self.project / "output").read_text()
 
-    def kill(self, kill: Kill, *, expect: tuple[int, ...] = (-signal.SIGKILL,)) -> bool:
+    def kill(
+        self, kill: Kill, *, expect: tuple[int, ...] = (-signal.SIGKILL,), args: tuple[str, ...] = APPLY
+    ) -> bool:
         """Apply, cut short; whether it was. What is left of the state is looked at."""
-        code = self.command(*APPLY, kill=kill)
+        code = self.command(*args, kill=kill)
         self.count.applies += 1
         if code == 0:
             return False
@@ -261,11 +269,7 @@ class Chain:
     def finish(self) -> Count:
         """Apply once more, uncut, and count what is there."""
         self.count.applies += 1
-        for args in (APPLY, ("plan", "--detailed-exitcode"), ("state", "check")):
-            code = self.command(*args)
-            if code:
-                self.count.manual += 1
-                self.count.notes.append(f"{args[0]} gave {code}: {self.output()[-3000:]}")
+        self._succeed(APPLY, ("plan", "--detailed-exitcode"), ("state", "check"))
         cloud = self.cloud
         if cloud:  # what dead commands have asked for comes as well
             until(lambda: not cloud.control()["busy"], "the cloud has done all that it was asked")
@@ -273,6 +277,31 @@ class Chain:
         with open_store(self.state, read_only=True, root=self.project) as store:
             self._compare(store.read())
         return self.count
+
+    def destroy(self, kill: Callable[[int], Kill], most: int) -> None:
+        """Destroy, cut short as often; then once more, uncut, and count what is still there."""
+        for number in range(most):
+            if not self.kill(kill(number), args=DESTROY):
+                break
+        self._succeed(DESTROY, ("state", "check"))
+        left = self.left()
+        self.count.left += len(left)
+        self.count.notes += [f"left after destroy: {one}" for one in left]
+
+    def left(self) -> list[str]:
+        """What is there and runs."""
+        ended = time.monotonic() + NOTED_WITHIN
+        while (found := processes(self.project)) and time.monotonic() < ended:
+            time.sleep(0.05)  # a supervisor takes a moment to end after its rank
+        return [*self._there()[0], *(f"{name} {pid}" for pid, name in found.items())]
+
+    def _succeed(self, *commands: tuple[str, ...]) -> None:
+        """Each of them has to, without anybody's help."""
+        for args in commands:
+            code = self.command(*args)
+            if code:
+                self.count.manual += 1
+                self.count.notes.append(f"{args[0]} gave {code}: {self.output()[-3000:]}")
 
     def _compare(self, state: State) -> None:
         recorded = Counter({str(a): 1 for a in state.records if a.kind in MADE})

@@ -4,12 +4,14 @@
     python benchmarks/crash --kills 40 --only local,cloud
     python benchmarks/crash --every-step             # a first apply, killed at each of its journal's steps
     python benchmarks/crash --state postgres         # the state in a PostgreSQL server, which is started here
+    python benchmarks/crash --only hosts,ec2         # real sshd in namespaces (as root), and moto's EC2
 
 fleetform: a project of 202 resources (150 volumes, 10 nodes, 14 ranks with a reservation and an attachment
 each) is applied with `--parallelism 16` and killed with SIGKILL until it is whole; then the next one. `local`
 makes folders and processes, `cloud` is the process of `tests/cloud`, with latency, paging and idempotency
 tokens. Of `late`, a tenth of the writes has its effect long after its caller was killed, and often after the
-next apply; `names` knows no tokens, and takes a name once; `faulty` also throttles, fails and resets. Four
+next apply; `names` knows no tokens, and takes a name once; `faulty` also throttles, fails and resets. `hosts`
+are six with 12 ranks and 18 volumes on their disks, `ec2` is 20 nodes and 40 volumes of moto's API. Four
 ways to be killed: before a result is committed (`finish`), after an intent is committed (`begin`), before any
 write at all (`write`), and at chance instants (`time`).
 
@@ -17,7 +19,7 @@ After each kill the state is read as a whole: one that cannot be, or contradicts
 `apply`, `plan --detailed-exitcode` and `state check` have to give 0: else somebody has to mend something by
 hand. Then everything is counted: lost is what the backend has and the state has not, or the other way round,
 and a rank that never ran; twice is what the backend has, or ever made, more than once, and ranks that began
-twice.
+twice. Then `destroy` is killed in the same ways; left is what is there or runs after it.
 
 Terraform, where it is on PATH: as many `terraform_data`, each of which makes a file, so that what was made
 can be counted; killed at a chance instant of its apply, then applied again. Lost is what was made and is not
@@ -42,7 +44,7 @@ from pathlib import Path
 if not __package__:  # run as a folder, which then is first on the path instead of the repository
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from benchmarks.crash import terraform
+from benchmarks.crash import places, terraform
 from tests.cloud.run import RunningCloud
 from tests.killing import (
     DEFAULT,
@@ -64,9 +66,12 @@ CLOUDS = {
     "names": ("--latency", "0.05", "--names"),
     "faulty": ("--latency", "0.02", "--faults", "0.05"),
 }
-BACKENDS = ("local", *CLOUDS)
+PLACES = {"hosts": places.on_hosts, "ec2": places.on_ec2}
+BACKENDS = ("local", *CLOUDS, *PLACES)
 MOST = 40
 """Kills of one project; then the next is begun."""
+MOST_OF_DESTROY = 5
+"""Kills of its `destroy`."""
 
 How = Callable[[int], Kill]
 
@@ -77,7 +82,7 @@ def ways(chance: random.Random, where: str) -> dict[str, How]:
         "finish": at_each_finish,
         "begin": at_each_begin,
         "write": at_each_write,
-        "time": at_any_time(chance, 0.8 if where == "local" else 1.2),
+        "time": at_any_time(chance, {"local": 0.8, **dict.fromkeys(PLACES, 4.0)}.get(where, 1.2)),
     }
 
 
@@ -106,7 +111,11 @@ class States:
 
 @contextmanager
 def chain(folder: Path, where: str, size: Size, states: States, seed: int) -> Iterator[Chain]:
-    """One project, on a cloud of its own."""
+    """One project, on a cloud or on machines of its own."""
+    if where in PLACES:
+        with PLACES[where](folder, states.new(), states.env) as made:
+            yield made
+        return
     options = CLOUDS.get(where)
     cloud = None
     if options is not None:
@@ -122,7 +131,7 @@ def chain(folder: Path, where: str, size: Size, states: States, seed: int) -> It
 
 def row(tool: str, where: str, how: str, resources: int, count: Count) -> None:
     """One line of the table."""
-    figures = (count.kills, count.applies, count.lost, count.duplicates, count.torn, count.manual)
+    figures = (count.kills, count.applies, count.lost, count.duplicates, count.torn, count.manual, count.left)
     text = "".join(f"{n:>9}" for n in figures)
     print(f"{tool:10} {where:7} {how:7} {resources:>9}{text}", flush=True)
     for note in count.notes[:3]:
@@ -139,8 +148,11 @@ def measured(root: Path, where: str, given: argparse.Namespace, states: States, 
         while count.kills < share:
             folder = root / f"{where}-{how}-{count.applies}"
             with chain(folder, where, size, states, given.seed + count.applies) as project:
-                count.add(steps(project, kill, min(MOST, share - count.kills)))
-        row("fleetform", where, how, size.resources, count)
+                steps(project, kill, min(MOST, share - count.kills))
+                project.destroy(kill, MOST_OF_DESTROY)
+                count.add(project.count)
+                resources = project.size.resources
+        row("fleetform", where, how, resources, count)
         total.add(count)
 
 
@@ -181,7 +193,7 @@ def main() -> None:
     """Print the table."""
     given = arguments()
     warm_up()
-    names = ("kills", "applies", "lost", "twice", "torn", "manual")
+    names = ("kills", "applies", "lost", "twice", "torn", "manual", "left")
     print(f"{'':10} {'backend':7} {'killed':7} {'resources':>9}" + "".join(f"{n:>9}" for n in names))
     total = Count()
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
