@@ -159,7 +159,7 @@ class Story:
         kill = Kill("finish" if kind == "term" else kind, step, seconds, signals)
         code = self.run("apply", "--auto-approve", kill=kill)
         if code not in (0, -signal.SIGKILL, 130):
-            self._fault(f"{kill} gave {code}: {self.said()}")
+            self._fault(f"an apply that was cut short ({kill}) gave {code}")
 
     def run(self, *args: str, kill: Kill | None = None) -> int:
         """A command; its exit code."""
