@@ -15,6 +15,7 @@ from declarative.cli.reading import Follower, Source, begin, dump
 from declarative.provider import LogEnd, PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.retry import Policy, call
 from declarative.state import Address, RankState, RankStatus, Record, State
+from tests.agents import commands_of
 
 
 class Counted(io.RawIOBase):
@@ -267,3 +268,59 @@ def test_a_machine_that_is_away_is_not_asked_for_minutes(monkeypatch):
     assert 30 <= took(15.0, away=True) < 46
     assert 10 <= took(0.1, away=True) < 45
     assert 200 <= took(15.0, away=False) < 346  # no wait that would end beyond the deadline is begun
+
+
+# ---------------------------------------------------------------------------------------- a hostile rank
+
+
+def shown(*pieces: tuple[int, bytes], **more: Any) -> bytes:
+    out = io.BytesIO()
+    printer = Printer(out, **more)
+    for rank, data in pieces:
+        printer.add(rank, data)
+    for rank in sorted({rank for rank, _ in pieces}):
+        printer.end(rank)
+    return out.getvalue()
+
+
+def cut(rank: int, data: bytes) -> list[tuple[int, bytes]]:
+    """Byte by byte: no place to cut at may matter."""
+    return [(rank, data[i : i + 1]) for i in range(len(data))]
+
+
+EVIL = b"50%\r1 | forged\x1b[2J\xc2\x9b1m\xe2\x80\xaex\r\n\r\rlast"
+
+
+def test_a_rank_cannot_forge_the_line_of_another():
+    """Whatever ends a line or goes back to its start, the rank's own prefix comes after it."""
+    for pieces in ([(0, EVIL)], cut(0, EVIL)):
+        for terminal in (True, False):
+            found = shown(*pieces, prefixed=True, terminal=terminal)
+            assert b"\r" not in found
+            assert all(line.startswith(b"0 | ") for line in found.splitlines())
+    assert shown((0, EVIL), prefixed=True, raw=True).count(b"\r") == 4
+
+
+def test_on_a_terminal_the_output_of_a_rank_obeys_to_nothing():
+    for prefixed in (True, False):
+        for pieces in ([(0, EVIL)], cut(0, EVIL)):
+            found = shown(*pieces, prefixed=prefixed, terminal=True).decode()
+            assert not [c for c in found if not c.isprintable() and c != "\n"]
+            assert "␛[2J\\u009b1m\\u202ex" in found
+    assert shown((0, EVIL), prefixed=False, raw=True, terminal=True) == EVIL + b"\n"
+    assert shown((0, "é\t☃\n".encode()), prefixed=False, terminal=True).decode() == "é\t☃\n"
+
+
+def test_bytes_stay_what_they_are_off_a_terminal():
+    every = bytes(range(256)) + b"\n"
+    assert shown((0, every), prefixed=False) == every
+
+
+def test_the_output_of_a_rank_commands_no_ci_agent():
+    evil = (
+        b"a ##vso[task.prependpath]/x\n \t::set-env name=A::b\n\r::stop-commands::x\n##[set-env name=A;]b\n"
+    )
+    for pieces in ([(0, evil)], cut(0, evil)):
+        for more in ({"prefixed": True}, {"prefixed": False}, {"prefixed": False, "terminal": True}):
+            assert commands_of(shown(*pieces, **more).decode()) == []
+    assert len(commands_of(shown((0, evil), prefixed=False, raw=True).decode())) == 4

@@ -442,3 +442,22 @@ def test_anything_like_yaml_is_read_or_refused(text):
 @given(st.binary())
 def test_any_bytes_are_read_or_refused(content):
     parse(content, "f")
+
+
+@pytest.mark.parametrize(
+    "char", [chr(c) for c in (0x85, 0x2028, 0x2029, 0x61C, 0x200E, 0x200F, 0x202E, 0x2066, 0x2069)]
+)
+def test_what_a_reviewer_would_read_otherwise_is_refused(char):
+    """A line's end that no editor knows makes a value of a comment; bidi controls turn the order."""
+    reading = parse(f"type: fleet\nname: a\n# one node{char}nodes: 7\n", "f.yaml")
+    assert reading.documents == ()
+    assert reading.lost
+    assert [d.code for d in reading.diagnostics] == ["bad-encoding"]
+    assert f"U+{ord(char):04X}" in reading.diagnostics[0].summary
+    span = reading.diagnostics[0].span
+    assert span is not None
+    assert (span.line, span.column) == (3, 11)
+
+
+def test_what_is_refused_raw_may_be_written_as_an_escape():
+    assert read('a: "x\\u2028\\u202ey"\n', "f.yaml")[0].data == {"a": "x\u2028\u202ey"}

@@ -175,13 +175,17 @@ def cli(ctx: click.Context, directory: str) -> None:
 
 
 def _mend_streams() -> None:
-    """Streams that are closed (`>&-`) take anything; others show as `?` what their encoding lacks."""
+    """Streams that are closed (`>&-`) take anything; others show as `?` what their encoding lacks, and say
+    nothing that a CI agent obeys.
+    """
+    from declarative.cli.output import Stream
+
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115  # to the end
         elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            setattr(sys, name, Stream(stream))
 
 
 def _end_if_asking(code: int) -> None:

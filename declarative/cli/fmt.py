@@ -163,10 +163,13 @@ def _sync(folder: Path) -> None:
 
 
 def _diff(old: str, new: str, name: str) -> Iterator[str]:
-    """A unified diff; carriage returns are made visible."""
+    """A unified diff; what cannot be seen, or turns what can, is shown as its escape."""
+    from declarative.render import clean
+
     found = difflib.unified_diff(_lines(old), _lines(new), f"a/{name}", f"b/{name}")
     for line in found:
-        yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+        shown = "\t".join(map(clean, line.removesuffix("\n").split("\t")))
+        yield f"{shown}\n" if line.endswith("\n") else f"{shown}\n\\ No newline at end of file\n"
 
 
 def _lines(text: str) -> Sequence[str]:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import codecs
+import io
+import re
 from typing import Protocol
+
+from declarative.cli.output import Tame
 
 LONGEST = 64 * 1024
 """Bytes of a line that are held back for its end; a longer one is printed in pieces."""
+_MOVING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]+")
+"""What moves the cursor of a terminal, answers for its user, or hides; a tab and a line's end do not."""
 
 
 class Out(Protocol):
@@ -18,12 +25,42 @@ class Out(Protocol):
         """Now."""
 
 
-class Printer:
-    """One output for all. Without prefixes, everything is passed on as it comes."""
+class Safe:
+    """The output of one rank as what may be shown. It comes in pieces, cut anywhere.
 
-    def __init__(self, out: Out, *, prefixed: bool) -> None:
-        self._out = out
+    On a terminal nothing of it moves the cursor. Where lines have prefixes, a carriage return ends a line: it
+    would go back to before the prefix.
+    """
+
+    def __init__(self, *, terminal: bool, prefixed: bool) -> None:
+        self._terminal = terminal
+        # Off a terminal bytes stay what they are, in whatever encoding.
+        self._encoding = "utf-8" if terminal else "latin-1"
+        decoder = codecs.getincrementaldecoder(self._encoding)("replace")
+        self._decoder = io.IncrementalNewlineDecoder(decoder, translate=terminal or prefixed)
+
+    def __call__(self, data: bytes, *, final: bool = False) -> bytes:
+        """The next piece."""
+        text = self._decoder.decode(data, final=final)
+        if self._terminal and _MOVING.search(text):
+            from declarative.render import clean
+
+            text = _MOVING.sub(lambda found: clean(found.group()), text)
+        return text.encode(self._encoding)
+
+
+class Printer:
+    """One output for all. Without prefixes, what comes is passed on at once.
+
+    `raw` passes on everything as it is; else what comes is made safe for a terminal, if it goes to one, and
+    is no command to a CI agent.
+    """
+
+    def __init__(self, out: Out, *, prefixed: bool, terminal: bool = False, raw: bool = False) -> None:
+        self._out = out if raw else _Tamed(out)
         self._prefixed = prefixed
+        self._terminal = terminal
+        self._safe: dict[int, Safe] | None = None if raw else {}
         self._held: dict[int, bytes] = {}
         """By rank: what has come of a line whose end has not."""
         self._open: int | None = None
@@ -31,6 +68,18 @@ class Printer:
 
     def add(self, rank: int, data: bytes) -> None:
         """What came of a rank: whole lines are printed, and a last part if it is too long to be held."""
+        self._add(rank, self._made_safe(rank, data))
+
+    def _made_safe(self, rank: int, data: bytes, *, final: bool = False) -> bytes:
+        if self._safe is None:
+            return data
+        if rank not in self._safe:
+            self._safe[rank] = Safe(terminal=self._terminal, prefixed=self._prefixed)
+        return self._safe[rank](data, final=final)
+
+    def _add(self, rank: int, data: bytes) -> None:
+        if not data:
+            return
         if not self._prefixed:
             self._out.write(data)
             self._out.flush()
@@ -49,6 +98,7 @@ class Printer:
 
     def end(self, rank: int) -> None:
         """There is no more of it: a last line without an end is printed with one."""
+        self._add(rank, self._made_safe(rank, b"", final=True))
         rest = self._held.pop(rank, b"")
         if not self._prefixed and self._open == rank:
             self._out.write(b"\n")
@@ -76,3 +126,17 @@ class Printer:
 
     def _prefix(self, rank: int) -> bytes:
         return f"{rank} | ".encode()
+
+
+class _Tamed:
+    """An output whose bytes are no commands to a CI agent."""
+
+    def __init__(self, out: Out) -> None:
+        self._out = out
+        self._tame = Tame()
+
+    def write(self, data: bytes) -> object:
+        return self._out.write(self._tame(data.decode("latin-1")).encode("latin-1"))
+
+    def flush(self) -> object:
+        return self._out.flush()

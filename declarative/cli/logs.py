@@ -49,11 +49,15 @@ def parse_target(text: str, rank: int | None) -> tuple[str, int | None]:
     type=Seconds(),
     help="Leave out ranks that have printed nothing for so long (`90`, `10m`).",
 )
+@click.option("--raw", is_flag=True, help="Print everything as it is: colours, and what moves the cursor.")
 @partial(project_command, short=())  # `-f` follows
 @state_errors
-def command(session: Session, target: str, rank: int | None, follow: bool, **options: Any) -> int:
+def command(session: Session, target: str, rank: int | None, follow: bool, raw: bool, **options: Any) -> int:
     """Print the output of a task's ranks, one after the other; with --follow, as it comes. With several
     ranks, each line begins with its rank.
+
+    On a terminal, control characters are shown and not obeyed; anywhere, what a CI agent would take for its
+    commands (`##[`, `::` at the start of a line) is broken. --raw leaves both as they are.
 
     Lines carry no times: --since leaves out ranks that have been quiet for so long, by their hosts' clocks,
     and prints the others from their beginning, or with --tail their last lines. With --follow, quiet ranks
@@ -81,7 +85,7 @@ def command(session: Session, target: str, rank: int | None, follow: bool, **opt
 
     records = chosen(state)
     sources = [Source(record, _node(record, state), backends) for record in records]
-    printer = Printer(sys.stdout.buffer, prefixed=len(records) > 1)
+    printer = Printer(sys.stdout.buffer, prefixed=len(records) > 1, terminal=sys.stdout.isatty(), raw=raw)
     sources, faults = begin(sources, **options, keep=follow)
     if follow:
 

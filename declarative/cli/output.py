@@ -1,9 +1,60 @@
-"""A stream whose reader may go away (`| head`) without ending what is being done."""
+"""The way out: stdout and stderr, on which a stranger's text must stay text, and whose reader may go away.
+
+Agents of CI services read the log of a job and obey some of its lines: all that is printed passes `Tame`.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import io
+import re
 from typing import TextIO
+
+_BRACKET = re.compile(r"(##\w*)\[")
+"""`##[…]` of GitHub, `##vso[…]` of Azure, `##teamcity[…]`: anywhere in a line."""
+_COLONS = re.compile(r"([\n\r](?:\x1b\[[0-9;]*m|[^!-~\n\r])*:)(?=:)")
+"""`::…::` of GitHub: at the start of a line, after what an agent may take for blanks."""
+_BLANKS = re.compile(r"\A(?:\x1b\[[0-9;]*m|[^!-~])+")
+_KEPT = 40
+"""Characters of an unfinished line that the next piece may make a command of."""
+
+
+class Tame:
+    r"""Breaks commands to CI agents in a text that comes in pieces: `##\[…`, `:\:…`."""
+
+    def __init__(self) -> None:
+        self._line = ""
+        """The end of the line that was begun, as it was printed."""
+
+    def __call__(self, text: str) -> str:
+        """The next piece."""
+        before = "\n" + self._line
+        whole = before + text
+        if "##" in whole:
+            whole = _BRACKET.sub(r"\1\\[", whole)
+        if "::" in whole:
+            whole = _COLONS.sub(r"\1\\", whole)
+        end = whole[max(whole.rfind("\n"), whole.rfind("\r")) + 1 :]
+        if len(end) > _KEPT:
+            end = _BLANKS.sub("", end)
+        if len(end) > _KEPT:
+            end = "." + end[-_KEPT:]  # a line that has begun stays one that has
+        self._line = end
+        return whole[len(before) :]
+
+
+class Stream(io.TextIOWrapper):
+    """stdout or stderr: what is printed is no command to a CI agent."""
+
+    def __init__(self, stream: io.TextIOWrapper) -> None:
+        encoding, at_lines = stream.encoding, stream.line_buffering
+        super().__init__(stream.detach(), encoding, "replace", line_buffering=at_lines)
+        self._tame = Tame()
+
+    def write(self, text: str) -> int:
+        """As of every stream."""
+        super().write(self._tame(text))
+        return len(text)
 
 
 class Unbroken:

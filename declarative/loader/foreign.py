@@ -27,6 +27,8 @@ _PLAIN = re.compile(
 _MEANS_ELSE = re.compile(
     r"(?i:true|false|null|~|yes|no|on|off|y|n|\.inf|\.nan)|.*(?:: | #).*|.*[: ]", re.DOTALL
 )
+_COMMAND = re.compile(r"##|^\s*::", re.MULTILINE)
+"""What a CI agent may obey when it stands in a block; in quotes it does not."""
 _BLOCK = re.compile(r"[^\s\x00-\x1f][\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd]*")
 MOST_ROUNDS = 200
 """Parts of one document that are left out one by one."""
@@ -155,7 +157,13 @@ def _item(start: str, value: Any, indent: str) -> Iterator[str]:
             else:  # a mapping or a list: its first line stands behind the dash
                 yield f"{inner}- {rest.pop(0).lstrip()}"
             yield from rest
-    elif isinstance(value, str) and "\n" in value and _BLOCK.fullmatch(value) and not value.endswith("\n\n"):
+    elif (
+        isinstance(value, str)
+        and "\n" in value
+        and not _COMMAND.search(value)
+        and _BLOCK.fullmatch(value)
+        and not value.endswith("\n\n")
+    ):
         yield f"{start} |{'' if value.endswith(chr(10)) else '-'}"
         for line in value.removesuffix("\n").split("\n"):
             yield f"{inner}{line}" if line else ""
@@ -166,4 +174,4 @@ def _item(start: str, value: Any, indent: str) -> Iterator[str]:
 def _scalar(value: Any) -> str:
     if isinstance(value, str) and _PLAIN.fullmatch(value) and not _MEANS_ELSE.fullmatch(value):
         return value
-    return json.dumps(value, ensure_ascii=not str(value).isprintable())
+    return json.dumps(value, ensure_ascii=not str(value).isprintable()).replace("##", r"\u0023#")

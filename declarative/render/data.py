@@ -16,8 +16,8 @@ from declarative.plan import FORMAT_VERSION, Action, Plan, Reservation
 from declarative.plan.health import Health
 from declarative.render.views import FleetView, NodeView, StatusView, TaskView
 
-_RAW = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
-"""What `json` leaves as it is and a terminal, or an encoder, may not take well."""
+_RAW = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]|#(?=#\\w*\\[)")
+"""What `json` leaves as it is and a terminal, an encoder or a CI agent (`##[…]`) may not take well."""
 
 
 def _escape(match: re.Match[str]) -> str:

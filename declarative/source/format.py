@@ -45,8 +45,7 @@ from declarative.source.normal import (
 STEP = 2
 """Spaces that a level is indented by; lists stand one level below their key."""
 
-_BREAK = re.compile("\r\n|[\r\x85]")
-_ODD_BREAK = re.compile("[\u2028\u2029]")
+_BREAK = re.compile("\r\n|\r")
 _MARKER = re.compile(r"^(?:---(?=\s|\Z)|\.\.\.(?=\s|\Z)|%).*$", re.MULTILINE)
 _COMMENT = re.compile(r"#[^\n]*")
 
@@ -66,12 +65,6 @@ def format_text(content: str | bytes, file: str) -> Formatted:
         return Formatted(None, reading.diagnostics)
     text = content if isinstance(content, str) else content.decode("utf-8")
     text = ended(_BREAK.sub("\n", text.removeprefix("\ufeff")))
-    if odd := _ODD_BREAK.search(text):
-        line = text.count("\n", 0, odd.start()) + 1
-        summary = (
-            f"the file holds U+{ord(odd[0]):04X}, at which some programs end a line; it was left as it is"
-        )
-        return _refused("unsupported-yaml", summary, "remove it, or write it as an escape", file, line)
     new = _rewritten("\n" + text, reading.documents)
     if not _unchanged("\n" + text, new, reading.documents, file):
         summary = "formatting would have changed what this file means; it was left as it is"

@@ -21,7 +21,7 @@ A place is one number (see `place_of`): the garbage collector walks through obje
 of them made reading four times as slow. An alias shares the node that it stands for.
 """
 
-_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
+_BREAK = re.compile("\r\n|[\r\n]")
 _BITS = 24
 _ONES = (1 << _BITS) - 1
 ENDS = (1 << 2 * _BITS) - 1
