@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,11 +20,13 @@ from declarative.provider import Config, PermanentError
 from declarative.schema import BadValueError, decode_part
 from declarative.spec.hosts import SshConfig
 from declarative.state import Address, NodeState, Record
+from providers.runner import RunnerError
 from providers.ssh import Ssh, gpus, probe, scripts
 from providers.ssh.host import Host, host_of
 from providers.ssh.line import command_line
 from providers.ssh.probe import TOOLS
 from providers.ssh.terminal import terminal
+from providers.transport import Finished
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SHELLS = [shell for shell in ("sh", "bash", "dash", "zsh", "fish", "tcsh") if shutil.which(shell)]
@@ -342,3 +346,86 @@ def test_a_late_writer_changes_no_volume(tmp_path):
     assert key in ask("show", epoch=None), "who only reads is refused nothing"
     assert key in ask("show", epoch=1, owner="theirs")
     assert key not in ask("remove", key, epoch=10).partition("FLEETFORM-VOLUMES")[2]
+
+
+def answer(**more: str) -> list[str]:
+    """What `probe.sh` prints of a host in order, but for `more`."""
+    said = {
+        "root": "/r",
+        "cpus": "0-3",
+        "memory_kib": "4194304",
+        "memory_free_kib": "4194304",
+        "block": "4096",
+    }
+    said |= {"total": "1000000", "free": "900000", "files": "99999", "files_free": "99999", "now": "100.5"}
+    said |= {"nvidia_code": "0", "nvidia": "0, GPU-1, NVIDIA H100, 81559, 0"} | more
+    return [f"{name}={value}" for name, value in said.items()]
+
+
+ODD_NUMBERS = (
+    "1-x",
+    "x",
+    "9" * 5000,
+    "0-99999999999",
+    "-1",
+    "1e9",
+    "inf",
+    "nan",
+    "\u00b2",
+    "\u0663",
+    "0-9" * 3000,
+    "",
+)
+
+
+@pytest.mark.parametrize("text", ODD_NUMBERS)
+@pytest.mark.parametrize("name", ["cpus", "memory_kib", "total", "files", "nvidia_code", "nvidia", "now"])
+def test_what_a_hostile_host_says_is_its_own_fault(name, text):
+    """Its look ends at once with facts that can be recorded, or with a reason why it is not ready."""
+    said = "\n".join(("FLEETFORM-PROBE", *answer(**{name: text}), "FLEETFORM-END", "")).encode()
+    host: Any = SimpleNamespace(host="h", run=lambda *_: Finished(0, said, b""))
+    found = probe.look(host, None, {})
+    if found.facts is None:
+        assert found.readiness.state is NodeState.NOT_READY
+        assert "where" in (found.readiness.reason or "")
+    else:
+        assert found.facts.shape.cpu <= scripts.MOST_CPUS
+        assert abs(found.facts.clock_offset) < 1e12
+    assert len(found.readiness.reason or "") < 600
+
+
+def test_no_answer_of_a_host_makes_a_traceback():
+    """Ten thousand answers with parts of them changed, by a fixed seed; `FLEETFORM_FUZZ` is how many."""
+    chance = random.Random(15)
+    parts = [
+        *ODD_NUMBERS,
+        "card0,x",
+        "device,Card Series",
+        "\0",
+        "\x1b[2J",
+        "=",
+        ",",
+        "-",
+        "\x85",
+        "a" * 1000,
+    ]
+    for _ in range(int(os.environ.get("FLEETFORM_FUZZ", "10000"))):
+        lines = answer()
+        for _ in range(chance.randint(1, 4)):
+            i = chance.randrange(len(lines))
+            name, _, value = lines[i].partition("=")
+            how = chance.randrange(4)
+            cut = chance.randrange(len(value) + 1)
+            lines[i] = f"{name}={value[:cut]}{chance.choice(parts)}{value[cut:]}" if how else value
+            if how == 2:
+                lines[i] = (
+                    f"{chance.choice(('rocm', 'rocm_code', 'nvidia', 'addresses'))}={chance.choice(parts)}"
+                )
+            if how == 3:
+                lines.append(lines[i])
+        try:
+            facts = probe.parse(lines, 100.0)
+        except RunnerError:
+            continue
+        assert facts.shape.cpu <= scripts.MOST_CPUS
+        assert max(facts.shape.memory_mib, facts.disk_mib, abs(facts.clock_offset)) < 1 << 100

@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MEBIBYTE = 1024 * 1024
+MOST_DIGITS = 16
+LONGEST = 200
+"""Characters of what a tool says that are repeated."""
 SOLD_GIB = (4, 6, 8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 64, 80, 94, 96, 128, 141, 144, 180, 192, 256, 288)
 """Sizes that GPUs are sold and asked for by; a driver reports up to a tenth less."""
 
@@ -66,11 +69,11 @@ def nvidia(rows: Sequence[str], code: int) -> tuple[Gpu, ...]:
     found = []
     for row in rows:
         cells = [cell.strip() for cell in row.split(",")]
-        if len(cells) != 5 or not (cells[0].isdecimal() and cells[3].isdecimal()):
+        if len(cells) != 5 or not (_counts(cells[0]) and _counts(cells[3])):
             if not row.strip() or row.strip().lower().startswith("no devices"):
                 continue
-            raise BrokenGpuError(f"nvidia-smi says `{row.strip()}`")
-        used = int(cells[4]) if cells[4].isdecimal() else 0
+            raise BrokenGpuError(f"nvidia-smi says `{row.strip()[:LONGEST]}`")
+        used = int(cells[4]) if _counts(cells[4]) else 0
         found.append(
             Gpu(
                 index=int(cells[0]),
@@ -89,12 +92,13 @@ def rocm(rows: Sequence[str], code: int) -> tuple[Gpu, ...]:
         raise BrokenGpuError(_failed("rocm-smi", rows, code))
     begin = next((i for i, row in enumerate(rows) if row.startswith("device,")), len(rows))
     found = []
-    for row in csv.DictReader(io.StringIO("\n".join(rows[begin:]))):
+    for row in _table(rows[begin:]):
         device, total = row.get("device") or "", row.get("VRAM Total Memory (B)") or ""
         if not device.startswith("card"):
             continue
-        if not (device[4:].isdecimal() and total.isdecimal()):
-            raise BrokenGpuError(f"rocm-smi says `{','.join(str(cell) for cell in row.values())}`")
+        if not (_counts(device[4:]) and _counts(total)):
+            said = ",".join(str(cell) for cell in row.values())
+            raise BrokenGpuError(f"rocm-smi says `{said[:LONGEST]}`")
         used = row.get("VRAM Total Used Memory (B)") or ""
         name = row.get("Card Series") or row.get("Card series") or row.get("Card Model") or ""
         found.append(
@@ -102,15 +106,27 @@ def rocm(rows: Sequence[str], code: int) -> tuple[Gpu, ...]:
                 index=int(device[4:]),
                 name=model(name),
                 memory_mib=memory(int(total) // MEBIBYTE),
-                used_mib=int(used) // MEBIBYTE if used.isdecimal() else 0,
+                used_mib=int(used) // MEBIBYTE if _counts(used) else 0,
                 vendor="amd",
             )
         )
     return tuple(sorted(found, key=lambda gpu: gpu.index))
 
 
+def _table(rows: Sequence[str]) -> list[dict[str, str]]:
+    try:
+        return list(csv.DictReader(io.StringIO("\n".join(rows))))
+    except csv.Error as error:
+        raise BrokenGpuError(f"rocm-smi says no table: {error}") from None
+
+
+def _counts(cell: str) -> bool:
+    """Whether it is a number that a GPU may have: a host may say anything."""
+    return cell.isascii() and cell.isdecimal() and len(cell) <= MOST_DIGITS
+
+
 def _failed(tool: str, rows: Sequence[str], code: int) -> str:
     if code in {124, 137}:
         return f"{tool} gave no answer within 10 s"
     said = next((row.strip() for row in rows if row.strip()), "")
-    return f"{tool} gave exit code {code}" + (f": {said}" if said else "")
+    return f"{tool} gave exit code {code}" + (f": {said[:LONGEST]}" if said else "")

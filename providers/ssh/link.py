@@ -41,6 +41,8 @@ stop that waits for minutes shall not keep a poll waiting."""
 LONG_SECONDS = 90.0
 PIECE = 1 << 18
 """Bytes of a source that are read at once; about as many wait to be sent."""
+MOST_BYTES = 16 << 20
+"""Of one answer. The longest ones are pieces of logs, a hundredth of it."""
 CHEAP_CIPHERS = "^aes256-gcm@openssh.com,aes128-gcm@openssh.com"
 """Before the others that asyncssh has: with its first one, a packet costs several times as much computing."""
 AWAY = (
@@ -150,15 +152,26 @@ class Link:
                 else:
                     await _pour(stdin, process)
                 process.stdin.write_eof()
-            stdout, stderr = await process.communicate()
+            stdout, stderr = await asyncio.gather(self._all(process.stdout), self._all(process.stderr))
+            await process.wait_closed()
             status, killed = process.exit_status, process.exit_signal
         finally:
             process.close()
         if killed is not None:
-            return Finished(-_number(killed[0]), bytes(stdout), bytes(stderr))
+            return Finished(-_number(killed[0]), stdout, stderr)
         if status is None:  # asyncssh calls it an end: the answer may be cut off anywhere
             raise ConnectionLost(f"the connection to {self._host} was lost")
-        return Finished(status, bytes(stdout), bytes(stderr))
+        return Finished(status, stdout, stderr)
+
+    async def _all(self, stream: asyncssh.SSHReader[bytes]) -> bytes:
+        """What comes to the end: a host that never ends is at fault, and not this process' memory."""
+        found = bytearray()
+        while piece := await stream.read(PIECE):
+            found += piece
+            if len(found) > MOST_BYTES:
+                summary = f"{self._host} answers with more than {MOST_BYTES >> 20} MiB"
+                raise PermanentError(PermanentKind.INVALID, summary, about=self._host.hostname)
+        return bytes(found)
 
     async def connection(self, behind: tuple[Host, ...] = ()) -> asyncssh.SSHClientConnection:
         """The kept connection, or a new one; the port's fault where there can be none.

@@ -27,6 +27,8 @@ LEAST_MEMORY_MIB = 64
 TOOLS = ("env", "flock", "setsid", "stat", "head", "tail", "sha256sum")
 CLOCK_SECONDS = 60.0
 """A clock that is off by more is mentioned."""
+LAST_SECOND = 1e11
+"""A clock that shows more shows nothing; so does one that shows no number."""
 TOLERANCE = 0.95
 """Kernels keep a little memory back, and not always the same."""
 
@@ -174,9 +176,9 @@ def parse(lines: list[str], now: float) -> Facts:
     found: tuple[gpus.Gpu, ...] = ()
     try:
         if "nvidia_code" in one:
-            found = gpus.nvidia(many.get("nvidia", []), int(one["nvidia_code"]))
+            found = gpus.nvidia(many.get("nvidia", []), scripts.number(one["nvidia_code"]))
         elif "rocm_code" in one:
-            found = gpus.rocm(many.get("rocm", []), int(one["rocm_code"]))
+            found = gpus.rocm(many.get("rocm", []), scripts.number(one["rocm_code"]))
         elif "device" in one:
             fault = f"it has {one['device']}, but no nvidia-smi"
     except gpus.BrokenGpuError as error:
@@ -258,11 +260,12 @@ def _remarks(facts: Facts) -> str | None:
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() else None
+    return scripts.number(text) if text and text.isdecimal() else None
 
 
 def _seconds(text: str | None, default: float) -> float:
     try:
-        return float((text or "").removesuffix(".%N").removesuffix("N").rstrip("."))
+        said = float((text or "").removesuffix(".%N").removesuffix("N").rstrip("."))
     except ValueError:
         return default
+    return said if 0 <= said < LAST_SECOND else default

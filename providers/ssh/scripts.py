@@ -23,6 +23,9 @@ _HERE = Path(__file__).resolve().parent
 _SIGNAL = 128
 LEFT = b"FLEETFORM-LEFT\n"
 """What a script says that took the state folder away, and the runner with it."""
+MOST_DIGITS = 16
+MOST_CPUS = 1 << 16
+"""More than any kernel takes."""
 _CONFINING = frozenset({"probe.sh", "claim.sh"})
 """Scripts that make control groups, or remove them."""
 _WRITING = frozenset({"volume.sh", "claim.sh"})
@@ -173,11 +176,20 @@ def lines(said: bytes, begin: str) -> list[str]:
     return body.splitlines()
 
 
+def number(written: str) -> int:
+    """A count that a host says; `RunnerError` where it is none that any host has."""
+    if not (written.isascii() and written.isdecimal() and len(written) <= MOST_DIGITS):
+        raise RunnerError("strange", f"it says `{written[:40]}` where a number belongs")
+    return int(written)
+
+
 def cpu_list(written: str) -> tuple[int, ...]:
-    """`0-3,8` as numbers; the kernel's way to write a set of CPUs."""
+    """`0-3,8` as numbers; the kernel's way to write a set of CPUs. `RunnerError` where it is none."""
     found: list[int] = []
-    for part in written.split(","):
+    for part in filter(None, written.strip().split(",")):
         first, _, last = part.partition("-")
-        if first.isdecimal():
-            found += range(int(first), int(last or first) + 1)
+        begin, end = number(first), number(last or first)
+        if end >= MOST_CPUS or len(found) >= MOST_CPUS:
+            raise RunnerError("strange", f"it says `{written[:40]}` where its CPUs belong")
+        found += range(begin, end + 1)
     return tuple(found)

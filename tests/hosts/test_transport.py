@@ -56,6 +56,15 @@ def test_the_answer_is_whole(machines):
     assert (done.exit_code, done.stdout, done.stderr) == (7, b"out\n", b"err\n")
 
 
+def test_an_answer_without_end_is_refused_and_not_held(machines):
+    """Of the host that gives it; the connection serves others on."""
+    host = transport(machines)
+    for end in ("", " >&2"):
+        with refused(PermanentKind.INVALID, "answers with more than 16 MiB"):
+            host.run(["sh", "-c", f"cat /dev/zero{end}"])
+    assert host.run(["echo", "on"]).stdout == b"on\n"
+
+
 def test_a_signal_is_told_from_an_exit_code(machines):
     assert transport(machines).run(["sh", "-c", "kill -9 $$"]).exit_code == -9
 
