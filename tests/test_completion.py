@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -43,7 +46,9 @@ def complete(folder: Path, *words: str) -> list[str]:
         "COMP_CWORD": str(len(words)),
     }
     argv = [sys.executable, "-m", "declarative"]
-    result = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        argv, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=60
+    )
     assert result.stderr == ""
     return [line.partition(",")[2] for line in result.stdout.splitlines() if line]
 
@@ -131,3 +136,51 @@ def test_scripts_name_the_command(tmp_path, shell):
 def test_what_can_be_drained_and_replaced_is_offered(project):
     assert complete(project, "drain", "g") == complete(project, "undrain", "g") == ["gpu-0"]
     assert complete(project, "apply", "--replace", "n") == ["node/gpu-0"]
+
+
+HOSTILE = ("$(touch owned)", "`touch owned`", "a;touch owned", "a\x1b[2J", "a b", "a\nb", "-x", "../a", "A")
+
+
+@pytest.mark.parametrize("words", [("logs", ""), ("explain", "task/"), ("explain", "rank/"), ("offers", "")])
+def test_names_that_the_language_has_not_are_not_offered(tmp_path, words):
+    """What is offered is put into the command line of a shell."""
+    documents = [
+        {"type": kind, "name": name} for kind in ("task", "fleet") for name in (*HOSTILE, 7, None, "good")
+    ]
+    (tmp_path / "a.yaml").write_text("\n---\n".join(map(json.dumps, documents)))
+    found = complete(tmp_path, *words)
+    assert [text for text in found if "good" not in text] == []
+    assert len(found) == 1
+
+
+def test_addresses_that_no_state_has_are_not_offered(tmp_path):
+    state(
+        tmp_path,
+        "CREATE TABLE resources (address)",
+        ["rank/good-0", *(f"rank/{name}-0" for name in HOSTILE), None],
+    )
+    assert complete(tmp_path, "state", "show", "rank/") == ["rank/good-0"]
+    assert complete(tmp_path, "logs", "") == ["good"]
+
+
+def test_what_never_ends_is_not_waited_for(tmp_path):
+    """A pipe, a device, a link, a state that is a view without an end, and a pipe in the place of its log."""
+    os.mkfifo(tmp_path / "a.yaml")
+    (tmp_path / "b.yaml").symlink_to("/dev/zero")
+    (tmp_path / "c.yaml").write_text("type: task\nname: good\n")
+    numbers = "n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
+    endless = f"WITH RECURSIVE {numbers} SELECT 'x' AS address FROM n WHERE i < 0"
+    state(tmp_path, f"CREATE VIEW resources AS {endless}", [])
+    assert complete(tmp_path, "logs", "") == ["good"]
+    os.mkfifo(tmp_path / ".fleetform/state.db-wal")
+    assert complete(tmp_path, "logs", "") == ["good"]
+
+
+def state(folder: Path, schema: str, addresses: list[str | None]) -> None:
+    """A state that a stranger has made."""
+    (folder / ".fleetform").mkdir()
+    with contextlib.closing(sqlite3.connect(folder / ".fleetform/state.db")) as connection:
+        connection.execute(schema)
+        for address in addresses:
+            connection.execute("INSERT INTO resources VALUES (?)", (address,))
+        connection.commit()

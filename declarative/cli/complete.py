@@ -1,21 +1,31 @@
 """What a shell may complete: addresses, tasks and their ranks.
 
-It runs at every press of a key: nothing but `sqlite3` and the YAML reader is imported, files are read as far
-as they can be, and whatever goes wrong gives no suggestions instead of an error.
+What is offered is put into a command line, so it is checked: names that the language has, from files that
+the loader would open. It runs at every press of a key: nothing but `sqlite3` and the YAML reader is imported, it ends
+within a fraction of a second, and whatever goes wrong gives no suggestions instead of an error.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
+import stat
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-MOST_BYTES = 1 << 20
+MOST_BYTES = 1 << 18
 """A larger file is left out: completing must not make anyone wait."""
+SECONDS = 0.25
+"""For the files, and for the state: what was found by then is offered."""
+MOST = 10_000
+"""Recorded addresses that are looked at."""
+_NAME = re.compile(r"[a-z][a-z0-9-]{1,50}")
+_ADDRESS = re.compile(r"[a-z]{2,20}/[a-z][a-z0-9.-]{1,100}")
 
 
 def _directory(ctx: click.Context) -> Path:
@@ -28,7 +38,11 @@ def _state_file(ctx: click.Context) -> Path | None:
     if not url.startswith("sqlite:///"):
         return None
     path = _directory(ctx) / url.removeprefix("sqlite:///")
-    return path if path.is_file() else None
+    # The log of a database that is written right now lies beside it, and is opened with it.
+    beside = (path.with_name(path.name + end) for end in ("-wal", "-shm", "-journal"))
+    if not path.is_file() or any(os.path.lexists(p) and not p.is_file() for p in beside):
+        return None
+    return path
 
 
 def _recorded(ctx: click.Context) -> list[str]:
@@ -41,7 +55,11 @@ def _recorded(ctx: click.Context) -> list[str]:
     with contextlib.suppress(sqlite3.Error, ValueError):
         connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=0.2)
         with contextlib.closing(connection):
-            return [str(row[0]) for row in connection.execute("SELECT address FROM resources")]
+            # It may be a stranger's: a view in the place of the table may have no end.
+            end = time.monotonic() + SECONDS
+            connection.set_progress_handler(lambda: time.monotonic() > end, 1000)
+            rows = connection.execute("SELECT address FROM resources LIMIT ?", (MOST,)).fetchall()
+            return [a for (a,) in rows if isinstance(a, str) and _ADDRESS.fullmatch(a)]
     return []
 
 
@@ -49,8 +67,12 @@ def _declared(ctx: click.Context) -> Iterator[tuple[str, int]]:
     """The tasks in the project's own files, with how many nodes they ask for."""
     for document in _documents(ctx):
         name, nodes = document.get("name"), document.get("nodes", 1)
-        if document.get("type") == "task" and isinstance(name, str):
-            yield name, nodes if isinstance(nodes, int) else 1
+        if document.get("type") == "task" and _is_name(name):
+            yield str(name), nodes if isinstance(nodes, int) else 1
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
 def _documents(ctx: click.Context) -> Iterator[Mapping[str, Any]]:
@@ -58,11 +80,18 @@ def _documents(ctx: click.Context) -> Iterator[Mapping[str, Any]]:
     from declarative.source import parse
 
     folder = _directory(ctx)
+    end = time.monotonic() + SECONDS
     for path in sorted((*folder.glob("*.yaml"), *folder.glob("*.yml"))):
+        if time.monotonic() > end:
+            return
         with contextlib.suppress(OSError, ValueError):
-            if path.is_symlink() or path.stat().st_size > MOST_BYTES:
+            found = path.lstat()  # opening a pipe would wait for whoever writes into it
+            if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
                 continue
-            for document in parse(path.read_bytes(), path.name).documents:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "rb") as file:
+                content = file.read(MOST_BYTES)
+            for document in parse(content, path.name).documents:
                 yield document.data
 
 
@@ -125,7 +154,7 @@ def tasks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[A
 
 def fleets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
     """`fleet/<name>` of those that are declared."""
-    names = [str(d.get("name")) for d in _documents(ctx) if d.get("type") == "fleet"]
+    names = [d["name"] for d in _documents(ctx) if d.get("type") == "fleet" and _is_name(d.get("name"))]
     return sorted(a for name in names if (a := f"fleet/{name}").startswith(incomplete))
 
 
