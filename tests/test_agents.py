@@ -67,9 +67,15 @@ def test_a_strangers_files_command_nothing(project):
     project.declare(*({"type": evil, "name": evil, evil: 1} for evil in EVIL), file="bad.yaml")
     text = "\n".join(f"  {evil.strip()}" for evil in EVIL)
     project.write("text.yaml", f"name: odd\ntype: task\ncommands:\n- |\n{text}\n")
-    bad = (("validate",), ("validate", "--json"), ("plan", EVIL[0]), ("logs", EVIL[3]), ("fmt", "--diff"))
-    for words in bad:
-        done = project.run(*words, code=None)
+    wrong: tuple[tuple[str, ...], ...] = (
+        ("validate",),
+        ("validate", "--json"),
+        ("plan", EVIL[0]),
+        ("logs", EVIL[3]),
+        ("fmt", "--diff"),
+    )
+    for bad in wrong:
+        done = project.run(*bad, code=None)
         assert "prependpath" in done.out + done.err or "set-env" in done.out + done.err
         assert commands_of(done.out) == commands_of(done.err) == []
 

@@ -29,7 +29,7 @@ _UNPRINTABLE = re.compile(
     "[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
     "|[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
-"""Beside what YAML forbids: what ends a line for the parser and for no editor, which makes values of comments,
+"""Beside what YAML forbids: what ends a line for the parser and for no editor, so that comments are values,
 and what turns the direction of writing, so that a reviewer reads something else.
 """
 _DIRECTIVE = re.compile("(?:^|(?<=[\n\r]))%(?!YAML\\s)\\S*")
