@@ -1,8 +1,8 @@
 """What a shell may complete: addresses, tasks and their ranks.
 
 What is offered is put into a command line, so it is checked: names that the language has, from files that
-the loader would open. It runs at every press of a key: nothing but `sqlite3` and the YAML reader is imported, it ends
-within a fraction of a second, and whatever goes wrong gives no suggestions instead of an error.
+the loader would open. It runs at every press of a key: nothing but `sqlite3` and the YAML reader is imported,
+it ends within a fraction of a second, and whatever goes wrong gives no suggestions instead of an error.
 """
 
 from __future__ import annotations
