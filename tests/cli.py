@@ -17,13 +17,17 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
+
+from tests.forked import Forked
+from tests.forked import can as can_fork
 
 COMMAND = str(Path(sys.executable).with_name("fleetform"))
 PATIENCE = 120.0
 """Seconds until something that has to happen counts as not happening."""
 
 T = TypeVar("T")
+Process: TypeAlias = "subprocess.Popen[Any] | Forked"
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class Project:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.started: list[subprocess.Popen] = []
+        self.started: list[Process] = []
 
     def clean_up(self) -> None:
         """End everything that was started in it, commands and ranks."""
@@ -76,7 +80,7 @@ class Project:
                 process.kill()
         kill_ranks(self.path)
         for process in self.started:
-            for stream in (process.stdout, process.stderr):
+            for stream in (process.stdin, process.stdout, process.stderr):
                 if stream:
                     stream.close()
             process.wait()
@@ -97,11 +101,16 @@ class Project:
         path.write_text(text)
         return path
 
-    def start(self, *args: str, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen:
+    def start(self, *args: str, env: Mapping[str, str] | None = None, **options: Any) -> Process:
         """Start `fleetform ARGS`; it reads nothing."""
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
         options = {"stdin": subprocess.DEVNULL, **options}
-        process = subprocess.Popen([COMMAND, *args], cwd=self.path, env=clean_env(**(env or {})), **options)
+        env = clean_env(**(env or {}))
+        process: Process
+        if can_fork(env, options):
+            process = Forked([COMMAND, *args], self.path, env, **options)
+        else:  # a real start
+            process = subprocess.Popen([COMMAND, *args], cwd=self.path, env=env, **options)
         self.started.append(process)
         return process
 
@@ -153,7 +162,7 @@ class Project:
         self.run("state", "check")
 
 
-def ended(process: subprocess.Popen, code: int | None = 0, patience: float | None = None) -> Done:
+def ended(process: Process, code: int | None = 0, patience: float | None = None) -> Done:
     """Wait for a command's end, and hold it to its exit code."""
     try:
         out, err = process.communicate(timeout=PATIENCE if patience is None else patience)
@@ -161,7 +170,7 @@ def ended(process: subprocess.Popen, code: int | None = 0, patience: float | Non
         process.kill()
         out, err = process.communicate()
         raise AssertionError(f"{process.args!r} did not end\n{out}\n{err}") from None
-    done = Done(process.returncode, out, err)
+    done = Done(process.wait(), out, err)
     assert code is None or done.code == code, f"{process.args!r} gave {done.code}\n{out}\n{err}"
     assert "Traceback" not in done.err, done.err
     return done

@@ -69,7 +69,7 @@ def test_killed_at_any_time(project):
     chance = random.Random(7)
     for _ in range(6):
         process = project.start("apply", "--auto-approve", start_new_session=True)
-        time.sleep(chance.uniform(0.3, 0.9))  # not to wait for something: an instant like any other
+        time.sleep(chance.uniform(0.05, 0.6))  # not to wait for something: an instant like any other
         process.kill()
         ended(process, None)
     project.apply()

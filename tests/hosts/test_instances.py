@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, Self
 
 import pytest
 
-from tests.cli import Project, fleet, task, until
+from tests.cli import Process, Project, fleet, task, until
 from tests.cloud_ec2.run import CREDENTIALS, REGION, SECRETS, RunningEc2, provider
 from tests.cloud_ec2.server import AMI
 from tests.hosts.disks import Disks
@@ -100,7 +99,7 @@ def cloud(allowed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 class Account(Project):
     """A project with the secrets in its environment."""
 
-    def start(self, *args: str, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen:
+    def start(self, *args: str, env: Mapping[str, str] | None = None, **options: Any) -> Process:
         return super().start(*args, env={**SECRETS, **(env or {})}, **options)
 
 

@@ -1,0 +1,255 @@
+"""Processes of the installed command without its start: forked from one that has imported everything.
+
+Each is a process of its own, with its own folder, environment, streams, signals and exit code. What is saved
+is the start of Python and of the libraries, which is most of what a short command costs. Each process that
+runs tests has one that it forks from.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import io
+import json
+import os
+import pkgutil
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import IO, Any
+
+NUMBER = struct.Struct("=i")
+LONGEST = 1 << 20
+AT_START = ("PYTHON", "LC_", "LANG", "LD_", "COVERAGE", "MALLOC")
+"""Variables that count when a process starts, by how they begin: who sets them gets a start of its own."""
+STARTED_WITH = {"LANG": "C.UTF-8"}
+OPTIONS = {"stdin", "stdout", "stderr", "text", "start_new_session"}
+"""The options of `subprocess.Popen` that are taken."""
+
+LATE = (
+    "asyncssh",
+    "jinja2",
+    "jsonschema",
+    "libcloud.compute.providers",
+    "ruamel.yaml",
+    "sqlalchemy.dialects.postgresql.psycopg",
+    "sqlalchemy.dialects.sqlite",
+)
+"""What modules import only when they use it."""
+
+
+def can(env: Mapping[str, str], options: Mapping[str, Any]) -> bool:
+    """Whether a process with this environment and these options of `subprocess.Popen` can be forked."""
+    own = {n: v for n, v in env.items() if n.startswith(AT_START)}
+    return own == STARTED_WITH and options.keys() <= OPTIONS
+
+
+class Forked:
+    """One such process, with what tests use of `subprocess.Popen`."""
+
+    def __init__(self, args: Sequence[str], cwd: Path, env: Mapping[str, str], **options: Any) -> None:
+        self.args = [*args]
+        self.returncode: int | None = None
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._read: dict[str, str] = {}
+        theirs: list[int] = []
+        self.stdin, stdin = _ours("wb", options.get("stdin"), theirs)
+        self.stdout, stdout = _ours("rb", options.get("stdout"), theirs)
+        again = options.get("stderr") == subprocess.STDOUT
+        self.stderr, stderr = (None, stdout) if again else _ours("rb", options.get("stderr"), theirs)
+        self._told, tells = os.pipe()
+        what = {"args": self.args, "cwd": str(cwd), "env": dict(env), **options}
+        what = {k: v for k, v in what.items() if k in ("args", "cwd", "env", "start_new_session")}
+        socket.send_fds(_parent(), [json.dumps(what).encode()], [stdin, stdout, stderr, tells])
+        for fd in (*theirs, tells):
+            os.close(fd)
+        if options.get("text"):
+            for name in ("stdin", "stdout", "stderr"):
+                if (stream := getattr(self, name)) is not None:
+                    setattr(self, name, io.TextIOWrapper(stream, write_through=name == "stdin"))
+        self.pid = self._number()
+
+    def _number(self) -> int:
+        said = os.read(self._told, NUMBER.size)
+        if len(said) != NUMBER.size:
+            raise RuntimeError("what commands are forked from has ended")
+        number: int = NUMBER.unpack(said)[0]
+        return number
+
+    def poll(self) -> int | None:
+        """Its exit code, if it has ended."""
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code, once it has ended; minus a signal's number where that has ended it."""
+        if self.returncode is None and not select.select([self._told], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        with self._lock:
+            if self.returncode is None:
+                self.returncode = self._number()
+                os.close(self._told)
+        return self.returncode
+
+    def communicate(self, input: str | None = None, timeout: float | None = None) -> tuple[str, str]:
+        """All of its output, and all of its errors, once it has ended. `input` has to fit into a pipe."""
+        end = None if timeout is None else time.monotonic() + timeout
+        if self.stdin is not None:
+            with suppress(BrokenPipeError):
+                self.stdin.write(input or "")
+                self.stdin.close()
+        if not self._threads:
+            for name in ("stdout", "stderr"):
+                if getattr(self, name) is not None:
+                    self._threads.append(threading.Thread(target=self._drain, args=(name,), daemon=True))
+                    self._threads[-1].start()
+        for thread in self._threads:
+            thread.join(None if end is None else max(0.0, end - time.monotonic()))
+            if thread.is_alive():
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        self.wait(None if end is None else max(0.0, end - time.monotonic()))
+        return self._read.get("stdout", ""), self._read.get("stderr", "")
+
+    def _drain(self, name: str) -> None:
+        with getattr(self, name) as stream:
+            self._read[name] = stream.read()
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, if it has not ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
+
+
+def _ours(mode: str, wanted: Any, theirs: list[int]) -> tuple[IO[Any] | None, int]:
+    """Our end of a stream, if it is a pipe, and its end. What is to be closed here is added to `theirs`."""
+    if wanted == subprocess.PIPE:
+        ends = os.pipe()
+        mine, other = ends if mode == "rb" else ends[::-1]
+        theirs.append(other)
+        return os.fdopen(mine, mode), other
+    if wanted == subprocess.DEVNULL:
+        theirs.append(os.open(os.devnull, os.O_RDWR))
+        return None, theirs[-1]
+    if wanted is None:
+        return None, 0 if mode == "wb" else 1
+    return None, wanted if isinstance(wanted, int) else wanted.fileno()
+
+
+@cache
+def _parent() -> socket.socket:
+    """The line to the process that is forked from; it ends with us."""
+    mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LONGEST)
+    env = {**os.environ, **STARTED_WITH}
+    env = {n: v for n, v in env.items() if not n.startswith(AT_START) or n in STARTED_WITH}
+    process = subprocess.Popen(
+        [sys.executable, __file__, str(its.fileno())],
+        env=env,
+        pass_fds=[its.fileno()],
+        stdin=subprocess.DEVNULL,
+    )
+    its.close()
+    atexit.register(process.wait, 30)
+    atexit.register(mine.close)
+    return mine
+
+
+# ----------------------------------------------------------------------------- in the one that is forked from
+
+
+def _import_all() -> None:
+    for name in LATE:
+        with suppress(ImportError):  # what an extra would bring
+            importlib.import_module(name)
+    for package in ("declarative", "providers"):
+        path = importlib.import_module(package).__path__
+        for module in pkgutil.walk_packages(path, f"{package}."):
+            if not module.name.endswith("__main__") and ".testing" not in module.name:
+                with suppress(ImportError):
+                    importlib.import_module(module.name)
+
+
+def _serve(line: socket.socket) -> dict[str, Any]:
+    """What to be, in each process that is forked; the one that is forked from ends with the line."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        data, fds, _, _ = socket.recv_fds(line, LONGEST, 4)
+        if not data:
+            os._exit(0)
+        if not os.fork():
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            line.close()
+            if _watch(fds):
+                return json.loads(data)  # type: ignore[no-any-return]
+        for fd in fds:
+            os.close(fd)
+
+
+def _watch(fds: list[int]) -> bool:
+    """True in the command's own process; its parent tells how that ends, and ends itself."""
+    *streams, tells = fds
+    if pid := os.fork():
+        os.write(tells, NUMBER.pack(pid))
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        for fd in (0, 1, 2, *streams):
+            os.close(fd)
+        os.write(tells, NUMBER.pack(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
+        os._exit(0)
+    for fd, stream in enumerate(streams):
+        os.dup2(stream, fd)
+    for fd in fds:
+        os.close(fd)
+    return True
+
+
+def _become(what: Mapping[str, Any]) -> None:
+    if what.get("start_new_session"):
+        os.setsid()
+    os.chdir(what["cwd"])
+    os.environ.clear()
+    os.environ.update(what["env"])
+    time.tzset()
+    sys.argv = what["args"]
+    sys.path[0] = str(Path(sys.argv[0]).parent)
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        old = getattr(sys, name)
+        raw = os.fdopen(fd, "rb" if fd == 0 else "wb", closefd=False)
+        buffered = os.isatty(fd) or fd == 2
+        new = io.TextIOWrapper(raw, old.encoding, old.errors, line_buffering=buffered)
+        setattr(sys, name, new)
+        setattr(sys, f"__{name}__", new)
+
+
+def _main() -> None:
+    _import_all()
+    gc.collect()
+    gc.freeze()
+    _become(_serve(socket.socket(fileno=int(sys.argv[1]))))
+    from declarative.cli import main
+
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    _main()
