@@ -22,7 +22,7 @@ from declarative.state import State
 from declarative.store import StateError, open_store
 from declarative.store.by_hand import may_push
 from declarative.store.whole import check_types, parse
-from tests.cli import Project, fleet, task, volume
+from tests.cli import Project, fleet, hold, task, volume
 
 OTHERS: tuple[Any, ...] = (None, True, -1, 10**9, 1.5, "", "other", [], ["x"], [1, [2]], {}, {"x": {"y": 1}})
 """What stands in the place of each value, in turn."""
@@ -121,6 +121,19 @@ def test_what_can_be_pushed_can_be_planned_with(project: Project) -> None:
             assert fine, f"{address}: {what}: {command}: {done.exception!r}"
     assert refused > 500
     assert taken > 50
+
+
+def test_a_reservation_on_a_node_that_is_not_recorded_is_refused(project: Project) -> None:
+    """A plan could not say what its blocks are out of."""
+    project.declare(fleet(nodes=1), task("job", hold(project.path / "up")))
+    project.apply()
+    with closing(sqlite3.connect(project.path / ".fleetform" / "state.db")) as made:
+        made.execute("UPDATE meta SET seal = NULL")
+        changed = "json_set(inputs, '$.node', 'gpu-7') WHERE kind = 'reservation'"
+        made.execute(f"UPDATE resources SET inputs = {changed}")
+        made.commit()
+    done = project.run("plan", "--offline", code=1)
+    assert "reservation/job-0: `inputs.node` is not recorded" in done.err
 
 
 def test_a_state_that_was_tampered_with_is_refused_by_name(project: Project) -> None:

@@ -178,10 +178,12 @@ def _refused(task: str, ranks: Iterable[int], found: Mapping[int, str], strays: 
     first, node = next(iter(found.items()))
     rank = f"rank/{rank_name(task, first)}"
     if rank_name(task, first) in strays:
-        code, what = "runs-already", f"{rank} runs on node/{node} and is not recorded"
+        code = "runs-already"
+        what = f"{rank} runs on node/{node} and is not recorded"
         hint = f"`fleetform state adopt {rank}` records it, `fleetform stop {task}` stops it"
     else:
-        code, what = "no-capacity", f"{rank} may run on node/{node}, which does not answer"
+        code = "no-capacity"
+        what = f"{rank} may run on node/{node}, which does not answer"
         hint = "it is started once that node answers, or was given up after `unreachable_duration`"
     verdicts = {r: Verdict.CAUSE if r in found else Verdict.NOT_TRIED for r in ranks}
     return Refusal(

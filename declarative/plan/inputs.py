@@ -248,6 +248,9 @@ def faults(state: State) -> Iterator[str]:
                 check(item[1])
             except BadDataError as bad:
                 yield f"{name(item)}: {bad}"
+    for record in state.of("reservation"):
+        if isinstance(node := record.inputs.get("node"), str) and state.get("node", node) is None:
+            yield f"{record.address}: `inputs.node` is not recorded"
 
 
 def _is(hint: Any, value: Any, key: str) -> None:
