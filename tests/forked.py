@@ -160,8 +160,8 @@ def _parent() -> socket.socket:
     """The line to the process that is forked from; it ends with us."""
     mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LONGEST)
-    env = {**os.environ, **STARTED_WITH}
-    env = {n: v for n, v in env.items() if not n.startswith(AT_START) or n in STARTED_WITH}
+    # Nothing of a test's: whatever has one of its folders in its environment is ended with it.
+    env = {"PATH": os.environ["PATH"], **STARTED_WITH}
     process = subprocess.Popen(
         [sys.executable, __file__, str(its.fileno())],
         env=env,
