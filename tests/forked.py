@@ -95,8 +95,11 @@ class Forked:
 
     def wait(self, timeout: float | None = None) -> int:
         """Its exit code, once it has ended; minus a signal's number where that has ended it."""
-        if self.returncode is None and not select.select([self._told], [], [], timeout)[0]:
-            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        if self.returncode is None:
+            ended = select.poll()  # `select` takes no descriptor beyond 1,023
+            ended.register(self._told, select.POLLIN)
+            if not ended.poll(None if timeout is None else timeout * 1000):
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
         with self._lock:
             if self.returncode is None:
                 self.returncode = self._number()
