@@ -398,7 +398,7 @@ def test_the_command_makes_mends_and_deletes(server, tmp_path):
     """Volumes: made by the first run, though both answers are lost; one whose tags went gets them back. One
     that was there is adopted, and stays.
     """
-    project, env = Project(tmp_path), {"TOKEN": "dop_v1_very-secret"}
+    project, env = Project(tmp_path), {"DO_TOKEN": "dop_v1_very-secret"}
     body = {"name": "theirs", "region": "nyc3", "size_gigabytes": 3, "tags": ["team:old"]}
     theirs = server.make_volume(body, {})[1]["volume"]
     volume = {"type": "volume", "name": "data", "count": 2, "backend": "do", "region": "nyc3", "size": "3GB"}
@@ -408,7 +408,7 @@ def test_the_command_makes_mends_and_deletes(server, tmp_path):
             "name": "do",
             "driver": "digitalocean",
             "regions": ["nyc3"],
-            "credentials": {"key": "TOKEN"},
+            "credentials": {"key": "DO_TOKEN"},
             "endpoint": f"http://127.0.0.1:{server.port}",
         },
         {**volume, "prevent_destroy": False},

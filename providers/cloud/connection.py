@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable
+from functools import cache, partial
 from typing import Any, TypeVar
 from urllib.parse import urljoin, urlsplit
 
@@ -33,6 +35,8 @@ MOST_BYTES = 64 << 20
 """Of one answer; a page of a thousand machines has about five."""
 _UNASKED = (TypeError, ValueError, NotImplementedError, AttributeError, KeyError)
 """What drivers raise of what they are given. Faults of the transport are of other classes."""
+_late = threading.local()
+"""The `fence` of the call that is under way in a thread."""
 
 
 class Connection:
@@ -98,10 +102,12 @@ class Connection:
         self._fence()
         link = None
         self._mine.refused = None
+        before = getattr(_late, "fence", reads_only)
+        _late.fence = self._fence_late
         try:
             link = _link(carrier(driver))
             if link is not None:
-                _settle(link, self._fence_late)
+                _settle(link)
                 link.response = None
             response = ask(driver)
         except Exception as error:  # libcloud raises whatever it stumbles over
@@ -118,6 +124,8 @@ class Connection:
                 limiter.throttled(fault.after)
             # Without its cause: that one may quote what was sent.
             raise fault from None
+        finally:
+            _late.fence = before
         limiter.fine()
         return response
 
@@ -179,13 +187,18 @@ def _read(response: Any, **_: Any) -> None:
         response.encoding = "utf-8"
 
 
+# What hangs on a session does not refer back to it: so its sockets are closed as soon as it is let go.
+
+
 def _stay(session: Any) -> None:
     """Have a session follow no answer that leads to another server: that answer is the last one then."""
-    follow = session.get_redirect_target
+    its: Callable[[], Any] = weakref.ref(session)
+    follow = type(session).get_redirect_target
 
     def target(response: Any) -> str | None:
+        session = its()
         try:
-            found: str | None = follow(response)
+            found: str | None = follow(session, response)
             away = found and session.should_strip_auth(response.url, urljoin(response.url, found))
         except ValueError:  # it is no URL
             return None
@@ -194,36 +207,41 @@ def _stay(session: Any) -> None:
     session.get_redirect_target = target
 
 
-def _ask_late(session: Any, fence: Callable[[], object]) -> None:
-    """Have `fence` asked before each request of a session, when its connection stands."""
-
-    def pools(manager: Any) -> Any:
-        found = manager.pool_classes_by_scheme.items()
-        manager.pool_classes_by_scheme = {scheme: _asking(pool, fence) for scheme, pool in found}
-        return manager
-
+def _ask_late(session: Any) -> None:
+    """Have the call's fence asked before each request of a session, when its connection stands."""
     for adapter in session.adapters.values():
-        pools(adapter.poolmanager)
-        behind = adapter.proxy_manager_for  # it keeps them
-        adapter.proxy_manager_for = lambda proxy, *, _behind=behind, _adapter=adapter, **given: (
-            _adapter.proxy_manager.get(proxy) or pools(_behind(proxy, **given))
-        )
+        _asking_pools(adapter.poolmanager)
+        adapter.proxy_manager_for = partial(_behind_proxy, weakref.ref(adapter))
 
 
-def _asking(pool: Any, fence: Callable[[], object]) -> Any:
+def _behind_proxy(its: Callable[[], Any], proxy: str, **given: Any) -> Any:
+    return _asking_pools(type(its()).proxy_manager_for(its(), proxy, **given))
+
+
+def _asking_pools(manager: Any) -> Any:
+    found = manager.pool_classes_by_scheme.items()
+    manager.pool_classes_by_scheme = {scheme: _asking(pool) for scheme, pool in found}
+    return manager
+
+
+@cache
+def _asking(pool: Any) -> Any:
+    if hasattr(pool, "asks_late"):
+        return pool
     real = pool.ConnectionCls
 
     def request(connection: Any, *args: Any, **given: Any) -> Any:
         if connection.sock is None:
             connection.connect()
-        fence()
+        getattr(_late, "fence", reads_only)()
         return real.request(connection, *args, **given)
 
-    return type(pool.__name__, (pool,), {"ConnectionCls": type(real.__name__, (real,), {"request": request})})
+    asking = type(real.__name__, (real,), {"request": request})
+    return type(pool.__name__, (pool,), {"ConnectionCls": asking, "asks_late": True})
 
 
-def _settle(link: Any, fence: Callable[[], object]) -> None:
-    """Proxies and certificates as the environment says; nothing of `~/.netrc`. `fence` is asked late."""
+def _settle(link: Any) -> None:
+    """Proxies and certificates as the environment says; nothing of `~/.netrc`. The fence is asked late."""
     from requests.utils import get_environ_proxies
 
     session = link.session
@@ -233,7 +251,7 @@ def _settle(link: Any, fence: Callable[[], object]) -> None:
         session.proxies = get_environ_proxies(link.host, no_proxy=None)
     session.trust_env = False
     _stay(session)
-    _ask_late(session, fence)
+    _ask_late(session)
     session.hooks["response"].append(_read)
     if urlsplit(link.host).scheme == "https" and link.ca_cert is None and link.verify:
         authorities = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
