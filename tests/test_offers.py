@@ -201,7 +201,7 @@ def test_a_backend_that_cannot_be_read_is_said(shop):
 
 def test_ec2_needs_no_account_and_zones_share_a_row(project):
     aws = {"type": "backend", "name": "aws", "driver": "ec2", "regions": ["us-east-1"], "image": "ami-1"}
-    project.declare({**aws, "credentials": {"key": "NO_KEY", "secret": "NO_SECRET"}})
+    project.declare({**aws, "credentials": {"key": "AWS_NO_KEY", "secret": "AWS_NO_SECRET"}})
     done = project.run("offers", "--gpu", "H100:8", "--on-demand")
     assert done.code == 0, done.err
     (head, row, *_) = done.out.splitlines()

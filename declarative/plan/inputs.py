@@ -249,7 +249,9 @@ def faults(state: State) -> Iterator[str]:
             except BadDataError as bad:
                 yield f"{name(item)}: {bad}"
     for record in state.of("reservation"):
-        if isinstance(node := record.inputs.get("node"), str) and state.get("node", node) is None:
+        inputs: object = record.inputs  # what it is was told above
+        node = inputs.get("node") if isinstance(inputs, Mapping) else None
+        if isinstance(node, str) and state.get("node", node) is None:
             yield f"{record.address}: `inputs.node` is not recorded"
 
 
