@@ -105,7 +105,7 @@ def test_a_plan_says_of_which_day_its_prices_are(project):
         **AWS,
         "type": "backend",
         "image": "ami-1",
-        "credentials": {"key": "NO_KEY", "secret": "NO_SECRET"},
+        "credentials": {"key": "AWS_NO_KEY", "secret": "AWS_NO_SECRET"},
     }
     fleet = {"type": "fleet", **FLEET}
     project.declare(backend, fleet)
@@ -134,7 +134,7 @@ def test_a_plan_warns_of_gpus_with_a_small_disk(project):
         **AWS,
         "type": "backend",
         "image": "ami-1",
-        "credentials": {"key": "NO_KEY", "secret": "NO_SECRET"},
+        "credentials": {"key": "AWS_NO_KEY", "secret": "AWS_NO_SECRET"},
     }
     small, fleet = {**backend, "options": {"disk_size": 20}}, {"type": "fleet", **FLEET}
     project.declare(small, fleet)

@@ -144,7 +144,10 @@ def test_ctrl_c_ends_a_plan_whose_questions_nobody_answers(project):
         ({"endpoint": "https://127.0.0.1:PORT"}, ("nobody speaks TLS there: write `http://",)),
         ({"endpoint": "http://127.0.0.1:1"}, ("backend-unreadable", "nobody answers there")),
         ({"endpoint": None, "regions": ["us-esat-1"]}, ("EC2 has no region `us-esat-1`", "did you mean")),
-        ({"credentials": {"key": "FLEETFORM_TEST_KEY", "secret": "UNSET"}}, ("variable UNSET is not set",)),
+        (
+            {"credentials": {"key": "FLEETFORM_TEST_KEY", "secret": "AWS_UNSET"}},
+            ("variable AWS_UNSET is not set",),
+        ),
         ({"credentials": {"key": "FLEETFORM_TEST_KEY"}}, ("names no `secret` under `credentials`",)),
     ],
     ids=[
