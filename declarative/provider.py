@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.metadata
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -567,9 +568,14 @@ class UnknownProviderError(Exception):
         super().__init__(f"no provider `{name}` is installed")
 
 
-@functools.cache
 def _points() -> tuple[importlib.metadata.EntryPoint, ...]:
-    """What is installed: looked up once, for that reads a file of each distribution."""
+    """What is installed, where Python looks for packages now."""
+    return _points_on(tuple(sys.path))
+
+
+@functools.cache
+def _points_on(_path: tuple[str, ...]) -> tuple[importlib.metadata.EntryPoint, ...]:
+    # Kept: to look them up reads a file of each distribution.
     return tuple(importlib.metadata.entry_points(group=GROUP))
 
 

@@ -480,7 +480,7 @@ def test_who_waits_says_each_minute_what_for():
 
     provider = SimpleNamespace(poll=lambda node, attempts: {})
     store: Any = SimpleNamespace(read=world.state, lock=refused)
-    backends: Any = SimpleNamespace(get=lambda _: provider)
+    backends: Any = SimpleNamespace(get=lambda _: provider, limits={})
     watch(
         store,
         backends,

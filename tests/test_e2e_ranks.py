@@ -323,7 +323,7 @@ def test_stop_while_apply_waits(project):
     project.declare(fleet(nodes=2), task("job", hold(up), nodes=2))
     watcher = project.start("apply", "--auto-approve", "--wait")
     until(lambda: len(lines(up)) == 2)
-    assert project.run("stop", "task/job").out == "task/job is stopped.\n"
+    assert project.run("stop", "task/job", "--lock-timeout", "1m").out == "task/job is stopped.\n"
     done = ended(watcher, 4)
     assert done.out.endswith("task/job: stopped: rank/job-0 stopped: stopped by the user\n")
     project.run("stop", "job")  # again is no harm
