@@ -1,6 +1,7 @@
 """What all drivers of `providers.cloud` share: faults, the limiter, marks, the catalog, settings, imports."""
 
 import base64
+import gc
 import heapq
 import html
 import importlib
@@ -13,6 +14,7 @@ import ssl
 import subprocess
 import sys
 import urllib.parse
+import weakref
 import xml.sax.saxutils
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -45,7 +47,7 @@ from providers.cloud import ahead, classes, cloud, faults, marks, settings
 from providers.cloud.begin import user_data
 from providers.cloud.catalog import catalog
 from providers.cloud.classes import BY_CLASS
-from providers.cloud.connection import Connection
+from providers.cloud.connection import Connection, _ask_late, _stay
 from providers.cloud.ec2.region import Region, quoted
 from providers.cloud.faults import Answer, by_class, classify
 from providers.cloud.limiter import Limiter, limiter
@@ -689,3 +691,17 @@ def test_ec2_counts_launches_alone(monkeypatch, tmp_path):
     launch, other, *more = told
     assert launch is not other
     assert more == [launch, other]
+
+
+def test_a_session_is_closed_as_soon_as_it_is_let_go():
+    """No circle keeps it, with its sockets, until the garbage is collected."""
+    gc.disable()
+    try:
+        session = requests.Session()
+        _stay(session)
+        _ask_late(session)
+        left = weakref.ref(session), weakref.ref(session.adapters["https://"])
+        del session
+        assert [its() for its in left] == [None, None]
+    finally:
+        gc.enable()
