@@ -11,7 +11,7 @@ from declarative.state import Address
 from providers.testing import NODE, VOLUME, Conformance
 from tests.cli import fleet, volume
 from tests.cloud.run import PLUG, RunningCloud
-from tests.cloud.site.nimbus import Nimbus
+from tests.cloud.site.cumulus import Cumulus
 from tests.killing import ON_SKY
 
 
@@ -34,7 +34,7 @@ class Suite(Conformance):
 
     def make(self, folder, lineage):
         options = {"url": self.url}
-        return Nimbus(
+        return Cumulus(
             Config(backend="sky", project_dir=folder, lineage=lineage, regions=("sky-1",), options=options)
         )
 
@@ -55,7 +55,7 @@ def installs(project, cloud, env):
     project.declare(cloud.backend(), fleet(nodes=2, **ON_SKY), volume("data", count=2, backend="sky"))
     refused = project.apply(code=None)
     assert refused.code != 0
-    assert "nimbus" in refused.err
+    assert "cumulus" in refused.err
     project.apply(env=env)
     assert cloud.things() == dict.fromkeys(["node/gpu-0", "node/gpu-1", "volume/data-0", "volume/data-1"], 1)
     project.run("state", "check", env=env)
@@ -76,7 +76,7 @@ def test_faults_are_those_of_the_port(tmp_path):
     """
     with RunningCloud(tmp_path / "cloud.db", "--faults", "1", "--slow", "0.3") as cloud:
         options = {"url": cloud.url, "timeout": 0.1}
-        provider = Nimbus(Config(backend="sky", project_dir=tmp_path, lineage="l", options=options))
+        provider = Cumulus(Config(backend="sky", project_dir=tmp_path, lineage="l", options=options))
         kinds = set()
         for _ in range(40):
             try:

@@ -444,7 +444,7 @@ def test_offers_need_nobody_to_be_asked(tmp_path, monkeypatch):
     ours = Backend(
         name=Name("aws"), driver="ec2", regions=("us-east-1",), credentials=Credentials(CREDENTIALS)
     )
-    others = Backend(name=Name("sky"), driver="nimbus")
+    others = Backend(name=Name("sky"), driver="cumulus")
     backends = Backends({"aws": ours, "sky": others}, tmp_path, "l")
     found = look(State(), backends, offline=True).inventory
     assert (found.diagnostics, found.offers["sky"]) == ((), ())

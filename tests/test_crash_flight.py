@@ -14,7 +14,7 @@ from declarative.provider import Config
 from declarative.state import Address
 from tests.cli import ended, fleet, task, until, volume
 from tests.cloud.run import PLUG, RunningCloud
-from tests.cloud.site.nimbus import Nimbus
+from tests.cloud.site.cumulus import Cumulus
 from tests.killing import ON_SKY
 
 pytestmark = pytest.mark.slow
@@ -120,7 +120,7 @@ def test_a_second_thing_of_one_name_is_named(project, cloud, tmp_path):
     project.apply(env=PLUG)
     lineage = project.run("state", "pull").json["lineage"]
     config = Config(backend="sky", project_dir=tmp_path, lineage=lineage, options={"url": cloud.url})
-    Nimbus(config).create(Address("volume", "data"), "another", {}, {})
+    Cumulus(config).create(Address("volume", "data"), "another", {}, {})
     assert project.run("state", "check", code=None, env=PLUG).out == ORPHAN
 
 

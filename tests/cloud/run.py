@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 SITE = Path(__file__).with_name("site")
-"""On PYTHONPATH, the provider `nimbus` is an installed one."""
+"""On PYTHONPATH, the provider `cumulus` is an installed one."""
 PLUG = {"PYTHONPATH": str(SITE)}
 """The environment in which it is."""
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -51,7 +51,7 @@ class RunningCloud:
         return {
             "type": "backend",
             "name": "sky",
-            "driver": "nimbus",
+            "driver": "cumulus",
             "regions": ["sky-1"],
             "options": {"url": self.url, **options},
         }

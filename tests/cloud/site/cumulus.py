@@ -38,7 +38,7 @@ REFUSED = {
 Words = dict[str, Any]
 
 
-class Nimbus:
+class Cumulus:
     """One account of the cloud at `options.url`. `options.timeout`: seconds that an answer may take."""
 
     def __init__(self, config: Config) -> None:
@@ -56,13 +56,13 @@ class Nimbus:
             try:
                 link.connect()
             except OSError as error:
-                raise TransientError(TransientKind.NOT_SENT, f"nimbus cannot be reached: {error}") from error
+                raise TransientError(TransientKind.NOT_SENT, f"cumulus cannot be reached: {error}") from error
             try:
                 link.request(method, f"{path}?{urlencode(self._mine(query))}", text)
                 answer = link.getresponse()
                 data = answer.read()
             except (OSError, http.client.HTTPException) as error:
-                summary = f"nimbus gave no answer to {method} {path}: {error!r}"
+                summary = f"cumulus gave no answer to {method} {path}: {error!r}"
                 raise TransientError(TransientKind.AMBIGUOUS, summary) from error
         finally:
             link.close()
@@ -190,16 +190,16 @@ def _read(answer: http.client.HTTPResponse, data: bytes) -> Words:
     """What came back, as a value or as the port's error."""
     if answer.status == 429:
         wait = float(answer.headers.get("Retry-After") or 0)
-        raise TransientError(TransientKind.THROTTLED, "nimbus is throttling", after=wait)
+        raise TransientError(TransientKind.THROTTLED, "cumulus is throttling", after=wait)
     if answer.status >= 500:
-        raise TransientError(TransientKind.AMBIGUOUS, f"nimbus failed with {answer.status}")
+        raise TransientError(TransientKind.AMBIGUOUS, f"cumulus failed with {answer.status}")
     try:
         found: Words = json.loads(data)
     except ValueError as error:
-        raise TransientError(TransientKind.AMBIGUOUS, "nimbus' answer was cut off") from error
+        raise TransientError(TransientKind.AMBIGUOUS, "cumulus' answer was cut off") from error
     if answer.status >= 400:
         kind = REFUSED.get(answer.status, PermanentKind.INVALID)
-        raise PermanentError(kind, f"nimbus refuses: {found.get('error')}")
+        raise PermanentError(kind, f"cumulus refuses: {found.get('error')}")
     return found
 
 
