@@ -84,15 +84,11 @@ def _places(places: set[tuple[str, int]]) -> str:
 
 
 def _ranks(state: State) -> Iterator[str]:
-    needed = {need for record in state.records.values() for need in record.needs}
+    # An ended rank may hold blocks: a command that is killed before it gives them back leaves them to the next.
     for name, status in state.ranks.items():
         rank, reservation = Address("rank", name), Address("reservation", name)
-        if rank not in state.records:
-            continue
-        # One that an attachment still needs is on its way out.
-        if status.state.ended and reservation in state.records and reservation not in needed:
-            yield f"{rank} has ended ({status.state}), and {reservation} still holds its blocks"
-        if status.state in (RankState.STARTING, RankState.RUNNING) and reservation not in state.records:
+        live = status.state in (RankState.STARTING, RankState.RUNNING)
+        if live and rank in state.records and reservation not in state.records:
             yield f"{rank} is {status.state} and holds no blocks"
 
 
