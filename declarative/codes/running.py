@@ -40,8 +40,9 @@ STATE: dict[str, Code] = {
     "no-driver": Code(
         Group.STATE,
         "a state in PostgreSQL needs psycopg, an extra that is not installed",
-        "`state: postgresql://db/fleet` after `pipx install fleetform`",
-        "`pipx install 'fleetform[postgresql]'`",
+        "`state: postgresql://db/fleet` after `pipx install .`",
+        "in a clone: `pipx install --force '.[postgresql]'`; "
+        "or in its environment: `pip install 'psycopg[binary]'`",
     ),
     "unreachable": Code(
         Group.STATE,

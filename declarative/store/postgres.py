@@ -200,7 +200,8 @@ def engine(target: Target, root: Path) -> Engine:
         raise StateError(
             "no-driver",
             f"a state in PostgreSQL needs psycopg, which cannot be loaded: {error}",
-            "pipx install 'fleetform[postgresql]', or in its environment: pip install 'psycopg[binary]'",
+            "in a clone: pipx install --force '.[postgresql]'; "
+            "in an environment: pip install 'psycopg[binary]'",
         ) from None
 
     def connect() -> psycopg.Connection[Any]:

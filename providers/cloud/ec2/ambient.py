@@ -2,7 +2,7 @@
 
 botocore looks for them where AWS's own tools do: variables, `AWS_PROFILE` and ~/.aws with roles and SSO, a
 token of the CI (web identity), the metadata of container and machine. It renews what ends, in memory alone.
-It is an extra (`fleetform[aws]`): two variables that are named need no library.
+It is an extra (`aws`): two variables that are named need no library.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Ambient:
             summary = (
                 f"backend {self._backend} names no `key` under `credentials`, and botocore is not installed"
             )
-            hint = f"{self._hint}; or install `fleetform[aws]` for profiles and roles"
+            hint = f"{self._hint}; or, for profiles and roles, in its environment: `pip install botocore`"
             raise PermanentError(PermanentKind.AUTH, summary, about="credentials", hint=hint) from None
         session = Session(profile=self._profile)
         if session.get_config_variable("region") is None:
