@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from declarative.cli.session import Allowed
 from declarative.diagnostic import InvalidError
 from declarative.loader.policy import find_policy, read_policy
 from declarative.spec.policy import Policy
@@ -207,6 +208,12 @@ def test_a_policy_is_checked_as_yaml_is(project: Project, tmp_path: Path) -> Non
     assert f"{policy}:2:1" in said
     assert "did you mean `endpoints`?" in said
     assert "cannot be read" in planned(project, env={"FLEETFORM_POLICY": str(tmp_path / "none.yaml")})
+    # Elsewhere nothing behind a field is no field; here everything would be allowed by it.
+    policy.write_text("drivers:\n")
+    said = planned(project, env={"FLEETFORM_POLICY": str(policy)})
+    assert "error[bad-value]: `drivers` has nothing behind it" in said
+    policy.write_text("type: fleet\nname: x\n")
+    assert "error[unknown-type]" in planned(project, env={"FLEETFORM_POLICY": str(policy)})
 
 
 def test_who_may_be_given_what() -> None:
@@ -220,6 +227,16 @@ def test_who_may_be_given_what() -> None:
         assert Policy().refused_endpoint(good) is None
     for bad in ("http://x", "http://127.0.0.1.x", "http://localhost.x"):
         assert Policy().refused_endpoint(bad)
+
+
+def test_what_is_allowed_adds_up(tmp_path: Path) -> None:
+    """What the policy allows any driver, and what the caller does."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("more_variables: [SHARED]\npaths: [/etc/keys]\n")
+    both = Allowed(paths=("/home/keys",), variables=("MINE",)).with_policy(
+        read_policy({"FLEETFORM_POLICY": str(policy)})
+    )
+    assert (both.more_variables, both.paths) == (("SHARED", "MINE"), ("/etc/keys", "/home/keys"))
 
 
 def test_where_a_policy_lies(tmp_path: Path) -> None:

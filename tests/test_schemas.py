@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from referencing import Registry, Resource
 
 from declarative.cli.schema import schemas
 from declarative.codes import CODES, REJECTIONS
+from declarative.schema import Problem, decode, fields_of
 from declarative.source import read
 from declarative.spec import DOCUMENTS
 from declarative.spec.mounts import Mount
+from declarative.spec.policy import Policy
 from declarative.state import KINDS
 from tests.cli import Project
 
@@ -53,6 +56,23 @@ def test_examples_are_valid(path):
             schema = schemas()[f"{name}.schema.json"]
             validator = Draft202012Validator(schema, registry=Registry().with_resources(every.items()))
             assert [e.message for e in validator.iter_errors(document.data)] == []
+
+
+def test_the_policy_that_is_shown_is_valid():
+    """That of docs/security.md, by its schema and by the decoder; the schema finds what no policy has."""
+    (text,) = re.findall(
+        r"```yaml\n(type: policy\n.*?)```", (ROOT / "docs" / "security.md").read_text(), re.DOTALL
+    )
+    (document,) = read(text, "policy.yaml")
+    validator = Draft202012Validator(schemas()["policy.schema.json"])
+    assert [e.message for e in validator.iter_errors(document.data)] == []
+    assert {f.name for f in fields_of(Policy)} == {*document.data} - {"type"}
+    problems: list[Problem] = []
+    decode(Policy, {k: v for k, v in document.data.items() if k != "type"}, (), problems)
+    assert problems == []
+    assert not validator.is_valid({**document.data, "hosts": []})
+    assert not validator.is_valid({"plan_keys": ["ssh-rsa AAAA"]})
+    assert not validator.is_valid({"type": "fleet"})
 
 
 def test_what_is_left_empty_in_a_mount_is_left_out():

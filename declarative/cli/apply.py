@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from declarative.cli.failure import failed
 from declarative.cli.following import follow
 from declarative.cli.plan import check_requested, replace_option, reuse_option
 from declarative.cli.run import Run, parallelism_option, vanished_option
@@ -27,6 +28,12 @@ from declarative.cli.session import (
 @click.option("--allow-unplaced", is_flag=True, help="Do the rest although some task cannot be placed.")
 @parallelism_option
 @vanished_option
+@click.option(
+    "--signed-by",
+    metavar="KEY",
+    help="With FILE: refuse a plan that this public key (`ssh-ed25519 AAAA…`), or one in a file of that "
+    "name, did not sign. Also FLEETFORM_SIGNED_BY.",
+)
 @replace_option
 @reuse_option
 @json_option
@@ -44,7 +51,8 @@ def command(session: Session, *, file: str | None, **options: Any) -> int:
     With --wait, a task that failed or has no place now is tried again as its `retry` says.
 
     With FILE it does what `fleetform plan --out FILE` saved, exactly that and without asking, or refuses and
-    names what has changed since. The YAML is not read then.
+    names what has changed since. The YAML is not read then. The operator's policy may require that it is
+    signed.
     """
     with _saved(session, file, options) if file is not None else _declared(session, options) as run:
         code = run.converge(destroy=False)
@@ -57,6 +65,8 @@ def command(session: Session, *, file: str | None, **options: Any) -> int:
 
 def _declared(session: Session, options: Mapping[str, Any]) -> Run:
     """An apply of what the YAML declares."""
+    if options["signed_by"] is not None:
+        raise failed("usage", "`--signed-by` is about a saved plan", "name its file: `fleetform apply FILE`")
     loaded = session.load(look="contents")
     assert loaded is not None
     session.warn()
@@ -67,7 +77,7 @@ def _declared(session: Session, options: Mapping[str, Any]) -> Run:
 def _saved(session: Session, file: str, options: Mapping[str, Any]) -> Run:
     """An apply of a saved plan."""
     from declarative.cli.planfile import read
-    from declarative.cli.saved import SavedRun, check_options
+    from declarative.cli.saved import SavedRun, check_options, signers
 
     check_options()
-    return SavedRun(session, read(file), options)
+    return SavedRun(session, read(file, signers(session, options["signed_by"])), options)

@@ -12,6 +12,8 @@ from declarative.cli.failure import Failed, failed
 from declarative.cli.session import Session, emit, json_option, now, out_style, project_command, state_errors
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
     from declarative.plan import Plan
     from declarative.resource import Desired
     from declarative.state import State
@@ -52,6 +54,12 @@ reuse_option = click.option(
 @replace_option
 @reuse_option
 @click.option("--out", metavar="FILE", type=click.Path(), help="Save the plan, for `fleetform apply FILE`.")
+@click.option(
+    "--sign",
+    metavar="KEYFILE",
+    type=click.Path(),
+    help="With --out: sign it with this private Ed25519 key, into FILE.sig.",
+)
 @project_command
 def command(
     session: Session,
@@ -61,6 +69,7 @@ def command(
     summary_only: bool,
     no_pager: bool,
     out: str | None,
+    sign: str | None,
     **asked: Any,
 ) -> int:
     """Show every node to launch, every volume to create and every block to reserve.
@@ -72,7 +81,7 @@ def command(
     from declarative.render import plan_json, plan_text
 
     try:
-        plan = compute(session, out=out, **asked)
+        plan = compute(session, out=out, sign=sign, **asked)
     except Failed as error:
         if as_json:
             emit(plan_json(_erroneous(error)))
@@ -103,8 +112,9 @@ def compute(
     reuse: bool = False,
     assume_empty: bool = False,
     out: str | None = None,
+    sign: str | None = None,
 ) -> Plan:
-    """The plan of the project as it is now, saved in the file `out` if it has no errors."""
+    """The plan of the project as it is now, saved in the file `out` if it has no errors, signed by a key."""
     from dataclasses import replace
 
     from declarative.apply import foresee, look
@@ -112,8 +122,7 @@ def compute(
     from declarative.plan import hosts_of, make, may_rehearse
     from declarative.state import State
 
-    if out is not None:
-        _check_out(out, offline=offline)
+    key = _check_out(out, sign, offline=offline)
     if assume_empty and not offline:
         raise failed("usage", "`--assume-empty` reads no state, and a plan needs it", "add `--offline`")
     loaded = session.load(look="contents")
@@ -133,17 +142,28 @@ def compute(
     if out is not None and plan.result != "error":
         from declarative.cli.saved import keep
 
-        keep(session, out, (plan, loaded.desired, state, seen.inventory))
+        keep(session, out, (plan, loaded.desired, state, seen.inventory), key)
     return plan
 
 
-def _check_out(name: str, *, offline: bool) -> None:
+def _check_out(name: str | None, sign: str | None, *, offline: bool) -> Ed25519PrivateKey | None:
+    """The key to sign with; `Failed` if the plan could not be saved or signed: said before it is made."""
     from declarative.cli.planfile import check_target
 
+    if name is None:
+        if sign is None:
+            return None
+        raise failed("usage", "`--sign` is about a saved plan", "save it: `--out FILE`")
     if offline:
         summary = "a plan that was made offline is none to apply: nothing was looked at for it"
         raise failed("usage", summary, "leave `--offline` or `--out` out")
     check_target(name)
+    if sign is None:
+        return None
+    from declarative.cli.signature import check_place, signer_of
+
+    check_place(name)
+    return signer_of(sign)
 
 
 def check_requested(requested: Iterable[str], desired: Desired, state: State | None = None) -> None:

@@ -7,12 +7,19 @@ import os
 import re
 import stat
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from declarative import __version__
 from declarative.cli.failure import Failed, failed
 from declarative.diagnostic import InvalidError
 from declarative.plan.saved import KIND, Saved, dump, load
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from declarative.spec.policy import PlanKey
 
 MOST_BYTES = 256 << 20
 """A plan at the planner's own limit is about as large."""
@@ -45,14 +52,21 @@ def check_target(name: str) -> None:
         )
 
 
-def write(name: str, saved: Saved) -> None:
-    """Put a plan into a file of mode 0600, in one step."""
+def write(name: str, saved: Saved, key: Ed25519PrivateKey | None = None) -> None:
+    """Put a plan into a file of mode 0600, in one step; then its signature beside it, by the `key`."""
     content = dump(saved).encode()
     if len(content) > MOST_BYTES:
         hint = "split the project; the plan can still be applied without a file"
         raise failed("too-large", f"the plan has {len(content) >> 20} MiB; a file may have 256", hint)
     check_target(name)  # once more: planning took its time
-    path = Path(name)
+    _put(Path(name), content)
+    if key is not None:
+        from declarative.cli.signature import path_of, sign
+
+        _put(path_of(name), sign(content, key))
+
+
+def _put(path: Path, content: bytes) -> None:
     temporary = None
     try:
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".plan.", suffix=".tmp")
@@ -62,15 +76,17 @@ def write(name: str, saved: Saved) -> None:
             os.fsync(file.fileno())
         Path(temporary).replace(path)
     except OSError as error:
-        raise failed("unwritable", f"`{name}` cannot be written: {error.strerror}") from None
+        raise failed("unwritable", f"`{path}` cannot be written: {error.strerror}") from None
     finally:
         if temporary:
             with contextlib.suppress(OSError):
                 Path(temporary).unlink()
 
 
-def read(name: str) -> Saved:
-    """The plan in a file; `Failed` if there is none, or none that can be used."""
+def read(name: str, keys: Collection[PlanKey] | None = None) -> Saved:
+    """The plan in a file; `Failed` if there is none, or none that can be used. One of `keys`, if they are
+    given, has to have signed it: nothing of another one is looked at.
+    """
     try:
         content = _content(name)
     except OSError as error:
@@ -85,6 +101,10 @@ def read(name: str) -> Saved:
         raise failed(
             "too-large", f"`{name}` has more than 256 MiB", "plan again: `fleetform plan --out FILE`"
         )
+    if keys is not None:
+        from declarative.cli.signature import check
+
+        check(name, content, keys)
     try:
         return load(content.decode(errors="surrogateescape"), f"`{name}`", __version__)
     except InvalidError as error:

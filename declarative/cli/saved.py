@@ -6,9 +6,10 @@ is the current one or that of `-C`, as with every command.
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +22,13 @@ from declarative.cli.session import Session, now
 from declarative.cli.state_access import StateAccess
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
     from declarative.manifest import Manifest
     from declarative.plan import Inventory, Plan
     from declarative.plan.saved import Saved
     from declarative.resource import Desired
+    from declarative.spec.policy import PlanKey
     from declarative.state import State
     from declarative.store import Writer
 
@@ -38,14 +42,20 @@ SENSIBLE = frozenset(
         "accept_vanished",
         "as_json",
         "lock_timeout",
+        "signed_by",
         "state_url",
     )
 )
 """Options of `apply` that go with a saved plan. All others are about what is planned, which is settled."""
 
 
-def keep(session: Session, name: str, found: tuple[Plan, Desired, State, Inventory]) -> None:
-    """Save a plan with all that `apply` needs, and what it was made of."""
+def keep(
+    session: Session,
+    name: str,
+    found: tuple[Plan, Desired, State, Inventory],
+    key: Ed25519PrivateKey | None = None,
+) -> None:
+    """Save a plan with all that `apply` needs, and what it was made of; signed, if there is a `key`."""
     from declarative import __version__
     from declarative.cli.planfile import write
     from declarative.plan.facts import used
@@ -64,7 +74,21 @@ def keep(session: Session, name: str, found: tuple[Plan, Desired, State, Invento
         made_by=__version__,
         made_at=iso(now()) or "",
     )
-    write(name, saved)
+    write(name, saved, key)
+
+
+def signers(session: Session, given: str | None) -> Collection[PlanKey] | None:
+    """Who may sign plans: the operator's policy says so, else the caller; None where nobody has to.
+
+    A variable that is set and empty is no permission: `Failed`, as with all that is no key.
+    """
+    from declarative.cli.signature import VARIABLE, keys_of
+
+    policy = session.policy()
+    if policy.plan_keys is not None:
+        return policy.plan_keys
+    given = os.environ.get(VARIABLE) if given is None else given
+    return None if given is None else keys_of(given)
 
 
 def say_kept(session: Session, name: str, result: str) -> None:

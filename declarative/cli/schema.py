@@ -17,6 +17,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     from declarative.render.contract import plan_schema, state_schema, status_schema
     from declarative.schema import DIALECT, document_schema
     from declarative.spec import DOCUMENTS
+    from declarative.spec.policy import Policy
 
     out = {kind: document_schema(cls, kind) for kind, cls in DOCUMENTS.items()}
     branches = [
@@ -33,6 +34,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         "allOf": branches,
     }
     out |= {"plan": plan_schema(), "status": status_schema(), "state": state_schema()}
+    out["policy"] = {**document_schema(Policy, "policy"), "required": []}  # nothing else is in its file
     return {f"{kind}.schema.json": schema for kind, schema in out.items()}
 
 
@@ -48,7 +50,8 @@ def _text(schema: dict[str, Any]) -> str:
 def command(kind: str | None, write: bool, check: bool, directory: str) -> int:
     """Print the schema of document type KIND (`fleet`, `task`, …; default: of any document).
 
-    `plan`, `status` and `state` are those of what `plan --json`, `status --json` and `state pull` print.
+    `plan`, `status` and `state` are those of what `plan --json`, `status --json` and `state pull` print;
+    `policy` is that of an operator's policy.
     With --write or --check it is about a directory of schemas, for editors and third parties.
     """
     every = {name: _text(schema) for name, schema in schemas().items()}

@@ -101,7 +101,7 @@ class Allowed:
             policy,
             paths=(*policy.paths, *(str(Path(p).absolute()) for p in self.paths)),
             allow_commands=policy.allow_commands or self.commands,
-            more_variables=self.variables,
+            more_variables=(*policy.more_variables, *self.variables),
         )
 
 

@@ -43,6 +43,12 @@ SAVED: dict[str, Code] = {
         "a spot instance that was taken away",
         _AGAIN,
     ),
+    "plan-key": Code(
+        Group.SAVED,
+        "a key to sign plans with, or to check them by, is none that can be used",
+        "`fleetform plan --out FILE --sign ~/.ssh/id_rsa`",
+        "use Ed25519 keys: `ssh-keygen -t ed25519`; the private one signs, the public one checks",
+    ),
     "plan-node-state": Code(
         Group.SAVED,
         "a node to which the plan gives work is not ready any more, or cannot do what the task asks of it",
@@ -72,6 +78,18 @@ SAVED: dict[str, Code] = {
         "the plan relies on a rank's having ended, or on its running on, and that cannot be seen any more",
         "a task of which one rank was to be started again, and whose other rank has failed by now",
         _AGAIN,
+    ),
+    "plan-signature": Code(
+        Group.SAVED,
+        "the signature of a saved plan does not hold: another key made it, or the plan was changed since",
+        "a plan that was edited on its way from the review",
+        "plan again, look at it, and have that signed by a key that may",
+    ),
+    "plan-unsigned": Code(
+        Group.SAVED,
+        "a policy, or the caller, wants saved plans to be signed, and this one is not",
+        "`fleetform apply FILE --signed-by team.pub` without a FILE.sig",
+        "`fleetform plan --out FILE --sign KEY`, or `ssh-keygen -Y sign -n fleetform-plan -f KEY FILE`",
     ),
     "plan-recovered": Code(
         Group.SAVED,

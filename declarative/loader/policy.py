@@ -42,6 +42,15 @@ def read_policy(environ: Mapping[str, str]) -> Policy:
         if number:
             findings.add("duplicate-name", "a policy is one document", "join them", span=document.span(()))
             continue
+        if document.data.get("type", "policy") != "policy":
+            span = document.span(("type",))
+            findings.add(
+                "unknown-type", "a policy is of `type: policy`", "write that, or leave it out", span=span
+            )
+        # Elsewhere it is as if left out. Here that would allow all.
+        for name in (name for name, value in document.data.items() if value is None):
+            hint = "write `[]` for none, or leave the field out"
+            findings.add("bad-value", f"`{name}` has nothing behind it", hint, span=document.span((name,)))
         if document.whole:
             found = decode(Policy, {k: v for k, v in document.data.items() if k != "type"}, (), problems)
         report(problems, document, None, findings)

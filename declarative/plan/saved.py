@@ -6,7 +6,8 @@ variables), the names of the tasks, where the state is. `${{ env.X }}` stays as 
 a rank starts. No secret gets in, because none is in a plan.
 
 The checksum guards against accidents and edits by hand. It is no signature: whoever may write the file can
-make a new one, and `apply` runs the commands that stand in it. It is to be trusted like the YAML.
+make a new one, and `apply` runs the commands that stand in it. It is to be trusted like the YAML, or signed
+(`cli.signature`).
 """
 
 from __future__ import annotations

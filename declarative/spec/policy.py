@@ -7,13 +7,16 @@ and of `~/.ssh`, and no commands of the project's `ssh_config`.
 
 from __future__ import annotations
 
+import base64
+import binascii
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 from urllib.parse import urlsplit
 
-from declarative.schema import Doc
+from declarative.schema import BadValueError, Doc, Json
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 TOOLS: Mapping[str, tuple[str, ...]] = {
@@ -26,6 +29,44 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "vultr": ("VULTR_*",),
 }
 """The variables that a driver's own tools use; of any other driver, those that begin with its name."""
+
+
+class PlanKey(str):
+    """A public key of who may sign plans, as `ssh-ed25519 AAAA…`; a comment after it is left out."""
+
+    __slots__ = ()
+    HINT: ClassVar[str] = "write it as in ~/.ssh/id_ed25519.pub: `ssh-ed25519 AAAA…`"
+    _FORM: ClassVar[re.Pattern[str]] = re.compile(r"ssh-ed25519[ \t]+([A-Za-z0-9+/]{68})([ \t].*)?", re.ASCII)
+    _HEAD: ClassVar[bytes] = b"\0\0\0\x0bssh-ed25519\0\0\0\x20"
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """What is written is not shown: it may be a private key."""
+        found = cls._FORM.fullmatch(value.strip()) if isinstance(value, str) else None
+        if found is None or not cls._decoded(found[1]).startswith(cls._HEAD):
+            raise BadValueError("bad-value", "this is no public Ed25519 key", cls.HINT)
+        return cls(f"ssh-ed25519 {found[1]}")
+
+    @classmethod
+    def _decoded(cls, text: str) -> bytes:
+        try:
+            return base64.b64decode(text, validate=True)
+        except binascii.Error:
+            return b""
+
+    @property
+    def raw(self) -> bytes:
+        """The key's 32 bytes."""
+        return self._decoded(self.split()[1])[len(self._HEAD) :]
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A pattern, so that editors mark it at once."""
+        return {"type": "string", "pattern": "^\\s*ssh-ed25519\\s+[A-Za-z0-9+/]{68}(\\s.*)?$"}
+
+    def plain(self) -> Json:
+        """The key itself."""
+        return str(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +98,13 @@ class Policy:
         bool, Doc("A project's `ssh_config` may run commands and read the environment; default false.")
     ] = False
 
+    plan_keys: Annotated[
+        tuple[PlanKey, ...] | None,
+        Doc(
+            "Public keys, as `ssh-ed25519 AAAA…`: a saved plan is applied if one of them signed it; "
+            "default: without a signature."
+        ),
+    ] = None
     more_variables: Annotated[tuple[str, ...], Doc("Variables that any driver may be given besides.")] = ()
 
     def refused_driver(self, driver: str) -> str | None:
