@@ -124,6 +124,7 @@ def test_no_message_has_a_line_of_a_file_in_it(project: Project) -> None:
         "Include /etc/passwd",
         "SendEnv *",
         "HostName ${AWS_SECRET_ACCESS_KEY}.example.com",
+        "HostName `touch OWNED`.example.com",
         "PKCS11Provider /tmp/x.so",
         "IdentityFile /proc/self/environ",
         "UserKnownHostsFile /proc/self/environ",
@@ -150,6 +151,15 @@ def test_the_caller_may_allow_commands_and_files(project: Project, tmp_path: Pat
     project.write("config", f"Host *\n  ProxyCommand touch {owned}\n")
     hosts(project, backend={"ssh_config": "config"}, known_hosts=str(known))
     planned(project, "--allow-commands", "--allow-path", str(known))
+    assert owned.exists()
+
+
+def test_what_is_not_of_the_project_may_do_all(project: Project, tmp_path: Path) -> None:
+    """An `ssh_config` of the user's own, or the operator's, is no stranger's."""
+    owned, config = tmp_path / "OWNED", tmp_path / "config"
+    config.write_text(f"Host *\n  ProxyCommand touch {owned}\n")
+    hosts(project, backend={"ssh_config": str(config)})
+    planned(project, "--allow-path", str(config))
     assert owned.exists()
 
 
@@ -212,8 +222,10 @@ def test_a_policy_is_checked_as_yaml_is(project: Project, tmp_path: Path) -> Non
     policy.write_text("drivers:\n")
     said = planned(project, env={"FLEETFORM_POLICY": str(policy)})
     assert "error[bad-value]: `drivers` has nothing behind it" in said
-    policy.write_text("type: fleet\nname: x\n")
-    assert "error[unknown-type]" in planned(project, env={"FLEETFORM_POLICY": str(policy)})
+    policy.write_text("type: fleet\nname: x\n---\ndrivers: []\n")
+    said = planned(project, env={"FLEETFORM_POLICY": str(policy)})
+    assert "error[unknown-type]" in said
+    assert "error[duplicate-name]: a policy is one document" in said
 
 
 def test_who_may_be_given_what() -> None:
