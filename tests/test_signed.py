@@ -44,7 +44,8 @@ def declared(project: Project) -> None:
 
 def saved(project: Project, *words: str | Path) -> None:
     declared(project)
-    project.run("plan", "--out", "p.plan", *map(str, words))
+    done = project.run("plan", "--out", "p.plan", *map(str, words))
+    assert ("signed: p.plan.sig, by SHA256:" in done.err) == bool(words)
 
 
 def test_a_plan_that_is_signed_is_applied(project: Project, keys: Path) -> None:
@@ -118,10 +119,12 @@ def test_the_operators_policy_requires_it(project: Project, keys: Path) -> None:
         policy.write_text(json.dumps({"plan_keys": allowed}))
         done = project.run("apply", "p.plan", code=1, env=env)
         assert "error[plan-signature]" in done.err
-    policy.write_text(f"plan_keys:\n  - {(keys / 'team').read_text().splitlines()[1]}\n")
+    private = (keys / "team").read_text().splitlines()[1]
+    policy.write_text(f"plan_keys:\n  - {private}\n")
     done = project.run("apply", "p.plan", code=1, env=env)
     assert "this is no public Ed25519 key" in done.err
     assert f"{policy}:2:5" in done.err
+    assert private not in done.err + done.out
 
 
 def test_keys_that_cannot_be_used(project: Project, keys: Path) -> None:

@@ -75,6 +75,11 @@ def keep(
         made_at=iso(now()) or "",
     )
     write(name, saved, key)
+    if key is not None:
+        from declarative.cli.signature import fingerprint, path_of
+
+        who = fingerprint(key.public_key().public_bytes_raw())
+        sys.stderr.write(f"signed: {path_of(name)}, by {who}\n")
 
 
 def signers(session: Session, given: str | None) -> Collection[PlanKey] | None:

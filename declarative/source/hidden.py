@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-SECRET_FIELDS = ("credentials", "creds", "registry_auth", "state")
+SECRET_FIELDS = ("credentials", "creds", "registry_auth", "state", "plan_keys")
 """Fields whose values may hold a secret that does not belong there."""
 MASKED_FIELDS = ("env",)
 """Where the syntax is broken, nobody can say what in here is a value, and what breaks it may be a secret."""

@@ -84,8 +84,8 @@ def _places(places: set[tuple[str, int]]) -> str:
 
 
 def _ranks(state: State) -> Iterator[str]:
-    # An ended rank may hold blocks: a command that is killed before it gives them back leaves them to the next
-    # one.
+    # An ended rank may hold blocks: a command that is killed before it gives them back leaves them to the
+    # next one.
     for name, status in state.ranks.items():
         rank, reservation = Address("rank", name), Address("reservation", name)
         live = status.state in (RankState.STARTING, RankState.RUNNING)
