@@ -120,11 +120,13 @@ def test_nothing_is_installed_that_was_not_locked(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `./dev wheel` builds."""
+    """What `./dev wheel` builds, in a folder in which an older one lies."""
     folder = tmp_path_factory.mktemp("dist")
+    (older := folder / "fleetform-0.0.1-py3-none-any.whl").write_bytes(b"older")
     env = {n: v for n, v in os.environ.items() if n != "SOURCE_DATE_EPOCH"}
     subprocess.run((str(ROOT / "dev"), "wheel", str(folder)), env=env, check=True, stdin=subprocess.DEVNULL)
-    (found,) = folder.glob("*.whl")
+    (found,) = {*folder.glob("*.whl")} - {older}
+    assert {*folder.iterdir()} == {older, found, found.with_suffix(".cdx.json")}
     return found
 
 

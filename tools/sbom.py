@@ -129,9 +129,8 @@ def _component(package: dict[str, Any], ref: str, *, required: bool) -> dict[str
 def main() -> None:
     """Write the SBOMs of the wheels that are named."""
     for wheel in map(Path, sys.argv[1:]):
-        path = wheel.with_suffix(".cdx.json")
-        path.write_text(json.dumps(sbom(wheel, LOCK.read_text()), indent=2) + "\n", encoding="utf-8")
-        sys.stdout.write(f"{wheel}\n{path}\n")
+        text = json.dumps(sbom(wheel, LOCK.read_text()), indent=2) + "\n"
+        wheel.with_suffix(".cdx.json").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
