@@ -1,6 +1,6 @@
 """The loader and the planner under atheris, which looks for inputs by the code that they reach.
 
-    pip install -e '.[dev,fuzz]'
+    pip install --require-hashes -r locks/fuzz.txt
     python tests/fuzz_atheris.py [-atheris_runs=N] [-max_total_time=SECONDS] [OPTIONS OF LIBFUZZER] [CORPUS]
 
 Without `-atheris_runs` or `-max_total_time` it runs until it is stopped. What it finds it writes to the
