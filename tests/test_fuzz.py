@@ -254,7 +254,7 @@ def test_any_files_are_planned_or_refused():
 @pytest.mark.slow
 @pytest.mark.skipif(
     importlib.util.find_spec("atheris") is None,
-    reason="atheris is not installed (134 MB, for Linux alone): pip install --require-hashes -r locks/fuzz.txt",
+    reason="atheris is not installed (134 MB, Linux): pip install --require-hashes -r locks/fuzz.txt",
 )
 def test_bytes_that_atheris_finds_are_planned_or_refused(tmp_path):
     """Guided by coverage, from the files of the golden tests; by its seed the same inputs each time.
