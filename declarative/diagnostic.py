@@ -92,6 +92,13 @@ def located(diagnostics: Iterable[Diagnostic], places: Mapping[str, Span]) -> li
     return [replace(d, span=places.get(d.address or "")) if d.span is None else d for d in diagnostics]
 
 
+def and_more(items: Iterable[object], most: int, separator: str = ", ") -> str:
+    """`a, b and 3 more`: the first `most` of `items`, and how many follow."""
+    texts = [str(item) for item in items]
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return separator.join(texts[:most]) + more
+
+
 def is_version(text: object) -> TypeGuard[str]:
     """Whether what a file says of the version that wrote it is one: only then it may stand in a hint."""
     return isinstance(text, str) and re.fullmatch(r"[0-9][0-9A-Za-z.+!-]{0,39}", text) is not None

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from declarative.apply.walk import ActionResult, Outcome
+from declarative.diagnostic import and_more
 from declarative.plan import Op, Plan, Reason, again
 from declarative.plan.types import Action
 from declarative.resource import TaskWant
@@ -280,7 +281,7 @@ def lacking(plan: Plan, results: Sequence[ActionResult]) -> dict[str, Lack]:
         if scarce and all(r.scarce for r in undone if r.outcome is Outcome.FAILED):
             first = next((r for r in scarce if r.outcome is Outcome.FAILED), scarce[0])
             out[task] = Lack(
-                what=first.address + (f" and {len(scarce) - 1} more" if len(scarce) > 1 else ""),
+                what=and_more([first.address, *scarce[1:]], 1),
                 undone=frozenset(r.id for r in undone),
                 made=frozenset(k for k in needed if k.startswith("create:node/")) - {r.id for r in undone},
                 again=any(a.reason is Reason.RETRY for a in ranks),

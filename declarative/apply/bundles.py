@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
+from declarative.diagnostic import and_more
 from declarative.loader import below
 from declarative.manifest import Entry, Manifest
 from declarative.provider import Archive, PermanentError, PermanentKind
@@ -178,8 +179,7 @@ def _differs(root: Path, entry: Entry) -> bool:
 
 def named(files: list[str]) -> str:
     """The first few by name, and how many more there are."""
-    more = f" and {len(files) - MOST_NAMED} more" if len(files) > MOST_NAMED else ""
-    return ", ".join(f"`{name}`" for name in files[:MOST_NAMED]) + more
+    return and_more((f"`{name}`" for name in files), MOST_NAMED)
 
 
 def _changed(files: list[str]) -> PermanentError:

@@ -19,7 +19,7 @@ from declarative.apply.offers import known_offers, own_gpus, unreadable
 from declarative.apply.polls import node_of_rank, poll
 from declarative.apply.renamed import Renamed, as_recorded, kept, record_token, to_make
 from declarative.apply.silent import judged
-from declarative.diagnostic import Diagnostic, Severity
+from declarative.diagnostic import Diagnostic, Severity, and_more
 from declarative.plan import Inventory
 from declarative.provider import Provider, ProviderError, Thing
 from declarative.resource import LOCAL, SSH, Host, LeftOut, Offer
@@ -208,17 +208,12 @@ def _taken_up(resolutions: Iterable[Resolution]) -> list[Diagnostic]:
     return [
         Diagnostic(
             code="taken-up",
-            summary=f"of a command that was cut short: {_few(ids)} {said}",
+            summary=f"of a command that was cut short: {and_more(ids, MOST_NAMED)} {said}",
             hint="nothing has to be done; `fleetform state history` shows what was begun",
             severity=Severity.WARNING,
         )
         for said, ids in sorted(outcomes.items())
     ]
-
-
-def _few(ids: list[str]) -> str:
-    more = f" and {len(ids) - MOST_NAMED} more" if len(ids) > MOST_NAMED else ""
-    return ", ".join(ids[:MOST_NAMED]) + more
 
 
 def _look_at(state: State, name: str, backends: Backends, found: _Look, patience: float) -> None:

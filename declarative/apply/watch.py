@@ -21,6 +21,7 @@ from declarative.apply.settle import (
     release_ended,
     stop_ranks,
 )
+from declarative.diagnostic import and_more
 from declarative.plan.silence import silence_text
 from declarative.spec import StopCriteria
 from declarative.state import (
@@ -144,8 +145,7 @@ def _waiting_for(state: State, tasks: Iterable[str], retries: Retries) -> str:
         elif counts:
             ranks = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
             said.append(f"task/{task} ({len(names)} {'rank' if len(names) == 1 else 'ranks'}: {ranks})")
-    more = f" and {len(said) - MOST_NAMED} more" if len(said) > MOST_NAMED else ""
-    return f"waiting for {', '.join(said[:MOST_NAMED])}{more}"
+    return f"waiting for {and_more(said, MOST_NAMED)}"
 
 
 def is_over(state: State, tasks: Iterable[str], retries: Retries | None) -> bool:

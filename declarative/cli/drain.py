@@ -10,6 +10,7 @@ from declarative.cli import complete
 from declarative.cli.failure import failed
 from declarative.cli.session import Session, emit_text, lock_option, now, project_command, state_errors
 from declarative.cli.ssh import find_node
+from declarative.diagnostic import and_more
 
 if TYPE_CHECKING:
     from declarative.state import Record, State
@@ -104,5 +105,4 @@ def _going(state: State, node: Record) -> str:
     from declarative.plan.fleets import held_blocks
 
     ranks = sorted(set(held_blocks(state).get(node.address.name, {}).values()))
-    more = f" and {len(ranks) - 5} more" if len(ranks) > 5 else ""
-    return f"; {', '.join(ranks[:5])}{more} {'goes' if len(ranks) == 1 else 'go'} on" if ranks else ""
+    return f"; {and_more(ranks, 5)} {'goes' if len(ranks) == 1 else 'go'} on" if ranks else ""

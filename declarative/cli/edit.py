@@ -19,6 +19,7 @@ from declarative.cli.session import (
     project_command,
     state_errors,
 )
+from declarative.diagnostic import and_more
 
 if TYPE_CHECKING:
     from declarative.state import Address, State
@@ -89,10 +90,11 @@ def _to_forget(state: State, texts: Iterable[str], *, cascade: bool) -> list[Add
     needing = users(state, found)
     if needing and not cascade:
         held = sorted((a for a in found if users(state, [a]) - found), key=by_address)
+        users_of_them = sorted(needing, key=by_address)
         raise failed(
             "still-needed",
-            f"{_named(held)} {'is' if len(held) == 1 else 'are'} still needed by "
-            f"{_named(sorted(needing, key=by_address))}",
+            f"{and_more(held, MOST_NAMED)} {'is' if len(held) == 1 else 'are'} still needed by "
+            f"{and_more(users_of_them, MOST_NAMED)}",
             "`--cascade` forgets those too",
         )
     return sorted(found | needing, key=by_address)
@@ -100,7 +102,11 @@ def _to_forget(state: State, texts: Iterable[str], *, cascade: bool) -> list[Add
 
 def _running(state: State, found: Iterable[Address]) -> str:
     ranks = [a for a in found if a.kind == "rank" and not ((s := state.ranks.get(a.name)) and s.state.ended)]
-    return RUNS_ON.format(names=_named(ranks), it="it" if len(ranks) == 1 else "them") if ranks else ""
+    return (
+        RUNS_ON.format(names=and_more(ranks, MOST_NAMED), it="it" if len(ranks) == 1 else "them")
+        if ranks
+        else ""
+    )
 
 
 def ask(question: str, options: Mapping[str, Any]) -> None:
@@ -221,8 +227,3 @@ def _count(found: Any) -> str:
 
 def _lines(found: Iterable[Address]) -> str:
     return "".join(f"  {address}\n" for address in found)
-
-
-def _named(found: list[Address]) -> str:
-    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
-    return ", ".join(map(str, found[:MOST_NAMED])) + more

@@ -16,7 +16,7 @@ from declarative.cli.output import Unbroken
 from declarative.cli.plan import check_requested
 from declarative.cli.session import Session, now, out_style
 from declarative.cli.signals import INTERRUPTED, stopping
-from declarative.diagnostic import Diagnostic, Severity
+from declarative.diagnostic import Diagnostic, Severity, and_more
 
 if TYPE_CHECKING:
     from declarative.apply import ActionResult, Backends, Due, Lack
@@ -406,8 +406,7 @@ def _tasks(names: Iterable[str]) -> str:
 
 def _some(tasks: Sequence[str]) -> str:
     """The first few by name, and how many more there are."""
-    more = f" and {len(tasks) - MOST_NAMED} more" if len(tasks) > MOST_NAMED else ""
-    return _tasks(tasks[:MOST_NAMED]) + more
+    return and_more((f"task/{task}" for task in tasks), MOST_NAMED)
 
 
 def _going(state: State) -> set[str]:

@@ -334,14 +334,6 @@ def emit(data: Any) -> None:
     sys.stdout.write(to_json(data))
 
 
-def emit_line(data: Any) -> None:
-    """One event as a line of JSON on stdout, at once."""
-    from declarative.render import to_line
-
-    sys.stdout.write(to_line(data) + "\n")
-    sys.stdout.flush()
-
-
 def emit_text(text: str) -> None:
     """Text on stdout, as it is, before anything that comes on stderr."""
     sys.stdout.write(text)

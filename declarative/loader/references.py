@@ -29,7 +29,6 @@ from declarative.state import natural
 from declarative.template import Scope
 
 BUILT_IN = (LOCAL, SSH)
-WORKING = (LOCAL, SSH)
 """The providers that there are in this version."""
 MAX_VOLUMES = 100_000
 MAX_RANKS = 100_000
@@ -52,7 +51,7 @@ OTHERS = {
 
 def _unknown(driver: str) -> str | None:
     """How to mend the name of a driver that no installed package brings (DESIGN §8); None if one does."""
-    if driver in WORKING:
+    if driver in BUILT_IN:
         return None
     from declarative.provider import unknown
 
@@ -149,12 +148,8 @@ class _Assembly:
         if name in self.kinds["backend"]:
             return
         if name in BUILT_IN:
-            if name not in WORKING:
-                hint = f"name a backend whose driver is `{LOCAL}`"
-                summary = f"the backend `{name}` is not supported yet"
-                self._say(entry, path, "not-supported-yet", summary, hint)
             return
-        self._dangling(entry, path, "backend", name, [*self.kinds["backend"], *WORKING])
+        self._dangling(entry, path, "backend", name, [*self.kinds["backend"], *BUILT_IN])
 
     def _of_hosts(self, entry: Entry) -> None:
         """Hosts are nodes of an ssh backend, and others are not."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from declarative.diagnostic import and_more
 from declarative.placement.board import ANYWHERE, Area, Board, Job, Option
 from declarative.placement.filters import (
     Reason,
@@ -161,8 +162,7 @@ class Refusals:
         there = sorted((n.name for n in self.board.nodes), key=natural)
         fleets = {p.rpartition("-")[0] for p in pins}
         near = [n for n in there if n.rpartition("-")[0] in fleets] or there
-        more = f" and {len(near) - NAMED} more" if len(near) > NAMED else ""
-        found = f"there are {', '.join(near[:NAMED])}{more}" if near else "no node is there"
+        found = f"there are {and_more(near, NAMED)}" if near else "no node is there"
         return (
             f"`instances` names what is there, and launches nothing: {', '.join(pins[:NAMED])} "
             f"{'is' if len(pins) == 1 else 'are'} not; {found}"

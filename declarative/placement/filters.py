@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from declarative.blocks import Shortfall, fewest, makers_named, misfits, share
+from declarative.diagnostic import and_more
 from declarative.placement.kinds import Kind
 from declarative.placement.types import Node, Rejection
 from declarative.spec import Fleet, Isolation, SpotPolicy, Task
@@ -170,8 +171,7 @@ def block_reason(task: Task, kind: Kind, held: Mapping[int, str]) -> Reason | No
     wanted, idle = blocks_wanted(task, kind), kind.total - len(held)
     if idle >= wanted:
         return None
-    names = sorted(set(held.values()))
-    holders = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    holders = and_more(sorted(set(held.values())), 3)
     if task.whole_nodes:
         detail = f"not whole: {len(held)} of {kind.total} blocks busy ({holders})"
         return Reason("not-idle", detail, {"blocks": wanted - idle})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from declarative.diagnostic import Diagnostic, Severity, in_order, located
+from declarative.diagnostic import Diagnostic, Severity, and_more, in_order, located
 from declarative.manifest import told
 from declarative.placement import Node
 from declarative.plan.actions import build
@@ -177,11 +177,10 @@ def _unready(fates: Iterable[NodeFate], silent: Mapping[str, str]) -> list[Diagn
             by_reason.setdefault((fate.node.fleet, seen.state, reason), []).append(fate.node.name)
     out: list[Diagnostic] = []
     for (fleet, state, reason), names in by_reason.items():
-        named = ", ".join(f"node/{n}" for n in sorted(names, key=natural)[:MOST_NAMED])
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        named = and_more((f"node/{n}" for n in sorted(names, key=natural)), MOST_NAMED)
         verb = "takes" if len(names) == 1 else "take"
         why = f"{state.value.replace('_', ' ')}: {reason or 'no reason is known'}"
-        summary = f"{named}{more} {verb} no work: {why}"
+        summary = f"{named} {verb} no work: {why}"
         address = f"node/{names[0]}" if len(names) == 1 else f"fleet/{fleet}"
         out.append(
             Diagnostic(
@@ -295,7 +294,7 @@ def _lost_files(desired: Desired, actions: Iterable[Action]) -> list[Diagnostic]
     lost = [str(a.address) for a in actions if a.op is Op.DELETE and _undeclared(desired, a)]
     if not lost:
         return []
-    named = f"{lost[0]} and {len(lost) - 1} more" if len(lost) > 1 else lost[0]
+    named = and_more(lost, 1)
     return [
         Diagnostic(
             code="nothing-included",

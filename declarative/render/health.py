@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from declarative.diagnostic import and_more
 from declarative.plan.health import LEFT_OUT, UNREADABLE, Health
 from declarative.render.alike import numberless
 from declarative.render.data import iso
@@ -22,11 +23,10 @@ def health_lines(items: Sequence[Health], paint: Paint, width: int | None) -> li
     lines: list[str] = []
     for (state, _), found in groups.items():
         names = [clean(f"host {i.host}" if i.host else i.address) for i in found]
-        shown = names if width is None else names[:MOST]
-        more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+        named = and_more(names, len(names) if width is None else MOST)
         since = min((i.since for i in found if i.since is not None), default=None)
         when = "" if since is None else f", since {iso(since)}"
-        first = wrapped(f"  {', '.join(shown)}{more}: {clean(state.replace('_', ' '))}{when}", width)
+        first = wrapped(f"  {named}: {clean(state.replace('_', ' '))}{when}", width)
         lines += [paint("yellow", line) for line in first]
         lines += wrapped(f"      {sentence(found[0].detail)}", width)
     return ["Not well:", "", *lines, ""] if lines else []

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 
+from declarative.diagnostic import and_more
 from declarative.plan import Cost, NodePreview, Op, Plan, Reservation, ReservationStatus
 from declarative.render.actions import actions_lines, counts, unplaced_count, unstarted_lines
 from declarative.render.alike import folded
@@ -120,11 +121,10 @@ def _ended(plan: Plan, paint: Paint) -> list[str]:
     """What went wrong before and stays so: nobody has to find out why nothing is done about it."""
     if not plan.ended:
         return []
-    named = ", ".join(f"{clean(f'task/{name}')} {ENDS[end]}" for name, end in plan.ended[:MOST_ENDED])
-    more = f" and {len(plan.ended) - MOST_ENDED} more" if len(plan.ended) > MOST_ENDED else ""
+    named = and_more((f"{clean(f'task/{name}')} {ENDS[end]}" for name, end in plan.ended), MOST_ENDED)
     again = "runs it again" if len(plan.ended) == 1 else "runs one again"
     command = f"`fleetform apply --replace {clean(f'task/{plan.ended[0][0]}')}`"
-    return [paint("yellow", f"Ended: {named}{more}; {command} {again}.")]
+    return [paint("yellow", f"Ended: {named}; {command} {again}.")]
 
 
 def _suggestions(plan: Plan, paint: Paint) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TextIO
 
+from declarative.diagnostic import and_more
 from declarative.render.data import to_event
 from declarative.render.report import ActionResult, result_json
 from declarative.render.text import clean, sentence
@@ -167,7 +168,8 @@ class Progress:
             "next": move.taken,
         }
         then = f"trying {clean(move.taken)}" if move.taken else "nothing else is left to try"
-        text = f"{_nodes(move.nodes)}: {clean(move.refused)}: {sentence(move.error)}: {then}"
+        nodes = and_more((f"node/{clean(name)}" for name in move.nodes), MOST_NAMED)
+        text = f"{nodes}: {clean(move.refused)}: {sentence(move.error)}: {then}"
         with self._lock:
             self.total += more
             self._write(event, text, "yellow")
@@ -203,11 +205,6 @@ class Progress:
             return
         self.stream.write((to_event(event) if self.mode == "json" else text) + "\n")
         self.stream.flush()
-
-
-def _nodes(names: tuple[str, ...]) -> str:
-    named = ", ".join(f"node/{clean(name)}" for name in names[:MOST_NAMED])
-    return named + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
 
 
 def duration(seconds: float) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from declarative.diagnostic import and_more
 from declarative.placement import SUCH_AS, RankVerdict, Refusal, Rejection, Verdict
 from declarative.render.actions import pattern, together
 from declarative.render.text import Cell, Paint, clean, columns, ranges, sentence
 from declarative.spec.values import show_mib
 
 LISTED = 7
-"""Up to so many rejections are listed one by one; more are grouped by code."""
+"""Up to so many rejections are and_more one by one; more are grouped by code."""
 NAMES = ("gpu_model", "gpu_vendor")
 """What is missing of these is no number."""
 NAMED = 3
@@ -80,8 +81,7 @@ def _names(tasks: list[str]) -> str:
     """All of them where they differ in numbers alone, else the first few."""
     if len({pattern(task) for task in tasks}) == 1 and pattern(tasks[0]).count("#") <= 1:
         return f"task/{together(tasks)}"
-    more = f" and {len(tasks) - NAMED} more" if len(tasks) > NAMED else ""
-    return ", ".join(clean(f"task/{task}") for task in tasks[:NAMED]) + more
+    return and_more((clean(f"task/{task}") for task in tasks), NAMED)
 
 
 def _refusal(alike: Sequence[Refusal], paint: Paint, *, waits: bool) -> Iterator[str]:

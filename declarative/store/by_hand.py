@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, delete, insert, select, update
 
+from declarative.diagnostic import and_more
 from declarative.state import DRAINED, Address, Drain, Intent, State
 from declarative.store import history, intents, rows
 from declarative.store import tables as t
@@ -29,10 +30,9 @@ def may_push(present: State, pushed: State, held: Held, *, force: bool) -> State
         )
     wrong = check(pushed, held)
     if wrong:
-        more = f"; and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
         raise StateError(
             "contradiction",
-            f"the state to push contradicts itself: {'; '.join(wrong[:MOST_NAMED])}{more}",
+            f"the state to push contradicts itself: {and_more(wrong, MOST_NAMED, '; ')}",
             "nothing was changed; `fleetform state check` where it comes from",
         )
     if present.lineage is None:
