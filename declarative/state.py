@@ -201,7 +201,9 @@ class State:
 @lru_cache(maxsize=1 << 16)
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     """A sort key under which `gpu-2` comes before `gpu-10`. Kept: what is sorted once is sorted again."""
-    return tuple([(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in name.split("-")])
+    parts = name.split("-")
+    # A longer number is none that we made, and `int` refuses one of thousands of digits.
+    return tuple([(0, int(p), "") if len(p) < 19 and p.isdecimal() else (1, 0, p) for p in parts])
 
 
 def rank_name(task: str, rank: int) -> str:

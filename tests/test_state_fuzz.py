@@ -105,3 +105,20 @@ def test_what_is_no_record_is_told_by_check_and_not_renamed(project: Project) ->
     assert "node/gpu-0: `outputs.made_as` is not a mapping" in done.out
     done = project.run("state", "mv", "--dry-run", "--state", "state.json", "fleet/gpu", "fleet/x1", code=1)
     assert "`outputs.made_as`" in done.err
+
+
+def test_numbers_that_no_database_and_no_int_takes_are_refused(project: Project) -> None:
+    """The id of an open intent, and digits in the name of a node whose blocks are held."""
+    project.declare(fleet(nodes=1), task("train", "sleep 60"))
+    project.apply()
+    state = project.run("state", "pull").json
+    intent = {"op": "delete", "address": "node/gpu-0", "backend": "local", "generation": 1, "token": "t"}
+    state["intents"] = [{**intent, "id": 1 << 70, "inputs": {}, "needs": []}]
+    project.write("ids.json", json.dumps(state))
+    state["intents"] = []
+    state["reserved_blocks"][0]["node"] = "gpu-" + "5" * 5_000
+    project.write("names.json", json.dumps(state))
+    refused = project.run("state", "push", "--force", "ids.json", code=1)
+    assert "delete:node/gpu-0: `id` is not a whole number" in refused.err
+    refused = project.run("state", "push", "--force", "names.json", code=1)
+    assert "error[contradiction]" in refused.err

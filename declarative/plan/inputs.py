@@ -343,6 +343,7 @@ def _check_name(address: Address, found: Inputs) -> None:
 def _check_intent(intent: Intent) -> None:
     if intent.address.kind not in KINDS:
         raise BadDataError("of a kind that there is").at("address")
+    _is(int, intent.id, "id")
     _is(int, intent.generation, "generation")
     _is(str, intent.token, "token")
     _is_time(intent.begun_at, "begun_at")
