@@ -37,7 +37,7 @@ def no_fence() -> None:
 
 def no_seal() -> None:
     """Nothing is sealed, so nothing is compared."""
-    Writer.seal = lambda _: None  # type: ignore[method-assign]
+    Writer.seal = lambda _: None  # type: ignore[assignment,method-assign]
 
 
 WITHOUT: dict[str, Callable[[], None]] = {"": lambda: None, "fence": no_fence, "seal": no_seal}
