@@ -61,6 +61,9 @@ def test_a_state_that_was_removed_or_damaged_comes_back(project):
     removed = project.run("apply", "--auto-approve", code=1).err
     assert "error[no-state]" in removed
     assert f"`fleetform state restore {kept['file']}`" in removed
+    for look in ("plan", "plan --json", "plan --offline", "status", "status --offline", "state list"):
+        said = project.run(*look.split()).err
+        assert said.count(f"`fleetform state restore {kept['file']}`") == 1, look
     assert not state.exists()
     project.run("state", "restore", "--auto-approve")
     assert project.run("state", "list").out.split() == ["volume/data", "node/gpu-0"]

@@ -133,7 +133,7 @@ class StateAccess:
         anew: bool = False,
     ) -> Store:
         """The state, opened once; for reading it need not exist, and for writing it is made. Where it was
-        removed and backups are left, it is made only if it is meant to be `anew`.
+        removed and backups are left, that is said, and it is made only if it is meant to be `anew`.
 
         Commands that look into records or mend them do without `typed`, which refuses damaged ones.
         """
@@ -141,11 +141,14 @@ class StateAccess:
             url = self.url(desired)
             if offline and not self.named:
                 self._check_within(url)
-            if write and not anew:
-                self._check_lost(url)
+            lost = None if anew else self._lost(url)
+            if lost and write:
+                raise failed("no-state", *lost)
             self._store = self._open(url, write=write, create=write and create, typed=typed)
             if not write and not offline:
                 self._warn_of_copy(url)
+            if lost:
+                _note(f"warning: {lost[0]}; {lost[1]}")
         return self._store
 
     def folder(self, url: str) -> Path | None:
@@ -201,20 +204,20 @@ class StateAccess:
         except StateError as error:
             raise failed(error.code, error.summary, hint_of(error, self.directory)) from None
 
-    def _check_lost(self, url: str) -> None:
-        """`Failed` if the project's state was removed: all that it knew would be made a second time."""
+    def _lost(self, url: str) -> tuple[str, str] | None:
+        """That the project's state was removed, and what to do: what it knew would be made a second time."""
         from declarative.store import file_of
         from declarative.store.kept import FOLDER, kept
 
         backups = kept(self.directory)
         if not backups or file_of(url, self.directory) != file_of(DEFAULT_STATE, self.directory):
-            return
-        if not self.default.exists():
-            raise failed(
-                "no-state",
-                f"there is no state in {self.default}, and there was one: backups of it are in {FOLDER}",
-                f"`fleetform state restore {backups[0]}`; or, to begin anew, move {FOLDER} away",
-            )
+            return None
+        if self.default.exists():
+            return None
+        return (
+            f"there is no state in {self.default}, and there was one: backups of it are in {FOLDER}",
+            f"`fleetform state restore {backups[0]}`; or, to begin anew, move {FOLDER} away",
+        )
 
     def note(self, desired: Desired | None, op: str, address: Address) -> None:
         """Write into the state's journal what a user does that changes nothing recorded. Where the state
