@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gzip
 import itertools
 import json
 import random
@@ -233,6 +234,67 @@ def test_a_listing_without_an_end_is_not_read_to_it(tmp_path, monkeypatch, pem):
         with pytest.raises(TransientError, match="more than 20 pages"):
             there.inventory()
         assert len(web.asked) == 21
+
+
+def test_an_answer_that_grows_when_it_is_unpacked_is_not_unpacked_to_its_end(tmp_path, monkeypatch, pem):
+    """Neither one of a few thousand bytes, nor one that was packed again and again."""
+    monkeypatch.setattr(connection, "MOST_BYTES", 1 << 20)
+    packed = gzip.compress(b"[" + b"1," * (20 << 20))
+    many = gzip.compress(gzip.compress(packed))
+    for body, how, said in (
+        (packed, "gzip", "more than 1 MiB"),
+        (many, "gzip, gzip, gzip", "packed more than once"),
+    ):
+        with Raw(200, {"Content-Encoding": how}, body) as web:
+            there = provider("digitalocean", web.url, tmp_path, pem, monkeypatch)
+            with pytest.raises(TransientError, match=said):
+                there.inventory()
+
+
+def test_pages_that_are_long_are_not_read_to_the_last(tmp_path, monkeypatch, pem):
+    monkeypatch.setattr(unread, "MOST_LISTED_BYTES", 1 << 20)
+
+    def page(number):
+        pages = {"next": f"http://x/?page={number + 1}", "x": "x" * 300_000}
+        return json.dumps({"droplets": [], "meta": {"total": 1}, "links": {"pages": pages}}).encode()
+
+    with Raw(200, {}, page) as web:
+        there = provider("digitalocean", web.url, tmp_path, pem, monkeypatch)
+        with pytest.raises(TransientError, match="more than 1 MiB on its pages"):
+            there.inventory()
+        assert len(web.asked) == 4
+
+
+def test_a_listing_that_libcloud_reads_has_an_end(tmp_path, monkeypatch, pem):
+    monkeypatch.setattr(unread, "MOST_PAGES", 20)
+
+    def page(number):
+        return json.dumps({"data": [], "page": number, "pages": 10**9, "results": 10**9}).encode()
+
+    with Raw(200, {}, page) as web:
+        there = provider("linode", web.url, tmp_path, pem, monkeypatch)
+        with pytest.raises(TransientError, match="more than 20 pages"):
+            there.inventory()
+        assert len(web.asked) == 21
+
+
+@pytest.mark.parametrize("driver", ["ec2", "openstack"])
+def test_whose_listing_has_no_end_is_said(tmp_path, monkeypatch, pem, driver):
+    monkeypatch.setattr(unread, "MOST_PAGES", 3)
+    with SmallCloud() as small:
+        url = small.endpoint.removesuffix("/identity") if driver == "ec2" else small.endpoint
+        region = provider(driver, url, tmp_path, pem, monkeypatch)._account.regions()[0]
+        turns = itertools.count()
+        links = {"servers_links": [{"rel": "next"}]}
+
+        def ask(*_, **__):
+            mark = str(next(turns))
+            return {"reservationSet": [], "nextToken": mark, "servers": [{"id": mark}], **links}
+
+        monkeypatch.setattr(region, "ask", ask)
+        what = ("Ask", "reservationSet", 5) if driver == "ec2" else ("asking", "compute", "/", "servers")
+        with pytest.raises(TransientError, match=f"in {region.name}: the answer has more than 3 pages"):
+            list(region.pages(*what))
 
 
 def test_images_in_circles_are_a_fault(tmp_path, monkeypatch, pem):

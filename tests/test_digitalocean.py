@@ -17,6 +17,7 @@ from providers.cloud import cloud
 from providers.cloud.any import labels
 from providers.cloud.any.digitalocean import DigitalOcean as Site
 from providers.cloud.any.plain import Written
+from providers.cloud.packed import packed
 from providers.testing import NODE, VOLUME, Conformance, Crowd, Spoilt
 from tests.cli import Project
 from tests.cloud_any.digitalocean import LUCK, DigitalOcean
@@ -451,3 +452,14 @@ def test_tags_of_a_rewrite_that_was_cut_short_are_those_before_it():
     assert labels.written("other", first, "x") is None
     with pytest.raises(PermanentError, match="somebody changed them"):
         labels.written("o", first[:1], "x")
+
+
+def test_tags_that_grow_or_count_beyond_all_bounds_are_none_of_ours():
+    """Anybody may write tags: the listing that they are in is read all the same."""
+    mark = Written(owner="o", token="0" * 32, address=Address("node", "gpu-0"), inputs={"env": "x"})
+    first = labels.tags(mark)
+    code = packed("0" * 4_000_000)
+    assert labels.read([f"fleetform:{mark.token}:big:1:0:1:{code}"]).texts == {"big": ""}
+    for number in ("9" * 5_000, "²", "-1", ""):
+        for odd in (f"{number}:0:1", f"1:{number}:1", f"1:0:{number}"):
+            assert labels.read([*first, f"fleetform:{mark.token}:is:{odd}:aa"]) == labels.read(first)

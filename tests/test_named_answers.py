@@ -2,6 +2,7 @@
 
 import json
 import re
+import tracemalloc
 
 import pytest
 
@@ -17,6 +18,7 @@ from providers.cloud.gce import labels
 from providers.cloud.gce import offers as gce_offers
 from providers.cloud.named import Phase
 from providers.cloud.named.api import name_of
+from providers.cloud.packed import packed
 from providers.cloud.rest import Tokens
 from providers.cloud.scrub import Scrub
 from tests.cloud_named import azure as fake_azure
@@ -292,6 +294,24 @@ def test_tags_are_read_as_they_were_written():
     assert labels.read_disk({**written, labels.OWNER: "else"})[marks.OWNER] == "else"
     for damaged in ("0", "!!"):
         assert marks.INPUTS not in labels.read_disk({**written, "fleetform_mark_00": damaged})
+
+
+def test_tags_that_grow_when_they_are_read_are_none_of_ours():
+    """63 labels are enough for 4 MB, and a text of brackets for more levels than Python reads."""
+    known = {labels.OWNER: "o", labels.TOKEN: "t" * 32}
+    for text in (json.dumps({marks.INPUTS: "0" * 4_000_000}), "[" * 100_000, "9" * 5_000):
+        code = packed(text)
+        parts = {f"{labels.PART}{i:03}": code[i * 63 : i * 63 + 63] for i in range(len(code) // 63 + 1)}
+        wanted = {marks.OWNER: "o", marks.TOKEN: "t" * 32}
+        tracemalloc.start()
+        assert labels.read_disk({**known, **parts}) == wanted
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+        tracemalloc.stop()
+        if len(text) < 1_000_000:
+            assert labels.read_instance(known, text) == wanted
+    mark = marks.Mark(owner="o", address=Address("volume", "data-0"), token="t", inputs={})
+    with pytest.raises(PermanentError, match="somebody changed them"):
+        marks.read({**marks.written(mark), marks.INPUTS: "1|" + "[" * 100_000}, "x")
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from declarative.provider import (
 from providers.cloud.faults import Answer, Said, classify
 from providers.cloud.limiter import Limiter
 from providers.cloud.scrub import Scrub
+from providers.cloud.unread import Pages, taken
 
 T = TypeVar("T")
 
@@ -35,8 +36,18 @@ MOST_BYTES = 64 << 20
 """Of one answer; a page of a thousand machines has about five."""
 _UNASKED = (TypeError, ValueError, NotImplementedError, AttributeError, KeyError)
 """What drivers raise of what they are given. Faults of the transport are of other classes."""
-_late = threading.local()
-"""The `fence` of the call that is under way in a thread."""
+
+
+class _Late(threading.local):
+    """Of the call that is under way in a thread."""
+
+    def __init__(self) -> None:
+        self.fence: Fence = reads_only
+        self.answers = Pages()
+        """A driver's own listings have pages that only it sees."""
+
+
+_late = _Late()
 
 
 class Connection:
@@ -102,8 +113,8 @@ class Connection:
         self._fence()
         link = None
         self._mine.refused = None
-        before = getattr(_late, "fence", reads_only)
-        _late.fence = self._fence_late
+        before = _late.fence, _late.answers
+        _late.fence, _late.answers = self._fence_late, Pages()
         try:
             link = _link(carrier(driver))
             if link is not None:
@@ -114,6 +125,8 @@ class Connection:
             if error is self._mine.refused:
                 raise
             answer = _answer(link.response) if link is not None else None
+            if isinstance(error, TooLongError):
+                answer = None  # there is one of the page before, or one without its content
             fault: ProviderError
             if link is not None and answer is None and type(error) in _UNASKED:
                 summary = self._scrub(f"{what}: libcloud refused: {error}")
@@ -125,7 +138,7 @@ class Connection:
             # Without its cause: that one may quote what was sent.
             raise fault from None
         finally:
-            _late.fence = before
+            _late.fence, _late.answers = before
         limiter.fine()
         return response
 
@@ -176,12 +189,18 @@ def _read(response: Any, **_: Any) -> None:
     Guessing takes longer than all the rest of a request, and of `text/xml` it would be said to be Latin-1.
     """
     parts, size = [], 0
+    if "," in response.headers.get("content-encoding", ""):
+        response.close()
+        raise TooLongError("the answer is packed more than once")
     for part in response.iter_content(1 << 16):
         size += len(part)
         if size > MOST_BYTES:
             response.close()
             raise TooLongError(f"the answer has more than {MOST_BYTES >> 20} MiB")
         parts.append(part)
+    taken.size += size
+    if how := _late.answers.fault(object()):
+        raise TooLongError(f"the answer {how}")
     response._content = b"".join(parts)  # noqa: SLF001  # where it keeps what it has read
     if "charset" not in response.headers.get("content-type", "").lower():
         response.encoding = "utf-8"
@@ -233,7 +252,7 @@ def _asking(pool: Any) -> Any:
     def request(connection: Any, *args: Any, **given: Any) -> Any:
         if connection.sock is None:
             connection.connect()
-        getattr(_late, "fence", reads_only)()
+        _late.fence()
         return real.request(connection, *args, **given)
 
     asking = type(real.__name__, (real,), {"request": request})

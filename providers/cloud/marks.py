@@ -59,7 +59,7 @@ def read(tags: Mapping[str, str], thing: str) -> Mark:
             token=tags[TOKEN],
             inputs=_mapping(unpack(INPUTS, tags)),
         )
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, RecursionError) as error:
         raise damaged(thing) from error
 
 

@@ -8,6 +8,7 @@ one that was carried out may have been what answered so.
 from __future__ import annotations
 
 import functools
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,15 +33,29 @@ class Scrubbed(Protocol):
 S = TypeVar("S", bound=Scrubbed)
 
 STUMBLES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-MOST_PAGES = 10_000
-"""Of one listing."""
+MOST_PAGES = 1_000
+"""Of one listing: half a million machines, where a page has as many as it may have."""
+MOST_LISTED_BYTES = 256 << 20
+"""Of all pages of a listing. A machine has a few thousand."""
+
+
+class Taken(threading.local):
+    """What a thread was answered so far."""
+
+    size = 0
+
+
+taken = Taken()
 
 
 class Pages:
-    """The pages of a listing that were read, by what leads to them: it has an end, and none comes twice."""
+    """The pages of a listing that were read, by what leads to them: it has an end, and none comes twice.
+    They are asked for in one thread.
+    """
 
     def __init__(self) -> None:
         self._seen: set[object] = set()
+        self._before = taken.size
 
     def fault(self, mark: object) -> str | None:
         """Why the page that `mark` leads to is not to be read; None if it is, and then it counts as read."""
@@ -48,6 +63,8 @@ class Pages:
             return "leads back to a page that was read"
         if len(self._seen) >= MOST_PAGES:
             return f"has more than {MOST_PAGES} pages"
+        if taken.size - self._before > MOST_LISTED_BYTES:
+            return f"has more than {MOST_LISTED_BYTES >> 20} MiB on its pages"
         self._seen.add(mark)
         return None
 

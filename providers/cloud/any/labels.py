@@ -7,9 +7,7 @@ version it is, as what part of how many, and what counts is the last version tha
 
 from __future__ import annotations
 
-import base64
-import binascii
-import zlib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -17,6 +15,7 @@ from declarative.provider import PermanentError, PermanentKind
 from providers.cloud import marks
 from providers.cloud.any import plain
 from providers.cloud.any.plain import Written
+from providers.cloud.packed import packed, unpacked
 
 OURS = "fleetform"
 LENGTH = 255
@@ -24,6 +23,8 @@ PARTS = 7
 """Words of a tag that is a part of a text."""
 MOST = 24
 """Tags that one text may fill."""
+_NUMBER = re.compile(r"[0-9]{1,9}")
+"""Anybody may write a tag with more digits, or other ones than ours: it is none of ours."""
 
 
 def owner_tag(owner: str) -> str:
@@ -69,7 +70,7 @@ def read(have: Iterable[str]) -> Labels:
         if words[0] != OURS or len(words) != PARTS:
             continue
         _, token, key, version, part, count, chunk = words
-        if not (version.isdecimal() and part.isdecimal() and count.isdecimal()):
+        if not all(_NUMBER.fullmatch(word) for word in (version, part, count)):
             continue
         by_key.setdefault(key, []).append(tag)
         parts.setdefault(key, {}).setdefault((int(version), int(count)), {})[int(part)] = chunk
@@ -80,7 +81,7 @@ def read(have: Iterable[str]) -> Labels:
         whole = [v for v, chunks in found.items() if len(chunks) == v[1]]
         if whole:
             last = max(whole)
-            texts[key] = _unpacked("".join(found[last][i] for i in sorted(found[last])))
+            texts[key] = unpacked("".join(found[last][i] for i in sorted(found[last])))
     return Labels(token=token, texts=texts, versions=versions, tags={k: tuple(v) for k, v in by_key.items()})
 
 
@@ -123,21 +124,13 @@ def pack(token: str, key: str, text: str, version: int) -> list[str]:
     """One text as tags."""
     start = f"{OURS}:{token}:{key}:{version}:"
     room = LENGTH - len(start) - len("00:00:")
-    code = base64.b32encode(zlib.compress(text.encode(), 9)).decode().lower().rstrip("=")
+    code = packed(text)
     chunks = [code[i : i + room] for i in range(0, len(code), room)]
     if len(chunks) > MOST:
         summary = f"there is too much to write down: {len(text)} characters"
         hint = "make `env` or `tags` shorter"
         raise PermanentError(PermanentKind.INVALID, summary, about="tags", hint=hint)
     return [f"{start}{i}:{len(chunks)}:{chunk}" for i, chunk in enumerate(chunks)]
-
-
-def _unpacked(code: str) -> str:
-    """A text; one that cannot be read is empty, which nothing of ours is."""
-    try:
-        return zlib.decompress(base64.b32decode(code.upper() + "=" * (-len(code) % 8))).decode()
-    except (binascii.Error, ValueError, zlib.error):
-        return ""
 
 
 def of_users(tags: Mapping[str, str]) -> list[str]:

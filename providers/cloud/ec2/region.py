@@ -91,7 +91,7 @@ class Region:
             if not token:
                 return
             if how := read.fault(token):
-                raise answers.strange(action, how)
+                raise answers.strange(f"{action} in {self.name}", how)
             more = {"NextToken": token}
 
     def instances(self, filters: Mapping[str, Iterable[str]]) -> list[Instance]:

@@ -7,15 +7,14 @@ a disk a text in as many labels as it takes.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import re
-import zlib
 from collections.abc import Mapping
 
 from declarative.provider import PermanentError, PermanentKind
 from providers.cloud import marks
+from providers.cloud.packed import packed, unpacked
 
 OWNER = "fleetform_owner"
 TOKEN = "fleetform_token"  # noqa: S105  # the name of a label
@@ -50,8 +49,7 @@ def of_disk(tags: Mapping[str, str], about: str, have: Mapping[str, str] | None 
     ours, users = _split(tags)
     if not ours:
         return _users(users, about, have)
-    data = zlib.compress(json.dumps(ours, sort_keys=True).encode(), 9)
-    text = base64.b32encode(data).decode().rstrip("=").lower()
+    text = packed(json.dumps(ours, sort_keys=True))
     parts = [text[i : i + LENGTH] for i in range(0, len(text), LENGTH)]
     labels = {
         **_users(users, about, have),
@@ -67,25 +65,22 @@ def of_disk(tags: Mapping[str, str], about: str, have: Mapping[str, str] | None 
 
 def read_instance(labels: Mapping[str, str], item: str | None) -> dict[str, str]:
     """The tags of an instance. Whose it is, both have to say."""
-    try:
-        ours = json.loads(item) if item else {}
-    except ValueError:
-        ours = {}
-    return _read(labels, ours)
+    return _read(labels, item)
 
 
 def read_disk(labels: Mapping[str, str]) -> dict[str, str]:
     """The tags of a disk."""
-    text = "".join(value for key, value in sorted(labels.items()) if key.startswith(PART)).upper()
+    text = "".join(value for key, value in sorted(labels.items()) if key.startswith(PART))
+    return _read(labels, unpacked(text))
+
+
+def _read(labels: Mapping[str, str], text: str | None) -> dict[str, str]:
     try:
-        ours = json.loads(zlib.decompress(base64.b32decode(text + "=" * (-len(text) % 8)))) if text else {}
-    except (ValueError, zlib.error):
-        ours = {}
-    return _read(labels, ours)
-
-
-def _read(labels: Mapping[str, str], ours: object) -> dict[str, str]:
-    given = ours if isinstance(ours, dict) else {}
+        given = json.loads(text) if text else {}
+    except (ValueError, RecursionError):  # anybody who may write metadata can write this
+        given = {}
+    if not isinstance(given, dict):
+        given = {}
     found = {k: v for k, v in given.items() if isinstance(k, str) and isinstance(v, str)}
     for key, label in ((marks.OWNER, OWNER), (marks.TOKEN, TOKEN)):
         said = labels.get(label)

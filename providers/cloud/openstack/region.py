@@ -131,7 +131,7 @@ class Region:
                 return
             marker = str(items[-1].get("id")) if items else ""
             if how := read.fault(marker) if marker else "leads to no page":
-                raise answers.strange(what, how)
+                raise answers.strange(f"{what} in {self.name}", how)
 
     def images(self, what: str, query: Mapping[str, object]) -> Iterator[dict[str, Any]]:
         """All images that pass the query. Glance says otherwise than the others that there is more."""
@@ -146,7 +146,7 @@ class Region:
             if not found.get("next") or last in (None, marker):
                 return
             if how := read.fault(last):
-                raise answers.strange(what, how)
+                raise answers.strange(f"{what} in {self.name}", how)
             marker = last
 
     # ------------------------------------------------------------------------------------ servers
