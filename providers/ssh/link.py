@@ -41,8 +41,10 @@ stop that waits for minutes shall not keep a poll waiting."""
 LONG_SECONDS = 90.0
 PIECE = 1 << 18
 """Bytes of a source that are read at once; about as many wait to be sent."""
-MOST_BYTES = 16 << 20
-"""Of one answer. The longest ones are pieces of logs, a hundredth of it."""
+MOST_BYTES = 4 << 20
+"""Of one answer. It tells of all ranks and volumes of a host, of each a few hundred: of ten thousand."""
+MOST_WORDS = 1 << 20
+"""Of what a command says beside it."""
 CHEAP_CIPHERS = "^aes256-gcm@openssh.com,aes128-gcm@openssh.com"
 """Before the others that asyncssh has: with its first one, a packet costs several times as much computing."""
 AWAY = (
@@ -152,7 +154,9 @@ class Link:
                 else:
                     await _pour(stdin, process)
                 process.stdin.write_eof()
-            stdout, stderr = await asyncio.gather(self._all(process.stdout), self._all(process.stderr))
+            stdout, stderr = await asyncio.gather(
+                self._all(process.stdout, MOST_BYTES), self._all(process.stderr, MOST_WORDS)
+            )
             await process.wait_closed()
             status, killed = process.exit_status, process.exit_signal
         finally:
@@ -163,13 +167,13 @@ class Link:
             raise ConnectionLost(f"the connection to {self._host} was lost")
         return Finished(status, stdout, stderr)
 
-    async def _all(self, stream: asyncssh.SSHReader[bytes]) -> bytes:
+    async def _all(self, stream: asyncssh.SSHReader[bytes], most: int) -> bytes:
         """What comes to the end: a host that never ends is at fault, and not this process' memory."""
         found = bytearray()
         while piece := await stream.read(PIECE):
             found += piece
-            if len(found) > MOST_BYTES:
-                summary = f"{self._host} answers with more than {MOST_BYTES >> 20} MiB"
+            if len(found) > most:
+                summary = f"{self._host} answers with more than {most >> 20} MiB"
                 raise PermanentError(PermanentKind.INVALID, summary, about=self._host.hostname)
         return bytes(found)
 

@@ -59,8 +59,8 @@ def test_the_answer_is_whole(machines):
 def test_an_answer_without_end_is_refused_and_not_held(machines):
     """Of the host that gives it; the connection serves others on."""
     host = transport(machines)
-    for end in ("", " >&2"):
-        with refused(PermanentKind.INVALID, "answers with more than 16 MiB"):
+    for end, most in (("", 4), (" >&2", 1)):
+        with refused(PermanentKind.INVALID, f"answers with more than {most} MiB"):
             host.run(["sh", "-c", f"cat /dev/zero{end}"])
     assert host.run(["echo", "on"]).stdout == b"on\n"
 
