@@ -21,6 +21,7 @@ from declarative.provider import Config, PermanentError, PermanentKind, Provider
 from declarative.state import Address, Record
 from providers.cloud import account, cloud, connection, unread
 from providers.cloud.any.digitalocean import DigitalOcean as Site
+from providers.cloud.scrub import Scrub
 from providers.cloud.unread import asked
 from providers.testing import NODE, VOLUME
 from tests.cloud_any.digitalocean import DigitalOcean
@@ -305,6 +306,11 @@ def test_images_in_circles_are_a_fault(tmp_path, monkeypatch, pem):
         monkeypatch.setattr(region, "ask", lambda *_, **__: {"images": [{"id": next(turns)}], "next": "/x"})
         with pytest.raises(TransientError, match="a page that was read"):
             list(region.images("list of images", {}))
+
+
+def test_what_a_cloud_says_can_be_shown():
+    said = "it\ud800 is\u202e a\u2028b\x1b[2J\u2066\ufeff"
+    assert Scrub().told(said) == "it is a b [2J"
 
 
 # ------------------------------------------------------------------------- answers with one wrong thing

@@ -459,3 +459,10 @@ def test_reading_only_takes_no_lock(store, url) -> None:
         assert caught.value.code == "read-only"
         with store.lock("apply", 0) as writer:
             assert reader.lock_info() == writer.lease
+
+
+@pytest.mark.parametrize("since", [1e300, -1e300, float("nan"), float("inf"), 2.0**63, "x", None])
+def test_a_lock_since_no_time_is_told_without_one(since) -> None:
+    """Whoever wrote the state's file may have written anything there."""
+    info = locks.LockInfo(owner="o", host="h", pid=1, doing="apply", since=since, expires=0.0, fence=1)
+    assert str(info) == "`apply` on h, pid 1"

@@ -73,8 +73,11 @@ class LockInfo:
     """
 
     def __str__(self) -> str:
-        since = datetime.fromtimestamp(self.since, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        return f"`{self.doing}` on {self.host}, pid {self.pid}, since {since}"
+        told = f"`{self.doing}` on {self.host}, pid {self.pid}"
+        with suppress(ArithmeticError, OSError, TypeError, ValueError):  # of a stranger's row it is no time
+            since = datetime.fromtimestamp(self.since, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+            told = f"{told}, since {since}"
+        return told
 
     def lapsed(self, time: float) -> bool:
         """Whether the lease ended, or the holder can be seen to be dead."""

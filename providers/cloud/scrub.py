@@ -27,6 +27,9 @@ _BLOCKS = re.compile(
 )
 """Private keys, and words that nobody reads: user data with a node's host key in it, tokens."""
 
+_UNSEEN = re.compile(r"[\x00-\x20\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]+")
+"""Spaces, what commands a terminal or turns a line round, and what no encoding has."""
+
 
 class Scrub:
     """Takes secrets out of texts, and cuts these to one line of `MOST_SHOWN` characters.
@@ -57,7 +60,7 @@ class Scrub:
         return _BLOCKS.sub("***", text)
 
     def __call__(self, text: str, most: int = MOST_SHOWN) -> str:
-        text = re.sub(r"[\x00-\x20\x7f-\x9f]+", " ", self.hide(text)).strip()
+        text = _UNSEEN.sub(" ", self.hide(text)).strip()
         return text if len(text) <= most else text[: most - 2] + " …"
 
     def told(self, text: str) -> str:
