@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.hosts.cost import Cost, cost_of, run
 from declarative.state import RankState, Record
-from tests.cli import task
+from tests.cli import Process, task
 from tests.hosts.machines import Machine, Machines
 from tests.hosts.nodes import Nodes
 from tests.hosts.rack import Rack
@@ -98,11 +98,18 @@ class Provided:
         at_once(self.nodes.provider.delete, self.made)
 
 
+class Started(Rack):
+    """Its commands start as users' do. Those of tests are forked, and no cost of such a process is ours."""
+
+    def start(self, *args: str, env: Mapping[str, str] | None = None, **options: Any) -> Process:
+        return super().start(*args, env={**(env or {}), "PYTHONHASHSEED": "0"}, **options)
+
+
 class Command:
     """The installed command, a process for each step."""
 
     def __init__(self, machines: Machines, folder: Path) -> None:
-        self.project = Rack(folder, machines)
+        self.project = Started(folder, machines)
         self.hosts = [self.project.host(i) for i in range(len(machines))]
 
     def _declare(self, *documents: Any) -> None:
