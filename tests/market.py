@@ -162,7 +162,7 @@ class _Markets(Backends):
 
     market: Market
 
-    def _make(self, name: str, hosts: Any) -> Renamed:
+    def _make(self, name: str, hosts: Any, *, offline: bool = False) -> Renamed:
         return Renamed(self.market, {})  # type: ignore[arg-type]
 
 

@@ -88,7 +88,7 @@ def test_nobody_waits_for_a_backend_of_which_nothing_is_recorded_or_wanted():
 
     backends = site.backends(declared(fleets=[GPU]))
     made: dict[str, Any] = {"sky": site.market, "local": Away()}
-    backends._make = lambda name, hosts: Renamed(made[name], {})  # type: ignore[method-assign]
+    backends._make = lambda name, hosts, *, offline=False: Renamed(made[name], {})  # type: ignore[method-assign]
     seen = look(site.store.read(), backends)
     assert asked == [1]
     assert (seen.orphans, seen.inventory.diagnostics) == ([], ())

@@ -186,6 +186,18 @@ def test_no_driver_gets_a_secret_that_is_not_its_own(project: Project, listener:
     assert got == []
 
 
+def test_a_plan_offline_may_name_any_variable(project: Project, listener: Any) -> None:
+    """It reads none of them, and asks nobody."""
+    port, got = listener
+    document = cloud(f"http://127.0.0.1:{port}", "GITHUB_TOKEN")
+    project.declare(document, fleet(nodes=1, backends=["aws"], resources={"cpu": 2}))
+    done = project.run("plan", "--offline", "--json", env=STRICT)
+    assert [a["id"] for a in done.json["actions"]] == ["create:node/gpu-0"]
+    assert done.json["diagnostics"] == []
+    assert SECRET not in done.out + done.err
+    assert got == []
+
+
 def test_no_secret_is_sent_in_clear(project: Project) -> None:
     """Only to this machine."""
     project.declare(cloud("http://cloud.example.org"), fleet(nodes=1, backends=["aws"]))

@@ -30,13 +30,18 @@ configuration, sending variables, or lending the user's agent."""
 _MOST = 1 << 20
 
 
-def check(config: Config, policy: Policy, hosts: Iterable[Mapping[str, Any]]) -> None:
-    """`PermanentError` for the first thing that a backend, or one of `hosts`, may not have."""
+def check(
+    config: Config, policy: Policy, hosts: Iterable[Mapping[str, Any]], *, offline: bool = False
+) -> None:
+    """`PermanentError` for the first thing that a backend, or one of `hosts`, may not have.
+
+    Offline any variables may be named: their values are neither read nor sent.
+    """
     if why := policy.refused_driver(config.driver):
         raise _refused(why, "driver", MAY)
     if config.endpoint and (why := policy.refused_endpoint(str(config.endpoint))):
         raise _refused(why, "endpoint", f"write `https://…`; or {MAY} (`endpoints`)")
-    for key, variable in config.credentials.items():
+    for key, variable in () if offline else config.credentials.items():
         if why := policy.refused_variable(config.driver, variable):
             hint = f"if it is meant for that: `--allow-variable {variable}`; or {MAY} (`credentials`)"
             raise _refused(f"backend {config.backend}: {why}", f"credentials.{key}", hint)

@@ -95,7 +95,11 @@ class Backends:
         """A provider that looks for its things on the host of one node alone."""
         return self._make(name, {node: self.hosts(name)[node]})
 
-    def _make(self, name: str, hosts: Hosts) -> Renamed:
+    def catalogue(self, name: str) -> Provider:
+        """A provider that is asked only for what it knows without a login, on no host."""
+        return self._make(name, {}, offline=True)
+
+    def _make(self, name: str, hosts: Hosts, *, offline: bool = False) -> Renamed:
         backend = self.declared.get(name)
         config = Config(
             backend=name,
@@ -119,7 +123,7 @@ class Backends:
             hint = f"declare `type: backend` with `name: {name}` again until nothing of it is left"
             raise PermanentError(PermanentKind.NOT_FOUND, f"backend {name} is not declared", hint=hint)
         if self._policy is not None:
-            check(config, self._policy, (*hosts.values(), *self._ways.values()))
+            check(config, self._policy, (*hosts.values(), *self._ways.values()), offline=offline)
         try:
             found = load(backend.provider if backend else name, config)
             return Renamed(found, self._ways, self._changing, self._learn)

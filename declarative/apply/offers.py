@@ -36,7 +36,7 @@ def known_offers(
             continue  # it launches nothing
         if not offline or (backend.provider if backend else LOCAL) in CATALOGUED:
             try:
-                provider = backends.get(name)
+                provider = backends.catalogue(name) if offline else backends.get(name)
             except ProviderError as error:
                 # What is declared cannot be launched either.
                 faults.append(unreadable(name, error))
