@@ -8,7 +8,7 @@ import click
 
 from declarative.cli import complete, pager
 from declarative.cli.failure import failed
-from declarative.cli.plan import check_requested, replace_option, reuse_option
+from declarative.cli.plan import allowed_work, check_requested, replace_option, reuse_option, work_option
 from declarative.cli.session import (
     Session,
     emit,
@@ -35,6 +35,7 @@ KINDS = ("task", "rank", "node")
 @click.option("--no-pager", is_flag=True, help="Print a long answer as it is, also on a terminal.")
 @replace_option
 @reuse_option
+@work_option
 @project_command
 def command(
     session: Session,
@@ -74,7 +75,13 @@ def command(
 
 @state_errors
 def ask(
-    session: Session, target: str, *, offline: bool, requested: tuple[str, ...], reuse: bool = False
+    session: Session,
+    target: str,
+    *,
+    offline: bool,
+    requested: tuple[str, ...],
+    reuse: bool = False,
+    max_work: int | None = None,
 ) -> tuple[Answer, tuple[Diagnostic, ...]]:
     """The answer, and what there is to say about the plan."""
     from declarative.apply import look
@@ -93,7 +100,13 @@ def ask(
     gpus = may_rehearse(loaded.desired, state)
     seen = look(state, session.backends(loaded.desired, state), hosts=hosts, offline=offline, gpus=gpus)
     explainer = Explainer(
-        loaded.desired, state, seen.inventory, now(), requested=frozenset(requested), reuse=reuse
+        loaded.desired,
+        state,
+        seen.inventory,
+        now(),
+        requested=frozenset(requested),
+        reuse=reuse,
+        max_work=allowed_work(max_work, offline=offline),
     )
     diagnostics = in_order((*session.warnings, *explainer.plan.diagnostics))
     if not explainer.feasible:

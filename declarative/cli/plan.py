@@ -35,6 +35,14 @@ reuse_option = click.option(
     help="Launch nothing for tasks, as if each had `creation_policy: reuse`.",
 )
 
+work_option = click.option(
+    "--max-work",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Refuse a plan of more units of work, each about 1 KiB and 40 microseconds; `plan --offline` and "
+    "`explain --offline` take 250000 unless told.",
+)
+
 
 @click.command("plan", short_help="show what apply would do")
 @json_option
@@ -53,6 +61,7 @@ reuse_option = click.option(
 @click.option("--no-pager", is_flag=True, help="Print a long plan as it is, also on a terminal.")
 @replace_option
 @reuse_option
+@work_option
 @click.option("--out", metavar="FILE", type=click.Path(), help="Save the plan, for `fleetform apply FILE`.")
 @click.option(
     "--sign",
@@ -104,13 +113,14 @@ def command(
 
 
 @state_errors
-def compute(
+def compute(  # noqa: PLR0913 (keywords, each an option)
     session: Session,
     *,
     offline: bool,
     requested: tuple[str, ...],
     reuse: bool = False,
     assume_empty: bool = False,
+    max_work: int | None = None,
     out: str | None = None,
     sign: str | None = None,
 ) -> Plan:
@@ -134,7 +144,15 @@ def compute(
     backends = session.backends(loaded.desired, state)
     hosts, gpus = hosts_of(loaded.desired, state), may_rehearse(loaded.desired, state)
     seen = look(state, backends, hosts=hosts, offline=offline, gpus=gpus)
-    plan = make(loaded.desired, state, seen.inventory, now(), requested=frozenset(requested), reuse=reuse)
+    plan = make(
+        loaded.desired,
+        state,
+        seen.inventory,
+        now(),
+        requested=frozenset(requested),
+        reuse=reuse,
+        max_work=allowed_work(max_work, offline=offline),
+    )
     if not offline:
         plan = foresee(plan, backends, loaded.desired.places)
     diagnostics = in_order((*session.warnings, *plan.diagnostics))
@@ -144,6 +162,13 @@ def compute(
 
         keep(session, out, (plan, loaded.desired, state, seen.inventory), key)
     return plan
+
+
+def allowed_work(asked: int | None, *, offline: bool) -> int | None:
+    """The units that a plan may take. Offline it may be a stranger's."""
+    from declarative.plan import OFFLINE_WORK
+
+    return OFFLINE_WORK if asked is None and offline else asked
 
 
 def _check_out(name: str | None, sign: str | None, *, offline: bool) -> Ed25519PrivateKey | None:

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from declarative.cli.failure import Failed
+from declarative.cli.plan import work_option
 from declarative.cli.session import Session, emit, emit_text, json_option, project_command
+
+if TYPE_CHECKING:
+    from declarative.resource import Desired
 
 
 @click.command("validate", short_help="check the project's files")
 @json_option
+@work_option
 @project_command
-def command(session: Session, as_json: bool) -> int:
+def command(session: Session, *, as_json: bool, max_work: int | None) -> int:
     """Check every document of the project. Contacts nothing, and needs no state."""
     try:
         loaded = session.load(look="names")
+        if max_work is not None and loaded is not None:
+            _check_work(loaded.desired, max_work)
     except Failed as error:
         if not as_json:
             raise
@@ -37,3 +46,14 @@ def command(session: Session, as_json: bool) -> int:
     ]
     emit_text(f"Valid: {', '.join(counts) or 'nothing is declared'}.\n")
     return 0
+
+
+def _check_work(desired: Desired, most: int) -> None:
+    """`Failed` where a plan of what is declared would take more work, offers and what is recorded aside."""
+    from declarative.plan import Inventory
+    from declarative.plan.size import too_large
+    from declarative.state import State
+
+    large = too_large(desired, State(), Inventory(), most)
+    if large:
+        raise Failed((large,))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from declarative.placement.board import Board, Job
 from declarative.placement.ledger import Launch, Ledger
@@ -65,9 +66,10 @@ def _divide(out: Finished, ledger: Ledger, at: tuple[int, Node], seats: list[tup
             spoken_for.update(blocks)
     if len(seats) > 1:
         seats.sort(key=lambda s: ((s[1].index, s[2]) not in prior, -s[0], s[1].index, s[2]))
+    idle = gaps(spoken_for, node.total)
     for need, job, rank in seats:
         name = str(job.task.name)
-        blocks = prior.get((job.index, rank)) or stretch(held, node.total, need)
+        blocks = prior.get((job.index, rank)) or stretch(idle, need)
         assert len(blocks) == need, f"{name}-{rank}: obtained is not requested"
         held.update(dict.fromkeys(blocks, f"rank/{rank_name(name, rank)}"))
         volumes = ledger.volumes.get((job.index, rank), {})
@@ -84,25 +86,29 @@ def _prior_blocks(job: Job, rank: int, node: Node) -> tuple[int, ...]:
     return blocks if name == node.name else ()
 
 
-def stretch(held: Mapping[int, str], total: int, wanted: int) -> tuple[int, ...]:
-    """Which idle blocks to take: the shortest idle stretch that holds them all.
+def gaps(held: Iterable[int], total: int) -> list[tuple[int, int]]:
+    """The stretches of idle blocks: how long each is, and where it begins."""
+    ends = [-1, *sorted(block for block in held if block < total), total]
+    return [(b - a - 1, a + 1) for a, b in pairwise(ends) if b - a > 1]
+
+
+def stretch(idle: list[tuple[int, int]], wanted: int) -> tuple[int, ...]:
+    """Which idle blocks to take, from the shortest stretch that holds them all; they are idle no more.
 
     So long ones stay whole; scattered ones are taken only where there is no such stretch.
     """
-    if not held:
-        return tuple(range(wanted))
-    idle = [b for b in range(total) if b not in held]
-    runs: list[list[int]] = []
-    for block in idle:
-        if runs and runs[-1][-1] == block - 1:
-            runs[-1].append(block)
-        else:
-            runs.append([block])
-    fitting = [(len(run), run[0]) for run in runs if len(run) >= wanted]
-    if fitting:
-        _, first = min(fitting)
-        return tuple(range(first, first + wanted))
-    return tuple(idle[:wanted])
+    found = min((gap for gap in idle if gap[0] >= wanted), default=None)
+    taken: list[int] = []
+    for gap in [found] if found else sorted(idle, key=lambda gap: gap[1]):
+        size, first = gap
+        count = min(size, wanted - len(taken))
+        taken.extend(range(first, first + count))
+        idle.remove(gap)
+        if size > count:
+            idle.append((size - count, first + count))
+        if len(taken) == wanted:
+            break
+    return tuple(taken)
 
 
 def _names(board: Board, launches: list[Launch]) -> dict[int, str]:

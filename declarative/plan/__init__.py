@@ -6,6 +6,7 @@ from declarative.plan.make import make
 from declarative.plan.observe import effective, vanished
 from declarative.plan.rehearsal import may_rehearse
 from declarative.plan.silence import silence_text
+from declarative.plan.size import OFFLINE_WORK
 from declarative.plan.types import (
     FORMAT_VERSION,
     Action,
@@ -24,6 +25,7 @@ from declarative.plan.types import (
 
 __all__ = [
     "FORMAT_VERSION",
+    "OFFLINE_WORK",
     "Action",
     "Cost",
     "Drift",

@@ -46,11 +46,14 @@ class Explainer:
         *,
         requested: frozenset[str] = frozenset(),
         reuse: bool = False,
+        max_work: int | None = None,
     ) -> None:
         self.desired = desired
         self.recorded = recorded
         self.inventory = inventory
-        self.plan: Plan = make(desired, recorded, inventory, now, requested=requested, reuse=reuse)
+        self.plan: Plan = make(
+            desired, recorded, inventory, now, requested=requested, reuse=reuse, max_work=max_work
+        )
         self.state = effective(recorded, inventory)
         self._asked = Question(
             desired=desired,

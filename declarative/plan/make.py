@@ -34,7 +34,7 @@ SMALL_DISK = 100 * 1024
 """MiB of a node's disk: less is small where it has GPUs."""
 
 
-def make(
+def make(  # noqa: PLR0913 (keywords, each with a default)
     desired: Desired,
     recorded: State,
     inventory: Inventory,
@@ -43,14 +43,16 @@ def make(
     requested: frozenset[str] = frozenset(),
     destroy: bool = False,
     reuse: bool = False,
+    max_work: int | None = None,
 ) -> Plan:
     """What to do so that `desired` is there.
 
     `now` is seconds since the epoch, for idle times and retries. `requested` holds addresses of tasks that
     are to run again, and of nodes that are to be made anew, although nothing about them changed. With
-    `destroy`, protected things are left alone. With `reuse` nothing is launched for tasks.
+    `destroy`, protected things are left alone. With `reuse` nothing is launched for tasks. What is
+    more than `max_work` units is refused (`size`).
     """
-    large = too_large(desired, recorded, inventory)
+    large = too_large(desired, recorded, inventory, max_work)
     if large:
         return Plan(lineage=recorded.lineage, serial=recorded.serial, diagnostics=(large,))
     state = effective(recorded, inventory)

@@ -10,7 +10,15 @@ from declarative.diagnostic import Diagnostic, Severity
 from declarative.placement.filters import price_reason
 from declarative.plan.launchable import allowed_backends, cheapest_first, fleet_offers
 from declarative.plan.rehearsal import Rehearsed, rehearsals
-from declarative.plan.short import cheapest, names_hint, nearest, nothing_offered, regions_hint, why_short
+from declarative.plan.short import (
+    Near,
+    cheapest,
+    names_hint,
+    nearest,
+    nothing_offered,
+    regions_hint,
+    why_short,
+)
 from declarative.plan.types import Inventory
 from declarative.resource import LOCAL, SSH, Desired, Offer, shaped
 from declarative.spec import Fleet
@@ -58,7 +66,7 @@ def offered(desired: Desired, fleet: Fleet | None, asked: Asked, inventory: Inve
     else:
         found, notes = fleet_offers(desired, fleet, inventory)
         left = list(found)
-        end, hint = ("", "") if left else why_short(desired, fleet, inventory)
+        end, hint = ("", "") if left else why_short(desired, fleet, inventory, Near())
         if notes:
             return Offered(offers=(), total=len(every), diagnostics=tuple(notes))
     if left:
@@ -85,7 +93,7 @@ def _narrowed(asked: Asked, offers: Sequence[Offer]) -> tuple[list[Offer], str, 
     regions = {region.casefold() for region in asked.regions}
     left = [o for o in offers if not regions or o.region.casefold() in regions]
     if not left:
-        return [], ": none is in that region", regions_hint(asked.regions, offers)
+        return [], ": none is in that region", regions_hint(asked.regions, offers, Near())
     offers, left = (
         left,
         [o for o in left if not asked.instance_types or o.instance_type in asked.instance_types],
@@ -94,7 +102,7 @@ def _narrowed(asked: Asked, offers: Sequence[Offer]) -> tuple[list[Offer], str, 
         return (
             [],
             ": none is of that type",
-            names_hint(asked.instance_types, {o.instance_type for o in offers}),
+            names_hint(asked.instance_types, {o.instance_type for o in offers}, Near()),
         )
     offers, left = left, [o for o in left if not misfits(asked.resources, o.shape)]
     if not left:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from declarative.blocks import Shortfall, misfits
-from declarative.diagnostic import Diagnostic, Severity, suggest
+from declarative.diagnostic import MAX_EDITS, Diagnostic, Severity, suggest
 from declarative.placement import Outcome
 from declarative.plan.launchable import allowed_backends, kept
 from declarative.plan.types import Inventory
@@ -17,6 +17,8 @@ from declarative.spec.values import Resources
 WIDEN = "widen the fleet's `resources`, `max_price`, `backends` or `regions`, or lower its `nodes`"
 MISTYPED = 1
 """Letters by which the names of two regions may differ, for one to be meant by the other."""
+MAX_COMPARED = 50_000
+"""Names that are compared with mistyped ones, in all: regions may be named by the thousand."""
 NAMED = 8
 """How many names a hint lists."""
 
@@ -24,12 +26,24 @@ Why = tuple[str, str]
 """The end of the summary, and the hint."""
 
 
+class Near:
+    """`suggest`, as long as all comparisons of a plan together do not take too long."""
+
+    def __init__(self) -> None:
+        self.compared = 0
+
+    def __call__(self, word: str, known: Collection[str], most: int = MAX_EDITS) -> str | None:
+        self.compared += len(known)
+        return suggest(word, known, most) if self.compared <= MAX_COMPARED else None
+
+
 def short(desired: Desired, outcome: Outcome, inventory: Inventory) -> list[Diagnostic]:
     """A `no-offer` for each fleet that lacks nodes, with the first limit that leaves nothing to launch."""
     out: list[Diagnostic] = []
+    near = Near()
     for name, missing in outcome.short_fleets:
         address = f"fleet/{name}"
-        end, hint = why_short(desired, desired.fleets[name], inventory)
+        end, hint = why_short(desired, desired.fleets[name], inventory, near)
         summary = f"no offer for {missing} of the fleet's nodes{end}"
         span = desired.places.get(address)
         out.append(Diagnostic(code="no-offer", summary=summary, hint=hint, address=address, span=span))
@@ -50,6 +64,7 @@ def unknown_regions(desired: Desired, inventory: Inventory, known_of: Iterable[s
         asked.append((f"task/{name}", want.spec.regions, tuple(want.spec.backends) or every))
     there = {name: {offer.region for offer in offers} for name, offers in inventory.offers.items()}
     out: list[Diagnostic] = []
+    near = Near()
     for address, regions, backends in asked:
         if not regions or not backends or not all(there.get(b) for b in backends):
             continue
@@ -57,15 +72,17 @@ def unknown_regions(desired: Desired, inventory: Inventory, known_of: Iterable[s
         known |= {str(r) for b in backends if b in desired.backends for r in desired.backends[b].regions}
         same = {region.casefold() for region in known}
         for region in dict.fromkeys(r for r in regions if r.casefold() not in same):
-            near = suggest(region, known, MISTYPED)
-            hint = near or f"there are {_list(known)}; name it in the `regions` of a backend, or remove it"
+            hint = (
+                near(region, known, MISTYPED)
+                or f"there are {_list(known)}; name it in the `regions` of a backend, or remove it"
+            )
             summary = f"no backend of {address} has a region `{region}`"
             found = Diagnostic(code="unknown-region", summary=summary, hint=hint, address=address)
             out.append(replace(found, severity=Severity.WARNING, span=desired.places.get(address)))
     return out
 
 
-def why_short(desired: Desired, fleet: Fleet, inventory: Inventory) -> Why:
+def why_short(desired: Desired, fleet: Fleet, inventory: Inventory, near: Near) -> Why:
     """The first limit of a fleet that leaves nothing to launch, and what to write."""
     backends = allowed_backends(desired, fleet)
     left = [shaped(o, fleet.resources) for b in backends for o in inventory.offers.get(b, ()) if not o.host]
@@ -78,8 +95,8 @@ def why_short(desired: Desired, fleet: Fleet, inventory: Inventory) -> Why:
             if blind := _unread(backends, inventory):
                 return blind
             if limit == "regions":
-                return f": none is in its `{limit}`", regions_hint(asked, left)
-            return f": none is in its `{limit}`", names_hint(asked, {_said(o, limit) for o in left})
+                return f": none is in its `{limit}`", regions_hint(asked, left, near)
+            return f": none is in its `{limit}`", names_hint(asked, {_said(o, limit) for o in left}, near)
         left = within
     if not (within := _within(fleet, backends, left, "resources")):
         return _nearest(fleet, left)
@@ -129,23 +146,23 @@ def _unread(backends: Sequence[str], inventory: Inventory) -> Why | None:
     return None
 
 
-def regions_hint(asked: Iterable[str], offers: Sequence[Offer]) -> str:
+def regions_hint(asked: Iterable[str], offers: Sequence[Offer], near: Near) -> str:
     """Most regions are like each other: only one that is mistyped is taken for another."""
     known = {o.region for o in offers}
     for word in asked:
-        if near := suggest(word, known, MISTYPED):
-            return near
+        if found := near(word, known, MISTYPED):
+            return found
     backends = sorted({o.backend for o in offers})
     names = " and ".join(f"backend {name}" for name in backends)
     verb, their = ("is", "its") if len(backends) == 1 else ("are", "their")
     return f"{names} {verb} used in {_list(known)}: write one of these, or widen {their} `regions`"
 
 
-def names_hint(asked: Iterable[str], known: set[str]) -> str:
+def names_hint(asked: Iterable[str], known: set[str], near: Near) -> str:
     """The name that may have been meant, or those that there are."""
     for word in asked:
-        if near := suggest(word, known):
-            return near
+        if found := near(word, known):
+            return found
     return f"there are {_list(known)}" if any(known) else WIDEN
 
 
@@ -174,7 +191,7 @@ def nearest(want: Resources, offers: Sequence[Offer]) -> tuple[str, str | None]:
     known = {o.shape.gpu_name or "" for o in offers}
     names = want.gpu.names if want.gpu else ()
     if names and not {n.lower() for n in names} & {n.lower() for n in known}:
-        return f"none has a GPU called {' or '.join(names)}", names_hint(names, known)
+        return f"none has a GPU called {' or '.join(names)}", names_hint(names, known, Near())
     lack = lacks[0]
     what = lack.dimension.removesuffix("_mib").replace("_", " ")
     return f"the nearest, {offer.instance_type}, has {what} {lack.had} where {lack.wanted} is asked for", None
