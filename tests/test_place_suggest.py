@@ -60,6 +60,7 @@ def test_moves_that_free_a_node_are_priced():
         (TWO, {"prevent_destroy": True}, SMALL),
         (TWO, {"idle_duration": "off"}, SMALL),  # it would stay
         (TWO, {}, wants("bb")),  # a rank that nobody may move
+        ([TWO[0], node("gpu-1", "bb-0 (given up)", "cc-0 (orphan)")], {}, SMALL),  # nobody's
         (TWO, {}, wants("bb", "cc", instances=["gpu-1"])),
         (TWO, {}, wants("bb", "cc", exclusive=True)),
         (TWO, {}, wants("bb", "cc", mounts={"/d": "data"})),

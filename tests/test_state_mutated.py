@@ -136,6 +136,19 @@ def test_a_reservation_on_a_node_that_is_not_recorded_is_refused(project: Projec
     assert "reservation/job-0: `inputs.node` is not recorded" in done.err
 
 
+@pytest.mark.parametrize("need", ["reservation/job-0", "rank/job-0"])
+def test_what_needs_itself_or_what_is_made_after_it_is_refused(project: Project, need: str) -> None:
+    """Nothing of it could be deleted first."""
+    project.declare(fleet(nodes=1), task("job", hold(project.path / "up")))
+    project.apply()
+    state = project.run("state", "pull").json
+    next(r for r in state["records"] if r["address"] == "reservation/job-0")["needs"].append(need)
+    project.write("state.json", json.dumps(state))
+    project.declare(fleet(nodes=1, resources={"cpu": 1}), task("job", "true"))
+    done = project.run("plan", "--offline", "--state", "state.json", code=1)
+    assert "reservation/job-0: `needs` is not a list of what is made before it" in done.err
+
+
 def test_a_state_that_was_tampered_with_is_refused_by_name(project: Project) -> None:
     """A stranger's project brings it along; what mends it still works."""
     project.declare(fleet(nodes=1))

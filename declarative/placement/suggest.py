@@ -105,7 +105,8 @@ class _Moves:
     def _movable(self, holder: str) -> bool:
         task, _, rank = holder.removeprefix("rank/").rpartition("-")
         want = self.wants.get(task)
-        if want is None or int(rank) >= want.spec.nodes:
+        # `train-0 (given up)` and `train-0 (orphan)` are no ranks of ours: nobody moves them.
+        if want is None or not rank.isdecimal() or int(rank) >= want.spec.nodes:
             return False
         mounted = bool(want.mounts and want.mounts[int(rank)])
         return not (mounted or want.spec.whole_nodes or want.spec.instances)

@@ -15,6 +15,7 @@ from declarative.blocks import Shape
 from declarative.plan.values import BadDataError, reader
 from declarative.schema import BadValueError
 from declarative.spec.values import Duration, Size
+from declarative.state import KINDS as MADE_IN_ORDER
 from declarative.state import Address, Intent, RankStatus, Readiness, Record, State, rank_name
 
 
@@ -309,6 +310,9 @@ def _check(record: Record) -> None:
         raise BadDataError("of a kind that there is").at("address")
     _is(str | None, record.backend, "backend")
     _is(int, record.generation, "generation")
+    earlier = MADE_IN_ORDER[: MADE_IN_ORDER.index(record.address.kind)]
+    if not all(need.kind in earlier for need in record.needs):
+        raise BadDataError("a list of what is made before it").at("needs")
     try:
         found = inputs_of(record.address.kind, record.inputs)
         _check_name(record.address, found)
