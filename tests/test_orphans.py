@@ -7,7 +7,7 @@ import pytest
 from declarative.apply import look
 from declarative.apply.renamed import Renamed
 from declarative.provider import TransientError, TransientKind
-from declarative.state import Address
+from declarative.state import Address, NodeState, Readiness
 from tests.cli import fleet, volume
 from tests.market import Market, Site
 from tests.planned import GPU, declared
@@ -92,6 +92,27 @@ def test_nobody_waits_for_a_backend_of_which_nothing_is_recorded_or_wanted():
     seen = look(site.store.read(), backends)
     assert asked == [1]
     assert (seen.orphans, seen.inventory.diagnostics) == ([], ())
+    site.close()
+
+
+def test_a_machine_that_does_not_answer_is_not_asked_for_its_ranks():
+    """It was asked whether it is there just before. Each try takes as long as connecting may."""
+    asked = []
+
+    class Half(Market):
+        def poll(self, node, attempts):
+            asked.append(node.address.name)
+            return super().poll(node, attempts)
+
+    site = Site(Half())
+    desired = declared(fleets=[GPU], tasks=[{"name": "job", "nodes": 2, "commands": ["true"]}])
+    assert site.apply(desired)
+    away = Readiness(state=NodeState.UNREACHABLE, reason="timed out", observed_at=1.0)
+    site.market.states = {"gpu-1": away}
+    asked.clear()
+    seen = look(site.store.read(), site.backends(desired))
+    assert asked == ["gpu-0"]
+    assert set(seen.inventory.ranks) == {"job-0"}
     site.close()
 
 

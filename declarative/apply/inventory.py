@@ -240,7 +240,8 @@ def _look_at(state: State, name: str, backends: Backends, found: _Look, patience
             found.readiness.update(call(lambda: provider.readiness(nodes), policy=PATIENCE))
         except ProviderError as error:
             found.diagnostics.append(unreadable(name, error))
-        _ask_ranks(state, name, provider, nodes, found)
+        away = {n for n, seen in found.readiness.items() if seen.state is NodeState.UNREACHABLE}
+        _ask_ranks(state, name, provider, [n for n in nodes if n.address.name not in away], found)
 
 
 def _look_at_hosts(state: State, name: str, backends: Backends, found: _Look, patience: float) -> None:

@@ -11,11 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli import ended, hold, task, until
+from tests.cli import ended, fleet, hold, task, until
+from tests.cloud_ec2.run import SECRETS
 from tests.hosts.machines import Machine, Machines
 from tests.hosts.rack import SSH, Rack, wipe
+from tests.hosts.test_instances import Account, Cloud, backend, cloud
 from tests.hosts.test_volumes import disk
 from tests.test_fence import lapse, sleeper
+
+__all__ = ["cloud"]
 
 pytestmark = pytest.mark.slow
 
@@ -99,3 +103,33 @@ def test_who_wakes_up_deletes_and_starts_nothing(project, machines, places, late
     assert begun(host, "aa") == []
     assert host.sh(KEPT) == was
     project.no_changes()
+
+
+@pytest.mark.parametrize("place", ["queued", "sent"])
+def test_who_wakes_up_starts_nothing_on_a_machine_of_a_cloud(
+    cloud: Cloud, tmp_path: Path, place: str
+) -> None:
+    """The sleeper was to start `aa`; meanwhile another one started `bb` on the same blocks."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    project = Account(folder)
+    nodes = backend(cloud.port), fleet(nodes=1, backends=["aws"], resources={"cpu": 2})
+    project.declare(*nodes)
+    project.apply()
+    (machine,) = cloud.of.values()
+    project.declare(*nodes, task("aa", hold(Path("/tmp/aa")), resources=WHOLE))
+    process = sleeper(project, 1, f"{place}={START}aa-", env=SECRETS)
+    assert process.poll() is None, ended(process, None)
+    lapse(project)
+    project.declare(*nodes, task("bb", hold(Path("/tmp/bb")), resources=WHOLE))
+    project.apply()
+    until(lambda: begun(machine, "bb"))
+    process.send_signal(signal.SIGCONT)
+    done = ended(process, None)
+    assert done.code in (1, 4), done.out + done.err
+    assert "this command has lost the state's lock" in done.out + done.err
+    project.apply()
+    assert begun(machine, "bb") == ["runs"]
+    assert begun(machine, "aa") == []
+    project.no_changes()
+    project.clean_up()
