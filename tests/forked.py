@@ -42,8 +42,8 @@ LATE = (
     "jsonschema",
     "libcloud.compute.providers",
     "ruamel.yaml",
-    "sqlalchemy.dialects.postgresql.psycopg",
-    "sqlalchemy.dialects.sqlite",
+    "psycopg",
+    "sqlite3",
 )
 """What modules import only when they use it."""
 

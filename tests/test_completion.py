@@ -15,7 +15,7 @@ import pytest
 from declarative.state import Address, Record
 from declarative.store import open_store
 
-COSTLY = ("libcloud", "jinja2", "sqlalchemy", "jsonschema", "asyncssh")
+COSTLY = ("libcloud", "jinja2", "psycopg", "jsonschema", "asyncssh")
 PROJECT = """\
 type: task
 name: train

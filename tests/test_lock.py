@@ -15,10 +15,9 @@ from dataclasses import replace
 from unittest.mock import ANY
 
 import pytest
-from sqlalchemy import update
 
 from declarative.state import Address
-from declarative.store import StateError, Store, UnreachableError, database, open_store, tables
+from declarative.store import StateError, Store, UnreachableError, open_store
 from declarative.store import lock as locks
 
 NODE = Address("node", "gpu-0")
@@ -65,20 +64,19 @@ class Times:
 
     def go_on(self, seconds: float) -> None:
         self.clock.now += seconds
-        lock = tables.writer_lock
         names = ("ends",) if self.url.startswith("sqlite") else ("since", "expires", "ends")
-        moved = {name: lock.c[name] - seconds for name in names}
-        with open_store(self.url) as store, database.writing(store._writable()) as connection:
-            connection.execute(update(lock).values(moved))
+        moved = ", ".join(f"{name} = {name} - :seconds" for name in names)
+        with open_store(self.url) as store, store._writable().writing() as connection:
+            connection.execute(f"UPDATE writer_lock SET {moved}", seconds=seconds)
 
     def left(self, info: locks.LockInfo | None) -> float:
         """Seconds until a lease ends."""
         assert info
         with (
             open_store(self.url, clock=self.clock) as store,
-            database.reading(store._writable()) as connection,
+            store._writable().reading() as connection,
         ):
-            return info.expires - database.now(connection)
+            return info.expires - connection.database.now(connection)
 
 
 @pytest.fixture

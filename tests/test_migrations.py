@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import JSON, Connection, insert
 
 from declarative.state import Address, NodeState, RankState, RankStatus, Readiness
-from declarative.store import FORMAT_VERSION, StateError, database, open_store, tables
+from declarative.store import FORMAT_VERSION, StateError, open_store, tables
 from declarative.store import lock as locks
+from declarative.store.database import JSON, Connection
 from declarative.store.whole import parse
 
 STATES = Path(__file__).with_name("states")
@@ -53,18 +53,16 @@ def copy(path: Path, url: str) -> None:
     """Move the tables of a state file, of whatever format, to another database that has none yet."""
     with closing(sqlite3.connect(path)) as source, open_store(url) as store:
         source.row_factory = sqlite3.Row
-        with database.writing(store._writable()) as connection:
-            for table in tables.metadata.sorted_tables:
-                connection.execute(table.delete())
-                there = {row["name"] for row in source.execute(f"PRAGMA table_info({table.name})")}
-                for column in {*table.columns.keys()} - there:
-                    connection.exec_driver_sql(f"ALTER TABLE {table.name} DROP COLUMN {column}")
-                json_columns = [c.name for c in table.columns if isinstance(c.type, JSON) and c.name in there]
-                rows = [dict(row) for row in source.execute(f"SELECT * FROM {table.name}")]
+        with store._writable().writing() as connection:
+            for table, columns in tables.COLUMNS.items():
+                connection.execute(f"DELETE FROM {table}")
+                there = {row["name"] for row in source.execute(f"PRAGMA table_info({table})")}
+                for column in {*columns} - there:
+                    connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+                rows = [dict(row) for row in source.execute(f"SELECT * FROM {table}")]
                 for row in rows:
-                    row.update({name: json.loads(row[name]) for name in json_columns if row[name]})
-                if rows:
-                    connection.execute(insert(table), rows)
+                    row.update({name: json.loads(row[name]) for name in JSON & row.keys() if row[name]})
+                connection.insert(table, *rows)
 
 
 def placed(number: int, tmp_path: Path, url: str) -> str:
@@ -92,8 +90,8 @@ def next_format(monkeypatch) -> Callable[..., list[int]]:
 
         def migrate(connection: Connection) -> None:
             ran.append(FORMAT_VERSION)
-            connection.exec_driver_sql("ALTER TABLE node_status ADD COLUMN seen_by TEXT")
-            connection.exec_driver_sql("UPDATE node_status SET reason = 'migrated'")
+            connection.execute("ALTER TABLE node_status ADD COLUMN seen_by TEXT")
+            connection.execute("UPDATE node_status SET reason = 'migrated'")
             if step:
                 step(connection)
 
@@ -213,7 +211,7 @@ def test_the_backup_is_the_state_as_it_was(old, tmp_path, next_format, monkeypat
         rows = json.loads(kept.read_text())
         assert {row["address"] for row in rows["resources"]} == {r["address"] for r in before["records"]}
         assert rows["meta"][0]["lineage"] == before["lineage"]
-        assert set(rows) == set(tables.metadata.tables)
+        assert set(rows) == set(tables.TABLES)
         assert all(row["reason"] != "migrated" for row in rows["node_status"])
         return
     with open_store(f"sqlite:///{kept}", read_only=True) as store:
@@ -224,7 +222,7 @@ def test_a_migration_that_fails_changes_nothing(old, tmp_path, next_format) -> N
     """The backup stays all the same; the next one has a name of its own."""
 
     def fail(connection: Connection) -> None:
-        connection.exec_driver_sql("SELECT nothing FROM nowhere")
+        connection.execute("SELECT nothing FROM nowhere")
 
     next_format(fail)
     for _ in range(2):
@@ -284,6 +282,6 @@ def test_a_state_that_an_older_tool_works_on_is_left_alone(old, tmp_path, next_f
 def test_a_holder_whose_lock_is_checked_has_the_columns_of_every_format() -> None:
     """What a newer tool asks of an older state: the lock's row, the format and who wrote it."""
     late = {name.partition(".")[2] for names in tables.ADDED.values() for name in names if "lock." in name}
-    assert {*locks.FREE, "fence", "id"} - late == set(tables.writer_lock.columns.keys()) - late
+    assert {*locks.FREE, "fence", "id"} - late == set(tables.COLUMNS["writer_lock"]) - late
     assert late == {"ends", "epoch"}
-    assert {"format_version", "tool", "lineage", "serial"} <= set(tables.meta.columns.keys())
+    assert {"format_version", "tool", "lineage", "serial"} <= set(tables.COLUMNS["meta"])

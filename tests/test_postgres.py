@@ -8,10 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
 from declarative.state import Address, NodeState, RankState, RankStatus, Readiness, Record, State
-from declarative.store import StateError, Store, UnreachableError, database, open_store
+from declarative.store import StateError, Store, UnreachableError, open_store
 from declarative.store.postgres import target_of
 from tests.cli import Project, fleet, task, volume
 
@@ -256,13 +255,13 @@ def test_what_the_server_says_in_the_middle(postgres, postgres_url, state, expec
 def test_nothing_hangs_for_ever(postgres_url) -> None:
     """Each transaction has its time limits, whatever the server's are, and a name for its administrator."""
     with open_store(postgres_url()) as store, store.lock("test"):
-        for way in (database.reading, database.writing):
-            with way(store._writable()) as connection:
+        for way in (store._writable().reading, store._writable().writing):
+            with way() as connection:
                 limits = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
                 for name in limits:
-                    assert connection.execute(text(f"SHOW {name}")).scalar() != "0"
-                assert connection.execute(text("SHOW application_name")).scalar() == "fleetform"
-                tls = text("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
+                    assert connection.execute(f"SHOW {name}").scalar() != "0"
+                assert connection.execute("SHOW application_name").scalar() == "fleetform"
+                tls = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()"
                 assert connection.execute(tls).scalar()
 
 
@@ -305,9 +304,9 @@ class Breaking:
 
     def __init__(self, store: Store, number: int, *, after: bool) -> None:
         self.number, self.after, self.seen = number, after, 0
-        dialect: Any = store._writable().dialect
-        self.commit = dialect.do_commit
-        dialect.do_commit = self.broken
+        database: Any = store._writable()
+        self.commit = database.commit
+        database.commit = self.broken
 
     def broken(self, connection: Any) -> None:
         self.seen += 1
@@ -316,7 +315,7 @@ class Breaking:
             return
         if self.after:
             self.commit(connection)
-        connection.dbapi_connection.close()
+        connection.close()
         self.commit(connection)  # as it is heard of: a fault of the driver's own
 
 

@@ -230,8 +230,8 @@ def test_what_no_pull_prints_is_not_read(said):
 
 KILLED = """
 import json, os, signal, sys
-from sqlalchemy import Engine, event
 from declarative.store import open_store
+from declarative.store.database import Connection
 from declarative.store.whole import parse
 
 pushed = parse(json.load(open(sys.argv[2])))
@@ -239,15 +239,18 @@ store = open_store(sys.argv[1])
 with store.lock("push") as writer:
     count = 0
 
-    @event.listens_for(store._database, "before_cursor_execute")
-    def step(*_):
+    run = Connection._run
+
+    def step(*words):
         global count
         count += 1
         if count == int(sys.argv[3]):
             os.kill(os.getpid(), signal.SIGKILL)
+        return run(*words)
 
+    Connection._run = step
     writer.push(*pushed)
-    event.remove(store._database, "before_cursor_execute", step)
+    Connection._run = run
 """
 
 

@@ -25,7 +25,6 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from sqlalchemy import Engine, insert, update
 
 from declarative import provider
 from declarative.apply.backends import Backends
@@ -33,8 +32,9 @@ from declarative.apply.inventory import Resolution, Seen
 from declarative.apply.settle import recover, settle
 from declarative.plan import Inventory
 from declarative.state import Address, NodeState, RankState, RankStatus, Readiness, Record, State
-from declarative.store import FORMAT_VERSION, StateError, Store, Writer, database, open_store, rows, tables
+from declarative.store import FORMAT_VERSION, StateError, Store, Writer, open_store, rows, tables
 from declarative.store.check import check
+from declarative.store.database import Database
 
 NODE = Address("node", "gpu-0")
 VOLUME = Address("volume", "data-0")
@@ -88,7 +88,7 @@ def reserve(writer: Writer, name: str, on: str, *blocks: int) -> None:
     writer.reserve(reservation(name, on, blocks), on, blocks)
 
 
-def engine(store: Store) -> Engine:
+def engine(store: Store) -> Database:
     assert store._database
     return store._database
 
@@ -130,10 +130,10 @@ def test_only_its_owner_can_read_it(path, umask) -> None:
 
 
 def test_a_commit_is_durable(file_store, path) -> None:
-    with engine(file_store).connect() as connection:
-        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
-        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
-        assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
+    with engine(file_store).reading() as connection:
+        assert connection.execute("PRAGMA journal_mode").scalar() == "wal"
+        assert connection.execute("PRAGMA synchronous").scalar() == 2
+        assert connection.execute("PRAGMA foreign_keys").scalar() == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"type: project\n" * 400])
@@ -164,9 +164,9 @@ def test_another_programs_database_is_refused_untouched(tmp_path) -> None:
 
 def test_a_newer_format_is_refused(store) -> None:
     """With the version to install, and before anything else of it is read."""
-    with database.writing(engine(store)) as connection:
-        connection.exec_driver_sql("UPDATE meta SET format_version = 99, tool = '7.1.0'")
-        connection.exec_driver_sql("DROP TABLE rank_status")
+    with engine(store).writing() as connection:
+        connection.execute("UPDATE meta SET format_version = 99, tool = '7.1.0'")
+        connection.execute("DROP TABLE rank_status")
     for read_only in (False, True):
         with pytest.raises(StateError) as caught:
             open_store(store.url, read_only=read_only)
@@ -177,9 +177,9 @@ def test_a_newer_format_is_refused(store) -> None:
 def test_migrations_run_once_each_and_whole(store) -> None:
     ran = []
     steps = [lambda _, n=n: ran.append(n) for n in (2, 3, 4)]
-    with database.writing(engine(store)) as connection:
+    with engine(store).writing() as connection:
         tables.migrate(connection, 2, steps)
-        assert connection.exec_driver_sql("SELECT format_version FROM meta").scalar() == 4
+        assert connection.execute("SELECT format_version FROM meta").scalar() == 4
     assert ran == [3, 4]
     assert FORMAT_VERSION == 6
 
@@ -418,11 +418,11 @@ def test_history_is_pruned(writer, store) -> None:
     for n in range(10):
         make(writer, Address("volume", f"v-{n}"))
     open_one = writer.begin("create", NODE, "local", {})
-    with database.writing(engine(store)) as connection:
+    with engine(store).writing() as connection:
         rows.prune(connection, 3)
-        assert connection.exec_driver_sql("SELECT count(*) FROM operations").scalar() == 3
+        assert connection.execute("SELECT count(*) FROM operations").scalar() == 3
         rows.prune(connection, 0)
-        assert connection.exec_driver_sql("SELECT id FROM operations").scalars().all() == [open_one.id]
+        assert connection.execute("SELECT id FROM operations").scalars() == [open_one.id]
 
 
 # ------------------------------------------------------------------------------------ needs
@@ -522,15 +522,15 @@ def test_two_connections_racing_for_a_block_never_both_have_it(store, writer) ->
             for n in range(tries):
                 barrier.wait()
                 try:
-                    with database.writing(engine(mine)) as connection:
-                        connection.execute(insert(tables.reserved_blocks).values(row))
+                    with engine(mine).writing() as connection:
+                        connection.insert("reserved_blocks", row)
                     wins[me].append(n)
                 except StateError as error:
                     refusals.add(error.code)
                 barrier.wait()
                 if me == 0:
-                    with database.writing(engine(mine)) as connection:
-                        connection.execute(tables.reserved_blocks.delete())
+                    with engine(mine).writing() as connection:
+                        connection.execute("DELETE FROM reserved_blocks")
 
     threads = [threading.Thread(target=race, args=(i, name)) for i, name in enumerate(("a-0", "b-0"))]
     for thread in threads:
@@ -667,8 +667,8 @@ def test_what_an_older_version_left_undated_is_dated_by_the_next_look(store, wri
     reserve(writer, "train-0", "gpu-0", 0)
     attach(writer)
     make(writer, Address("volume", "spare"), size="1GB")
-    with database.writing(engine(store)) as connection:
-        connection.execute(update(tables.resources).values(detached_since=None))
+    with engine(store).writing() as connection:
+        connection.update("resources", {"detached_since": None})
     serial = writer.state().serial
     state = settle(writer, Backends({}, Path(), "x"), Seen(Inventory(), []), lambda: 9.0)
     assert state.detached_since == writer.state().detached_since == {"spare": 1000.0}
@@ -677,9 +677,9 @@ def test_what_an_older_version_left_undated_is_dated_by_the_next_look(store, wri
 
 def test_a_reader_sees_one_moment_and_waits_for_nobody(store, writer) -> None:
     with open_store(store.url, read_only=True) as reader:
-        with database.reading(engine(reader)) as snapshot:
+        with engine(reader).reading() as snapshot:
             before = rows.load(snapshot)
-            with database.writing(engine(store)) as connection:
+            with engine(store).writing() as connection:
                 rows.count_up(connection)
                 assert reader.read().serial == 0, "not committed, and not waited for"
             assert rows.load(snapshot) == before
@@ -776,17 +776,9 @@ def test_a_damaged_file_is_named_as_such(file_store, path) -> None:
 
 def test_values_are_not_in_messages(store, writer) -> None:
     node(writer)
-    with pytest.raises(StateError) as caught, database.writing(engine(store)) as connection:
-        connection.execute(
-            insert(tables.resources).values(
-                address=str(NODE),
-                kind="node",
-                name="gpu-0",
-                inputs={"x": "hunter2"},
-                outputs={},
-                generation=1,
-            )
-        )
+    told = {"inputs": {"x": "hunter2"}, "outputs": {}, "generation": 1}
+    with pytest.raises(StateError) as caught, engine(store).writing() as connection:
+        connection.insert("resources", {"address": str(NODE), "kind": "node", "name": "gpu-0", **told})
     assert code(caught) == "constraint"
     assert "hunter2" not in f"{caught.value} {caught.value.__cause__}"
 
@@ -795,7 +787,7 @@ def test_only_the_database_that_is_used_is_loaded(path) -> None:
     """Each takes its time, and every command opens the state."""
     code = (
         "import sys; from declarative.store import open_store; open_store(sys.argv[1]).close();"
-        "sys.exit(bool({'sqlalchemy.dialects.postgresql', 'psycopg'} & sys.modules.keys()))"
+        "sys.exit(bool({'psycopg'} & sys.modules.keys()))"
     )
     subprocess.run([sys.executable, "-c", code, f"sqlite:///{path}"], check=True)
 

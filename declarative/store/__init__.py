@@ -1,6 +1,6 @@
 """The state store: what was recorded and observed, in a database that refuses what must never be.
 
-The only home of SQLAlchemy and psycopg. `open_store` gives a `Store` to read from; `Store.lock` the one
+The only home of sqlite3 and psycopg. `open_store` gives a `Store` to read from; `Store.lock` the one
 `Writer`.
 """
 

@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
-
-from sqlalchemy import Connection, MetaData, Table, inspect, select
+from typing import TYPE_CHECKING
 
 from declarative.store import tables
-from declarative.store.database import traits
 from declarative.store.faults import StateError
+
+if TYPE_CHECKING:
+    from declarative.store.database import Connection
 
 
 def keep(connection: Connection) -> Path:
@@ -26,8 +26,8 @@ def keep(connection: Connection) -> Path:
     Call it in the transaction that will make the change, before the change: nobody else writes in between.
     """
     # These two columns are in every format.
-    row = connection.execute(select(tables.meta.c.format_version, tables.meta.c.serial)).one()
-    return traits(connection.engine).backup(connection, f"{row.format_version}-{row.serial}")
+    row = connection.execute("SELECT format_version, serial FROM meta").one()
+    return connection.database.backup(connection, f"{row.format_version}-{row.serial}")
 
 
 def put(folder: Path, name: str, fill: Callable[[Path], None]) -> Path:
@@ -84,16 +84,12 @@ LONGEST = 3600.0
 
 def write_rows(connection: Connection, path: Path) -> None:
     """All rows of all tables as they are, as JSON: for databases that are no file of their own."""
-    there = MetaData()
-    names = set(inspect(connection).get_table_names())
-    there.reflect(connection, only=[name for name in tables.metadata.tables if name in names])
-    found = {table.name: _rows(connection, table) for table in there.sorted_tables}
+    there = [table for table in tables.TABLES if connection.database.columns(connection, table)]
+    found = {
+        table: [row._asdict() for row in connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2")]
+        for table in there
+    }
     path.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-
-
-def _rows(connection: Connection, table: Table) -> list[dict[str, Any]]:
-    wanted = select(table).order_by(*table.primary_key.columns)
-    return [dict(row) for row in connection.execute(wanted).mappings()]
 
 
 def make_folder(folder: Path) -> None:

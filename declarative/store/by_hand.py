@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
-
-from sqlalchemy import Connection, Table, delete, insert, select, update
 
 from declarative.diagnostic import and_more
 from declarative.state import DRAINED, Address, Drain, Intent, State
 from declarative.store import history, intents, rows
-from declarative.store import tables as t
 from declarative.store.check import Held, check
-from declarative.store.database import plain
+from declarative.store.database import Connection, plain
 from declarative.store.faults import StateError
 from declarative.store.move import Names, renamed
 
@@ -83,13 +79,12 @@ def _with_generations(present: State, pushed: State) -> State:
 
 def write(connection: Connection, state: State, held: Held, now: float) -> None:
     """Put a whole state in the place of what is there: all but the lock, and the journal of what ended."""
-    for table in (t.reserved_blocks, t.needs, t.resources, t.rank_status, t.node_status, t.generations):
-        connection.execute(delete(table))
-    connection.execute(update(t.meta).values(lineage=state.lineage, serial=state.serial))
-    _insert(
-        connection,
-        t.resources,
-        [
+    for table in ("reserved_blocks", "needs", "resources", "rank_status", "node_status", "generations"):
+        connection.execute(f"DELETE FROM {table}")
+    connection.update("meta", {"lineage": state.lineage, "serial": state.serial})
+    connection.insert(
+        "resources",
+        *(
             {
                 "address": str(record.address),
                 **record.address._asdict(),
@@ -103,31 +98,25 @@ def write(connection: Connection, state: State, held: Held, now: float) -> None:
                 else None,
             }
             for record in state.records.values()
-        ],
+        ),
     )
     needs = ((a, need) for a, record in state.records.items() for need in sorted(record.needs))
-    _insert(connection, t.needs, [{"address": str(a), "needed": str(need)} for a, need in needs])
-    _insert(
-        connection,
-        t.reserved_blocks,
-        [
+    connection.insert("needs", *({"address": str(a), "needed": str(need)} for a, need in needs))
+    connection.insert(
+        "reserved_blocks",
+        *(
             {
                 "node": str(Address(rows.NODE, node)),
                 "block": block,
                 "reservation": str(Address(rows.RESERVATION, name)),
             }
             for (node, block), name in held.items()
-        ],
+        ),
     )
     used = state.generations.items()
-    _insert(connection, t.generations, [{"address": str(a), "generation": number} for a, number in used])
+    connection.insert("generations", *({"address": str(a), "generation": number} for a, number in used))
     _observations(connection, state)
     _open_ones(connection, state.intents, now)
-
-
-def _insert(connection: Connection, table: Table, values: list[dict[str, Any]]) -> None:
-    if values:
-        connection.execute(insert(table), values)
 
 
 def _observations(connection: Connection, state: State) -> None:
@@ -141,21 +130,20 @@ def _observations(connection: Connection, state: State) -> None:
 
 def _open_ones(connection: Connection, left: tuple[Intent, ...], now: float) -> None:
     """The open ones are those of the state, under their ids; what ended stays, but for ids that are taken."""
-    journal = t.operations.c
-    began = (journal.begun_at, journal.place, journal.tick)
-    kept = (*began, journal.host, journal.doing, journal.actor, journal.revision)
+    kept = ("begun_at", "place", "tick", "host", "doing", "actor", "revision")
     begun = {
-        row.id: {column.name: getattr(row, column.name) for column in kept}
-        for row in connection.execute(select(journal.id, *kept).where(journal.ended_at.is_(None)))
+        row.id: {name: getattr(row, name) for name in kept}
+        for row in connection.execute(f"SELECT id, {', '.join(kept)} FROM operations WHERE ended_at IS NULL")
     }
     nowhere = {"host": None, "doing": None, "place": None, "tick": None}
     unknown = {"begun_at": now, **nowhere, **history.signature(connection)}
-    connection.execute(delete(t.operations).where(journal.ended_at.is_(None)))
-    connection.execute(delete(t.operations).where(journal.id.in_([intent.id for intent in left])))
-    _insert(
-        connection,
-        t.operations,
-        [
+    connection.execute("DELETE FROM operations WHERE ended_at IS NULL")
+    for start in range(0, len(left), rows.MOST_BOUND):
+        some = [intent.id for intent in left[start : start + rows.MOST_BOUND]]
+        connection.execute("DELETE FROM operations WHERE id IN (:its_ids)", its_ids=some)
+    connection.insert(
+        "operations",
+        *(
             {
                 "id": intent.id,
                 "op": intent.op,
@@ -168,7 +156,7 @@ def _open_ones(connection: Connection, left: tuple[Intent, ...], now: float) -> 
                 **begun.get(intent.id, unknown),
             }
             for intent in left
-        ],
+        ),
     )
 
 

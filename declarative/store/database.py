@@ -1,42 +1,48 @@
 """A database as the store uses it: snapshots to read, transactions to write, a clock, a backup.
 
-What each database does in its own way stands in a module of its own, `sqlite` and `postgres`, which is loaded
-when a state is kept there; `Traits` is what the rest needs to know of it.
+The SQL of the store is what SQLite and PostgreSQL share; it runs through their own drivers, so that a command
+which reads a file loads nothing but `sqlite3`. What each database does in its own way stands in a module of
+its own, `sqlite` and `postgres`, which is loaded when a state is kept there.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import threading
+from abc import ABC, abstractmethod
+from collections import namedtuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from sqlalchemy import Connection, Engine
-
 from declarative.spec.policy import Policy
-from declarative.store.faults import StateError, UnreachableError, translated
+from declarative.store.faults import (
+    FROM_BACKUP,
+    ConstraintError,
+    StateError,
+    busy,
+    is_integrity,
+    primary,
+    translated,
+)
+from declarative.store.tables import COLUMNS, FORMAT_VERSION, later_than
 
-__all__ = ["Opening", "StateError", "Traits", "UnreachableError", "open_database", "translated"]
+if TYPE_CHECKING:
+    from declarative.store.history import Who
 
+JSON = frozenset({"inputs", "outputs", "needs", "mounted", "can"})
+"""The columns, of any table, that hold JSON. NULL is None."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traits:
-    """What a database does in its own way."""
+MOST_CONNECTIONS = 12
+WAIT_SECONDS = 30.0
+"""How long a thread waits for one of the connections."""
 
-    name: str
-    """What messages call the place; without secrets."""
-    reading: Mapping[str, Any]
-    """SQLAlchemy's options of a transaction that is one snapshot…"""
-    writing: Mapping[str, Any]
-    """…and of one that writes."""
-    now: Callable[[Connection], float]
-    """Seconds since the epoch, by the clock that all who share the state go by."""
-    backup: Callable[[Connection, str], Path]
-    """Keeps what the transaction sees under a name that says which it is; where."""
+Row = Any
+"""A named tuple of the columns that a query names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +61,322 @@ class Opening:
     """What a project may name; None where the user named the state."""
 
 
-def traits(database: Engine) -> Traits:
-    """What this one does in its own way."""
-    return cast("Traits", database.get_execution_options()["traits"])
+# ------------------------------------------------------------------------------------------ databases
 
 
-def open_database(url: str, opening: Opening) -> Engine | None:
-    """The engine of the state at `url`; None when there is none and it must not be made.
+class Database(ABC):
+    """Where one state is kept. Its threads may share it: each transaction has a connection of its own."""
+
+    for_update = ""
+    """Behind a query in a transaction that writes: others' writes wait for the rows that it finds."""
+
+    def __init__(self, name: str) -> None:
+        """`name` is what messages call the place; without secrets."""
+        self.name = name
+        self.format = FORMAT_VERSION
+        """The format that the tables have: an older one can be read as it is."""
+        self.typed = False
+        """Whether what is read is refused where its types are wrong."""
+        self.who: Who | None = None
+        self.whole: tuple[str | None] | None = None
+        """The seal with which the state was last found to be whole."""
+        self._idle: list[Any] = []
+        self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._closed = False
+
+    @abstractmethod
+    def connect(self) -> Any:
+        """A new connection of the driver's, which begins no transactions by itself."""
+
+    @abstractmethod
+    def begin(self, raw: Any, *, writes: bool) -> None:
+        """Begin a transaction: one snapshot that no writer blocks, or one that `writes`."""
+
+    @abstractmethod
+    def text(self, sql: str) -> str:
+        """SQL with `:name` for each value, as the driver takes it."""
+
+    @abstractmethod
+    def now(self, connection: Connection) -> float:
+        """Seconds since the epoch, by the clock that all who share the state go by."""
+
+    @abstractmethod
+    def backup(self, connection: Connection, which: str) -> Path:
+        """Keep what the transaction sees under a name that says `which` it is; where."""
+
+    @abstractmethod
+    def columns(self, connection: Connection, table: str) -> list[str]:
+        """The names of a table's columns; none if there is no such table."""
+
+    @abstractmethod
+    def json_text(self, column: str, *keys: str) -> str:
+        """SQL for a text within a column of JSON."""
+
+    def damage(self, connection: Connection) -> list[str]:  # noqa: ARG002 (one database alone can tell)
+        """What the database finds wrong with itself."""
+        return []
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """One consistent snapshot, which no writer blocks."""
+        with translated(self.name), self._transaction(writes=False) as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """One transaction: all of it, or nothing."""
+        with translated(self.name), self._transaction(writes=True) as connection:
+            yield connection
+
+    @contextmanager
+    def _transaction(self, *, writes: bool) -> Iterator[Connection]:
+        if not self._room.acquire(timeout=WAIT_SECONDS):
+            raise busy()
+        raw = None
+        try:
+            raw = self._begun(writes=writes)
+            yield Connection(self, raw)
+            self.commit(raw)
+        except BaseException:
+            if raw is not None:
+                raw = self._rolled_back(raw)
+            raise
+        finally:
+            if raw is not None:
+                self._put_back(raw)
+            self._room.release()
+
+    def _begun(self, *, writes: bool) -> Any:
+        """A connection in a new transaction; one that was lost while idle is replaced in silence."""
+        while self._idle:
+            try:
+                raw = self._idle.pop()
+            except IndexError:  # another thread took it
+                break
+            try:
+                self.begin(raw, writes=writes)
+            except Exception as error:
+                with suppress(Exception):
+                    raw.close()
+                if not self.lost(error):
+                    raise
+            else:
+                return raw
+        raw = self.connect()
+        try:
+            self.begin(raw, writes=writes)
+        except BaseException:
+            with suppress(Exception):
+                raw.close()
+            raise
+        return raw
+
+    def commit(self, raw: Any) -> None:
+        """End a transaction: from then on it is there for all."""
+        raw.execute("COMMIT")
+
+    def lost(self, error: Exception) -> bool:  # noqa: ARG002 (a file is never lost)
+        """Whether a connection is of no use any more."""
+        return False
+
+    def _rolled_back(self, raw: Any) -> Any:
+        """The connection, if it can be used again."""
+        try:
+            raw.execute("ROLLBACK")
+        except Exception:  # noqa: BLE001  # whatever it is: the connection goes, and the first fault counts
+            with suppress(Exception):
+                raw.close()
+            return None
+        return raw
+
+    def _put_back(self, raw: Any) -> None:
+        if self._closed:
+            with suppress(Exception):
+                raw.close()
+        else:
+            self._idle.append(raw)
+
+    def close(self) -> None:
+        """Give up all connections; those in use go when their transactions end."""
+        self._closed = True
+        while self._idle:
+            with suppress(Exception):
+                self._idle.pop().close()
+
+
+# ---------------------------------------------------------------------------------------- transactions
+
+
+class Connection:
+    """One transaction."""
+
+    def __init__(self, database: Database, raw: Any) -> None:
+        self.database = database
+        self.format = database.format
+        self.holder: Mapping[str, str | None] = {}
+        """Who writes, as columns of the journal's entries: whoever has the lock."""
+        self._raw = raw
+
+    def execute(self, sql: str, **values: Any) -> Result:
+        """Run one statement. `:name` stands for a value, `(:name)` for a list of them."""
+        return Result(self._run(self._raw.execute, sql, values))
+
+    def insert(self, table: str, *rows: Mapping[str, Any]) -> None:
+        """Add rows, which all have the same columns."""
+        if rows:
+            given = [_stored(row) for row in rows]
+            if len(given) == 1:
+                self._run(self._raw.execute, _insert(table, tuple(rows[0])), given[0])
+            else:
+                cursor = self._raw.cursor()
+                try:
+                    self._run(cursor.executemany, _insert(table, tuple(rows[0])), given)
+                finally:
+                    cursor.close()
+
+    def update(self, table: str, values: Mapping[str, Any], where: str = "", **its: Any) -> int:
+        """Change columns of the rows of which `where` holds; how many there are. Its parameters are no names
+        of columns.
+        """
+        sql = _update(table, tuple(values), where)
+        found: int = self._run(self._raw.execute, sql, {**_stored(values), **its}).rowcount
+        return found
+
+    def select(self, table: str, where: str = "", *, but: Sequence[str] = (), **its: Any) -> Result:
+        """All columns of a table, NULL for those that an older format has not got yet."""
+        return self.execute(_select(table, self.format, tuple(but)) + where, **its)
+
+    def _run(self, run: Callable[..., Any], sql: str, values: Any) -> Any:
+        if isinstance(values, dict):
+            sql, values = _listed(sql, values)
+        try:
+            return run(self.database.text(sql), values)
+        except Exception as error:
+            if not is_integrity(error):
+                raise
+            # PostgreSQL shows the row that it refuses: its values have no place in messages and tracebacks.
+            summary = f"the state refuses what contradicts it: {primary(error)}"
+            raise ConstraintError("constraint", summary) from None
+
+
+class Result:
+    """What a statement found."""
+
+    def __init__(self, cursor: Any) -> None:
+        self._cursor = cursor
+        self.rowcount: int = cursor.rowcount
+
+    def __iter__(self) -> Iterator[Row]:
+        names = tuple(column[0] for column in self._cursor.description)
+        kind, packed = _kind(names)
+        for values in self._cursor:
+            row = list(values)
+            for index in packed:
+                if row[index] is not None:
+                    row[index] = loads(row[index])
+            yield kind(*row)
+
+    def all(self) -> list[Row]:
+        """All rows."""
+        return list(self)
+
+    def first(self) -> Row | None:
+        """The first row; None if there is none."""
+        return next(iter(self), None)
+
+    def one(self) -> Row:
+        """The only row; `StateError` if there is none, or more."""
+        rows = self.all()
+        if len(rows) != 1:
+            raise StateError("damaged", "the state has lost its own description", FROM_BACKUP)
+        return rows[0]
+
+    def scalars(self) -> list[Any]:
+        """The first column."""
+        return [row[0] for row in self]
+
+    def scalar(self) -> Any:
+        """The first column of the first row; None if there is none."""
+        row = self.first()
+        return None if row is None else row[0]
+
+
+@functools.lru_cache(maxsize=64)
+def _kind(names: tuple[str, ...]) -> tuple[Any, tuple[int, ...]]:
+    """The type of rows, and which of the columns are JSON."""
+    packed = tuple(i for i, name in enumerate(names) if name in JSON)
+    return namedtuple("Row", names, rename=True), packed  # noqa: PYI024 (columns are known when they come)
+
+
+@functools.lru_cache(maxsize=64)
+def _insert(table: str, columns: tuple[str, ...]) -> str:
+    values = ", ".join(f":{name}" for name in columns)
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({values})"
+
+
+@functools.lru_cache(maxsize=64)
+def _update(table: str, columns: tuple[str, ...], where: str) -> str:
+    new = ", ".join(f"{name} = :{name}" for name in columns)
+    return f"UPDATE {table} SET {new}" + (f" WHERE {where}" if where else "")
+
+
+@functools.lru_cache(maxsize=64)
+def _select(table: str, found: int, but: tuple[str, ...]) -> str:
+    late = later_than(found)
+    names = [name for name in COLUMNS[table] if name not in but]
+    wanted = (f"NULL AS {name}" if f"{table}.{name}" in late else name for name in names)
+    return f"SELECT {', '.join(wanted)} FROM {table} "
+
+
+def _stored(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as they are written."""
+    return {
+        name: dumps(value) if name in JSON and value is not None else value for name, value in row.items()
+    }
+
+
+def _listed(sql: str, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A parameter for each value of a list."""
+    for name, some in [item for item in values.items() if isinstance(item[1], (list, tuple))]:
+        names = [f"{name}_{i}" for i in range(len(some))]
+        sql = sql.replace(f"(:{name})", f"({', '.join(f':{n}' for n in names) or 'NULL'})")
+        values = {**values, **dict(zip(names, some, strict=True))}
+        del values[name]
+    return sql, values
+
+
+# ------------------------------------------------------------------------------------------------ JSON
+
+
+def dumps(value: Any) -> str:
+    """JSON as it is stored: the same value, the same text."""
+    return json.dumps(
+        value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_mapping
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def loads(text: str) -> Any:
+    """What is stored, as a value that is only looked at: the things of one document share their inputs."""
+    return json.loads(text)
+
+
+def plain(value: Any) -> Any:
+    """`value` as it will be read back: dicts, lists and scalars."""
+    return json.loads(dumps(value))
+
+
+def _mapping(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} cannot be stored")
+
+
+# ---------------------------------------------------------------------------------------------- opening
+
+
+def open_database(url: str, opening: Opening) -> Database | None:
+    """The database of the state at `url`; None when there is none and it must not be made.
 
     Messages do not repeat the URL: it may hold a secret.
     """
@@ -98,65 +413,3 @@ def file_of(url: str, root: Path) -> Path | None:
     from declarative.store.sqlite import path_of
 
     return path_of(url, root)
-
-
-def dumps(value: Any) -> str:
-    """JSON as it is stored: the same value, the same text."""
-    return json.dumps(
-        value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_mapping
-    )
-
-
-@functools.lru_cache(maxsize=256)
-def loads(text: str) -> Any:
-    """What is stored, as a value that is only looked at: the things of one document share their inputs."""
-    return json.loads(text)
-
-
-def plain(value: Any) -> Any:
-    """`value` as it will be read back: dicts, lists and scalars."""
-    return json.loads(dumps(value))
-
-
-def _mapping(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} cannot be stored")
-
-
-def now(connection: Connection) -> float:
-    """Seconds since the epoch, by the clock that all who share the state go by."""
-    return traits(connection.engine).now(connection)
-
-
-@contextmanager
-def reading(database: Engine) -> Iterator[Connection]:
-    """One consistent snapshot, which no writer blocks."""
-    own = traits(database)
-    with (
-        translated(own.name),
-        database.connect().execution_options(**own.reading) as connection,
-        connection.begin(),
-    ):
-        yield connection
-
-
-@contextmanager
-def writing(database: Engine) -> Iterator[Connection]:
-    """One transaction: all of it, or nothing."""
-    own = traits(database)
-    with (
-        translated(own.name),
-        database.connect().execution_options(**own.writing) as connection,
-        connection.begin(),
-    ):
-        yield connection
-
-
-def damage(connection: Connection) -> list[str]:
-    """What the database finds wrong with itself."""
-    if connection.dialect.name != "sqlite":
-        return []
-    found = [str(row[0]) for row in connection.exec_driver_sql("PRAGMA integrity_check") if row[0] != "ok"]
-    broken = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
-    return found + [f"a row of {row[0]} refers to a row of {row[2]} that is not there" for row in broken]

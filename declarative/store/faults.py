@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from sqlalchemy import exc
-
 if TYPE_CHECKING:
     from declarative.store.lock import LockInfo
 
@@ -37,6 +35,10 @@ class StateError(Exception):
 
 class UnreachableError(StateError):
     """The database is away for now, or had no turn for us: the same again may go through."""
+
+
+class ConstraintError(StateError):
+    """The tables refuse what contradicts them."""
 
 
 class Fault(NamedTuple):
@@ -177,26 +179,37 @@ def translated(where: object = None) -> Iterator[None]:
     """Faults of the database and of its files as `StateError`; `where` is what to call the place."""
     try:
         yield
-    except exc.IntegrityError as error:
-        # PostgreSQL shows the row that it refuses: its values have no place in messages and tracebacks.
-        said = _primary(error.orig)
-        raise StateError("constraint", f"the state refuses what contradicts it: {said}") from None
-    except (exc.DBAPIError, sqlite3.Error) as error:
-        raise _fault(error, where) from error
-    except exc.TimeoutError as error:  # of the pool: every connection has been in use for long
-        raise UnreachableError(_BUSY.code, _BUSY.summary, _BUSY.hint) from error
-    except exc.SQLAlchemyError as error:
-        raise StateError("damaged", f"the state cannot be read: {error}") from error
     except UnicodeError as error:  # in what SQLite says of a table whose name is damaged
         raise _said(_DAMAGED, str(where or "")) from error
     except OSError as error:
         place = where or error.filename or "the state"
         raise StateError("unreadable", f"{place}: {error.strerror}") from error
+    except Exception as error:
+        if not _is_database(error):
+            raise
+        raise _fault(error, where) from error
 
 
-def _fault(error: exc.DBAPIError | sqlite3.Error, where: object) -> StateError:
-    cause = error.orig if isinstance(error, exc.DBAPIError) else error
-    if type(cause).__module__.partition(".")[0] == "psycopg":
+def _is_database(error: Exception) -> bool:
+    return isinstance(error, sqlite3.Error) or _is_postgres(error)
+
+
+def _is_postgres(error: BaseException) -> bool:
+    return any(kind.__module__.partition(".")[0] == "psycopg" for kind in type(error).__mro__)
+
+
+def is_integrity(error: Exception) -> bool:
+    """Whether a database refuses what contradicts its tables; without its driver, which may not be there."""
+    return _is_database(error) and any(kind.__name__ == "IntegrityError" for kind in type(error).__mro__)
+
+
+def busy() -> UnreachableError:
+    """Every connection has been in use for long."""
+    return UnreachableError(_BUSY.code, _BUSY.summary, _BUSY.hint)
+
+
+def _fault(cause: Exception, where: object) -> StateError:
+    if _is_postgres(cause):
         return _of_postgres(cause, where)
     name = str(getattr(cause, "sqlite_errorname", ""))
     for prefix, fault in _SQLITE.items():
@@ -205,8 +218,8 @@ def _fault(error: exc.DBAPIError | sqlite3.Error, where: object) -> StateError:
     return StateError("database", f"the state's database failed: {cause}")
 
 
-def _of_postgres(cause: BaseException | None, where: object) -> StateError:
-    state, said = str(getattr(cause, "sqlstate", None) or ""), _primary(cause)
+def _of_postgres(cause: BaseException, where: object) -> StateError:
+    state, said = str(getattr(cause, "sqlstate", None) or ""), primary(cause)
     for length in (5, 2):
         if len(state) == 5 and state[:length] in _STATES:
             return _said(_STATES[state[:length]], said)
@@ -225,7 +238,7 @@ def _said(fault: Fault, detail: str) -> StateError:
     return kind(fault.code, f"{fault.summary} ({detail})" if detail else fault.summary, fault.hint)
 
 
-def _primary(cause: BaseException | None) -> str:
+def primary(cause: BaseException) -> str:
     """What the database says without its DETAIL, which has values of rows; one line."""
     diagnosis = getattr(cause, "diag", None)
     said = getattr(diagnosis, "message_primary", None) or str(cause)

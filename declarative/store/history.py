@@ -6,11 +6,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row
-
 from declarative.state import Address
-from declarative.store import statements as sql
-from declarative.store.tables import every, operations
+from declarative.store.database import Connection, Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +48,13 @@ def next_id(connection: Connection) -> int:
 
     Not the database's own counting: a push brings entries with the ids that they have.
     """
-    last: int | None = connection.execute(sql.LAST_OPERATION).scalar()
+    last: int | None = connection.execute("SELECT max(id) FROM operations").scalar()
     return (last or 0) + 1
 
 
 def signature(connection: Connection) -> dict[str, str | None]:
     """Who uses this connection, as columns of an entry."""
-    return asdict(connection.get_execution_options().get("who") or Who())
+    return asdict(connection.database.who or Who())
 
 
 def note(  # noqa: PLR0913 (keywords, each with a default)
@@ -75,10 +72,10 @@ def note(  # noqa: PLR0913 (keywords, each with a default)
 
     `by` are the `host` and `doing` of one who does not hold the lock.
     """
-    connection.execute(
-        sql.ADD_OPERATION if by is None else sql.ADD_UNLOCKED_OPERATION,
+    connection.insert(
+        "operations",
         {
-            **(by or {}),
+            **(by or connection.holder),
             **signature(connection),
             "id": next_id(connection),
             "op": op,
@@ -99,7 +96,7 @@ def read(connection: Connection, addresses: Collection[str], limit: int | None) 
     """The last entries, newest first; with `addresses` theirs alone, under earlier names as well."""
     found: list[Operation] = []
     wanted = _Wanted(addresses)
-    rows = connection.execute(every(operations, connection).order_by(operations.c.id.desc()))
+    rows = connection.select("operations", "ORDER BY id DESC")
     for operation in _about(map(_operation, rows), wanted):
         if limit is not None and len(found) >= limit:
             break
@@ -140,7 +137,7 @@ def _about(newest_first: Iterator[Operation], wanted: _Wanted) -> Iterator[Opera
                 wanted.exact.add(operation.was)  # what is older was done under that name
 
 
-def _operation(row: Row[Any]) -> Operation:
+def _operation(row: Row) -> Operation:
     return Operation(
         id=row.id,
         op=row.op,

@@ -7,22 +7,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, select, update
-
 from declarative.provider import token
 from declarative.state import MADE_AS, Address, Intent, Record
 from declarative.store import history, lock, rows
-from declarative.store import statements as sql
-from declarative.store import tables as t
+from declarative.store.database import Connection
 from declarative.store.faults import StateError
 
 
 def lineage(connection: Connection) -> str:
     """The id of this state, made at random if it has none yet."""
-    found: str | None = connection.execute(sql.LINEAGE).scalar()
+    found: str | None = connection.execute("SELECT lineage FROM meta").scalar()
     if found is None:
         found = str(uuid.uuid4())
-        connection.execute(update(t.meta).values(lineage=found))
+        connection.update("meta", {"lineage": found})
     return found
 
 
@@ -51,8 +48,11 @@ def name_is_free(connection: Connection, address: Address, generation: int) -> N
     """Refuse to make a second thing by a name that its backend knows a renamed one by."""
     if address.kind not in ("node", "volume", "attachment") or generation == 1:
         return  # nothing was ever made by that name, or its generation tells it apart
-    known = t.resources.c.outputs[MADE_AS]["address"].as_string()
-    other = connection.execute(select(t.resources.c.address).where(known == str(address))).scalar()
+    known = connection.database.json_text("outputs", MADE_AS, "address")
+    text = str(address)
+    other = connection.execute(
+        f"SELECT address FROM resources WHERE {known} = :its_text", its_text=text
+    ).scalar()
     if other:
         raise StateError(
             "name-in-use",
@@ -67,9 +67,8 @@ def take_up(connection: Connection, intent: Intent, values: Mapping[str, Any]) -
     if intent.op == "create" and moved:
         # Another place would not find what the first call made.
         raise left_open(intent.address, {intent.op: intent})
-    connection.execute(
-        sql.TAKE_UP_OPERATION, {"its_id": intent.id, **history.signature(connection), **values}
-    )
+    who = {**connection.holder, **history.signature(connection)}
+    connection.update("operations", {**who, **values}, "id = :its_id", its_id=intent.id)
     return replace(intent, **_fields(values))
 
 
@@ -86,7 +85,8 @@ def begin(
     generation, its_token = identity
     key = history.next_id(connection)
     row = {"id": key, "op": op, "address": str(address), "generation": generation, "token": its_token}
-    connection.execute(sql.ADD_OPERATION, {**row, **history.signature(connection), **values})
+    who = {**connection.holder, **history.signature(connection)}
+    connection.insert("operations", {**row, **who, **values})
     return Intent(id=key, op=op, address=address, generation=generation, token=its_token, **_fields(values))
 
 

@@ -22,15 +22,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, update
-
-from declarative.store import statements as sql
-from declarative.store.database import now, reading, writing
+from declarative.store.database import Connection, Database, Row
 from declarative.store.faults import StateError
 from declarative.store.resume import Resume, once
-from declarative.store.tables import every, writer_lock
 
 LEASE_SECONDS = 30.0
 """How long a holder that cannot be seen from here keeps the lock after its last sign of life."""
@@ -126,7 +121,7 @@ def is_dead(pid: int, started: str | None) -> bool:
     return now is not None and (now == "" or (started is not None and now != started))
 
 
-def info_of(row: Row[Any]) -> LockInfo | None:
+def info_of(row: Row) -> LockInfo | None:
     """The row of the lock as its holder, or None."""
     if row.owner is None:
         return None
@@ -147,21 +142,26 @@ def info_of(row: Row[Any]) -> LockInfo | None:
 
 def holder(connection: Connection, *, to_write: bool = False) -> LockInfo | None:
     """Who holds the lock, lapsed or not. With `to_write`, others' writes wait for this transaction."""
-    found = every(writer_lock, connection)  # of an older format as well
-    return info_of(connection.execute(found.with_for_update() if to_write else found).one())
+    return info_of(_row(connection) if to_write else connection.select("writer_lock").one())
 
 
-def current(database: Engine) -> LockInfo | None:
+def current(database: Database) -> LockInfo | None:
     """Who holds the lock; None if nobody does, or its holder is gone. Hinders no writer by looking."""
-    with reading(database) as connection:
+    with database.reading() as connection:
         found = holder(connection)
-        return None if found is None or found.lapsed(now(connection)) else found
+        return None if found is None or found.lapsed(connection.database.now(connection)) else found
+
+
+def _row(connection: Connection) -> Row:
+    """The row of the lock. SQLite has taken its turn with BEGIN IMMEDIATE; PostgreSQL locks the row."""
+    return connection.select("writer_lock", connection.database.for_update).one()
 
 
 def check(connection: Connection, lease: LockInfo) -> None:
     """Refuse the writes of this transaction unless `lease` is still the current one."""
-    row = connection.execute(sql.LOCK).one()
+    row = _row(connection)
     if row.fence == lease.fence and row.owner == lease.owner:
+        connection.holder = {"host": row.host, "doing": row.doing}
         return
     other = info_of(row)
     raise StateError(
@@ -179,9 +179,9 @@ def take(connection: Connection, owner: str, doing: str, seconds: float) -> Lock
 
     Again as the same `owner` is no harm: the connection may have been lost while the first was committed.
     """
-    row = connection.execute(sql.LOCK).one()
+    row = _row(connection)
     here = boottime()  # before the database's: for its holder a lease ends no later than for others
-    before, time = info_of(row), now(connection)
+    before, time = info_of(row), connection.database.now(connection)
     if before and before.owner == owner:
         return before
     if before and not before.lapsed(time):
@@ -201,7 +201,7 @@ def take(connection: Connection, owner: str, doing: str, seconds: float) -> Lock
         epoch=max((row.epoch or 0) + 1, int(time * 1000)),
     )
     values = {name: getattr(lease, name) for name in (*FREE, "fence", "epoch")}
-    connection.execute(update(writer_lock).values(values))
+    connection.update("writer_lock", values)
     return lease
 
 
@@ -209,12 +209,12 @@ def count_above(connection: Connection, lease: LockInfo, newest: int) -> LockInf
     """The lease with an epoch above `newest`, written down in this transaction."""
     if lease.epoch > newest:
         return lease
-    connection.execute(update(writer_lock).values(epoch=newest + 1))
+    connection.update("writer_lock", {"epoch": newest + 1})
     return replace(lease, epoch=newest + 1)
 
 
 def acquire(
-    database: Engine,
+    database: Database,
     doing: str,
     timeout: float,
     *,
@@ -229,7 +229,7 @@ def acquire(
     owner = str(uuid.uuid4())
 
     def attempt() -> LockInfo | None:
-        with writing(database) as connection:
+        with database.writing() as connection:
             return take(connection, owner, doing, seconds)
 
     while True:
@@ -254,33 +254,34 @@ def acquire(
         waited += step
 
 
-def renew(database: Engine, lease: LockInfo, seconds: float) -> float:
+def renew(database: Database, lease: LockInfo, seconds: float) -> float:
     """Move the end of the lease, and say when it ends (`boottime`); `StateError` stale-lease if it is another
     one's by now.
     """
-    with writing(database) as connection:
+    with database.writing() as connection:
         check(connection, lease)
         ends = boottime() + seconds
-        connection.execute(update(writer_lock).values(expires=now(connection) + seconds, ends=ends))
+        expires = connection.database.now(connection) + seconds
+        connection.update("writer_lock", {"expires": expires, "ends": ends})
     return ends
 
 
-def release(database: Engine, lease: LockInfo) -> None:
+def release(database: Database, lease: LockInfo) -> None:
     """Give the lock back, unless it is another one's by now."""
-    mine = (writer_lock.c.owner == lease.owner) & (writer_lock.c.fence == lease.fence)
-    with writing(database) as connection:
-        connection.execute(update(writer_lock).where(mine).values(FREE))
+    mine = "owner = :its_owner AND fence = :its_fence"
+    with database.writing() as connection:
+        connection.update("writer_lock", FREE, mine, its_owner=lease.owner, its_fence=lease.fence)
 
 
-def unlock(database: Engine, owner: str | None = None) -> LockInfo | None:
+def unlock(database: Database, owner: str | None = None) -> LockInfo | None:
     """Take the lock away from whoever holds it; `owner`, if given, must be that one. Returns who it was."""
-    with writing(database) as connection:
+    with database.writing() as connection:
         found = holder(connection, to_write=True)
         if found is None:
             return None
         if owner is not None and found.owner != owner:
             raise StateError("lock-changed", f"the lock is another one's by now: {found}", lock=found)
-        connection.execute(update(writer_lock).values(FREE))
+        connection.update("writer_lock", FREE)
         return found
 
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sqlalchemy import Connection, Engine, select
-
 from declarative.diagnostic import is_version
 from declarative.store import backup, lock, tables
-from declarative.store.database import now, reading, traits, writing
+from declarative.store.database import Connection, Database
 from declarative.store.faults import FROM_BACKUP, StateError
 
 Tell = Callable[[str], None]
@@ -21,16 +19,16 @@ Tell = Callable[[str], None]
 
 def is_there(connection: Connection) -> bool:
     """Whether there is a table that every state has; whose it is, its columns say."""
-    return connection.dialect.has_table(connection, tables.meta.name)
+    return bool(connection.database.columns(connection, "meta"))
 
 
-def agree(database: Engine, *, read_only: bool, tell: Tell | None = None) -> None:
+def agree(database: Database, *, read_only: bool, tell: Tell | None = None) -> None:
     """Refuse what is no state of ours, check the format, and bring an older one up to date.
 
     Who only reads changes nothing, and reads an older one as it is, as far as that can be done.
     """
-    name = traits(database).name
-    with reading(database) as connection:
+    name = database.name
+    with database.reading() as connection:
         if not is_there(connection):
             raise StateError(
                 "not-a-state", f"{name} is a database but no fleetform state; it was left as it is"
@@ -44,11 +42,11 @@ def agree(database: Engine, *, read_only: bool, tell: Tell | None = None) -> Non
         )
     if found == tables.FORMAT_VERSION:
         return
-    with reading(database) as connection:
+    with database.reading() as connection:
         if tables.beyond(connection, found):
             raise StateError("damaged", f"the state {name} is not of format {found}, as it says", FROM_BACKUP)
     if read_only and tables.readable(found):
-        database.update_execution_options(format=found)
+        database.format = found
         return
     if read_only:
         raise StateError(
@@ -57,16 +55,17 @@ def agree(database: Engine, *, read_only: bool, tell: Tell | None = None) -> Non
     _renew(database, tell or _silent)
 
 
-def _renew(database: Engine, tell: Tell) -> None:
+def _renew(database: Database, tell: Tell) -> None:
     """Migrate in one transaction, which everyone else waits for; the backup is whole before it begins."""
-    with writing(database) as connection:
+    with database.writing() as connection:
         # The row of the lock is what all writers wait for; another process may have been first.
-        connection.execute(select(tables.writer_lock.c.fence).with_for_update())
+        connection.execute("SELECT fence FROM writer_lock" + database.for_update)
         found, _ = _format(connection)
         if found >= tables.FORMAT_VERSION:
             return
-        holder = lock.holder(connection.execution_options(format=found))
-        if holder and not holder.lapsed(now(connection)):
+        connection.format = found
+        holder = lock.holder(connection)
+        if holder and not holder.lapsed(database.now(connection)):
             # An older tool at work, which knows nothing of the new format.
             raise StateError(
                 "locked",
@@ -91,7 +90,7 @@ def _format(connection: Connection) -> tuple[int, str]:
     """The format, and the version that wrote it; an empty text where it does not say: a stranger's state may
     hold anything there, a command line too.
     """
-    row = connection.execute(select(tables.meta.c.format_version, tables.meta.c.tool)).one_or_none()
+    row = connection.execute("SELECT format_version, tool FROM meta").first()
     if row is None or type(row.format_version) is not int or row.format_version < 1:
         raise StateError("damaged", "the state has lost its own description", FROM_BACKUP)
     return row.format_version, row.tool if is_version(row.tool) else ""

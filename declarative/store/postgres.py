@@ -19,18 +19,19 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
-
-from sqlalchemy import Connection, Engine, QueuePool, create_engine, event, func, select
 
 from declarative.spec.policy import Policy
 from declarative.store import tables
 from declarative.store.backup import put, write_rows
-from declarative.store.database import Opening, Traits, dumps, loads, reading, writing
+from declarative.store.database import Connection, Database, Opening
 from declarative.store.faults import StateError, translated
 from declarative.store.kept import FOLDER
 from declarative.store.migrations import agree, is_there
+
+if TYPE_CHECKING:
+    from psycopg import Connection as Raw
 
 OPTIONS = frozenset(
     {
@@ -192,105 +193,114 @@ def trusted(target: Target, policy: Policy | None) -> Target:
     return replace(target, parameters=given)
 
 
-def engine(target: Target, root: Path) -> Engine:
-    """An engine; it connects when it is first used."""
-    try:
-        import psycopg
-    except ImportError as error:
-        raise StateError(
-            "no-driver",
-            f"a state in PostgreSQL needs psycopg, which cannot be loaded: {error}",
-            "in a clone: pipx install --force '.[postgresql]'; "
-            "in an environment: pip install 'psycopg[binary]'",
-        ) from None
+_VALUE = re.compile(r"(?<![:\w]):(\w+)")
 
-    def connect() -> psycopg.Connection[Any]:
-        # No prepared statements: they live in a session, which is not ours behind a pooler.
-        return psycopg.connect(
-            **{**NO_HANGING, "application_name": "fleetform", **target.parameters},  # type: ignore[arg-type]
+
+class Postgres(Database):
+    """A database of a server; it connects when it is first used."""
+
+    for_update = " FOR UPDATE"
+
+    def __init__(self, target: Target, root: Path) -> None:
+        """`root` is the project's folder, where backups go. `StateError` without psycopg."""
+        super().__init__(target.name)
+        self._target = target
+        self._root = root
+        try:
+            import psycopg
+        except ImportError as error:
+            raise StateError(
+                "no-driver",
+                f"a state in PostgreSQL needs psycopg, which cannot be loaded: {error}",
+                "in a clone: pipx install --force '.[postgresql]'; "
+                "in an environment: pip install 'psycopg[binary]'",
+            ) from None
+        self._psycopg = psycopg
+
+    def connect(self) -> Raw[Any]:
+        """See `Database`."""
+        from psycopg.types.string import TextLoader
+
+        made: Raw[Any] = self._psycopg.connect(
+            **{**NO_HANGING, "application_name": "fleetform", **self._target.parameters},  # type: ignore[arg-type]
+            autocommit=True,  # `begin` begins the transactions
+            # No prepared statements: they live in a session, which is not ours behind a pooler.
             prepare_threshold=None,
         )
+        made.adapters.register_loader("json", TextLoader)  # `database.loads` reads it, for both databases
+        return made
 
-    made = create_engine(
-        "postgresql+psycopg://",
-        creator=connect,
-        poolclass=QueuePool,
-        pool_size=4,
-        max_overflow=8,
-        pool_timeout=30,
-        pool_pre_ping=True,  # a connection that was lost while nobody used it is replaced in silence
-        pool_use_lifo=True,
-        use_native_hstore=False,  # or each connection would begin with a question about it
-        json_serializer=dumps,
-        json_deserializer=loads,
-        hide_parameters=True,  # what is stored has no place in messages and tracebacks
-        execution_options={
-            "traits": Traits(
-                name=target.name,
-                reading={"isolation_level": "REPEATABLE READ", "postgresql_readonly": True},
-                writing={"isolation_level": "READ COMMITTED"},
-                now=_now,
-                backup=functools.partial(_backup, root),
-            )
-        },
-    )
+    def begin(self, raw: Raw[Any], *, writes: bool) -> None:
+        """See `Database`. READ WRITE is not asked for: a server that was told to take no writes is obeyed."""
+        raw.execute(_WRITE if writes else _READ)
 
-    _obey(made)
-    return made
+    def lost(self, error: Exception) -> bool:
+        """See `Database`."""
+        return isinstance(error, self._psycopg.OperationalError)
 
+    def text(self, sql: str) -> str:
+        """See `Database`."""
+        return _text(sql)
 
-def _obey(made: Engine) -> None:
-    """What holds for each connection and each transaction."""
+    def now(self, connection: Connection) -> float:
+        """See `Database`."""
+        # Not now(): that is when the transaction began, before it waited for its turn.
+        return float(connection.execute("SELECT extract(epoch FROM clock_timestamp())").scalar())
 
-    @event.listens_for(made, "checkout")
-    def checkout(connection: Any, _record: object, _proxy: object) -> None:
-        # SQLAlchemy leaves it at `False` after a read, and a write would then ask for READ WRITE: a server
-        # that was told to take no writes is obeyed.
-        connection.read_only = None
+    def backup(self, connection: Connection, which: str) -> Path:
+        """See `Database`: all rows as JSON, in the project. What the server loses does not concern it."""
+        fill = functools.partial(write_rows, connection)
+        return put(self._root.absolute() / FOLDER, f"state-format-{which}.json", fill)
 
-    @event.listens_for(made, "begin")
-    def begin(connection: Connection) -> None:
-        limits = (func.set_config(name, value, True) for name, value in TIME_LIMITS.items())
-        connection.execute(select(*limits))
+    def columns(self, connection: Connection, table: str) -> list[str]:
+        """See `Database`."""
+        return connection.execute(
+            "SELECT attname FROM pg_attribute"
+            " WHERE attrelid = to_regclass(:its_table) AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+            its_table=table,
+        ).scalars()
+
+    def json_text(self, column: str, *keys: str) -> str:
+        """See `Database`."""
+        return f"{column} #>> '{{{','.join(keys)}}}'"
 
 
-def open_server(target: Target, opening: Opening) -> Engine | None:
-    """The engine of the state there; None when there is none and it must not be made."""
-    made = engine(target, opening.root)
+_LIMITS = "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in TIME_LIMITS.items())
+_READ = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_LIMITS}"
+_WRITE = f"BEGIN ISOLATION LEVEL READ COMMITTED; {_LIMITS}"
+
+
+@functools.lru_cache(maxsize=256)
+def _text(sql: str) -> str:
+    return _VALUE.sub(r"%(\1)s", sql.replace("%", "%%"))
+
+
+def open_server(target: Target, opening: Opening) -> Database | None:
+    """The database of the state there; None when there is none and it must not be made."""
+    made = Postgres(target, opening.root)
     try:
         with translated(target.name):
             if not _found(made, target, opening):
-                made.dispose()
+                made.close()
                 return None
             agree(made, read_only=opening.read_only, tell=opening.tell)
     except BaseException:
-        made.dispose()
+        made.close()
         raise
     return made
 
 
-def _found(database: Engine, target: Target, opening: Opening) -> bool:
+def _found(database: Database, target: Target, opening: Opening) -> bool:
     """Whether there are tables, made now if that is wanted."""
-    with reading(database) as connection:
+    with database.reading() as connection:
         if is_there(connection):
             return True
     if opening.read_only:
         return False
     if not opening.create:
         raise StateError("no-state", f"there is no state in {target.name}", "`fleetform apply` makes one")
-    with writing(database) as connection:
-        connection.execute(select(func.pg_advisory_xact_lock(MAKING)))
+    with database.writing() as connection:
+        connection.execute("SELECT pg_advisory_xact_lock(:its_number)", its_number=MAKING)
         if not is_there(connection):  # by another first `apply`, while this one waited
             tables.create(connection)
     return True
-
-
-def _now(connection: Connection) -> float:
-    # Not now(): that is when the transaction began, before it waited for its turn.
-    return float(connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())
-
-
-def _backup(root: Path, connection: Connection, which: str) -> Path:
-    """All rows as JSON, in the project: what the server loses or refuses does not concern it."""
-    fill = functools.partial(write_rows, connection)
-    return put(root.absolute() / FOLDER, f"state-format-{which}.json", fill)

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, select
-
 from declarative.plan.inputs import faults
 from declarative.state import (
     KINDS,
@@ -21,15 +19,21 @@ from declarative.state import (
     State,
     natural,
 )
-from declarative.store import statements as sql
-from declarative.store import tables as t
-from declarative.store.database import plain
+from declarative.store.database import Connection, Row, plain
 from declarative.store.faults import FROM_BACKUP, StateError
 
 RESERVATION, NODE, RANK, VOLUME, ATTACHMENT = "reservation", "node", "rank", "volume", "attachment"
 
 MOST_BOUND = 500
 """How many values one query names; databases have a limit."""
+
+BY_ADDRESS = "WHERE address = :its_address"
+BY_ADDRESSES = "WHERE address IN (:its_addresses)"
+DETACHED = (
+    "kind = 'volume' AND detached_since IS NULL"
+    " AND NOT EXISTS (SELECT 1 FROM needs WHERE needed = resources.address)"
+)
+"""Volumes of which it is not known since when nothing has them attached, and nothing has."""
 
 
 def by_address(address: Address) -> tuple[int, object]:
@@ -43,7 +47,7 @@ def by_address(address: Address) -> tuple[int, object]:
 def load(connection: Connection) -> State:
     """Everything that is known, from one snapshot; where the state was opened so, with its types checked."""
     state = _load(connection)
-    if connection.get_execution_options().get("typed"):
+    if connection.database.typed:
         wrong = list(islice(faults(state), MOST_NAMED))
         if wrong:
             raise StateError(
@@ -59,7 +63,7 @@ MOST_NAMED = 5
 
 def _load(connection: Connection) -> State:
     try:
-        meta = connection.execute(sql.META).one()
+        meta = connection.execute("SELECT lineage, serial FROM meta").one()
         readiness, idle_since = _nodes(connection)
         records, detached_since = _records(connection)
         return State(
@@ -73,11 +77,7 @@ def _load(connection: Connection) -> State:
             generations=_generations(connection),
             intents=tuple(
                 intent_of(row)
-                for row in connection.execute(
-                    t.every(t.operations, connection)
-                    .where(t.operations.c.ended_at.is_(None))
-                    .order_by(t.operations.c.id)
-                )
+                for row in connection.select("operations", "WHERE ended_at IS NULL ORDER BY id")
             ),
         )
     except UNREADABLE as error:
@@ -91,14 +91,18 @@ UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError
 
 def _unreadable(connection: Connection) -> str:
     """The row that cannot be read, as the beginning of a sentence."""
-    for table in (t.resources, t.rank_status, t.node_status, t.operations):
-        (key,) = table.primary_key.columns
-        for (found,) in connection.execute(select(key)).all():
+    for table, key in (
+        ("resources", "address"),
+        ("rank_status", "name"),
+        ("node_status", "name"),
+        ("operations", "id"),
+    ):
+        for found in connection.execute(f"SELECT {key} FROM {table}").scalars():
             try:
-                row = connection.execute(t.every(table, connection).where(key == found)).one()
-                _READ.get(table.name, tuple)(row)
+                row = connection.select(table, f"WHERE {key} = :its_key", its_key=found).one()
+                _READ.get(table, tuple)(row)
             except UNREADABLE:
-                return f"the row {str(found)!r} of its table `{table.name}`: "
+                return f"the row {str(found)!r} of its table `{table}`: "
     return ""
 
 
@@ -110,12 +114,12 @@ def _sorted(values: Mapping[Any, Any], key: Callable[[Any], Any]) -> dict[Any, A
 def _records(connection: Connection) -> tuple[dict[Address, Record], dict[str, float]]:
     """All records, and since when volumes are attached to nothing."""
     needs: dict[str, set[Address]] = {}
-    for row in connection.execute(select(t.needs)):
+    for row in connection.select("needs"):
         needs.setdefault(row.address, set()).add(Address.parse(row.needed))
     found: dict[Address, Record] = {}
     detached: dict[str, float] = {}
-    wanted = t.every(t.resources, connection, but=("external_id",))
-    for text, kind, name, backend, inputs, outputs, number, since in connection.execute(wanted).all():
+    wanted = connection.select("resources", but=("external_id",))
+    for text, kind, name, backend, inputs, outputs, number, since in wanted:
         address = Address(kind, name)
         if since is not None:
             detached[name] = since
@@ -131,22 +135,23 @@ def _records(connection: Connection) -> tuple[dict[Address, Record], dict[str, f
 
 
 def _generations(connection: Connection) -> dict[Address, int]:
-    columns = t.generations.c
-    rows = connection.execute(select(columns.address, columns.generation)).all()
+    rows = connection.select("generations")
     return _sorted({Address.parse(text): number for text, number in rows}, by_address)
 
 
 def _ranks(connection: Connection, names: Sequence[str] | None = None) -> dict[str, RankStatus]:
-    query = t.every(t.rank_status, connection)
     if names is not None:
         some = [names[i : i + MOST_BOUND] for i in range(0, len(names), MOST_BOUND)]
-        rows = [r for part in some for r in connection.execute(query.where(t.rank_status.c.name.in_(part)))]
+        found = (
+            connection.select("rank_status", "WHERE name IN (:its_names)", its_names=part) for part in some
+        )
+        rows = [row for part in found for row in part]
     else:
-        rows = list(connection.execute(query))
+        rows = connection.select("rank_status").all()
     return _sorted({row.name: _rank(row) for row in rows}, natural)
 
 
-def _rank(row: Row[Any]) -> RankStatus:
+def _rank(row: Row) -> RankStatus:
     return RankStatus(
         state=RankState(row.state),
         exit_code=row.exit_code,
@@ -159,13 +164,13 @@ def _rank(row: Row[Any]) -> RankStatus:
 
 
 def _nodes(connection: Connection) -> tuple[dict[str, Readiness], dict[str, float]]:
-    rows = connection.execute(t.every(t.node_status, connection)).all()
+    rows = connection.select("node_status").all()
     readiness = {row.name: _node(row) for row in rows if row.state is not None}
     idle = {row.name: row.idle_since for row in rows if row.idle_since is not None}
     return _sorted(readiness, natural), _sorted(idle, natural)
 
 
-def _node(row: Row[Any]) -> Readiness:
+def _node(row: Row) -> Readiness:
     return Readiness(
         state=NodeState(row.state),
         reason=row.reason,
@@ -174,7 +179,7 @@ def _node(row: Row[Any]) -> Readiness:
     )
 
 
-def intent_of(row: Row[Any]) -> Intent:
+def intent_of(row: Row) -> Intent:
     """A row of the journal as an intent."""
     return Intent(
         id=row.id,
@@ -191,10 +196,10 @@ def intent_of(row: Row[Any]) -> Intent:
     )
 
 
-_READ: Mapping[str, Callable[[Row[Any]], object]] = {
-    t.rank_status.name: _rank,
-    t.node_status.name: lambda row: row.state is None or _node(row),
-    t.operations.name: lambda row: row.ended_at is not None or intent_of(row),
+_READ: Mapping[str, Callable[[Row], object]] = {
+    "rank_status": _rank,
+    "node_status": lambda row: row.state is None or _node(row),
+    "operations": lambda row: row.ended_at is not None or intent_of(row),
 }
 
 
@@ -202,15 +207,14 @@ def blocks(connection: Connection) -> dict[tuple[str, int], str]:
     """Who holds which block: (node, block) → reservation, by name: the rows, not what records say."""
     found = {
         (Address.parse(row.node).name, row.block): Address.parse(row.reservation).name
-        for row in connection.execute(select(t.reserved_blocks))
+        for row in connection.select("reserved_blocks")
     }
     return _sorted(found, lambda key: (natural(key[0]), key[1]))
 
 
 def record(connection: Connection, address: Address) -> Record | None:
     """One record, or None."""
-    its = {"its_address": str(address)}
-    row = connection.execute(sql.RECORD, its).one_or_none()
+    row = connection.select("resources", BY_ADDRESS, its_address=str(address)).first()
     if row is None:
         return None
     return Record(
@@ -225,8 +229,8 @@ def record(connection: Connection, address: Address) -> Record | None:
 
 def needed(connection: Connection, address: Address) -> frozenset[Address]:
     """What a record holds on to."""
-    held = connection.execute(sql.NEEDED, {"its_address": str(address)}).scalars()
-    return frozenset(map(Address.parse, held))
+    held = connection.execute(f"SELECT needed FROM needs {BY_ADDRESS}", its_address=str(address))
+    return frozenset(map(Address.parse, held.scalars()))
 
 
 def part(connection: Connection, wanted: Iterable[Address]) -> State:
@@ -242,7 +246,7 @@ def part(connection: Connection, wanted: Iterable[Address]) -> State:
         made = _some(connection, front)
         found.update(made)
         front = {need for record in made.values() for need in record.needs} - asked
-    meta = connection.execute(sql.META).one()
+    meta = connection.execute("SELECT lineage, serial FROM meta").one()
     names = [a.name for a in asked if a.kind == RANK]
     return State(lineage=meta.lineage, serial=meta.serial, records=found, ranks=_ranks(connection, names))
 
@@ -252,10 +256,10 @@ def _some(connection: Connection, wanted: Iterable[Address]) -> dict[Address, Re
     texts = sorted(map(str, wanted))
     out: dict[Address, Record] = {}
     for start in range(0, len(texts), MOST_BOUND):
-        some = {"its_addresses": texts[start : start + MOST_BOUND]}
-        for row in connection.execute(sql.NEEDS, some):
+        some = texts[start : start + MOST_BOUND]
+        for row in connection.select("needs", BY_ADDRESSES, its_addresses=some):
             needs.setdefault(row.address, set()).add(Address.parse(row.needed))
-        for row in connection.execute(sql.RECORDS, some):
+        for row in connection.select("resources", BY_ADDRESSES, its_addresses=some):
             address = Address(row.kind, row.name)
             out[address] = Record(
                 address=address,
@@ -270,15 +274,15 @@ def _some(connection: Connection, wanted: Iterable[Address]) -> dict[Address, Re
 
 def open_intents(connection: Connection, address: Address) -> dict[str, Intent]:
     """The open intents of an address, by op."""
-    rows = connection.execute(sql.OPEN_OPERATIONS, {"its_address": str(address)})
+    still_open = f"{BY_ADDRESS} AND ended_at IS NULL"
+    rows = connection.select("operations", still_open, its_address=str(address))
     return {row.op: intent_of(row) for row in rows}
 
 
 def begun(connection: Connection, its_token: str) -> Intent | None:
     """The create that was last begun with a token, ended or not."""
-    journal = t.operations.c
-    wanted = select(t.operations).where(journal.token == its_token, journal.op == "create")
-    row = connection.execute(wanted.order_by(journal.id.desc()).limit(1)).first()
+    last = "WHERE token = :its_token AND op = 'create' ORDER BY id DESC LIMIT 1"
+    row = connection.select("operations", last, its_token=its_token).first()
     return None if row is None else intent_of(row)
 
 
@@ -290,8 +294,8 @@ def require(connection: Connection, address: Address, wanted: Iterable[Address])
     texts = {str(need) for need in wanted}
     if not texts:
         return
-    found = connection.execute(sql.RECORDED, {"its_addresses": list(texts)}).scalars()
-    missing = sorted(texts - set(found))
+    found = connection.execute(f"SELECT address FROM resources {BY_ADDRESSES}", its_addresses=list(texts))
+    missing = sorted(texts - set(found.scalars()))
     if missing:
         raise StateError("missing-need", f"{address} needs {', '.join(missing)}, which is not recorded")
 
@@ -299,8 +303,10 @@ def require(connection: Connection, address: Address, wanted: Iterable[Address])
 def unneeded(connection: Connection, address: Address) -> None:
     """Refuse to let go of what something recorded still needs."""
     text = str(address)
-    users = set(connection.execute(sql.NEEDED_BY, {"its_address": text}).scalars())
-    users |= set(connection.execute(sql.RESERVATIONS_ON, {"its_node": text}).scalars())
+    using = "SELECT address FROM needs WHERE needed = :its_text"
+    users = set(connection.execute(using, its_text=text).scalars())
+    on_it = "SELECT reservation FROM reserved_blocks WHERE node = :its_text"
+    users |= set(connection.execute(on_it, its_text=text).scalars())
     if users:
         raise StateError("still-needed", f"{address} is still needed by {', '.join(sorted(users))}")
 
@@ -314,8 +320,14 @@ def put(connection: Connection, made: Record) -> None:
     text, outputs = str(made.address), plain(made.outputs)
     external = external_id(outputs)
     if external is not None and made.backend is not None:
-        thing = {"its_backend": made.backend, "its_kind": made.address.kind, "its_external_id": external}
-        other = connection.execute(sql.OWNER, {**thing, "its_address": text}).scalar()
+        other = connection.execute(
+            "SELECT address FROM resources WHERE backend = :its_backend AND kind = :its_kind"
+            " AND external_id = :its_external_id AND address <> :its_address",
+            its_backend=made.backend,
+            its_kind=made.address.kind,
+            its_external_id=external,
+            its_address=text,
+        ).scalar()
         if other:
             raise StateError(
                 "already-owned",
@@ -328,10 +340,10 @@ def put(connection: Connection, made: Record) -> None:
         "outputs": outputs,
         "generation": made.generation,
     }
-    changed = connection.execute(sql.CHANGE_RECORD, {"its_address": text, **values})
-    if not changed.rowcount:
-        connection.execute(sql.ADD_RECORD, {"address": text, **made.address._asdict(), **values})
-    if changed.rowcount or made.needs:
+    changed = connection.update("resources", values, "address = :its_address", its_address=text)
+    if not changed:
+        connection.insert("resources", {"address": text, **made.address._asdict(), **values})
+    if changed or made.needs:
         replace_needs(connection, made.address, made.needs)
     raise_generation(connection, made.address, made.generation)
 
@@ -344,44 +356,45 @@ def external_id(outputs: Mapping[str, Any]) -> str | None:
 
 def replace_needs(connection: Connection, address: Address, wanted: Iterable[Address]) -> None:
     """Write what a record holds on to."""
-    connection.execute(sql.DROP_NEEDS, {"its_address": str(address)})
-    rows = [{"address": str(address), "needed": text} for text in sorted(map(str, set(wanted)))]
-    if rows:
-        connection.execute(sql.ADD_NEEDS, rows)
+    connection.execute(f"DELETE FROM needs {BY_ADDRESS}", its_address=str(address))
+    texts = sorted(map(str, set(wanted)))
+    connection.insert("needs", *({"address": str(address), "needed": text} for text in texts))
 
 
 def remove(connection: Connection, address: Address) -> bool:
     """Forget a record with its observations; whether there was one."""
     unneeded(connection, address)
-    gone = connection.execute(sql.DROP_RECORD, {"its_address": str(address)})
+    gone = connection.execute(f"DELETE FROM resources {BY_ADDRESS}", its_address=str(address))
     forget_status(connection, address)
     return bool(gone.rowcount)
 
 
 def forget_status(connection: Connection, address: Address) -> None:
     """Drop what was observed of an address: its next life starts unknown."""
-    drop = {RANK: sql.DROP_RANK_STATUS, NODE: sql.DROP_NODE_STATUS}.get(address.kind)
-    if drop is not None:
-        connection.execute(drop, {"its_name": address.name})
+    table = {RANK: "rank_status", NODE: "node_status"}.get(address.kind)
+    if table is not None:
+        connection.execute(f"DELETE FROM {table} WHERE name = :its_name", its_name=address.name)
 
 
 def raise_generation(connection: Connection, address: Address, to: int, used: int | None = None) -> None:
     """Note that a generation was used; it never goes down. `used` is the last one, if that is known."""
     used = generation(connection, address) if used is None else used
     if used == 0:
-        connection.execute(sql.ADD_GENERATION, {"address": str(address), "generation": to})
+        connection.insert("generations", {"address": str(address), "generation": to})
     elif used < to:
-        connection.execute(sql.CHANGE_GENERATION, {"its_address": str(address), "generation": to})
+        its = {"its_address": str(address)}
+        connection.update("generations", {"generation": to}, "address = :its_address", **its)
 
 
 def generation(connection: Connection, address: Address) -> int:
     """The last generation that was used of an address; 0 before the first."""
-    return connection.execute(sql.GENERATION, {"its_address": str(address)}).scalar() or 0
+    used = f"SELECT generation FROM generations {BY_ADDRESS}"
+    return connection.execute(used, its_address=str(address)).scalar() or 0
 
 
 def count_up(connection: Connection) -> None:
     """What is recorded has changed: the serial moves."""
-    connection.execute(sql.COUNT_UP)
+    connection.execute("UPDATE meta SET serial = serial + 1")
 
 
 def put_rank(connection: Connection, name: str, status: RankStatus) -> None:
@@ -395,9 +408,8 @@ def put_rank(connection: Connection, name: str, status: RankStatus) -> None:
         "mounted": list(status.mounted),
         "confinement": status.confinement,
     }
-    changed = connection.execute(sql.CHANGE_RANK_STATUS, {"its_name": name, **values})
-    if not changed.rowcount:
-        connection.execute(sql.ADD_RANK_STATUS, {"name": name, **values})
+    if not connection.update("rank_status", values, "name = :its_name", its_name=name):
+        connection.insert("rank_status", {"name": name, **values})
 
 
 def seen_values(seen: Readiness) -> dict[str, Any]:
@@ -412,41 +424,46 @@ def seen_values(seen: Readiness) -> dict[str, Any]:
 
 def put_node(connection: Connection, name: str, values: Mapping[str, Any]) -> None:
     """Write columns of what is known of a node; the others keep their values."""
-    changed = connection.execute(sql.CHANGE_NODE_STATUS, {"its_name": name, **values})
-    if not changed.rowcount:
-        connection.execute(sql.ADD_NODE_STATUS, {"name": name, **values})
+    if not connection.update("node_status", values, "name = :its_name", its_name=name):
+        connection.insert("node_status", {"name": name, **values})
 
 
 def note_attached(connection: Connection, volumes: Iterable[Address]) -> None:
     """Note that something has them attached."""
     for address in volumes:
-        connection.execute(sql.CHANGE_RECORD, {"its_address": str(address), "detached_since": None})
+        its = {"its_address": str(address)}
+        connection.update("resources", {"detached_since": None}, "address = :its_address", **its)
 
 
 def note_detached(connection: Connection, now: float, volumes: Iterable[Address] | None = None) -> None:
     """Note of `volumes`, or of all, what nothing has attached: from `now` on, if not from before."""
+    since = {"detached_since": now}
     if volumes is None:
-        connection.execute(sql.DETACHED, {"detached_since": now})
+        connection.update("resources", since, DETACHED)
     for address in volumes or ():
-        connection.execute(sql.DETACHED_ONE, {"its_address": str(address), "detached_since": now})
+        connection.update(
+            "resources", since, f"{DETACHED} AND address = :its_address", its_address=str(address)
+        )
 
 
 def prune(connection: Connection, keep: int) -> None:
     """Drop the oldest ended operations beyond the last `keep`."""
-    journal = t.operations.c
-    oldest = connection.execute(select(journal.id).order_by(journal.id.desc()).offset(keep).limit(1)).scalar()
+    last = "SELECT id FROM operations ORDER BY id DESC LIMIT 1 OFFSET :its_offset"
+    oldest = connection.execute(last, its_offset=keep).scalar()
     if oldest is not None:
-        connection.execute(delete(t.operations).where(journal.id <= oldest, journal.ended_at.is_not(None)))
+        old = "DELETE FROM operations WHERE id <= :its_id AND ended_at IS NOT NULL"
+        connection.execute(old, its_id=oldest)
 
 
 def holders(connection: Connection, node: str, wanted: Iterable[int]) -> dict[int, str]:
     """Who holds which of `wanted`."""
-    asked = {"its_node": str(Address(NODE, node)), "its_blocks": list(wanted)}
-    rows = connection.execute(sql.BLOCK_HOLDERS, asked)
+    there = "WHERE node = :its_node AND block IN (:its_blocks)"
+    at = str(Address(NODE, node))
+    rows = connection.select("reserved_blocks", there, its_node=at, its_blocks=list(wanted))
     return {row.block: row.reservation for row in rows}
 
 
 def held_by(connection: Connection, reservation: Address) -> set[tuple[str, int]]:
     """What a reservation holds: (node, block)."""
-    rows = connection.execute(sql.HELD_BLOCKS, {"its_address": str(reservation)})
+    rows = connection.select("reserved_blocks", "WHERE reservation = :its_name", its_name=str(reservation))
     return {(Address.parse(row.node).name, row.block) for row in rows}

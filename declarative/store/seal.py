@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import hashlib
 
-from sqlalchemy import Connection, update
-
 from declarative.state import State
 from declarative.store import rows, whole
-from declarative.store import tables as t
 from declarative.store.check import Held
-from declarative.store.database import damage, dumps
+from declarative.store.database import Connection, dumps
 from declarative.store.faults import FROM_BACKUP, StateError
 
 BROKEN = "what it holds is not what was last written to it: a disk or somebody else has changed it"
@@ -30,18 +27,18 @@ def load(connection: Connection) -> State:
 
     A file is read through once for each command.
     """
-    if not connection.get_execution_options().get("typed"):
+    if not connection.database.typed:
         return rows.load(connection)
     seal = _seal(connection)
-    if connection.engine.get_execution_options().get("whole") == (seal,):
+    if connection.database.whole == (seal,):
         return rows.load(connection)
-    wrong = damage(connection)
+    wrong = connection.database.damage(connection)
     if wrong:
         raise StateError("damaged", f"the state's database is damaged: {wrong[0]}", FROM_BACKUP)
     state = rows.load(connection)
     if seal is not None and seal != _digest(state, rows.blocks(connection)):
         raise StateError("damaged", f"the state is damaged: {BROKEN}", f"{FROM_BACKUP}; {KEEP_IT}")
-    connection.engine.update_execution_options(whole=(seal,))
+    connection.database.whole = (seal,)
     return state
 
 
@@ -55,16 +52,16 @@ def broken(connection: Connection) -> list[str]:
 def put(connection: Connection) -> None:
     """Seal what is recorded."""
     found = _digest(rows.load(connection), rows.blocks(connection))
-    connection.execute(update(t.meta).values(seal=found))
+    connection.update("meta", {"seal": found})
 
 
 def remove(connection: Connection) -> None:
     """Take the seal off: something is about to be written."""
-    connection.execute(update(t.meta).values(seal=None))
+    connection.update("meta", {"seal": None})
 
 
 def _seal(connection: Connection) -> str | None:
-    found: str | None = connection.execute(t.every(t.meta, connection)).one().seal
+    found: str | None = connection.select("meta").one().seal
     return found
 
 

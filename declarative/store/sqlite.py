@@ -6,6 +6,7 @@ Everything that is SQLite's own.
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import stat
 import tempfile
@@ -13,11 +14,9 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, QueuePool, create_engine, event, exc, make_url
-
 from declarative.store import tables
 from declarative.store.backup import make_folder, put, sync_folder
-from declarative.store.database import Opening, Traits, dumps, loads, writing
+from declarative.store.database import Connection, Database, Opening
 from declarative.store.faults import FROM_BACKUP, StateError, translated
 from declarative.store.migrations import agree
 
@@ -25,74 +24,98 @@ BUSY_SECONDS = 30.0
 """How long a statement waits for another one's transaction; those are all short."""
 
 
+_URL = re.compile(r"sqlite(?:\+\w+)?://(?P<host>[^/?]*)(?:/(?P<path>[^?]*))?(?P<query>\?.*)?", re.DOTALL)
+
+
 def path_of(url: str, root: Path | None = None) -> Path:
     """The file that a `sqlite:///` URL names."""
-    try:
-        parsed = make_url(url)
-    except exc.ArgumentError:
-        raise StateError(
-            "bad-url", "the state's URL cannot be read", "write sqlite:///path/to/state.db"
-        ) from None
-    if not parsed.database or parsed.database == ":memory:" or parsed.host or parsed.query:
+    parsed = _URL.fullmatch(url)
+    if parsed is None:
+        raise StateError("bad-url", "the state's URL cannot be read", "write sqlite:///path/to/state.db")
+    if not parsed["path"] or parsed["path"] == ":memory:" or parsed["host"] or parsed["query"]:
         raise StateError(
             "bad-url",
-            "the state's URL names no file" if not parsed.query else "the state's URL takes no options",
+            "the state's URL takes no options" if parsed["query"] else "the state's URL names no file",
             "write sqlite:///relative/path or sqlite:////absolute/path",
         )
-    return (root or Path()) / parsed.database
+    return (root or Path()) / parsed["path"]
 
 
-def engine(path: Path, *, mode: str, clock: Callable[[], float]) -> Engine:
-    """An engine on an existing file. `mode` is SQLite's: `rw`, or `ro`, which writes nothing.
+class Sqlite(Database):
+    """An existing file."""
 
-    `clock` is that of this host: who shares a file is on the same one.
-    """
-    uri = f"{path.absolute().as_uri()}?mode={'ro' if mode == 'ro' else 'rw'}"
-    if mode == "ro" and not Path(f"{path}-wal").exists():
-        # In a folder where we may not write, SQLite cannot make the shared memory that WAL wants; without
-        # a -wal there is nobody to share it with.
-        uri += "&immutable=1"
+    def __init__(self, path: Path, *, mode: str, clock: Callable[[], float]) -> None:
+        """`mode` is SQLite's: `rw`, or `ro`, which writes nothing.
 
-    def connect() -> sqlite3.Connection:
-        # `isolation_level=None`: the module begins no transactions of its own, `begin` below does.
-        return sqlite3.connect(
-            uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        `clock` is that of this host: who shares a file is on the same one.
+        """
+        super().__init__(str(path))
+        self._path = path
+        self._clock = clock
+        self._uri = f"{path.absolute().as_uri()}?mode={'ro' if mode == 'ro' else 'rw'}"
+        if mode == "ro" and not Path(f"{path}-wal").exists():
+            # In a folder where we may not write, SQLite cannot make the shared memory that WAL wants; without
+            # a -wal there is nobody to share it with.
+            self._uri += "&immutable=1"
+
+    def connect(self) -> sqlite3.Connection:
+        """See `Database`."""
+        # `isolation_level=None`: the module begins no transactions of its own, `begin` does.
+        made = sqlite3.connect(
+            self._uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
+        made.execute("PRAGMA foreign_keys=ON")
+        made.execute("PRAGMA synchronous=FULL")  # a commit has reached the disk, in WAL as well
+        return made
 
-    made = create_engine(
-        "sqlite://",
-        creator=connect,
-        poolclass=QueuePool,
-        json_serializer=dumps,
-        json_deserializer=loads,
-        execution_options={
-            "traits": Traits(
-                name=str(path),
-                reading={},
-                writing={"writes": True},
-                now=lambda _: clock(),
-                backup=lambda _, which: _backup(path, which),
-            )
-        },
-        hide_parameters=True,  # what is stored has no place in messages and tracebacks
-    )
-
-    @event.listens_for(made, "connect")
-    def set_up(connection: sqlite3.Connection, _record: object) -> None:
-        connection.execute("PRAGMA foreign_keys=ON")
-        connection.execute("PRAGMA synchronous=FULL")  # a commit has reached the disk, in WAL as well
-
-    @event.listens_for(made, "begin")
-    def begin(connection: Connection) -> None:
+    def begin(self, raw: sqlite3.Connection, *, writes: bool) -> None:
+        """See `Database`."""
         # A write takes its turn at once: one that began as a read could be refused half-way.
-        writes = connection.get_execution_options().get("writes", False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        raw.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
 
-    return made
+    def text(self, sql: str) -> str:
+        """See `Database`."""
+        return sql
+
+    def now(self, connection: Connection) -> float:  # noqa: ARG002 (a server is asked)
+        """See `Database`."""
+        return self._clock()
+
+    def backup(self, connection: Connection, which: str) -> Path:  # noqa: ARG002 (a server is asked)
+        """See `Database`: a copy beside the file, by SQLite's own means."""
+        path = self._path
+
+        def fill(aside: Path) -> None:
+            # It reads what is committed, whoever writes now.
+            source = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=BUSY_SECONDS)
+            with closing(source), closing(sqlite3.connect(aside)) as copy:
+                source.backup(copy)
+                copy.execute("PRAGMA journal_mode=DELETE")  # one file, without a -wal
+
+        return put(path.absolute().parent, f"{path.name}.backup-{which}", fill)
+
+    def columns(self, connection: Connection, table: str) -> list[str]:
+        """See `Database`."""
+        return connection.execute("SELECT name FROM pragma_table_info(:its_table)", its_table=table).scalars()
+
+    def json_text(self, column: str, *keys: str) -> str:
+        """See `Database`."""
+        return f"json_extract({column}, '$.{'.'.join(keys)}')"
+
+    def damage(self, connection: Connection) -> list[str]:
+        """See `Database`."""
+        found = [str(text) for text in connection.execute("PRAGMA integrity_check").scalars() if text != "ok"]
+        broken = connection.execute("PRAGMA foreign_key_check").all()
+        return found + [f"a row of {row[0]} refers to a row of {row[2]} that is not there" for row in broken]
+
+    def pragma(self, text: str) -> str:
+        """Run a pragma outside of any transaction, where some of them only work."""
+        with closing(self.connect()) as raw:
+            return str((raw.execute(f"PRAGMA {text}").fetchone() or ("",))[0])
 
 
-def open_file(path: Path, opening: Opening) -> Engine | None:
-    """The engine of the state in `path`; None when there is none and it must not be made."""
+def open_file(path: Path, opening: Opening) -> Database | None:
+    """The database of the state in `path`; None when there is none and it must not be made."""
     create, read_only, clock = opening.create, opening.read_only, opening.clock
     with translated(path):
         there = _is_there(path)
@@ -111,16 +134,16 @@ def open_file(path: Path, opening: Opening) -> Engine | None:
     if not writable and not read_only:
         raise StateError("read-only", f"the state {path} cannot be written by this user")
     # A reader opens for writing too where it may: only such a connection clears up after itself.
-    made = engine(path, mode="rw" if writable else "ro", clock=clock)
+    made = Sqlite(path, mode="rw" if writable else "ro", clock=clock)
     try:
         with translated(path):
             _check_plain(made, path)
             agree(made, read_only=read_only, tell=opening.tell)
             # Not so in a copy made by VACUUM INTO, or by hand.
-            if not read_only and _pragma(made, "journal_mode") != "wal":
-                _pragma(made, "journal_mode=WAL")
+            if not read_only and made.pragma("journal_mode") != "wal":
+                made.pragma("journal_mode=WAL")
     except BaseException:
-        made.dispose()
+        made.close()
         raise
     return made
 
@@ -169,29 +192,13 @@ _COMPUTED = """
 """What computes when it is read: a view may do so for ever."""
 
 
-def _check_plain(database: Engine, path: Path) -> None:
+def _check_plain(database: Database, path: Path) -> None:
     """`StateError` for a file that is more than rows: a stranger's project may bring one along."""
-    raw = database.raw_connection()
-    try:
-        cursor = raw.cursor()
-        cursor.execute(_COMPUTED)
-        found = cursor.fetchone()
-    finally:
-        raw.close()
+    with database.reading() as connection:
+        found = connection.execute(_COMPUTED).first()
     if found:
         summary = f"{path} is no state: it has views, triggers or computed columns"
         raise StateError("not-a-state", summary, FROM_BACKUP)
-
-
-def _pragma(database: Engine, text: str) -> str:
-    """Run a pragma outside of any transaction, where some of them only work."""
-    raw = database.raw_connection()
-    try:
-        cursor = raw.cursor()
-        cursor.execute(f"PRAGMA {text}")
-        return str((cursor.fetchone() or ("",))[0])
-    finally:
-        raw.close()
 
 
 def _make(path: Path, clock: Callable[[], float]) -> None:
@@ -203,28 +210,16 @@ def _make(path: Path, clock: Callable[[], float]) -> None:
     try:
         os.fchmod(handle, 0o600)  # SQLite gives -wal and -shm the same mode
         os.close(handle)
-        made = engine(aside, mode="rw", clock=clock)
+        made = Sqlite(aside, mode="rw", clock=clock)
         try:
-            _pragma(made, "journal_mode=WAL")  # kept in the file
-            with writing(made) as connection:
+            made.pragma("journal_mode=WAL")  # kept in the file
+            with made.writing() as connection:
                 tables.create(connection)
         finally:
-            made.dispose()
+            made.close()
         with suppress(FileExistsError):  # someone else was first: theirs it is
             os.link(aside, path)
     finally:
         for suffix in ("", "-wal", "-shm"):
             Path(f"{aside}{suffix}").unlink(missing_ok=True)
     sync_folder(folder)
-
-
-def _backup(path: Path, which: str) -> Path:
-    """A copy beside the file, by SQLite's own means: it reads what is committed, whoever writes now."""
-
-    def fill(aside: Path) -> None:
-        source = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=BUSY_SECONDS)
-        with closing(source), closing(sqlite3.connect(aside)) as copy:
-            source.backup(copy)
-            copy.execute("PRAGMA journal_mode=DELETE")  # one file, without a -wal
-
-    return put(path.absolute().parent, f"{path.name}.backup-{which}", fill)

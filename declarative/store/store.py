@@ -9,14 +9,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import Engine
-
 from declarative.spec.policy import Policy
 from declarative.state import Address, State
 from declarative.store import history, rows, seal, whole
 from declarative.store.check import Held
 from declarative.store.check import check as contradictions
-from declarative.store.database import Opening, damage, open_database, reading, writing
+from declarative.store.database import Database, Opening, open_database
 from declarative.store.faults import StateError
 from declarative.store.history import Operation, Who
 from declarative.store.lock import LEASE_SECONDS, LockInfo, Renewal, acquire, current, holder, release, unlock
@@ -62,7 +60,7 @@ def open_store(  # noqa: PLR0913 (keywords, each with a default)
     )
     database = open_database(url, opening)
     if database is not None:
-        database.update_execution_options(typed=typed, who=who)
+        database.typed, database.who = typed, who
     return Store(url, database, read_only=read_only, clock=clock, wait=wait, resume=resume)
 
 
@@ -72,7 +70,7 @@ class Store:
     def __init__(
         self,
         url: str,
-        database: Engine | None,
+        database: Database | None,
         *,
         read_only: bool = False,
         clock: Callable[[], float] = time.time,
@@ -99,14 +97,14 @@ class Store:
     def close(self) -> None:
         """Give up all connections."""
         if self._database:
-            self._database.dispose()
+            self._database.close()
 
     @resumed
     def read(self) -> State:
         """Everything that is known, as one consistent snapshot; never waits for a writer."""
         if self._database is None:
             return self._pulled[0]
-        with reading(self._database) as connection:
+        with self._database.reading() as connection:
             return seal.load(connection)
 
     @resumed
@@ -114,8 +112,8 @@ class Store:
         """What the database finds wrong with itself."""
         if self._database is None:
             return []
-        with reading(self._database) as connection:
-            return damage(connection)
+        with self._database.reading() as connection:
+            return self._database.damage(connection)
 
     @property
     def exists(self) -> bool:
@@ -127,8 +125,8 @@ class Store:
         """What contradicts itself in what is recorded, in sentences; empty when all is well."""
         if self._database is None:
             return contradictions(*self._pulled)
-        with reading(self._database) as connection:
-            if found := damage(connection):
+        with self._database.reading() as connection:
+            if found := self._database.damage(connection):
                 return found
             return [*contradictions(rows.load(connection), rows.blocks(connection)), *seal.broken(connection)]
 
@@ -137,7 +135,7 @@ class Store:
         """The whole state as JSON-able data."""
         if self._database is None:
             return whole.dump(*self._pulled)
-        with reading(self._database) as connection:
+        with self._database.reading() as connection:
             return whole.dump(rows.load(connection), rows.blocks(connection))
 
     @resumed
@@ -145,7 +143,7 @@ class Store:
         """What was done, newest first; with `addresses`, to them alone."""
         if self._database is None:
             return []
-        with reading(self._database) as connection:
+        with self._database.reading() as connection:
             return history.read(connection, addresses, limit)
 
     @resumed
@@ -154,12 +152,12 @@ class Store:
 
         For that nobody has to hold the lock: whoever does goes on writing after it.
         """
-        with writing(self._writable()) as connection:
+        with self._writable().writing() as connection:
             holder(connection, to_write=True)  # one entry after the other
             by = {"host": socket.gethostname(), "doing": doing}
             history.note(connection, op, address, self._clock(), by=by)
 
-    def _writable(self) -> Engine:
+    def _writable(self) -> Database:
         if self._database is None or self._read_only:
             raise StateError("read-only", "the state was opened for reading only")
         return self._database
@@ -197,7 +195,7 @@ class Store:
             # What was done is committed; a lock that cannot be given back lapses by itself.
             with suppress(StateError):
                 self._resume(lambda: release(database, lease))
-            with suppress(StateError), writing(database) as connection:
+            with suppress(StateError), database.writing() as connection:
                 rows.prune(connection, KEPT_OPERATIONS)
 
     def fence(self) -> int | None:

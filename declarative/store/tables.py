@@ -8,197 +8,165 @@ because its id is unique. Only SQL that SQLite and PostgreSQL share is used here
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
-
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    CheckConstraint,
-    Column,
-    Connection,
-    Double,
-    ForeignKey,
-    Index,
-    Integer,
-    MetaData,
-    Select,
-    Table,
-    Text,
-    UniqueConstraint,
-    insert,
-    inspect,
-    null,
-    select,
-    update,
-)
+from typing import TYPE_CHECKING
 
 from declarative import __version__
 
-# Named constraints are what a later migration can alter, on PostgreSQL as well.
-metadata = MetaData(
-    naming_convention={
-        "pk": "pk_%(table_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-        "ix": "ix_%(table_name)s_%(column_0_name)s",
-    }
-)
+if TYPE_CHECKING:
+    from declarative.store.database import Connection
 
-meta = Table(
-    "meta",
-    metadata,
-    Column("id", Integer, CheckConstraint("id = 1", name="single"), primary_key=True, autoincrement=False),
-    Column("format_version", Integer, nullable=False),
-    Column("tool", Text, nullable=False),  # the version that wrote this format: the one to install
-    Column("lineage", Text),
-    Column("serial", Integer, CheckConstraint("serial >= 0", name="serial"), nullable=False),
-    Column("seal", Text),  # see `seal`; NULL: something was written since
-)
-
-resources = Table(
-    "resources",
-    metadata,
-    Column("address", Text, primary_key=True),
-    Column("kind", Text, nullable=False),
-    Column("name", Text, nullable=False),
-    Column("backend", Text),
-    Column("external_id", Text),  # outputs["id"]; several NULLs are no clash in either database
-    Column("inputs", JSON, nullable=False),
-    Column("outputs", JSON, nullable=False),
-    Column("generation", Integer, nullable=False),
-    Column("detached_since", Double),  # of volumes alone; NULL: something has it attached, or not known
-    CheckConstraint("address = kind || '/' || name", name="address"),
-    # With the kind: some clouds number their nodes and volumes apart from one another.
-    UniqueConstraint("backend", "kind", "external_id"),
-)
-
-needs = Table(
-    "needs",
-    metadata,
-    Column("address", ForeignKey("resources.address", ondelete="CASCADE"), primary_key=True),
-    Column("needed", ForeignKey("resources.address", ondelete="RESTRICT"), primary_key=True, index=True),
-)
-
-reserved_blocks = Table(
-    "reserved_blocks",
-    metadata,
-    Column("node", ForeignKey("resources.address", ondelete="RESTRICT"), primary_key=True),
-    Column(
-        "block", Integer, CheckConstraint("block >= 0", name="block"), primary_key=True, autoincrement=False
+THING = "REFERENCES resources (address)"
+TABLES: Mapping[str, Sequence[str]] = {
+    "meta": (
+        "id INTEGER NOT NULL CONSTRAINT ck_meta_single CHECK (id = 1)",
+        "format_version INTEGER NOT NULL",
+        "tool TEXT NOT NULL",  # the version that wrote this format: the one to install
+        "lineage TEXT",
+        "serial INTEGER NOT NULL CONSTRAINT ck_meta_serial CHECK (serial >= 0)",
+        "seal TEXT",  # see `seal`; NULL: something was written since
+        "CONSTRAINT pk_meta PRIMARY KEY (id)",
     ),
-    Column("reservation", ForeignKey("resources.address", ondelete="CASCADE"), nullable=False, index=True),
+    "resources": (
+        "address TEXT NOT NULL",
+        "kind TEXT NOT NULL",
+        "name TEXT NOT NULL",
+        "backend TEXT",
+        "external_id TEXT",  # outputs["id"]; several NULLs are no clash in either database
+        "inputs JSON NOT NULL",
+        "outputs JSON NOT NULL",
+        "generation INTEGER NOT NULL",
+        "detached_since DOUBLE PRECISION",  # of volumes alone; NULL: something has it attached, or not known
+        "CONSTRAINT pk_resources PRIMARY KEY (address)",
+        "CONSTRAINT ck_resources_address CHECK (address = kind || '/' || name)",
+        # With the kind: some clouds number their nodes and volumes apart from one another.
+        "CONSTRAINT uq_resources_backend UNIQUE (backend, kind, external_id)",
+    ),
+    "needs": (
+        "address TEXT NOT NULL",
+        "needed TEXT NOT NULL",
+        "CONSTRAINT pk_needs PRIMARY KEY (address, needed)",
+        f"CONSTRAINT fk_needs_address FOREIGN KEY(address) {THING} ON DELETE CASCADE",
+        f"CONSTRAINT fk_needs_needed FOREIGN KEY(needed) {THING} ON DELETE RESTRICT",
+    ),
+    "reserved_blocks": (
+        "node TEXT NOT NULL",
+        "block INTEGER NOT NULL CONSTRAINT ck_reserved_blocks_block CHECK (block >= 0)",
+        "reservation TEXT NOT NULL",
+        "CONSTRAINT pk_reserved_blocks PRIMARY KEY (node, block)",
+        f"CONSTRAINT fk_reserved_blocks_node FOREIGN KEY(node) {THING} ON DELETE RESTRICT",
+        f"CONSTRAINT fk_reserved_blocks_reservation FOREIGN KEY(reservation) {THING} ON DELETE CASCADE",
+    ),
+    "rank_status": (
+        "name TEXT NOT NULL",
+        "state TEXT NOT NULL",
+        "exit_code INTEGER",
+        "cause TEXT",
+        "started_at DOUBLE PRECISION",
+        "ended_at DOUBLE PRECISION",
+        "mounted JSON NOT NULL",
+        "confinement TEXT",
+        "CONSTRAINT pk_rank_status PRIMARY KEY (name)",
+    ),
+    "node_status": (
+        "name TEXT NOT NULL",
+        "state TEXT",  # NULL: never observed, only known to be idle
+        "reason TEXT",
+        "observed_at DOUBLE PRECISION",
+        "idle_since DOUBLE PRECISION",
+        "can JSON",  # NULL: not known
+        "CONSTRAINT pk_node_status PRIMARY KEY (name)",
+    ),
+    # Never deleted from: a generation that was used once is not used again, or a token would come back.
+    "generations": (
+        "address TEXT NOT NULL",
+        "generation INTEGER NOT NULL",
+        "CONSTRAINT pk_generations PRIMARY KEY (address)",
+    ),
+    # The journal. Rows without `ended_at` are the open intents; the others are history.
+    "operations": (
+        "id INTEGER NOT NULL",
+        "op TEXT NOT NULL",
+        "address TEXT NOT NULL",
+        "backend TEXT",
+        "generation INTEGER NOT NULL",
+        "token TEXT NOT NULL",
+        "inputs JSON NOT NULL",
+        "needs JSON NOT NULL",
+        "begun_at DOUBLE PRECISION NOT NULL",
+        "ended_at DOUBLE PRECISION",
+        "result TEXT",
+        "error TEXT",
+        "host TEXT",  # who began it last, from the lock; NULL: by a tool that did not say
+        "doing TEXT",
+        "actor TEXT",  # the person, or the CI's
+        "revision TEXT",  # the commit of the project
+        "place TEXT",  # `lock.place` of who began it last…
+        "tick DOUBLE PRECISION",  # …and when, by `lock.boottime` of that place
+        "CONSTRAINT pk_operations PRIMARY KEY (id)",
+    ),
+    # One row for ever: it keeps the fence, which counts up with each holder.
+    "writer_lock": (
+        "id INTEGER NOT NULL CONSTRAINT ck_writer_lock_single CHECK (id = 1)",
+        "fence INTEGER NOT NULL",
+        "owner TEXT",
+        "host TEXT",
+        "place TEXT",
+        "pid INTEGER",
+        "started TEXT",
+        "doing TEXT",
+        "since DOUBLE PRECISION",
+        "expires DOUBLE PRECISION",
+        "ends DOUBLE PRECISION",
+        "epoch BIGINT",
+        "CONSTRAINT pk_writer_lock PRIMARY KEY (id)",
+    ),
+}
+"""Table → its columns and constraints. These have names, by which a later migration can alter them."""
+
+INDEXES: Sequence[str] = (
+    # One open intent of a kind for each address.
+    "CREATE UNIQUE INDEX uq_operations_open ON operations (address, op) WHERE ended_at IS NULL",
+    "CREATE INDEX ix_needs_needed ON needs (needed)",
+    "CREATE INDEX ix_reserved_blocks_reservation ON reserved_blocks (reservation)",
 )
 
-rank_status = Table(
-    "rank_status",
-    metadata,
-    Column("name", Text, primary_key=True),
-    Column("state", Text, nullable=False),
-    Column("exit_code", Integer),
-    Column("cause", Text),
-    Column("started_at", Double),
-    Column("ended_at", Double),
-    Column("mounted", JSON, nullable=False),
-    Column("confinement", Text),
-)
-
-node_status = Table(
-    "node_status",
-    metadata,
-    Column("name", Text, primary_key=True),
-    Column("state", Text),  # NULL: never observed, only known to be idle
-    Column("reason", Text),
-    Column("observed_at", Double),
-    Column("idle_since", Double),
-    Column("can", JSON(none_as_null=True)),  # NULL: not known
-)
-
-# Never deleted from: a generation that was used once is not used again, or a token would come back.
-generations = Table(
-    "generations",
-    metadata,
-    Column("address", Text, primary_key=True),
-    Column("generation", Integer, nullable=False),
-)
-
-# The journal. Rows without `ended_at` are the open intents; the others are history.
-operations = Table(
-    "operations",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("op", Text, nullable=False),
-    Column("address", Text, nullable=False),
-    Column("backend", Text),
-    Column("generation", Integer, nullable=False),
-    Column("token", Text, nullable=False),
-    Column("inputs", JSON, nullable=False),
-    Column("needs", JSON, nullable=False),
-    Column("begun_at", Double, nullable=False),
-    Column("ended_at", Double),
-    Column("result", Text),
-    Column("error", Text),
-    Column("host", Text),  # who began it last, from the lock; NULL: by a tool that did not say
-    Column("doing", Text),
-    Column("actor", Text),  # the person, or the CI's
-    Column("revision", Text),  # the commit of the project
-    Column("place", Text),  # `lock.place` of who began it last…
-    Column("tick", Double),  # …and when, by the clock of that place that nobody can set (`lock.boottime`)
-)
-one_open = Index("uq_operations_open", operations.c.address, operations.c.op, unique=True)
-"""One open intent of a kind for each address; `suit` confines it to open ones."""
-
-# One row for ever: it keeps the fence, which counts up with each holder.
-writer_lock = Table(
-    "writer_lock",
-    metadata,
-    Column("id", Integer, CheckConstraint("id = 1", name="single"), primary_key=True, autoincrement=False),
-    Column("fence", Integer, nullable=False),
-    Column("owner", Text),
-    Column("host", Text),
-    Column("place", Text),
-    Column("pid", Integer),
-    Column("started", Text),
-    Column("doing", Text),
-    Column("since", Double),
-    Column("expires", Double),
-    Column("ends", Double),
-    Column("epoch", BigInteger),
-)
-
-Migration = Callable[[Connection], None]
+COLUMNS: Mapping[str, Sequence[str]] = {
+    table: tuple(line.split()[0] for line in lines if not line.startswith("CONSTRAINT"))
+    for table, lines in TABLES.items()
+}
+Migration = Callable[["Connection"], None]
 
 
 def _to_2(connection: Connection) -> None:
     """How ranks are confined, what hosts can do, and who did what."""
-    connection.exec_driver_sql("ALTER TABLE rank_status ADD COLUMN confinement TEXT")
-    connection.exec_driver_sql("ALTER TABLE node_status ADD COLUMN can JSON")
-    connection.exec_driver_sql("ALTER TABLE operations ADD COLUMN host TEXT")
-    connection.exec_driver_sql("ALTER TABLE operations ADD COLUMN doing TEXT")
+    connection.execute("ALTER TABLE rank_status ADD COLUMN confinement TEXT")
+    connection.execute("ALTER TABLE node_status ADD COLUMN can JSON")
+    connection.execute("ALTER TABLE operations ADD COLUMN host TEXT")
+    connection.execute("ALTER TABLE operations ADD COLUMN doing TEXT")
 
 
 def _to_3(connection: Connection) -> None:
     """Since when volumes are attached to nothing."""
-    connection.exec_driver_sql("ALTER TABLE resources ADD COLUMN detached_since DOUBLE PRECISION")
+    connection.execute("ALTER TABLE resources ADD COLUMN detached_since DOUBLE PRECISION")
 
 
 def _to_4(connection: Connection) -> None:
     """Who asked for what was done, and at which commit of the project."""
-    connection.exec_driver_sql("ALTER TABLE operations ADD COLUMN actor TEXT")
-    connection.exec_driver_sql("ALTER TABLE operations ADD COLUMN revision TEXT")
+    connection.execute("ALTER TABLE operations ADD COLUMN actor TEXT")
+    connection.execute("ALTER TABLE operations ADD COLUMN revision TEXT")
 
 
 def _to_5(connection: Connection) -> None:
     """Clocks that nobody can set, and the holder's number that backends are told."""
-    connection.exec_driver_sql("ALTER TABLE operations ADD COLUMN place TEXT")
-    connection.exec_driver_sql("ALTER TABLE operations ADD COLUMN tick DOUBLE PRECISION")
-    connection.exec_driver_sql("ALTER TABLE writer_lock ADD COLUMN ends DOUBLE PRECISION")
-    connection.exec_driver_sql("ALTER TABLE writer_lock ADD COLUMN epoch BIGINT")
+    connection.execute("ALTER TABLE operations ADD COLUMN place TEXT")
+    connection.execute("ALTER TABLE operations ADD COLUMN tick DOUBLE PRECISION")
+    connection.execute("ALTER TABLE writer_lock ADD COLUMN ends DOUBLE PRECISION")
+    connection.execute("ALTER TABLE writer_lock ADD COLUMN epoch BIGINT")
 
 
 def _to_6(connection: Connection) -> None:
     """A seal by which damage is found."""
-    connection.exec_driver_sql("ALTER TABLE meta ADD COLUMN seal TEXT")
+    connection.execute("ALTER TABLE meta ADD COLUMN seal TEXT")
 
 
 MIGRATIONS: Sequence[Migration] = (_to_2, _to_3, _to_4, _to_5, _to_6)
@@ -226,35 +194,26 @@ def readable(found: int) -> bool:
     return all(number in ADDED for number in range(found + 1, FORMAT_VERSION + 1))
 
 
+def later_than(found: int) -> frozenset[str]:
+    """`table.column` of what came later than format `found`."""
+    return frozenset(name for number, names in ADDED.items() if number > found for name in names)
+
+
 def beyond(connection: Connection, found: int) -> bool:
     """Whether there is a column that came later than format `found`."""
-    late = [name.split(".") for number, names in ADDED.items() if number > found for name in names]
-    there = {table: {c["name"] for c in inspect(connection).get_columns(table)} for table, _ in late}
+    late = [name.split(".") for name in later_than(found)]
+    there = {table: connection.database.columns(connection, table) for table, _ in late}
     return any(column in there[table] for table, column in late)
-
-
-def every(table: Table, connection: Connection, *, but: Collection[str] = ()) -> Select[Any]:
-    """All columns of a table `but` some, with NULL for those that an older format has not got yet."""
-    found = connection.get_execution_options().get("format", FORMAT_VERSION)
-    late = {name for number, names in ADDED.items() if number > found for name in names}
-    wanted = (c for c in table.c if c.name not in but)
-    return select(*(null().label(c.name) if f"{table.name}.{c.name}" in late else c for c in wanted))
-
-
-def suit(dialect: str) -> None:
-    """Say to a database's dialect what the tables need of its own words.
-
-    Not where they are declared: SQLAlchemy would load the dialect of every database, for every command.
-    """
-    one_open.dialect_options[dialect]["where"] = operations.c.ended_at.is_(None)
 
 
 def create(connection: Connection) -> None:
     """All tables, and the rows that are always there. Inside the caller's transaction."""
-    suit(connection.dialect.name)
-    metadata.create_all(connection, checkfirst=False)  # tables that are not ours are no tables of ours
-    connection.execute(insert(meta).values(id=1, format_version=FORMAT_VERSION, tool=__version__, serial=0))
-    connection.execute(insert(writer_lock).values(id=1, fence=0))
+    for table, lines in TABLES.items():
+        connection.execute(f"CREATE TABLE {table} ({', '.join(lines)})")
+    for index in INDEXES:
+        connection.execute(index)
+    connection.insert("meta", {"id": 1, "format_version": FORMAT_VERSION, "tool": __version__, "serial": 0})
+    connection.insert("writer_lock", {"id": 1, "fence": 0})
 
 
 def migrate(connection: Connection, found: int, steps: Sequence[Migration] | None = None) -> None:
@@ -262,4 +221,4 @@ def migrate(connection: Connection, found: int, steps: Sequence[Migration] | Non
     steps = MIGRATIONS if steps is None else steps
     for step in steps[found - 1 :]:
         step(connection)
-    connection.execute(update(meta).values(format_version=1 + len(steps), tool=__version__))
+    connection.update("meta", {"format_version": 1 + len(steps), "tool": __version__})

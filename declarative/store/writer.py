@@ -12,16 +12,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Engine, select
-from sqlalchemy.exc import IntegrityError
-
 from declarative.state import Address, Drain, Intent, RankStatus, Readiness, Record, State
 from declarative.store import by_hand, history, intents, lock, rows, seal
-from declarative.store import statements as sql
-from declarative.store import tables as t
 from declarative.store.check import Held
-from declarative.store.database import plain, reading, writing
-from declarative.store.faults import StateError
+from declarative.store.database import Connection, Database, plain
+from declarative.store.faults import ConstraintError, StateError
 from declarative.store.move import Names
 from declarative.store.resume import Resume, once, resumed
 from declarative.store.whole import OPS
@@ -41,7 +36,7 @@ class Writer:
 
     def __init__(
         self,
-        database: Engine,
+        database: Database,
         lease: lock.LockInfo,
         clock: Callable[[], float],
         resume: Resume = once,
@@ -61,7 +56,7 @@ class Writer:
     @contextmanager
     def _write(self) -> Iterator[Connection]:
         # Threads queue here and not at the database, whose waiting is a poll and not fair.
-        with self._turn, writing(self._database) as connection:
+        with self._turn, self._database.writing() as connection:
             lock.check(connection, self.lease)
             if self._sealed:
                 seal.remove(connection)
@@ -78,19 +73,19 @@ class Writer:
     @resumed
     def state(self) -> State:
         """Everything that is known now."""
-        with reading(self._database) as connection:
+        with self._database.reading() as connection:
             return seal.load(connection)
 
     @resumed
     def begun(self, its_token: str) -> Intent | None:
         """The create that was begun with a token, ended or not; None where the journal knows of none."""
-        with reading(self._database) as connection:
+        with self._database.reading() as connection:
             return rows.begun(connection, its_token)
 
     @resumed
     def part(self, wanted: Iterable[Address]) -> State:
         """The records of `wanted` and all that they need, with their ranks' statuses: cheap at any size."""
-        with reading(self._database) as connection:
+        with self._database.reading() as connection:
             return rows.part(connection, wanted)
 
     def renew(self, seconds: float) -> None:
@@ -223,9 +218,9 @@ class Writer:
         """Whether it was open until now; False if it had ended in the same way."""
         its = {"its_id": intent.id}
         end = {"ended_at": self._clock(), "result": result, "error": error and error[:ERROR_LENGTH]}
-        if connection.execute(sql.CLOSE_OPERATION, {**its, **end}).rowcount:
+        if connection.update("operations", end, "id = :its_id AND ended_at IS NULL", **its):
             return True
-        before = connection.execute(sql.RESULT, its).scalar()
+        before = connection.execute("SELECT result FROM operations WHERE id = :its_id", **its).scalar()
         if before == result:
             return False
         raise StateError(
@@ -235,7 +230,8 @@ class Writer:
     def _supersede(self, connection: Connection, address: Address) -> None:
         # What is gone has no other outcome any more.
         end = {"ended_at": self._clock(), "result": "superseded"}
-        connection.execute(sql.SUPERSEDE_OPERATIONS, {"its_address": str(address), **end})
+        still_open = "address = :its_address AND ended_at IS NULL"
+        connection.update("operations", end, still_open, its_address=str(address))
 
     def _put(self, connection: Connection, made: Record) -> None:
         rows.put(connection, made)
@@ -276,8 +272,8 @@ class Writer:
             try:
                 text = str(Address(rows.NODE, node))
                 held = [{"node": text, "block": b, "reservation": str(record.address)} for b in wanted]
-                connection.execute(sql.ADD_BLOCKS, held)
-            except IntegrityError as error:
+                connection.insert("reserved_blocks", *held)
+            except ConstraintError as error:
                 raise _double_booking(record.address, node, {}) from error
             rows.put_node(connection, node, {"idle_since": None})
             rows.count_up(connection)
@@ -293,15 +289,13 @@ class Writer:
                 _count(connection, observed=observed)
 
     def _release(self, connection: Connection, reservation: Address, now: float) -> bool:
-        held = t.reserved_blocks.c
-        nodes = set(
-            connection.execute(select(held.node).where(held.reservation == str(reservation))).scalars()
-        )
+        nodes = {node for node, _ in rows.held_by(connection, reservation)}
         if not rows.remove(connection, reservation):
             return False
         for node in nodes:
-            if connection.execute(select(held.block).where(held.node == node).limit(1)).first() is None:
-                rows.put_node(connection, Address.parse(node).name, {"idle_since": now})
+            its = {"its_node": str(Address(rows.NODE, node))}
+            if connection.select("reserved_blocks", "WHERE node = :its_node LIMIT 1", **its).first() is None:
+                rows.put_node(connection, node, {"idle_since": now})
         return True
 
     # ------------------------------------------------------------------------------------ recovery
