@@ -79,6 +79,18 @@ def test_a_state_that_was_removed_or_damaged_comes_back(project):
     project.run("state", "check")
 
 
+def test_a_pulled_state_is_planned_with_where_there_are_backups(project):
+    """It is a file, and none of the project's states was removed."""
+    project.declare(fleet())
+    project.apply()
+    project.declare(fleet(), volume())
+    project.apply()
+    project.write("pulled.json", project.run("state", "pull").out)
+    project.declare(fleet(nodes=2), volume())
+    done = project.run("plan", "--offline", "--state", "pulled.json", "--json")
+    assert [a["id"] for a in done.json["actions"]] == ["create:node/gpu-1"]
+
+
 def test_what_a_killed_backup_left_is_removed(tmp_path):
     """As soon as the next one is written: nobody fills it any more."""
     folder = tmp_path / ".fleetform" / "backups"

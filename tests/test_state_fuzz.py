@@ -25,7 +25,8 @@ def test_any_state_is_planned_with_or_refused(part: int, tmp_path: Path) -> None
     share = STATES // 4
     count = try_seeds(tmp_path, range(part * share, (part + 1) * share))
     assert sum(count.values()) == share
-    assert all(count[f"{way} {came}"] for way in ("pulled", "rows") for came in ("taken", "refused"))
+    few = share // 50
+    assert all(count[f"{way} {came}"] > few for way in ("pulled", "rows") for came in ("taken", "refused"))
 
 
 LINKS = (".fleetform/state.db", ".fleetform")

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TypeVar
 from declarative.cli.failure import Failed, failed
 
 if TYPE_CHECKING:
-    from declarative.apply import VanishedError
     from declarative.resource import Desired
     from declarative.spec.policy import Policy
     from declarative.state import Address
@@ -84,7 +83,7 @@ def _note(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
 
-def hint_of(error: StateError | VanishedError, project: Path) -> str | None:
+def hint_of(error: StateError, project: Path) -> str | None:
     """What to do about it: where that is to bring a backup back, the newest one is named."""
     from declarative.store.faults import FROM_BACKUP
     from declarative.store.kept import kept
@@ -209,7 +208,7 @@ class StateAccess:
         from declarative.store import file_of
         from declarative.store.kept import FOLDER, kept
 
-        backups = kept(self.directory)
+        backups = kept(self.directory) if "://" in url else ()  # else it is a file that was pulled
         if not backups or file_of(url, self.directory) != file_of(DEFAULT_STATE, self.directory):
             return None
         if self.default.exists():
@@ -279,7 +278,7 @@ class StateAccess:
 
         Someone who follows tasks holds it for moments only, so that even without a timeout it is waited for.
         """
-        from declarative.apply import FOLLOWING
+        from declarative.apply.watch import FOLLOWING
         from declarative.store import StateError, home
 
         folder = self.folder(store.url)
