@@ -15,7 +15,8 @@ from typing import Any
 from declarative.codes import CODES, REJECTIONS
 from declarative.diagnostic import Diagnostic, InvalidError
 from declarative.loader import load
-from declarative.plan import Plan, make
+from declarative.plan import Plan
+from declarative.plan.make import make
 from declarative.render import diagnostics_text, plan_json, plan_text, to_json, validate_json
 from declarative.resource import Desired
 from declarative.state import State

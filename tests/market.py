@@ -15,9 +15,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from declarative.apply import ActionResult, Backends, Move, Tools, apply, look, settle
+from declarative.apply.backends import Backends
+from declarative.apply.failover import Move
+from declarative.apply.gate import Tools
+from declarative.apply.inventory import look
 from declarative.apply.renamed import Renamed
-from declarative.plan import Plan, make
+from declarative.apply.run import apply
+from declarative.apply.settle import settle
+from declarative.apply.walk import ActionResult
+from declarative.plan import Plan
+from declarative.plan.make import make
 from declarative.provider import (
     PermanentError,
     PermanentKind,

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 from declarative.apply.settle import gang_stops
 from declarative.blocks import Shape
-from declarative.plan import Action, Inventory, Op, Plan, effective, make
+from declarative.plan import Action, Inventory, Op, Plan, effective
+from declarative.plan.make import make
 from declarative.resource import (
     LOCAL,
     Desired,

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from declarative.apply import Retries, is_over, part_for, state_of
+from declarative.apply.again import Retries, part_for
 from declarative.apply.watch import follow as watch
+from declarative.apply.watch import is_over, state_of
 from declarative.cli import following
 from declarative.plan import Op
 from declarative.plan.saved import Saved, dump, load
@@ -338,7 +339,7 @@ def test_a_task_that_another_command_starts_again_first_is_followed_on(monkeypat
             world.ranks |= dict.fromkeys(("job-0", "job-1"), ended)
         return {"job": state_of(store.read(), "job")}
 
-    monkeypatch.setattr("declarative.apply.follow", look)
+    monkeypatch.setattr("declarative.apply.watch.follow", look)
     said = []
     run: Any = SimpleNamespace(
         plan=None,

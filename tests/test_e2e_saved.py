@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from declarative.apply import Backends
+from declarative.apply.backends import Backends
 from declarative.state import Address
 from declarative.store import open_store
 from tests.cli import fleet, hold, lines, release, task, until, volume

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from declarative.apply import Backends, look
+from declarative.apply.backends import Backends
+from declarative.apply.inventory import look
 from declarative.plan import vanished
 from declarative.provider import token
 from declarative.spec import Backend

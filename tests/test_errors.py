@@ -12,7 +12,8 @@ import pytest
 from declarative.codes import CODES, Group
 from declarative.diagnostic import Diagnostic, InvalidError
 from declarative.loader import load
-from declarative.plan import Inventory, make
+from declarative.plan import Inventory
+from declarative.plan.make import make
 from declarative.render import diagnostics_text, to_json, validate_json
 from declarative.state import State
 from tests.model import NOW, offers_of

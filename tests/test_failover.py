@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
-from declarative.apply import Retries, Tools, execute, follow, lacking, refresh
+from declarative.apply import execute
+from declarative.apply.again import Retries, lacking
+from declarative.apply.gate import Tools
 from declarative.apply.run import give_back
+from declarative.apply.settle import refresh
+from declarative.apply.watch import follow
 from declarative.diagnostic import InvalidError
 from declarative.plan import Spare
 from declarative.plan.facts import Facts

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from declarative.apply import Backends, execute
+from declarative.apply import execute
+from declarative.apply.backends import Backends
 from declarative.apply.launch import launch_of
 from declarative.apply.reach import PeerError, check_peers
 from declarative.apply.renamed import Renamed

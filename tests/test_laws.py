@@ -10,7 +10,8 @@ from dataclasses import replace
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from declarative.plan import Inventory, Op, Reason, ReservationStatus, make
+from declarative.plan import Inventory, Op, Reason, ReservationStatus
+from declarative.plan.make import make
 from declarative.render import plan_json, to_json
 from declarative.state import BOOTING, KINDS, RETRIES, Address, NodeState, RankState, natural
 from tests.model import World, offers_of, project, set_limits

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from declarative.diagnostic import Diagnostic, Severity
-from declarative.plan import make
+from declarative.plan.make import make
 from declarative.render import plan_json
 from declarative.state import NodeState
 from tests.model import World

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from declarative.diagnostic import Severity
-from declarative.plan import Inventory, Op, Reason, make
+from declarative.plan import Inventory, Op, Reason
+from declarative.plan.make import make
 from declarative.render import plan_json, plan_text, to_json
 from declarative.spec.project import Removals
 from declarative.state import DRAINED, Address, Intent, NodeState, RankState, RankStatus, Silence

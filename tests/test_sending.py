@@ -12,8 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from declarative.apply import changed_files
-from declarative.apply.bundles import Bundles, Packed
+from declarative.apply.bundles import Bundles, Packed, changed_files
 from declarative.diagnostic import Diagnostic, InvalidError
 from declarative.loader import below, load, sending
 from declarative.manifest import Manifest

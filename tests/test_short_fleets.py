@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from declarative.diagnostic import Diagnostic, Severity
-from declarative.plan import make
+from declarative.plan.make import make
 from declarative.resource import catalog_offers
 from tests.model import World, local_offer, project
 

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from declarative.apply import Backends, look
+from declarative.apply.backends import Backends
+from declarative.apply.inventory import look
 from declarative.apply.renamed import Renamed, record_token
 from declarative.provider import token
 from declarative.render import to_json

@@ -43,7 +43,7 @@ from declarative.state import (
     first_failure,
     rank_name,
 )
-from declarative.store import Writer, age
+from declarative.store import StateError, Writer, age
 
 Note = Callable[[str, RankStatus], None]
 """Told of each rank whose state changed."""
@@ -61,22 +61,21 @@ LONGEST_CALL = 3600.0
 """Seconds after which a create that was begun, and is not there, will not come any more."""
 
 
-class VanishedError(Exception):
+class VanishedError(StateError):
     """More is gone than is to be believed without a question: the user decides (DESIGN §8)."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
         names = [str(a) for a in addresses]
         shown = ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
-        self.code = "vanished"
         one = (
             f"{shown} is gone, and so is everything else that would show that this is the right place to look"
         )
-        self.summary = f"{len(names)} things are gone at once: {shown}" if len(names) > 1 else one
-        self.hint = (
+        summary = f"{len(names)} things are gone at once: {shown}" if len(names) > 1 else one
+        hint = (
             "nothing was changed; are these the credentials, the endpoint and the regions that they were "
             "made with? If they really are gone: `fleetform apply --accept-vanished`"
         )
-        super().__init__(self.summary)
+        super().__init__("vanished", summary, hint)
 
 
 def check_vanished(state: State, seen: Seen) -> None:

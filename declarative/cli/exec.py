@@ -13,7 +13,7 @@ from declarative.cli.session import Session, project_command, state_errors
 from declarative.cli.terminal import at_node, running
 
 if TYPE_CHECKING:
-    from declarative.apply import Backends
+    from declarative.apply.backends import Backends
     from declarative.state import Record, State
 
 
@@ -56,7 +56,7 @@ def _rank(state: State, task: str, wanted: int | None) -> Record:
 
 
 def _node(state: State, record: Record) -> Record:
-    from declarative.apply import node_of_rank
+    from declarative.apply.polls import node_of_rank
 
     node = node_of_rank(state, record.address.name)
     if node is None:

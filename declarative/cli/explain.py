@@ -84,7 +84,7 @@ def ask(
     max_work: int | None = None,
 ) -> tuple[Answer, tuple[Diagnostic, ...]]:
     """The answer, and what there is to say about the plan."""
-    from declarative.apply import look
+    from declarative.apply.inventory import look
     from declarative.cli.failure import Failed
     from declarative.diagnostic import in_order
     from declarative.plan import hosts_of, may_rehearse

@@ -13,7 +13,8 @@ from declarative.cli.signals import INTERRUPTED, stopping
 from declarative.state import natural
 
 if TYPE_CHECKING:
-    from declarative.apply import Due, Idle, Retries
+    from declarative.apply.again import Due, Retries
+    from declarative.apply.idle import Idle
     from declarative.plan import Plan
     from declarative.state import RankState
     from declarative.store import Writer
@@ -26,8 +27,10 @@ LEAVING = "leaving: the tasks go on (`fleetform status`, `fleetform logs {} -f`)
 
 def follow(run: Run) -> int:
     """Watch the tasks to their end, and say how each ended: 0, 3 if one found no place, 4, or 130."""
-    from declarative.apply import NOT_STARTED, Idle, is_over
-    from declarative.apply import follow as watch
+    from declarative.apply.again import NOT_STARTED
+    from declarative.apply.idle import Idle
+    from declarative.apply.watch import follow as watch
+    from declarative.apply.watch import is_over
 
     retries, waiting = _retries(run)
     idle = Idle(run.desired.fleets, now)
@@ -84,7 +87,7 @@ def _retries(run: Run) -> tuple[Retries, tuple[str, ...]]:
 
     A saved plan says nothing of that: its YAML is not read.
     """
-    from declarative.apply import Retries
+    from declarative.apply.again import Retries
 
     def told(task: str, due: Due) -> None:
         run.say(f"task/{task} runs again in {due.delay:.0f} s: {due.cause}")
@@ -103,7 +106,7 @@ def _retries(run: Run) -> tuple[Retries, tuple[str, ...]]:
 
 def _again(run: Run, tasks: Collection[str], retries: Retries, idle: Idle) -> bool:
     """Start tasks once more; False after an interruption."""
-    from declarative.apply import lacking
+    from declarative.apply.again import lacking
 
     with stopping(STOPPING) as stop, _locked(run, retries, idle) as writer:
         if writer is None:
@@ -171,7 +174,7 @@ def _locked(run: Run, retries: Retries, idle: Idle) -> Iterator[Writer | None]:
 
 def _part(run: Run, writer: Writer, tasks: Collection[str]) -> Plan | None:
     """Of a plan of everything what starts these tasks; None where it has errors."""
-    from declarative.apply import part_for
+    from declarative.apply.again import part_for
 
     whole = run.make_plan(writer)
     if whole.result == "error":

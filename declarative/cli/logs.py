@@ -105,7 +105,8 @@ def command(session: Session, target: str, rank: int | None, follow: bool, raw: 
 
 def known_state(session: Session, desired: Desired | None, state: State) -> State:
     """What is recorded and, where a command was cut short, what can be seen to have come of it."""
-    from declarative.apply import HURRIED, look
+    from declarative.apply.answers import HURRIED
+    from declarative.apply.inventory import look
     from declarative.plan import effective
 
     if not state.intents:
@@ -117,8 +118,10 @@ def known_state(session: Session, desired: Desired | None, state: State) -> Stat
 
 def _say_retry(session: Session, desired: Desired | None, state: State, task: str) -> None:
     """On stderr, that a task which has ended is to run again: who waits for its end shall know."""
-    from declarative.apply import HURRIED, look
-    from declarative.plan import again, effective
+    from declarative.apply.answers import HURRIED
+    from declarative.apply.inventory import look
+    from declarative.plan import effective
+    from declarative.plan.again import again
 
     want = desired.tasks.get(task) if desired else None
     if want is None or not want.spec.retry.on_events:

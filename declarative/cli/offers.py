@@ -97,7 +97,7 @@ def look(
     session: Session, name: str | None, *, offline: bool, **asked: Any
 ) -> tuple[Offered, tuple[Diagnostic, ...]]:
     """The offers, and what there is to say of the project and its backends."""
-    from declarative.apply import known_offers, own_gpus
+    from declarative.apply.offers import known_offers, own_gpus
     from declarative.diagnostic import in_order
     from declarative.plan import Inventory
     from declarative.plan.offers import Asked, backends_of, offered

@@ -13,7 +13,7 @@ from declarative.cli.session import Session, emit_text, lock_option, now, projec
 from declarative.cli.signals import INTERRUPTED, stopping
 
 if TYPE_CHECKING:
-    from declarative.apply import Orphan
+    from declarative.apply.drift import Orphan
     from declarative.diagnostic import Diagnostic
     from declarative.resource import Desired
     from declarative.state import Address, State
@@ -38,7 +38,7 @@ def adopt(session: Session, address: str | None, made: str | None, lock_timeout:
     rank is recorded as this state's history says that it was started: where that does not know it, as after a
     restore, nobody knows what it runs.
     """
-    from declarative.apply import as_record, matching
+    from declarative.apply.orphans import as_record, matching
     from declarative.store.move import parse
 
     loaded = session.load(required=False)
@@ -86,7 +86,7 @@ def _check_free(state: State, address: Address) -> None:
 
 def _adopt_rank(writer: Writer, orphan: Orphan, found: Sequence[Orphan], state: State) -> None:
     """Record a rank that runs, with its blocks and what is attached for it, as it was started."""
-    from declarative.apply import as_rank
+    from declarative.apply.orphans import as_rank
 
     rank, task = orphan.thing.address, orphan.thing.address.name.rpartition("-")[0]
     begun = writer.begun(orphan.id)
@@ -117,7 +117,7 @@ def _none(address: str, few: Sequence[Orphan], found: Sequence[Orphan]) -> Excep
 
 def destroy(run: Run) -> int:
     """Delete all orphans but those that are protected; the exit code."""
-    from declarative.apply import delete_orphans, protected
+    from declarative.apply.orphans import delete_orphans, protected
 
     with run.session.state.lock(run.store, run.doing, run.options["lock_timeout"]) as writer:
         state = writer.state()
@@ -156,7 +156,7 @@ def _show(run: Run, going: Sequence[Orphan], faults: tuple[Diagnostic, ...]) -> 
 
 
 def _kept(run: Run, found: Sequence[Orphan]) -> None:
-    from declarative.apply import protected
+    from declarative.apply.orphans import protected
 
     names = [str(o.thing.address) for o in found if protected(o)]
     if run.as_json:
@@ -172,7 +172,7 @@ def _orphans(
     session: Session, desired: Desired | None, state: State
 ) -> tuple[list[Orphan], tuple[Diagnostic, ...]]:
     """All orphans, and which backends could not be asked."""
-    from declarative.apply import look
+    from declarative.apply.inventory import look
     from declarative.diagnostic import in_order, located
 
     backends = session.backends(desired, state)

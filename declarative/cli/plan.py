@@ -127,9 +127,11 @@ def compute(  # noqa: PLR0913 (keywords, each an option)
     """The plan of the project as it is now, saved in the file `out` if it has no errors, signed by a key."""
     from dataclasses import replace
 
-    from declarative.apply import foresee, look
+    from declarative.apply.foresee import foresee
+    from declarative.apply.inventory import look
     from declarative.diagnostic import in_order
-    from declarative.plan import hosts_of, make, may_rehearse
+    from declarative.plan import hosts_of, may_rehearse
+    from declarative.plan.make import make
     from declarative.state import State
 
     key = _check_out(out, sign, offline=offline)

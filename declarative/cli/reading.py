@@ -15,7 +15,7 @@ from declarative.cli.lines import Printer
 from declarative.diagnostic import Diagnostic
 
 if TYPE_CHECKING:
-    from declarative.apply import Backends
+    from declarative.apply.backends import Backends
     from declarative.provider import ProviderError
     from declarative.state import Record, State
 

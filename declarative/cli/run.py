@@ -19,7 +19,9 @@ from declarative.cli.signals import INTERRUPTED, stopping
 from declarative.diagnostic import Diagnostic, Severity, and_more
 
 if TYPE_CHECKING:
-    from declarative.apply import ActionResult, Backends, Due, Lack
+    from declarative.apply.again import Due, Lack
+    from declarative.apply.backends import Backends
+    from declarative.apply.walk import ActionResult
     from declarative.plan import Plan
     from declarative.render import Mode, Progress
     from declarative.resource import Desired
@@ -100,8 +102,12 @@ class Run:
         self, writer: Writer, requested: frozenset[str] = frozenset(), *, destroy: bool = False
     ) -> Plan:
         """Look at what is there, record what happened by itself, and plan on that."""
-        from declarative.apply import check_vanished, foresee, look, settle, taken_up
-        from declarative.plan import hosts_of, make, may_rehearse
+        from declarative.apply.begun import taken_up
+        from declarative.apply.foresee import foresee
+        from declarative.apply.inventory import look
+        from declarative.apply.settle import check_vanished, settle
+        from declarative.plan import hosts_of, may_rehearse
+        from declarative.plan.make import make
 
         state = writer.state()
         check_requested(requested, self.desired, state)
@@ -129,14 +135,14 @@ class Run:
 
     def refresh(self, writer: Writer, backends: Backends) -> State:
         """Look, and record what happened by itself; the new state."""
-        from declarative.apply import refresh
+        from declarative.apply.settle import refresh
 
         accept = bool(self.options["accept_vanished"])
         return refresh(writer, backends, now, self.note, accept=accept)
 
     def check_env(self, plan: Plan, state: State) -> None:
         """Variables that ranks need are there before anything is made for them."""
-        from declarative.apply import missing_env
+        from declarative.apply.launch import missing_env
         from declarative.cli.failure import Failed
         from declarative.diagnostic import Diagnostic
 
@@ -175,7 +181,8 @@ class Run:
             raise failed("declined", f"{self.doing} was declined: nothing was done")
 
     def _carry_out(self, plan: Plan, writer: Writer, state: State) -> int:
-        from declarative.apply import clear, unwanted, waiting
+        from declarative.apply.begun import clear, unwanted
+        from declarative.apply.gate import waiting
 
         clear(self.session.backends(self.desired, state), unwanted(plan, state))
         results: tuple[ActionResult, ...] = ()
@@ -199,7 +206,7 @@ class Run:
 
     def _code(self, plan: Plan, results: Sequence[ActionResult], held: Mapping[str, str]) -> int:
         """The exit code of what was done. What could not be seen may not be as declared: no success."""
-        from declarative.apply import broken_starts, lacking
+        from declarative.apply.again import broken_starts, lacking
 
         tasks = self.desired.tasks
         for task, lack in lacking(plan, results).items():
@@ -257,7 +264,9 @@ class Run:
         """Carry out the actions of a plan, and let gangs run that an earlier command had prepared; those that
         still wait, and why.
         """
-        from declarative.apply import Tools, apply, complete, release_all
+        from declarative.apply.begun import complete
+        from declarative.apply.gate import Tools, release_all
+        from declarative.apply.run import apply
 
         state = _with_lineage(writer)
         listener = self.listener()
@@ -387,7 +396,7 @@ class Run:
 
     def say_ended(self, states: Mapping[str, RankState], causes: Mapping[str, str] | None = None) -> None:
         """How each task ended; `causes` are of those that never began."""
-        from declarative.apply import cause_of
+        from declarative.apply.watch import cause_of
 
         state = self.store.read()
         for task, found in states.items():

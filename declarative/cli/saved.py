@@ -145,7 +145,8 @@ class SavedRun(Run):
         destroy: bool = False,  # noqa: ARG002
     ) -> Plan:
         """The plan, once it is certain that it still holds; then what happened by itself is recorded."""
-        from declarative.apply import check_vanished, look, settle
+        from declarative.apply.inventory import look
+        from declarative.apply.settle import check_vanished, settle
         from declarative.plan import hosts_of_plan
         from declarative.plan.facts import again, differences
 
@@ -199,7 +200,7 @@ def files_of(plan: Plan, files: Mapping[str, Manifest]) -> dict[str, Manifest]:
 
 def _check_files(session: Session, saved: Saved) -> None:
     """`Failed` unless all files that ranks get are as they were: nothing is begun that could not be ended."""
-    from declarative.apply import changed_files, named
+    from declarative.apply.bundles import changed_files, named
 
     found = {f for manifest in saved.files.values() for f in changed_files(session.directory, manifest)}
     if found:

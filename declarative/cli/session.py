@@ -21,7 +21,7 @@ from declarative.cli.state_access import StateAccess, hint_of
 from declarative.diagnostic import Diagnostic, InvalidError, Severity
 
 if TYPE_CHECKING:
-    from declarative.apply import Backends
+    from declarative.apply.backends import Backends
     from declarative.loader import Loaded, Look
     from declarative.manifest import Manifest
     from declarative.resource import Desired
@@ -280,7 +280,7 @@ class Session:
 
     def backends(self, desired: Desired | None, state: State) -> Backends:
         """The providers of this run. Hosts are reached as they are declared now, where they are."""
-        from declarative.apply import Backends
+        from declarative.apply.backends import Backends
         from declarative.plan import hosts_of
 
         declared = desired.backends if desired else {}
@@ -357,12 +357,11 @@ def state_errors(function: F) -> F:
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        from declarative.apply import VanishedError
         from declarative.store import StateError
 
         try:
             return function(*args, **kwargs)
-        except (StateError, VanishedError) as error:
+        except StateError as error:
             session = next((a for a in args if isinstance(a, Session)), None)
             hint = hint_of(error, session.directory) if session else error.hint
             raise failed(error.code, error.summary, hint) from None

@@ -142,7 +142,7 @@ def check(session: Session, as_json: bool) -> int:
 
 def _compared(session: Session, store: Store, desired: Desired | None) -> list[dict[str, str | None]]:
     """What the backends report otherwise. What could not be read is not proved."""
-    from declarative.apply import look
+    from declarative.apply.inventory import look
 
     state = store.read()
     seen = look(state, session.backends(desired, state), offers=False).inventory

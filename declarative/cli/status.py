@@ -52,7 +52,9 @@ def command(session: Session, as_json: bool, offline: bool, refresh: bool) -> in
 
 def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusView:
     """What is recorded and declared, with what is observed now."""
-    from declarative.apply import HURRIED, look, survey
+    from declarative.apply.answers import HURRIED
+    from declarative.apply.hosts import survey
+    from declarative.apply.inventory import look
     from declarative.cli.view import host_view, status_view
     from declarative.diagnostic import in_order, located
     from declarative.plan import effective, hosts_of, may_rehearse

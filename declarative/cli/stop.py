@@ -17,7 +17,7 @@ from declarative.cli.session import Session, emit_text, lock_option, now, projec
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from declarative.apply import Orphan
+    from declarative.apply.drift import Orphan
     from declarative.state import Silence, State
 
 
@@ -33,16 +33,10 @@ def command(session: Session, target: str, lock_timeout: float | None) -> int:
     and is not recorded is stopped as well. Exits 4 if a rank could not be stopped: one on a node that does
     not answer is stopped once it does, or is lost with the node after its fleet's `unreachable_duration`.
     """
-    from declarative.apply import (
-        VanishedError,
-        check_vanished,
-        delete_orphans,
-        look,
-        ranks_of,
-        settle,
-        state_of,
-        stop_task,
-    )
+    from declarative.apply.inventory import look
+    from declarative.apply.orphans import delete_orphans
+    from declarative.apply.settle import VanishedError, check_vanished, settle
+    from declarative.apply.watch import ranks_of, state_of, stop_task
     from declarative.render import Progress
     from declarative.state import Address, RankStatus
 
@@ -91,7 +85,7 @@ def _task(orphan: Orphan) -> str:
 
 def _left(state: State, task: str, name: str, silent: Mapping[str, Silence]) -> str:
     """Why a rank could not be stopped, and what to type next."""
-    from declarative.apply import node_of_rank
+    from declarative.apply.polls import node_of_rank
     from declarative.plan import silence_text
     from declarative.render import clean
 

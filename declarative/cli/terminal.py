@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from declarative.cli.failure import failed
 
 if TYPE_CHECKING:
-    from declarative.apply import Backends
+    from declarative.apply.backends import Backends
     from declarative.provider import Terminal
     from declarative.state import Record
 

@@ -1,8 +1,6 @@
 """The planner: desired, recorded, observed and now → what to do, in which order, and why. Pure."""
 
-from declarative.plan.again import again
 from declarative.plan.hosts import hosts_of, hosts_of_plan
-from declarative.plan.make import make
 from declarative.plan.observe import effective, vanished
 from declarative.plan.rehearsal import may_rehearse
 from declarative.plan.silence import silence_text
@@ -38,11 +36,9 @@ __all__ = [
     "Reservation",
     "ReservationStatus",
     "Spare",
-    "again",
     "effective",
     "hosts_of",
     "hosts_of_plan",
-    "make",
     "may_rehearse",
     "silence_text",
     "vanished",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from declarative.apply import Backends
+from declarative.apply.backends import Backends
 from declarative.spec import Backend, Name
 from declarative.state import Address
 from declarative.store import open_store
