@@ -407,7 +407,7 @@ def test_killed_while_it_pushes(family):
     family.run("state", "check")
 
 
-def test_a_lost_state_comes_back_as_the_readme_says(project):
+def test_a_lost_state_comes_back_as_docs_state_says(project):
     """An empty one of the same lineage finds what was made as orphans, to be adopted; another finds none."""
     project.declare(volume(prevent_destroy=False))
     project.apply()
@@ -416,8 +416,8 @@ def test_a_lost_state_comes_back_as_the_readme_says(project):
         file.unlink()
     done = project.run("destroy", "--orphans", "--auto-approve")
     assert "There are no orphans to delete of this state." in done.out
-    readme = (Path(__file__).parents[1] / "README.md").read_text()
-    (empty,) = re.findall(r"^echo '(\{\"format_version\".*?)' \|", readme, flags=re.MULTILINE | re.DOTALL)
+    page = (Path(__file__).parents[1] / "docs" / "state.md").read_text()
+    (empty,) = re.findall(r"^echo '(\{\"format_version\".*?)' \|", page, flags=re.MULTILINE | re.DOTALL)
     project.write("empty.json", empty.replace("…", lineage))
     project.run("state", "push", "empty.json")
     assert "volume/data" in project.run("state", "adopt").out

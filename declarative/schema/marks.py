@@ -15,7 +15,7 @@ Json: TypeAlias = bool | int | float | str | Sequence["Json"] | Mapping[str, "Js
 
 @dataclass(frozen=True, slots=True)
 class Doc:
-    """One sentence for the schema, the editor's completion and the README's table."""
+    """One sentence for the schema, the editor's completion and the table of docs/language.md."""
 
     text: str
 
