@@ -1,4 +1,4 @@
-"""How a node is split into equal blocks, and what a share of them is (DESIGN §3). Pure."""
+"""Splits a node into equal blocks, and computes shares (docs/architecture.md, "Blocks"). Pure."""
 
 from __future__ import annotations
 

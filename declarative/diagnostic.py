@@ -47,7 +47,7 @@ class Diagnostic:
     severity: Severity = Severity.ERROR
 
     def to_json(self) -> dict[str, object]:
-        """The form of DESIGN §5: positions are null where the finding is not about a file."""
+        """The form for programs: positions are null where the finding is not about a file."""
         span = self.span
         return {
             "severity": self.severity.value,

@@ -1,4 +1,4 @@
-"""How nodes are split and shared: DESIGN §3, with the cases that dstack gets wrong (notes/dstack.md §1)."""
+"""How nodes are split and shared: docs/architecture.md, "Blocks", with the cases that dstack gets wrong."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""`--json`: the contracts of DESIGN §5 key by key and in order, and nothing but JSON on stdout, ever."""
+"""`--json`: the contracts key by key and in order, and nothing but JSON on stdout, ever."""
 
 from __future__ import annotations
 

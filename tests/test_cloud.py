@@ -65,7 +65,7 @@ def installs(project, cloud, env):
 
 @pytest.mark.parametrize("mode", [(), ("--names",)])
 def test_plugged_in_by_being_installed(project, tmp_path, mode):
-    """A third party's package needs nothing but to be installed (DESIGN §8)."""
+    """A third party's package needs nothing but to be installed."""
     with RunningCloud(tmp_path / "cloud.db", *mode) as cloud:
         installs(project, cloud, PLUG)
 

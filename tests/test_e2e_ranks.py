@@ -35,7 +35,7 @@ def both(env, name):
 
 
 def test_environment_of_a_cluster(project):
-    """DESIGN §4.4, with both prefixes; what the fleet, the task and the volumes add; and no more."""
+    """The variables of docs/tasks.md, with both prefixes; what fleet, task and volumes add; and no more."""
     project.declare(
         fleet(
             nodes=2,

@@ -116,7 +116,7 @@ def test_wait_waits_for_a_place(project):
 
 
 def test_idle_nodes_are_given_back_while_tasks_are_followed(project):
-    """As DESIGN says of `idle_duration`; another one stays for who needs it, and the target stays."""
+    """As docs/placement.md says; another one stays for who needs it, and the target stays."""
     go = project.path / "go"
     whole = {"resources": {"cpu": 2}}
     nodes = fleet(nodes="0..3", idle_duration=1, backends=["local"])

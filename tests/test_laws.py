@@ -1,4 +1,4 @@
-"""Laws of the planner, on generated projects and worlds (DESIGN §3 to §5).
+"""Laws of the planner, on generated projects and worlds (docs/architecture.md).
 
 FLEETFORM_EXAMPLES=5000 pytest tests/test_laws.py looks at that many examples of each law.
 """

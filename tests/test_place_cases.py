@@ -1,4 +1,4 @@
-"""Placement from a project to the plan's JSON, case by case (DESIGN §3 and §4): blocks, pins, growth.
+"""Placement from a project to the plan's JSON, case by case: blocks, pins, growth.
 
 Order and refusals stand in test_place_reasons.py, volumes in test_place_volumes.py; what holds of every
 world, in test_place_laws.py.

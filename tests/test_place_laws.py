@@ -1,4 +1,4 @@
-"""Laws of `place` on any world (DESIGN §4); an independent checker judges every outcome.
+"""Laws of `place` on any world (docs/architecture.md); an independent checker judges every outcome.
 
 FLEETFORM_EXAMPLES=5000 pytest tests/test_place_laws.py looks at that many examples of each law.
 """

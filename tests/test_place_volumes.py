@@ -1,4 +1,4 @@
-"""Placement of ranks that mount volumes, from a project to the plan's JSON (DESIGN §4.5).
+"""Placement of ranks that mount volumes, from a project to the plan's JSON.
 
 All ranks' volumes bind, not only those of rank 0: what dstack finds after the user has agreed (a volume in
 another region, one disk for two ranks) is in the plan.

@@ -1,4 +1,4 @@
-"""Placement, case by case (DESIGN §4)."""
+"""Placement, case by case (docs/architecture.md, "Placement")."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a change does (DESIGN §2), line by line, and the shape of a plan (DESIGN §5).
+"""What a change does, line by line, and the shape of a plan (docs/architecture.md).
 
 Whole plans stand in golden/plan: `FLEETFORM_ACCEPT=1` rewrites them.
 """
@@ -970,7 +970,7 @@ def test_a_node_that_comes_back_elsewhere_is_of_its_new_backend():
 
 
 def test_the_shape_of_actions():
-    """The keys of DESIGN §5, and their values: ids, before and after, because."""
+    """The keys of the contract, and their values: ids, before and after, because."""
     plan = brought().plan(wanted(volumes=({**DATA, "size": "2GB"},)))
     data = plan_json(plan)
     assert list(data) == [

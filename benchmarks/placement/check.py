@@ -1,4 +1,4 @@
-"""Whether a plan keeps every rule of DESIGN §3 and §4, found out without the planner.
+"""Whether a plan keeps every rule of docs/architecture.md, found out without the planner.
 
 It takes what `place` was given and what it answered, and shares no code with it: of `declarative` it imports
 the value types alone, and it counts blocks, shares, volumes and limits by itself. It says nothing about how
@@ -185,7 +185,7 @@ def _share(case: _Case, task: Task, node: Node, choice: Choice) -> Iterator[str]
 
 
 def _share_does(want: Resources, shape: Shape, total: int, blocks: int) -> bool:
-    """A share of b blocks of N has `// N * b` of each, and the whole disk (DESIGN §3.2)."""
+    """A share of b blocks of N has `// N * b` of each, and the whole disk (rule 2 of "Blocks")."""
     cpu, memory, gpus = (each // total * blocks for each in (shape.cpu, shape.memory_mib, shape.gpus))
     return _does(want, shape, cpu, memory, gpus)
 

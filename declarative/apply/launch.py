@@ -1,4 +1,4 @@
-"""What a rank is started with: its commands, the environment of DESIGN §4.4, its CPUs, GPUs and volumes."""
+"""What a rank is started with: its commands, the environment of docs/tasks.md, its CPUs, GPUs and volumes."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ LONGEST_CALL = 3600.0
 
 
 class VanishedError(StateError):
-    """More is gone than is to be believed without a question: the user decides (DESIGN §8)."""
+    """Several things are gone at once: the user decides (docs/architecture.md, "Rules for backends")."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
         names = [str(a) for a in addresses]

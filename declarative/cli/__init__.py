@@ -198,7 +198,7 @@ def _end_if_asking(code: int) -> None:
 
 
 def main() -> NoReturn:
-    """Run the command; exit codes are those of DESIGN §5 (usage errors are 1, not click's 2)."""
+    """Run the command; exit codes are those of docs/commands.md (usage errors are 1, not click's 2)."""
     code: Any = 0
     # A large project is half a million values that all live to the end: to go through them at every 700
     # new ones, as Python does, takes a quarter of the time of a plan. Garbage is still collected.

@@ -50,7 +50,7 @@ OTHERS = {
 
 
 def _unknown(driver: str) -> str | None:
-    """How to mend the name of a driver that no installed package brings (DESIGN §8); None if one does."""
+    """How to mend the name of a driver that no installed package brings; None if one does."""
     if driver in BUILT_IN:
         return None
     from declarative.provider import unknown

@@ -1,4 +1,7 @@
-"""One pure function places all ranks of all tasks on one working copy of the inventory (DESIGN §4)."""
+"""One pure function places all ranks of all tasks on one working copy of the inventory.
+
+Its rules: docs/architecture.md, "Placement".
+"""
 
 from declarative.placement.place import place
 from declarative.placement.types import (

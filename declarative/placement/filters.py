@@ -1,4 +1,6 @@
-"""What turns a node or an offer down, in one order for every path: pins and reuse included (DESIGN §4.1).
+"""What turns a node or an offer down, in one order for every path: pins and reuse included.
+
+Rule 1 of docs/architecture.md, "Placement".
 
 Each filter looks at immutable facts and gives a reason with numbers, or None. No filter is skipped
 for hand-picked nodes, and none reads the inventory again.

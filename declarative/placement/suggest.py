@@ -1,6 +1,7 @@
 """Moves that would let a node go: priced, and only ever shown. Nothing that runs is moved by a plan.
 
-Over time nodes empty as their tasks end; a few moves are worth more then than any packing (DESIGN §4.6).
+Over time nodes empty as their tasks end; a few moves are worth more then than any packing
+(rule 6 of docs/architecture.md, "Placement").
 """
 
 from __future__ import annotations

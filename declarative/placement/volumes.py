@@ -1,4 +1,6 @@
-"""Volumes bind ranks: which volumes each rank of a task gets, and to which places that ties it (DESIGN §4.5).
+"""Volumes bind ranks: which volumes each rank of a task gets, and to which places that ties it.
+
+Rule 5 of docs/architecture.md, "Placement".
 
 A mount may name alternatives, and a volume is for one rank at a time, so this is a matching: ranks are
 given their first choice while there is room, and are moved to another one when a later rank has none.

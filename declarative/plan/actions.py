@@ -1,4 +1,4 @@
-"""From fates and placements to actions: the order of DESIGN §5."""
+"""From fates and placements to actions: the order of docs/architecture.md, "The plan"."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What is known once the recorded and the observed are put together.
 
 Observing is not changing: an ended rank's reservation counts as released from the moment it is seen,
-whoever records it later (DESIGN §5).
+whoever records it later (docs/architecture.md, "What a change does").
 """
 
 from __future__ import annotations
@@ -65,8 +65,9 @@ def vanished(recorded: State, inventory: Inventory) -> tuple[Address, ...]:
     """Nodes and volumes that are missing and that nobody was deleting: several of one backend at once, or any
     while nothing shows that it was the right place to ask.
 
-    That is more likely a fault than the truth: the user decides whether to believe it (DESIGN §8). What its
-    backend itself says to have ended is not missing: any number of spot nodes may be taken away at once.
+    That is more likely a fault than the truth: the user decides whether to believe it (rule 2 of
+    docs/architecture.md, "Rules for backends"). A thing that its backend reports as ended is not missing: any
+    number of spot nodes may be taken away at once.
     """
     deleting = {intent.address for intent in recorded.intents if intent.op == "delete"}
     by_backend: dict[str, list[Address]] = {}

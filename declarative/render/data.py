@@ -1,4 +1,7 @@
-"""What `--json` prints: plain data with the keys and their order of DESIGN §5, and one way to write it."""
+"""What `--json` prints: plain data with the contract's keys in their order, and one way to write it.
+
+The contract: docs/architecture.md, "The plan".
+"""
 
 from __future__ import annotations
 

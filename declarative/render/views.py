@@ -1,4 +1,4 @@
-"""What `status` shows, as values: the keys of DESIGN §5, and beside them what only people read."""
+"""What `status` shows, as values: the keys of `status --json`, and beside them what only people read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words users write: the documents of DESIGN §2 as dataclasses. Pure."""
+"""The words users write: the documents of docs/language.md as dataclasses. Pure."""
 
 from declarative.spec.backend import Backend, CatalogOffer
 from declarative.spec.fleet import Fleet, Nodes, SpotPolicy

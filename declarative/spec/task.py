@@ -284,7 +284,7 @@ class Task:
 
     @property
     def whole_nodes(self) -> bool:
-        """Whether each rank takes a whole idle node (DESIGN §2, `exclusive`)."""
+        """Whether each rank takes a whole idle node (docs/architecture.md, "Blocks")."""
         if self.exclusive is None:
             return self.nodes > 1 and self.cluster
         return self.exclusive
