@@ -15,8 +15,8 @@ class Group(StrEnum):
     REFERENCES = "References between documents"
     PLANNING = "Planning"
     PLACEMENT = "Placement"
-    STRUCTURAL = "Placement: what no waiting mends"
-    CAPACITY = "Placement: what waiting may mend"
+    STRUCTURAL = "Placement: waiting does not help"
+    CAPACITY = "Placement: waiting may help"
     SAVED = "Saved plans"
     STATE = "The state"
     COMMAND = "Commands"
@@ -30,26 +30,26 @@ class Group(StrEnum):
 _ABOUT = {
     Group.YAML: "A file cannot be read, or is not YAML of the kind that a project is written in.",
     Group.LANGUAGE: "One document by itself: its type, its fields, their values.",
-    Group.TEMPLATES: "What stands between `${{` and `}}`, and the project's variables.",
-    Group.REFERENCES: "The documents held against each other: names that exist, names that are given once, "
+    Group.TEMPLATES: "The text between `${{` and `}}`, and the project's variables.",
+    Group.REFERENCES: "The documents compared with each other: names that exist, names that are used once, "
     "volumes that are mounted once.",
-    Group.PLANNING: "The project is right by itself, but does not go with what the backends offer or with "
-    "what is recorded.",
-    Group.PLACEMENT: "A task is placed with all of its ranks or not at all. One that cannot be placed is "
-    "shown under `Cannot be placed` (`unplaced` in JSON) with one of the codes here; the exit code is 3. "
-    "For the rank that is the cause, every node and every offer that was turned down is listed with the "
-    "first filter that it did not pass, one of the codes of the next two chapters, and with the numbers: "
-    "what was wanted, what was there, by how much it fell short (`short` in JSON). Structural reasons, which "
-    "no waiting mends, come before those of capacity.",
-    Group.STRUCTURAL: "Why a node or an offer is not for this task, whatever else runs: something has to be "
-    "declared otherwise. Codes of `rejections` in JSON.",
-    Group.CAPACITY: "Why a node or an offer that would suit the task cannot have it now. Codes of "
+    Group.PLANNING: "The project is right by itself, but does not fit what the backends offer or what is "
+    "recorded.",
+    Group.PLACEMENT: "A task is placed with all of its ranks or not at all. A task that cannot be placed is "
+    "shown under `Cannot be placed` (`unplaced` in JSON) with one of these codes, and the exit code is 3. "
+    "For the rank that is the cause, the plan lists every node and every offer that was turned down, with "
+    "the first filter that it did not pass (one of the codes of the next two chapters) and with the numbers: "
+    "what was wanted, what was there, and how much was missing (`short` in JSON). Structural reasons come "
+    "before those of capacity.",
+    Group.STRUCTURAL: "Why a node or an offer never suits this task, whatever else runs: the declaration has "
+    "to change. These are codes of `rejections` in JSON.",
+    Group.CAPACITY: "Why a node or an offer that would suit the task cannot take it now. These are codes of "
     "`rejections` in JSON.",
     Group.SAVED: "A plan that `fleetform plan --out FILE` saved is carried out as it is or not at all. With "
-    "each of these nothing was done; all that differs is named at once.",
-    Group.STATE: "What is recorded cannot be used, or refuses what was asked of it. A command that meets one "
-    "of these has changed nothing beyond what it said that it did.",
-    Group.COMMAND: "The command was asked for something that it cannot do.",
+    "each of these codes nothing was done; all differences are named at once.",
+    Group.STATE: "The state cannot be used, or refuses what was asked of it. A command that meets one of "
+    "these codes has changed nothing beyond what it said it did.",
+    Group.COMMAND: "The command cannot do what it was asked for.",
 }
 
 

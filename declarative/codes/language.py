@@ -9,14 +9,15 @@ YAML: dict[str, Code] = {
         Group.YAML,
         "the file is not YAML at this place",
         'name: "gpu',
-        "look in this line and the ones above it for a quote or bracket that is not closed, for wrong "
-        "indentation, and for text with `: ` in it that needs quotes",
+        "look in this line and the lines above it for an open quote or bracket, for wrong indentation, and "
+        "for text with `: ` in it that needs quotes",
     ),
     "unsupported-yaml": Code(
         Group.YAML,
-        "YAML that is refused on purpose: tags, merge keys, directives, values that contain themselves",
+        "YAML that fleetform refuses on purpose: tags, merge keys, directives, values that contain "
+        "themselves",
         "<<: *defaults",
-        "write the fields out; put a value that shall be text in quotes",
+        "write the fields out; put a value that is meant as text in quotes",
     ),
     "duplicate-key": Code(
         Group.YAML,
@@ -34,7 +35,7 @@ YAML: dict[str, Code] = {
         Group.YAML,
         "a document that is a list or a plain value",
         "- type: fleet",
-        "write `key: value` lines, beginning with `type:`; part several documents with `---`",
+        "write `key: value` lines, beginning with `type:`; separate documents with `---`",
     ),
     "bad-encoding": Code(
         Group.YAML,
@@ -44,7 +45,7 @@ YAML: dict[str, Code] = {
     ),
     "too-deep": Code(
         Group.YAML,
-        "values are nested deeper than any project needs",
+        "values are nested too deep",
         "a hundred `[` in a row",
         "nest them less",
     ),
@@ -68,7 +69,7 @@ YAML: dict[str, Code] = {
         Group.YAML,
         "a file or directory cannot be read",
         "a link that leads nowhere, or a file that you may not read",
-        "the message has the system's own words; mend or remove the file",
+        "the message has the system's own words; fix or remove the file",
     ),
     "not-a-file": Code(
         Group.YAML,
@@ -79,8 +80,8 @@ YAML: dict[str, Code] = {
     ),
     "outside-project": Code(
         Group.YAML,
-        "a link or an `include` leads out of the project's directory, or of what `files` sends; nothing "
-        "outside of it is read",
+        "a link or an `include` leads out of the project's directory, or out of what `files` sends; "
+        "fleetform reads nothing outside",
         "include: ['../shared/*.yaml']",
         "put the files into the project, and include them by a path below it",
     ),
@@ -88,40 +89,41 @@ YAML: dict[str, Code] = {
         Group.YAML,
         "a path that `files` names is not in the project",
         "files: [tarin.py]",
-        "mend the path: it is one below the project's directory",
+        "correct the path: it lies below the project's directory",
     ),
     "nothing-to-send": Code(
         Group.YAML,
-        "of a folder that `files` names nothing is left: it is empty, or ignore rules (`.gitignore`, "
-        "`.dstackignore`, `.fleetformignore`) leave out all that is in it",
+        "a folder that `files` names has nothing to send: it is empty, or ignore rules (`.gitignore`, "
+        "`.dstackignore`, `.fleetformignore`) leave out everything in it",
         "files: [build], where .gitignore has `build/*`",
-        "name the files themselves, which are sent whatever the rules say; or say `!…` in `.fleetformignore`",
+        "name the files themselves, which are always sent; or say `!…` in `.fleetformignore`",
     ),
     "never-sent": Code(
         Group.YAML,
-        "`files` names something that is never sent: what git or fleetform keep in the project",
+        "`files` names something that is never sent: a thing that git or fleetform keeps in the project",
         "files: [.git]",
         "remove it from `files`",
     ),
     "same-place": Code(
         Group.YAML,
-        "two things that `files` names would be at one place in the rank's folder",
+        "two entries of `files` would have one place in the rank's folder",
         "files: ['a/train.py:train.py', 'b/train.py:train.py']",
         "give one of them another place: `src:where`",
     ),
     "files-elsewhere": Code(
         Group.LANGUAGE,
-        "a task has `files` and an absolute `working_dir`: files are in the rank's own folder, where its "
-        "commands would not look for them",
+        "a task has `files` and an absolute `working_dir`: the files are in the rank's own folder, and its "
+        "commands would look elsewhere",
         "files: [train.py]\nworking_dir: /data",
-        "leave `working_dir` out and name `/data/…` in `commands`; or write one below the rank's own folder",
+        "leave `working_dir` out and name `/data/…` in `commands`; or write a folder below the rank's own",
     ),
     "nothing-included": Code(
         Group.YAML,
-        "a pattern of `include` matches no file; a warning, and an error where a plan would delete what no "
-        "file declares any more",
+        "a pattern of `include` matches no file; a warning, but an error where a plan would delete what is "
+        "no longer declared",
         "include: ['fleet/*.yaml']  # the folder is named fleets",
-        "mend the pattern, or bring the files back; remove the pattern if what they declared is to go",
+        "correct the pattern, or bring the files back; remove the pattern if what they declared may be "
+        "deleted",
     ),
     "too-many-errors": Code(
         Group.YAML,
@@ -146,8 +148,8 @@ LANGUAGE: dict[str, Code] = {
     ),
     "skipped": Code(
         Group.LANGUAGE,
-        "a document of dstack that is left alone: a service, a dev environment, a gateway, or what stands in "
-        "a hidden file that nobody named; a warning",
+        "a document of dstack that fleetform leaves alone: a service, a dev environment, a gateway, or a "
+        "document in a hidden file that nobody named; a warning",
         "type: service  # beside tasks and fleets",
         "do what the hint says, or name the file in the project's `exclude`",
     ),
@@ -161,35 +163,35 @@ LANGUAGE: dict[str, Code] = {
         Group.LANGUAGE,
         "a field that this type of document, or this part of it, does not have",
         "type: fleet\nname: gpu\nnods: 2",
-        "the hint names the nearest field, or all that there are",
+        "write the field that the hint names: the nearest one, or one of all that exist",
     ),
     "dstack-field": Code(
         Group.LANGUAGE,
-        "a field of dstack that fleetform has not",
+        "a field of dstack that fleetform does not have",
         "user: root  # in a task",
         "do what the hint says instead; most can simply be removed",
     ),
     "not-supported-yet": Code(
         Group.LANGUAGE,
-        "part of the language, but it does not work in this version; it is refused, never ignored",
+        "part of the language that does not work in this version; it is refused, never ignored",
         'resources: {cpu: "arm:4.."}',
-        "the hint says what to do meanwhile",
+        "do what the hint says until then",
     ),
     "missing-field": Code(
         Group.LANGUAGE,
-        "a field that has to be there is not",
+        "a required field is missing",
         "type: fleet\nname: gpu",
         "add it as the hint says",
     ),
     "wrong-type": Code(
         Group.LANGUAGE,
-        "a value of another type than the field takes",
+        "the field takes a value of another type",
         "regions: us-east-1  # a list is expected",
-        "write what is expected; a number that shall be text needs quotes",
+        "write what is expected; a number that is meant as text needs quotes",
     ),
     "bad-value": Code(
         Group.LANGUAGE,
-        "a value that is not one of those allowed",
+        "the field does not allow this value",
         "placement: clustr",
         "write one of the values in the message",
     ),
@@ -246,7 +248,7 @@ LANGUAGE: dict[str, Code] = {
         Group.LANGUAGE,
         "not the name of an environment variable",
         "env: ['my-var=1']",
-        "write `NAME=value` with letters, digits and `_`, or `NAME` alone to pass the caller's value on",
+        "write `NAME=value` with letters, digits and `_`, or `NAME` alone to pass on your own value",
     ),
     "bad-tag": Code(
         Group.LANGUAGE,
@@ -262,8 +264,8 @@ LANGUAGE: dict[str, Code] = {
     ),
     "bad-path": Code(
         Group.LANGUAGE,
-        "a path that cannot be used: of a mount it is absolute and without `..`, of `files` it lies below "
-        "the project",
+        "a path that cannot be used: a mount's path is absolute and has no `..`; a path of `files` lies "
+        "below the project",
         "volumes: ['data:data']",
         "write `data:/data`",
     ),
@@ -287,7 +289,7 @@ LANGUAGE: dict[str, Code] = {
     ),
     "bad-host-key": Code(
         Group.LANGUAGE,
-        "not a host's public key, or only a part of one",
+        "not a host's public key, or only part of one",
         "host_keys: [ssh-ed25519]",
         "write the first two words of /etc/ssh/ssh_host_ed25519_key.pub on the host: `ssh-ed25519 AAAA…`",
     ),
@@ -299,8 +301,8 @@ LANGUAGE: dict[str, Code] = {
     ),
     "nodes-and-ssh": Code(
         Group.LANGUAGE,
-        "a fleet has both `ssh_config` and `nodes`, or another field for machines to launch; or it names a "
-        "backend that is not of its kind",
+        "a fleet has `ssh_config` and also `nodes` or another field for machines to launch; or it names a "
+        "backend of the other kind",
         "nodes: 2\nssh_config: {hosts: [10.0.0.1]}",
         "keep `nodes` for machines to launch, or `ssh_config` for hosts that exist",
     ),
@@ -309,8 +311,8 @@ LANGUAGE: dict[str, Code] = {
         "a credential that is not the name of an environment variable; it may be the secret itself, so "
         "neither it nor its line is shown",
         "credentials: {key: AKIA…/…}",
-        "put the secret into the environment, and write the variable's name: `key: AWS_ACCESS_KEY_ID`; a "
-        "secret that was committed has to be replaced",
+        "put the secret into the environment, and write the variable's name: `key: AWS_ACCESS_KEY_ID`; "
+        "replace a secret that was committed",
     ),
     "bad-state-url": Code(
         Group.LANGUAGE,
@@ -320,7 +322,8 @@ LANGUAGE: dict[str, Code] = {
     ),
     "schema": Code(
         Group.LANGUAGE,
-        "the published JSON Schema refuses what fleetform itself would take: a fault of fleetform",
+        "the published JSON Schema refuses a document that fleetform itself would accept: a fault of "
+        "fleetform",
         "none is known",
         "report it, with the document",
     ),

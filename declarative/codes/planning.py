@@ -13,30 +13,30 @@ PLANNING: dict[str, Code] = {
     ),
     "no-offer": Code(
         Group.PLANNING,
-        "nothing that the backends offer is within the fleet's limits, so it cannot be brought to its size",
+        "no offer of the backends is within the fleet's limits, so the fleet cannot reach its size",
         "max_price: 0.01",
         "widen the fleet's `resources`, `max_price`, `backends` or `regions`, or lower its `nodes`",
     ),
     "unknown-region": Code(
         Group.PLANNING,
-        "a fleet or a task names a region that no backend has which it may use: nothing is ever there",
+        "a fleet or a task names a region that none of its backends has",
         "regions: [us-east-1, us-wset-2]",
-        "write the region as the backend has it, or name it in the `regions` of a backend",
+        "write the region as the backend has it, or add it to the `regions` of a backend",
     ),
     "no-backend": Code(
         Group.PLANNING,
-        "a fleet asks for GPUs and no backend is declared that could launch its nodes: this machine is none, "
-        "unless the fleet names it",
+        "a fleet asks for GPUs, and no declared backend could launch its nodes; this machine counts only if"
+        " the fleet names it",
         "type: fleet\nname: gpu\nnodes: 1\nresources: {gpu: 8}",
         "declare a cloud (`type: backend`) or hosts (`ssh_config`); to rehearse on this machine, without the "
         "GPUs, write `backends: [local]` in the fleet",
     ),
     "rehearsal": Code(
         Group.PLANNING,
-        "a warning: nodes of the driver `local` are declared with GPUs that this machine does not have, or "
-        "`--offline` did not look whether it has them",
+        "nodes of the driver `local` are declared with GPUs that this machine does not have, or `--offline`"
+        " did not look for them; a warning",
         'backends: [local]\nresources: {gpu: "H100:8"}',
-        "nothing, if a rehearsal is meant; for GPUs that are there, name a cloud's backend or declare hosts",
+        "nothing, if you mean a rehearsal; for real GPUs, name a cloud's backend or declare hosts",
     ),
     "protected": Code(
         Group.PLANNING,
@@ -44,14 +44,15 @@ PLANNING: dict[str, Code] = {
         "say otherwise",
         "removing a volume's document while the volume exists",
         "undo the change; or set `prevent_destroy: false`, apply, and make the change then; for a volume "
-        "whose document is gone, `removed: [{from: volume/NAME, destroy: false}]` in the project document "
-        "keeps what it holds, `destroy: true` deletes it",
+        "whose document is gone, write `removed: [{from: volume/NAME, destroy: false}]` in the project "
+        "document to keep its data, or `destroy: true` to delete it",
     ),
     "skipped-recorded": Code(
         Group.PLANNING,
-        "something is recorded whose document is there but was not used, so that it would be deleted",
+        "something is recorded, and its document is there but was not used, so a plan would delete it",
         "type: service  # of what was a task, and runs",
-        "have the document used as the warning beside it says; or remove it, if what it declares is to go",
+        "do what the warning beside it says, so that the document is used; or remove the document if what "
+        "it declares may be deleted",
     ),
     "drained": Code(
         Group.PLANNING,
@@ -61,31 +62,30 @@ PLANNING: dict[str, Code] = {
     ),
     "node-mismatch": Code(
         Group.PLANNING,
-        "a node does not keep its fleet's limits any more but is in use; a warning",
+        "a node no longer keeps its fleet's limits, but is in use; a warning",
         "lowering `max_price` while a task runs",
         "nothing: it takes no new work, and is replaced once it is idle",
     ),
     "host-not-ready": Code(
         Group.PLANNING,
-        "a host cannot be reached or is not fit for work, so it becomes no node for now; or what it has is "
-        "not known, because nothing was contacted; a warning",
+        "a host cannot be reached or is not fit for work, so it is no node for now; or nothing was "
+        "contacted, so what it has is not known; a warning",
         "a host that is off, or whose key is not in `known_hosts`",
-        "mend what the message names: the next `apply` that finds the host ready makes it a node",
+        "fix what the message names: the next `apply` that finds the host ready makes it a node",
     ),
     "node-not-ready": Code(
         Group.PLANNING,
-        "a node that stays takes no work, and no action of a plan changes that: it does not answer, is not "
-        "fit, or this checkout has no key for it; `plan --detailed-exitcode` exits 2; a warning",
+        "a node takes no work, and no action of the plan changes that: it does not answer, is not fit, or "
+        "this checkout has no key for it; `plan --detailed-exitcode` exits 2; a warning",
         "a host that is off; nodes of a cloud whose private key only another machine has",
-        "mend what the message names; a node that is lost for good is forgotten by `fleetform state rm`",
+        "fix what the message names; `fleetform state rm` forgets a node that is lost for good",
     ),
     "volume-waits": Code(
         Group.PLANNING,
-        "a volume on a host's disk has no `host`, and no rank mounts it that would choose one, so it is not "
-        "made for now; or one with an `auto_cleanup_duration`, which is made for the rank that mounts it; a "
-        "warning",
+        "a volume is not made for now, because it is made for the first rank that mounts it: it is on a "
+        "host's disk and has no `host`, or it has an `auto_cleanup_duration`; a warning",
         "type: volume\nname: data\nbackend: ssh\nsize: 100GB",
-        "write `host:`, or mount it in a task: then it is made on the host of its rank, and stays there",
+        "write `host:`, or mount it in a task: it is made on the host of that rank, and stays there",
     ),
     "blocks-wait": Code(
         Group.PLANNING,
@@ -95,68 +95,71 @@ PLANNING: dict[str, Code] = {
     ),
     "backend-unreadable": Code(
         Group.PLANNING,
-        "a backend did not answer, so what it has is unknown: neither there nor gone",
+        "a backend did not answer, so nothing is known of its things: they count neither as there nor as "
+        "gone",
         "a cloud that is down, or credentials that have expired",
-        "mend what the message names, and run the command again",
+        "fix what the message names, and run the command again",
     ),
     "backend-refuses": Code(
         Group.PLANNING,
-        "a backend was asked whether it would do what is planned, and it would not; nothing was made",
+        "a backend was asked whether it would carry out the plan, and it would not; nothing was made",
         "credentials that are wrong, an image that is gone, a clock that is off",
-        "mend what the message names, and plan again; `plan --offline` asks nobody",
+        "fix what the message names, and plan again; `plan --offline` asks no backend",
     ),
     "missing-env": Code(
         Group.PLANNING,
-        "an environment variable that a rank needs is not set; found before anything is made",
+        "a rank needs an environment variable that is not set; this is checked before anything is made",
         "env: [HF_TOKEN]",
         "`export HF_TOKEN=…`, then run the command again",
     ),
     "taken-up": Code(
         Group.PLANNING,
-        "a command was cut short; what it had begun was read back from the backend, and is recorded",
+        "a command was cut short; fleetform read back from the backend what it had begun, and recorded it",
         "`apply` was killed after it had asked for a volume",
-        "nothing: what was done is adopted, and what was not is done with the same token",
+        "nothing: what was done is adopted, and the rest is done with the same token",
     ),
     "vanished": Code(
         Group.PLANNING,
-        "several things of one backend are missing at once, and it does not say that they have ended: that "
-        "is more likely a fault than the truth",
+        "several things of one backend are missing at once, and the backend does not say that they ended: "
+        "this is more likely a fault than the truth",
         "credentials of another account",
-        "see whether they are gone; if they are: `fleetform apply --accept-vanished`",
+        "check whether they are gone; if so: `fleetform apply --accept-vanished`",
     ),
     "files-changed-later": Code(
         Group.PLANNING,
-        "the task has ended, and a folder that its `files` name has other files now. That alone does not run "
-        "it again; a change of its declaration does, and of a file that `files` names itself",
+        "the task has ended, and a folder that its `files` name has changed since. This alone does not run "
+        "the task again. A change of its declaration does, and so does a change of a file that `files` "
+        "names itself",
         "files: [data]  # and data/new.csv was added",
-        "`--replace task/x` if it is to run with them; else nothing",
+        "`--replace task/x` to run the task with them; otherwise nothing",
     ),
     "small-disk": Code(
         Group.PLANNING,
-        "nodes with GPUs are to start from a disk of less than 100 GB: images of GPU software alone take 20 "
+        "nodes with GPUs would start from a disk of less than 100 GB. Images of GPU software alone take 20 "
         "and more, and a full disk stops a task in the middle",
         "options: {disk_size: 20}",
-        "a larger `disk_size` in the backend's `options`, or `resources: {disk: 100GB..}` where types differ",
+        "set a larger `disk_size` in the backend's `options`, or write `resources: {disk: 100GB..}` where "
+        "types differ",
     ),
     "never-fits": Code(
         Group.PLACEMENT,
-        "the task could not be placed even if all nodes were idle and ready and no offer ran out: no waiting "
-        "mends it",
+        "the task would have no place even if all nodes were idle and ready and no offer ran out: waiting "
+        "does not help",
         "resources: {gpu: 16}  # and no node has more than 8",
-        "change the task or the fleets, by the structural codes among the rejections",
+        "change the task or the fleets; the structural codes among the rejections say what",
     ),
     "no-capacity": Code(
         Group.PLACEMENT,
-        "the task would fit, but not now, beside what runs",
+        "the task would fit, but not now, because of what else runs",
         "nodes: 4  # and three nodes are idle",
         "wait until tasks have ended and run `fleetform apply` again, or let the fleet grow",
     ),
     "runs-already": Code(
         Group.PLACEMENT,
-        "a rank of the task runs and is not recorded, as after the state was brought back from a backup: "
-        "started again, it would run twice at once, with the same checkpoints and results",
+        "a rank of the task runs and is not recorded, for example after the state was restored from a "
+        "backup. A second start would run it twice at once, with the same checkpoints and results",
         "task/train: rank/train-0 runs on node/gpu-0 and is not recorded",
-        "`fleetform state adopt rank/train-0` if it is to go on, `fleetform stop train` if not",
+        "`fleetform state adopt rank/train-0` to let it go on, `fleetform stop train` to stop it",
     ),
 }
 
@@ -175,28 +178,28 @@ STRUCTURAL: dict[str, Code] = {
     ),
     "instance": Code(
         Group.STRUCTURAL,
-        "the task's `instances` does not name the node; a pin launches none",
+        "the task's `instances` does not name the node; `instances` never launches nodes",
         "instances: [gpu-0]",
         "add the node to the task's `instances`, or leave the field out",
     ),
     "backend": Code(
         Group.STRUCTURAL,
-        "it is in a backend that the task does not allow",
+        "the task does not allow its backend",
         "backends: [lab]",
         "widen the task's `backends`",
     ),
     "region": Code(
         Group.STRUCTURAL,
-        "it is in a region that the task does not allow, or not where the task's other ranks are",
+        "the task does not allow its region, or the task's other ranks are in another one",
         "regions: [us-east-1]",
         "widen the task's `regions`; ranks of a cluster task stay in one fleet, backend and region",
     ),
     "gpu-vendor": Code(
         Group.STRUCTURAL,
-        "its GPUs are of another vendor than those of the task's other ranks, or of a model without a known "
-        "vendor: a gang does not mix them",
+        "its GPUs are of another vendor than those of the task's other ranks, or of a model without a known"
+        " vendor: a gang does not mix vendors",
         "nodes: 2, where one host has H100 and the other MI300X",
-        "if it may mix them: name models of both in `gpu` (`H100,MI300X:8`), or pin nodes of both with "
+        "to allow a mix: name models of both in `gpu` (`H100,MI300X:8`), or name nodes of both in "
         "`instances`",
     ),
     "spot": Code(
@@ -213,7 +216,7 @@ STRUCTURAL: dict[str, Code] = {
     ),
     "price-unknown": Code(
         Group.STRUCTURAL,
-        "its price is unknown, so it cannot be shown to keep `max_price`",
+        "its price is unknown, so it may be above `max_price`",
         "max_price: 2  # and the backend reports no prices",
         "declare the price in the backend's `catalog`, or leave `max_price` out",
     ),
@@ -221,8 +224,8 @@ STRUCTURAL: dict[str, Code] = {
         Group.STRUCTURAL,
         "the task asks for limits that the kernel enforces, and the host cannot set them",
         "isolation: hard  # and the host lets its user make no cgroups",
-        "let the host's user be root, or delegate cgroups to him; or leave `isolation` out: ranks are then "
-        "held to their blocks as well as the host can",
+        "make the host's user root, or delegate cgroups to that user; or leave `isolation` out: ranks are "
+        "then held to their blocks as well as the host can",
     ),
     "no-runtime": Code(
         Group.STRUCTURAL,
@@ -240,20 +243,20 @@ STRUCTURAL: dict[str, Code] = {
         Group.STRUCTURAL,
         "every share of the node has more than a rank's upper bounds allow",
         "resources: {cpu: 2}  # exactly 2, and a block has 4",
-        "widen the range (`cpu: 2..`); a rank that takes a whole node is held to the whole of it, unless "
-        "`exclusive: false`",
+        "widen the range (`cpu: 2..`); with `exclusive: false` a rank takes single blocks instead of a "
+        "whole node",
     ),
     "volume-missing": Code(
         Group.STRUCTURAL,
         "a volume that the rank mounts does not exist",
         "volumes: ['data-0:/data']  # and data-0 could not be made",
-        "declare it; `--replace` and removals elsewhere in the plan may be why",
+        "declare it; `--replace` and removals elsewhere in the plan may be the cause",
     ),
     "volume-elsewhere": Code(
         Group.STRUCTURAL,
         "a volume that the rank mounts is in another backend, region or zone",
         "a volume in us-east-1 and a node in us-west-2",
-        "let the task and its volumes be in one place, or name alternatives: `name: [data-a, data-b]`",
+        "put the task and its volumes into one place, or name alternatives: `name: [data-a, data-b]`",
     ),
     "reuse-only": Code(
         Group.STRUCTURAL,
@@ -272,10 +275,10 @@ STRUCTURAL: dict[str, Code] = {
 CAPACITY: dict[str, Code] = {
     "not-ready": Code(
         Group.CAPACITY,
-        "the node is not ready, or its readiness is unknown, which is not the same as idle; or it is a host "
+        "the node is not ready, or its readiness is unknown, which does not count as idle; or it is a host "
         "that is not ready, and so no node yet",
         "a node that cannot be reached",
-        "`fleetform status` says why; wait, or mend the node",
+        "`fleetform status` says why; wait, or repair the node",
     ),
     "drained": Code(
         Group.CAPACITY,
@@ -285,19 +288,19 @@ CAPACITY: dict[str, Code] = {
     ),
     "offers-unknown": Code(
         Group.CAPACITY,
-        "the backend could not be read, so nobody knows what it offers",
+        "the backend could not be read, so its offers are not known",
         "a cloud that is down, or credentials that have expired",
-        "mend what the warning about the backend names, and plan again",
+        "fix what the warning about the backend names, and plan again",
     ),
     "closed": Code(
         Group.CAPACITY,
-        "the node takes no new work: it is about to be replaced or deleted",
+        "the node takes no new work because it will be replaced or deleted",
         "a node of a fleet whose limits have changed",
-        "wait until it was replaced",
+        "wait until it is replaced",
     ),
     "not-idle": Code(
         Group.CAPACITY,
-        "a rank takes the whole node here, and something runs on it",
+        "the rank takes a whole node, and something runs on this one",
         "nodes: 2  # exclusive by default",
         "wait, or set `exclusive: false` on the task",
     ),

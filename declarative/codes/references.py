@@ -7,7 +7,7 @@ from declarative.codes.entry import Code, Group
 TEMPLATES: dict[str, Code] = {
     "template-error": Code(
         Group.TEMPLATES,
-        "not an expression, or one that fails or gives too much",
+        "not an expression, or an expression that fails or produces too much",
         "size: ${{ var.size",
         "write an expression of names, constants and operators, such as `${{ var.size }}`",
     ),
@@ -15,7 +15,7 @@ TEMPLATES: dict[str, Code] = {
         Group.TEMPLATES,
         "a name that has no value anywhere",
         "size: ${{ var.sise }}",
-        "declare it in the `project` document: `variables: {size: 500GB}`; or mend the name",
+        "declare it in the `project` document: `variables: {size: 500GB}`; or correct the name",
     ),
     "env-here": Code(
         Group.TEMPLATES,
@@ -37,9 +37,9 @@ TEMPLATES: dict[str, Code] = {
     ),
     "undeclared-variable": Code(
         Group.TEMPLATES,
-        "a value is given for a variable that is not declared; a warning for those of a `--var-file`",
+        "a value is given for a variable that is not declared; a warning if it comes from a `--var-file`",
         "`fleetform plan --var regin=x`",
-        "mend the name, or declare it in the `project` document",
+        "correct the name, or declare it in the `project` document",
     ),
     "bad-variable": Code(
         Group.TEMPLATES,
@@ -52,15 +52,15 @@ TEMPLATES: dict[str, Code] = {
 REFERENCES: dict[str, Code] = {
     "duplicate-name": Code(
         Group.REFERENCES,
-        "two documents of a type have one name, or two volumes come out with the same one",
+        "two documents of one type have the same name, or two volumes get the same name",
         "type: fleet\nname: gpu\nnodes: 1\n---\ntype: fleet\nname: gpu\nnodes: 2",
         "give one of them another name; the message says where the other one is",
     ),
     "dangling-reference": Code(
         Group.REFERENCES,
-        "a name that nothing declares",
+        "nothing declares this name",
         "fleets: [gpus]  # the fleet is named gpu",
-        "mend the name, or declare it; volumes with a `count` are named `data-0`, `data-1`, …",
+        "correct the name, or declare it; volumes with a `count` are named `data-0`, `data-1`, …",
     ),
     "second-project": Code(
         Group.REFERENCES,
@@ -70,31 +70,32 @@ REFERENCES: dict[str, Code] = {
     ),
     "still-declared": Code(
         Group.REFERENCES,
-        "`removed` of the project document names a volume that a document declares",
+        "`removed` in the project document names a volume that is still declared",
         "removed: [{from: volume/data, destroy: false}]",
         "remove the entry, or what declares the volume",
     ),
     "volume-of-two-ranks": Code(
         Group.REFERENCES,
-        "one volume is mounted by two ranks, or twice by one; it is attached to one node at a time",
+        "two ranks mount one volume, or one rank mounts it twice; a volume is attached to one node at a time",
         'nodes: 2\nvolumes: ["data:/data"]',
         "give each rank its own: `data-${{ node_rank }}:/data`, and `count:` in the volume",
     ),
     "volume-host": Code(
         Group.REFERENCES,
-        "a volume of a backend without hosts has a `host`, or one on a host's disk a region or zone",
+        "a volume has a `host`, but its backend has no hosts; or a volume on a host's disk has a region or "
+        "zone",
         "type: volume\nname: data\nbackend: local\nhost: 10.0.0.4\nsize: 100GB",
-        "write `backend: ssh` for a volume on a host's disk, and `host` alone to say where it is",
+        "write `backend: ssh` for a volume on a host's disk, and only `host` to say where it is",
     ),
     "public-address": Code(
         Group.REFERENCES,
-        "the address or network by which ranks reach each other is one of the internet; a warning",
+        "the address or network by which ranks reach each other is a public one; a warning",
         "hosts: [{hostname: lab1, internal_ip: 8.8.8.8}]",
         "write an address of the hosts' own network, such as `10.0.0.4`, or remove it",
     ),
     "rank-name": Code(
         Group.REFERENCES,
-        "the names of the ranks' volumes differ in more than the number at their end",
+        "the names of the ranks' volumes differ in more than the number at the end",
         'volumes: ["${{ node_rank }}-data:/data"]',
         "write `data-${{ node_rank }}`",
     ),
