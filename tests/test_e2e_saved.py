@@ -281,7 +281,7 @@ def test_a_plan_with_errors_is_not_saved(project):
         ("plan --out notes.txt", "`notes.txt` is there, and no plan of fleetform: it is left alone"),
         ("plan --out .", "`.` is there, and no plan of fleetform: it is left alone"),
         ("plan --out link", "`link` is there, and no plan of fleetform: it is left alone"),
-        ("plan --out x.plan --offline", "a plan that was made offline is none to apply"),
+        ("plan --out x.plan --offline", "a plan that was made offline cannot be applied"),
         ("apply nowhere.plan", "`nowhere.plan`: No such file or directory"),
         ("apply .", "`.`: Is a directory"),
         ("apply pipe", "`pipe` is no plan that fleetform saved"),

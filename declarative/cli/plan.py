@@ -182,7 +182,7 @@ def _check_out(name: str | None, sign: str | None, *, offline: bool) -> Ed25519P
             return None
         raise failed("usage", "`--sign` is about a saved plan", "save it: `--out FILE`")
     if offline:
-        summary = "a plan that was made offline is none to apply: nothing was looked at for it"
+        summary = "a plan that was made offline cannot be applied: no backend was looked at"
         raise failed("usage", summary, "leave `--offline` or `--out` out")
     check_target(name)
     if sign is None:
