@@ -84,8 +84,21 @@ def assigned(tree: ast.Module) -> Iterator[tuple[str, bool]]:
                 yield from ((code, "code" in names) for code in literals(node.value))
 
 
+def derived(tree: ast.Module) -> Iterator[tuple[str, str, ast.ClassDef]]:
+    """Every class with one of its bases: the names of both, and the class."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            yield from ((node.name, ast.unparse(base), node) for base in node.bases)
+
+
 def calls(tree: ast.Module, known: dict[str, int]) -> Iterator[tuple[str, ast.expr, int]]:
     """Every call that is given a code: what is called, the code's expression, the line."""
+    for _, base, of in derived(tree):
+        for node in ast.walk(of) if base in known else ():
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "super().__init__":
+                value = given(node, known[base])
+                if value is not None:
+                    yield base, value, node.lineno
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             receiver, name = called(node)
@@ -93,6 +106,11 @@ def calls(tree: ast.Module, known: dict[str, int]) -> Iterator[tuple[str, ast.ex
                 value = given(node, known[name])
                 if value is not None:
                     yield name, value, node.lineno
+
+
+def _makes(of: ast.ClassDef) -> bool:
+    """Whether a class has a constructor of its own, so that it takes other things than its base."""
+    return any(isinstance(node, ast.FunctionDef) and node.name == "__init__" for node in of.body)
 
 
 def raised() -> dict[str, dict[str, str]]:
@@ -104,6 +122,13 @@ def raised() -> dict[str, dict[str, str]]:
         carriers.visit(tree)
         own[path] = carriers.found
         everywhere |= {name: at for name, at in carriers.found.items() if name[0] != "_"}
+    for tree in trees().values():
+        inherited = {
+            name: everywhere[base]
+            for name, base, of in derived(tree)
+            if base in everywhere and not _makes(of)
+        }
+        everywhere = inherited | everywhere
     out: dict[str, dict[str, str]] = {}
     for path, tree in trees().items():
         forwarders: set[str] = set()
