@@ -210,7 +210,7 @@ def check_requested(requested: Iterable[str], desired: Desired, state: State | N
             continue
         if address in hosts:
             name = hosts[address]
-            hint = f"`fleetform drain {name}`, mend it, then `fleetform undrain {name}`"
+            hint = f"`fleetform drain {name}`, repair it, then `fleetform undrain {name}`"
             raise failed("usage", f"`{address}` is a host that exists: it cannot be made anew", hint)
         near = suggest(address, known)
         hint = near or "write `task/NAME` or `volume/NAME` as it is declared, or `node/NAME` of a node"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from declarative.store import Store
 
 
-NO_STATE = "mend the path if there should be one; the first `fleetform apply` makes one"
+NO_STATE = "correct the path if there should be one; the first `fleetform apply` makes one"
 
 
 class _Group(click.Group):

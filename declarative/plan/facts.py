@@ -257,7 +257,7 @@ def differences(
     for name, able in before.able.items():
         if able and not after.able.get(name, True):
             summary = f"node/{name} cannot do any more what a task that the plan gives it asks for"
-            hint = f"the task has `isolation: hard` or an `image`: mend the node, or {AGAIN}"
+            hint = f"the task has `isolation: hard` or an `image`: repair the node, or {AGAIN}"
             out.append(Diagnostic(code="plan-node-state", summary=summary, hint=hint, address=f"node/{name}"))
     for name, freed in before.ranks.items():
         if after.ranks.get(name) is not freed:

@@ -16,7 +16,7 @@ LEFT_OUT, UNREADABLE = "left_out", "unreadable"
 UNREAD = "backend-unreadable"
 """The code of the warning about a backend that does not answer."""
 UNTOLD = "no reason is known"
-NODE_HINT = "mend that: no plan does; `fleetform status --refresh` shows how nodes are"
+NODE_HINT = "fix that by hand: no plan does it; `fleetform status --refresh` shows how nodes are"
 HOST_HINT = "the next `apply` that finds it ready makes it a node"
 
 

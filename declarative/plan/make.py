@@ -301,7 +301,7 @@ def _lost_files(desired: Desired, actions: Iterable[Action]) -> list[Diagnostic]
         Diagnostic(
             code="nothing-included",
             summary=f"`{pattern}` matches no file, and {named} would be deleted: no file declares them",
-            hint="mend the pattern or bring the files back; if they are to go, remove the pattern",
+            hint="correct the pattern or bring the files back; if they are to go, remove the pattern",
             span=span,
         )
         for pattern, span in desired.unmatched.items()

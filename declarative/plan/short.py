@@ -142,7 +142,7 @@ def _unread(backends: Sequence[str], inventory: Inventory) -> Why | None:
     unread = {d.address for d in inventory.diagnostics if d.code == "backend-unreadable"}
     for name in (b for b in backends if f"backend/{b}" in unread):
         end = f": what backend {name} offers could not be read"
-        return end, f"mend what the warning about backend/{name} names, and plan again"
+        return end, f"fix what the warning about backend/{name} names, and plan again"
     return None
 
 
