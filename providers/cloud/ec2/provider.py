@@ -8,9 +8,9 @@ from typing import Any
 from declarative.provider import Config, ProviderError, Thing
 from declarative.resource import Offer
 from declarative.state import Address
-from providers.cloud.ec2 import ahead
+from providers.cloud.attachments import Attachments
+from providers.cloud.ec2 import ahead, attachments
 from providers.cloud.ec2.account import Account
-from providers.cloud.ec2.attachments import Attachments
 from providers.cloud.ec2.keys import Ec2Keys
 from providers.cloud.ec2.nodes import Nodes
 from providers.cloud.ec2.offers import offers
@@ -40,7 +40,7 @@ class Ec2(Cloud):
         keys = Ec2Keys(self._account)
         self._instances = Nodes(self._account, keys)
         self._disks = Volumes(self._account)
-        self._held = Attachments(self._account, self._disks)
+        self._held = Attachments(self._account, self._disks, attachments.Driver(self._account))
         super().__init__(config, keys, self._instances, self._disks, self._held)
 
     @asked

@@ -8,9 +8,9 @@ from typing import Any
 from declarative.provider import Config, ProviderError, Thing
 from declarative.resource import Offer
 from declarative.state import Address
-from providers.cloud.openstack import ahead
+from providers.cloud.attachments import Attachments
+from providers.cloud.openstack import ahead, attachments
 from providers.cloud.openstack.account import Account
-from providers.cloud.openstack.attachments import Attachments
 from providers.cloud.openstack.keys import NovaKeys
 from providers.cloud.openstack.nodes import Nodes
 from providers.cloud.openstack.offers import offers
@@ -41,7 +41,7 @@ class OpenStack(Cloud):
         keys = NovaKeys(self._account)
         self._servers = Nodes(self._account, keys)
         self._disks = Volumes(self._account)
-        self._held = Attachments(self._account, self._disks)
+        self._held = Attachments(self._account, self._disks, attachments.Driver(self._account))
         super().__init__(config, keys, self._servers, self._disks, self._held)
 
     @asked
