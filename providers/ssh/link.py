@@ -203,10 +203,10 @@ class Link:
             "config": [host.config] if host.config else None,
         }
         settings: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-        # What the configuration file says of this host; nothing is sent yet.
+        # What the configuration file says of this host; nothing is sent yet, and no key is read.
         try:
             options = await asyncssh.SSHClientConnectionOptions.construct(
-                host=host.hostname, ignore_encrypted=True, **settings
+                host=host.hostname, **{**settings, "client_keys": None}
             )
         except asyncssh.ConfigParseError as error:
             # What stands in a file is not shown: it may be another one than it is said to be.
