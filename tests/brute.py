@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from declarative.blocks import Shape, misfits, share, split
-from declarative.placement import Ask, Choice, Node, Outcome, Refusal, VolumeAt
+from declarative.placement.types import Ask, Choice, Node, Outcome, Refusal, VolumeAt
 from declarative.resource import Offer
 from declarative.spec import Fleet, SpotPolicy, Task
 from declarative.spec.values import Resources

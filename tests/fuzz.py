@@ -15,9 +15,11 @@ from typing import Any
 from declarative.codes import CODES, REJECTIONS
 from declarative.diagnostic import Diagnostic, InvalidError
 from declarative.loader import load
-from declarative.plan import Plan
 from declarative.plan.make import make
-from declarative.render import diagnostics_text, plan_json, plan_text, to_json, validate_json
+from declarative.plan.types import Plan
+from declarative.render.data import plan_json, to_json, validate_json
+from declarative.render.diagnostics import diagnostics_text
+from declarative.render.plan import plan_text
 from declarative.resource import Desired
 from declarative.state import State
 from tests.model import NOW, World

@@ -33,7 +33,10 @@ from declarative.codes import CODES
 from declarative.diagnostic import Diagnostic
 from declarative.loader import Loaded
 from declarative.provider import token
-from declarative.render import diagnostics_text, plan_json, plan_text, status_json, status_text, to_json
+from declarative.render.data import plan_json, status_json, to_json
+from declarative.render.diagnostics import diagnostics_text
+from declarative.render.plan import plan_text
+from declarative.render.status import status_text
 from declarative.state import Address
 from declarative.store.whole import dump
 from tests.fuzz import BASE, applied, as_file

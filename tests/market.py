@@ -23,8 +23,8 @@ from declarative.apply.renamed import Renamed
 from declarative.apply.run import apply
 from declarative.apply.settle import settle
 from declarative.apply.walk import ActionResult
-from declarative.plan import Plan
 from declarative.plan.make import make
+from declarative.plan.types import Plan
 from declarative.provider import (
     PermanentError,
     PermanentKind,

@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 
 from declarative.apply.settle import gang_stops
 from declarative.blocks import Shape
-from declarative.plan import Action, Inventory, Op, Plan, effective
 from declarative.plan.make import make
+from declarative.plan.observe import effective
+from declarative.plan.types import Action, Inventory, Op, Plan
 from declarative.resource import (
     LOCAL,
     Desired,

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from declarative.render import plan_json
+from declarative.render.data import plan_json
 from declarative.resource import Desired
 from tests.model import World, project, set_limits
 

@@ -13,9 +13,10 @@ from declarative.apply.again import Retries, part_for
 from declarative.apply.watch import follow as watch
 from declarative.apply.watch import is_over, state_of
 from declarative.cli import following
-from declarative.plan import Op
 from declarative.plan.saved import Saved, dump, load
-from declarative.render import plan_json, plan_text
+from declarative.plan.types import Op
+from declarative.render.data import plan_json
+from declarative.render.plan import plan_text
 from declarative.state import (
     LIMIT_REACHED,
     NOTICED,

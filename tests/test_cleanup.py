@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from declarative.plan import Op, Reason
-from declarative.render import plan_text
+from declarative.plan.types import Op, Reason
+from declarative.render.plan import plan_text
 from declarative.state import Address, RankState
 from tests.cli import fleet, hold, lines, task, until
 from tests.model import World

@@ -12,7 +12,7 @@ import pytest
 from declarative.apply.launch import first_commands, launch_of, missing_env
 from declarative.diagnostic import Diagnostic, InvalidError
 from declarative.loader import load
-from declarative.render import plan_json
+from declarative.render.data import plan_json
 from declarative.schema import decode, fields_of
 from declarative.schema.decode import Problem
 from declarative.schema.marks import ignored_of

@@ -6,7 +6,7 @@ import pytest
 
 from declarative.apply.backends import Backends
 from declarative.apply.inventory import look
-from declarative.plan import vanished
+from declarative.plan.observe import vanished
 from declarative.provider import token
 from declarative.spec import Backend
 from declarative.state import Address, RankState, RankStatus, Record, State

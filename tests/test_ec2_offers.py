@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from declarative.plan import Op
 from declarative.plan.make import make
+from declarative.plan.types import Op
 from declarative.provider import PermanentError
 from declarative.render.plan import prices_line
 from declarative.resource import Offer, catalog_offers, merge_offers

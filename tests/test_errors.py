@@ -12,9 +12,10 @@ import pytest
 from declarative.codes import CODES, Group
 from declarative.diagnostic import Diagnostic, InvalidError
 from declarative.loader import load
-from declarative.plan import Inventory
 from declarative.plan.make import make
-from declarative.render import diagnostics_text, to_json, validate_json
+from declarative.plan.types import Inventory
+from declarative.render.data import to_json, validate_json
+from declarative.render.diagnostics import diagnostics_text
 from declarative.state import State
 from tests.model import NOW, offers_of
 

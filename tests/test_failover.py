@@ -16,10 +16,10 @@ from declarative.apply.run import give_back
 from declarative.apply.settle import refresh
 from declarative.apply.watch import follow
 from declarative.diagnostic import InvalidError
-from declarative.plan import Spare
 from declarative.plan.facts import Facts
 from declarative.plan.fallbacks import MOST_WAYS
 from declarative.plan.saved import Saved, dump, load
+from declarative.plan.types import Spare
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.state import NodeState, Readiness
 from tests.cli import until

@@ -10,9 +10,9 @@ from dataclasses import replace
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from declarative.plan import Inventory, Op, Reason, ReservationStatus
 from declarative.plan.make import make
-from declarative.render import plan_json, to_json
+from declarative.plan.types import Inventory, Op, Reason, ReservationStatus
+from declarative.render.data import plan_json, to_json
 from declarative.state import BOOTING, KINDS, RETRIES, Address, NodeState, RankState, natural
 from tests.model import World, offers_of, project, set_limits
 from tests.strategies import BACKENDS, happen, pairs, words

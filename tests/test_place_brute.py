@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from benchmarks.placement.check import violations
-from declarative.placement import Ask, FleetRule, Node
+from declarative.placement.types import Ask, FleetRule, Node
 from declarative.resource import Offer, TaskWant
 from declarative.spec import Fleet, Task
 from declarative.state import NodeState, Readiness

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from declarative.placement import VolumeAt, search
+from declarative.placement import search
+from declarative.placement.types import VolumeAt
 from declarative.placement.volumes import Binding, Matching
 from tests.test_placement import ask, fleet, node, offer, places, refused, run
 from tests.worlds import cases

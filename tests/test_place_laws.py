@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.placement.check import violations
-from declarative.placement import Ask, Choice, Outcome, Verdict
+from declarative.placement.types import Ask, Choice, Outcome, Verdict
 from declarative.spec import CreationPolicy
 from declarative.state import NodeState, Readiness
 from tests.brute import placed, score

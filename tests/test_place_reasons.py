@@ -6,7 +6,7 @@ import pytest
 
 from declarative.diagnostic import Diagnostic, Severity
 from declarative.plan.make import make
-from declarative.render import plan_json
+from declarative.render.data import plan_json
 from declarative.state import NodeState
 from tests.model import World
 from tests.planned import (

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from declarative.blocks import Shape
-from declarative.placement import Node
 from declarative.placement.suggest import Suggestion, suggest
+from declarative.placement.types import Node
 from declarative.resource import TaskWant
 from declarative.spec import Fleet, Task
 from declarative.state import NodeState, Readiness

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from declarative.plan import Plan
-from declarative.render import plan_json
+from declarative.plan.types import Plan
+from declarative.render.data import plan_json
 from declarative.resource import VolumeWant
 from tests.model import World
 from tests.planned import (

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from declarative.blocks import Shape, split
-from declarative.placement import Ask, FleetRule, Node, VolumeAt, place
+from declarative.placement.place import place
+from declarative.placement.types import Ask, FleetRule, Node, VolumeAt
 from declarative.resource import Offer, TaskWant
 from declarative.spec import Fleet, Isolation, Task
 from declarative.state import BOOTING, NodeState, Readiness, natural

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from declarative.diagnostic import Severity
-from declarative.plan import Inventory, Op, Reason
 from declarative.plan.make import make
-from declarative.render import plan_json, plan_text, to_json
+from declarative.plan.types import Inventory, Op, Reason
+from declarative.render.data import plan_json, to_json
+from declarative.render.plan import plan_text
 from declarative.spec.project import Removals
 from declarative.state import DRAINED, Address, Intent, NodeState, RankState, RankStatus, Silence
 from tests.model import NOW, World, local_offer, project

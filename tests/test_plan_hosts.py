@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from declarative.blocks import Shape
-from declarative.plan import Plan, hosts_of, hosts_of_plan
-from declarative.plan.hosts import declared_shape, offer_of_host, reached_by
+from declarative.plan.hosts import declared_shape, hosts_of, hosts_of_plan, offer_of_host, reached_by
 from declarative.plan.make import make
-from declarative.render import plan_json
+from declarative.plan.types import Plan
+from declarative.render.data import plan_json
 from declarative.resource import Desired, LeftOut
 from declarative.state import DRAINED, Address, NodeState, RankState
 from tests.model import World, project

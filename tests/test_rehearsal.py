@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from declarative.diagnostic import Severity
-from declarative.plan import may_rehearse
 from declarative.plan.make import make
+from declarative.plan.rehearsal import may_rehearse
 from providers.local import machine
 from tests.cli import fleet
 from tests.model import World, local_offer

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declarative.diagnostic import Diagnostic, Severity, Span
-from declarative.placement import RankVerdict, Refusal, Rejection, Verdict
-from declarative.plan import (
+from declarative.placement.types import RankVerdict, Refusal, Rejection, Verdict
+from declarative.plan.health import Health
+from declarative.plan.types import (
     Action,
     Cost,
     Drift,
@@ -26,36 +27,19 @@ from declarative.plan import (
     Reservation,
     ReservationStatus,
 )
-from declarative.plan.health import Health
-from declarative.render import (
-    FleetView,
-    NodeView,
-    Progress,
-    RankView,
-    StatusView,
-    TaskView,
-    VolumeView,
-    diagnostics_json,
-    diagnostics_text,
-    notes_json,
-    plan_json,
-    plan_text,
-    report_text,
-    state_text,
-    status_json,
-    status_text,
-    to_json,
-    to_line,
-    use_color,
-    validate_json,
-    width,
-)
 from declarative.render.actions import together
 from declarative.render.blocks import Row, map_lines
+from declarative.render.data import diagnostics_json, plan_json, status_json, to_json, to_line, validate_json
+from declarative.render.diagnostics import diagnostics_text
 from declarative.render.health import health_lines
-from declarative.render.progress import duration
-from declarative.render.report import result_json
+from declarative.render.plan import plan_text
+from declarative.render.progress import Progress, duration
+from declarative.render.records import state_text
+from declarative.render.report import notes_json, report_text, result_json
+from declarative.render.status import status_text
+from declarative.render.terminal import use_color, width
 from declarative.render.text import Paint, cells, ranges, wrapped
+from declarative.render.views import FleetView, NodeView, RankView, StatusView, TaskView, VolumeView
 from declarative.state import Address, Record
 from tests.cli import events_of
 

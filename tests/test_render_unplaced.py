@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from declarative.placement import Rejection
 from declarative.placement.suggest import Suggestion
-from declarative.plan import Cost, Plan, ReservationStatus
-from declarative.render import plan_json, plan_text
+from declarative.placement.types import Rejection
+from declarative.plan.types import Cost, Plan, ReservationStatus
+from declarative.render.data import plan_json
+from declarative.render.plan import plan_text
 from tests.model import World
 from tests.planned import GPU, declared
 from tests.test_placement import SHAPE, ask, fleet, node, offer, run

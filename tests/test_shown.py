@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from declarative.render import plan_json, plan_text
+from declarative.render.data import plan_json
+from declarative.render.plan import plan_text
 from declarative.state import RankState
 from tests.cli import PATIENCE, Project, fleet, on_terminal, task, volume
 from tests.model import World

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from declarative.plan import Inventory, effective
+from declarative.plan.observe import effective
 from declarative.plan.silence import lost_with, silence_text, silences
+from declarative.plan.types import Inventory
 from declarative.state import SILENT, Address, NodeState, RankState, RankStatus, Readiness, Record, State
 
 NOW = 10_000.0

@@ -20,7 +20,7 @@ from declarative.apply.backends import Backends
 from declarative.apply.inventory import look
 from declarative.apply.renamed import Renamed, record_token
 from declarative.provider import token
-from declarative.render import to_json
+from declarative.render.data import to_json
 from declarative.state import (
     MADE_AS,
     Address,

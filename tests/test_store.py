@@ -30,7 +30,7 @@ from declarative import provider
 from declarative.apply.backends import Backends
 from declarative.apply.inventory import Resolution, Seen
 from declarative.apply.settle import recover, settle
-from declarative.plan import Inventory
+from declarative.plan.types import Inventory
 from declarative.state import Address, NodeState, RankState, RankStatus, Readiness, Record, State
 from declarative.store import FORMAT_VERSION, StateError, Store, Writer, open_store, rows, tables
 from declarative.store.check import check

@@ -3,9 +3,9 @@
 import pytest
 
 from declarative.placement.finish import gaps, stretch
-from declarative.plan import Inventory
 from declarative.plan.short import MAX_COMPARED, Near
 from declarative.plan.size import work
+from declarative.plan.types import Inventory
 from declarative.state import State
 from tests.cli import Project
 from tests.model import project

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from declarative.placement import Ask, Outcome
+from declarative.placement.types import Ask, Outcome
 from declarative.resource import Offer
 from declarative.spec.values import Count, Gpu, Resources
 from declarative.state import NodeState, Readiness

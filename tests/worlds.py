@@ -15,7 +15,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from declarative.blocks import Shape, fewest, split
-from declarative.placement import Ask, FleetRule, Node, Outcome, VolumeAt, place
+from declarative.placement.place import place
+from declarative.placement.types import Ask, FleetRule, Node, Outcome, VolumeAt
 from declarative.resource import Offer, TaskWant
 from declarative.schema import encode
 from declarative.spec import Fleet, Task

@@ -13,7 +13,7 @@ from typing import ParamSpec, TypeVar
 
 from benchmarks.placement import counted, jobs, naive, openb, solver, traces
 from benchmarks.placement.problem import Problem, checked, plan
-from declarative.placement import Ask, Choice, Outcome
+from declarative.placement.types import Ask, Choice, Outcome
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from declarative.blocks import Shape
-from declarative.placement import Ask, Choice, FleetRule, Node, Outcome, VolumeAt
+from declarative.placement.types import Ask, Choice, FleetRule, Node, Outcome, VolumeAt
 from declarative.resource import Offer
 from declarative.spec import Fleet, Task
 from declarative.spec.values import Count, Gpu, Memory, Resources

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from benchmarks.placement.problem import READY, Problem
 from declarative.blocks import Shape
-from declarative.placement import Ask, FleetRule, Node, VolumeAt
+from declarative.placement.types import Ask, FleetRule, Node, VolumeAt
 from declarative.resource import Offer, RankMount, TaskWant
 from declarative.spec import Fleet, Name, SpotPolicy, Task
 from declarative.spec.fleet import Nodes, Placement

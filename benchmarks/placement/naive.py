@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from benchmarks.placement.jobs import Deal, Domain, Job, Place, Scene, Tie, fleet_of, offer_of
 from benchmarks.placement.problem import READY
-from declarative.placement import Choice, Node, Outcome, Refusal
+from declarative.placement.types import Choice, Node, Outcome, Refusal
 
 
 @dataclass

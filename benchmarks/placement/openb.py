@@ -22,7 +22,7 @@ from benchmarks.placement import solver
 from benchmarks.placement.problem import READY, Problem
 from benchmarks.placement.traces import Machine, Pod
 from declarative.blocks import Shape
-from declarative.placement import Ask, FleetRule, Node, Outcome
+from declarative.placement.types import Ask, FleetRule, Node, Outcome
 from declarative.resource import TaskWant
 from declarative.spec import Fleet, Name, Task
 from declarative.spec.fleet import Nodes

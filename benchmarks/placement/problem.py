@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.placement.check import violations
-from declarative.placement import Ask, FleetRule, Node, Outcome, VolumeAt, place
+from declarative.placement.place import place
+from declarative.placement.types import Ask, FleetRule, Node, Outcome, VolumeAt
 from declarative.state import NodeState, Readiness
 
 READY = Readiness(state=NodeState.READY)

@@ -13,9 +13,8 @@ from typing import Any
 
 from declarative.apply.walk import ActionResult, Outcome
 from declarative.diagnostic import and_more
-from declarative.plan import Op, Plan, Reason
 from declarative.plan.again import again
-from declarative.plan.types import Action
+from declarative.plan.types import Action, Op, Plan, Reason
 from declarative.resource import TaskWant
 from declarative.state import RETRIES, STOPPED, Record, State, silent_since
 

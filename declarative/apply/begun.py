@@ -17,7 +17,7 @@ from declarative.apply.gate import Tools
 from declarative.apply.inventory import Seen
 from declarative.apply.renamed import record_token
 from declarative.apply.walk import ActionResult, Outcome, code_of
-from declarative.plan import Op, Plan
+from declarative.plan.types import Op, Plan
 from declarative.provider import ProviderError
 from declarative.resource import LOCAL
 from declarative.retry import call

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from declarative.apply.renamed import Renamed, as_recorded, record_token
-from declarative.plan import Drift
+from declarative.plan.types import Drift
 from declarative.provider import Ended, Provider, Thing
 from declarative.retry import Policy, call
 from declarative.state import ANOTHERS, TAGS, Address, Record, State, made_as

@@ -15,7 +15,7 @@ from declarative.apply.launch import launch_of, seconds
 from declarative.apply.reach import check_peers
 from declarative.apply.silent import end
 from declarative.apply.walk import InterruptedApplyError
-from declarative.plan import Action, Op, Reason
+from declarative.plan.types import Action, Op, Reason
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.retry import call
 from declarative.state import (

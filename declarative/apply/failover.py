@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from declarative.plan import Action, Fallback, Op, Plan, Reason, Spare
+from declarative.plan.types import Action, Fallback, Op, Plan, Reason, Spare
 from declarative.provider import PermanentError, PermanentKind
 from declarative.resource import OF_OFFER
 from declarative.spec.fleet import Placement

@@ -8,7 +8,7 @@ from typing import Any
 
 from declarative.apply.backends import Backends
 from declarative.diagnostic import Diagnostic, Severity, Span, in_order, located
-from declarative.plan import Op, Plan
+from declarative.plan.types import Op, Plan
 from declarative.provider import PermanentError, ProviderError
 from declarative.resource import LOCAL
 from declarative.retry import Policy, call

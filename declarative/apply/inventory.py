@@ -20,7 +20,7 @@ from declarative.apply.polls import node_of_rank, poll
 from declarative.apply.renamed import Renamed, as_recorded, kept, record_token, to_make
 from declarative.apply.silent import judged
 from declarative.diagnostic import Diagnostic, Severity, and_more
-from declarative.plan import Inventory
+from declarative.plan.types import Inventory
 from declarative.provider import Provider, ProviderError, Thing
 from declarative.resource import LOCAL, SSH, Host, LeftOut, Offer
 from declarative.retry import call

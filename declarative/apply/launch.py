@@ -8,8 +8,8 @@ from typing import Any
 
 from declarative.apply.bundles import Bundles
 from declarative.blocks import cpus_of, gpus_of, share
-from declarative.plan import Action, Op, Plan
 from declarative.plan.silence import LIMIT
+from declarative.plan.types import Action, Op, Plan
 from declarative.provider import Bind, Launch
 from declarative.resource import shape_of
 from declarative.spec import Isolation, RetryEvent

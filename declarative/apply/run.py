@@ -13,7 +13,7 @@ from declarative.apply.gate import Tools, is_held
 from declarative.apply.settle import detach, gang_stops, release_ended, stop_ranks
 from declarative.apply.tidy import tidy
 from declarative.apply.walk import UNDONE, ActionResult, Outcome, walk
-from declarative.plan import Action, Op, Plan, Reason
+from declarative.plan.types import Action, Op, Plan, Reason
 from declarative.spec.fleet import Placement
 from declarative.state import Address, RankStatus
 

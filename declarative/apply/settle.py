@@ -24,7 +24,7 @@ from declarative.apply.silent import (
     of_host,
     stop_given_up,
 )
-from declarative.plan import effective, vanished
+from declarative.plan.observe import effective, vanished
 from declarative.provider import PermanentError, PermanentKind, ProviderError
 from declarative.retry import call
 from declarative.spec import StopCriteria

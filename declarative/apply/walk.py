@@ -15,7 +15,7 @@ from queue import Empty, Queue
 from typing import Protocol
 
 from declarative.apply.failover import Failover, Move, Verdict, is_scarce
-from declarative.plan import Action, Op
+from declarative.plan.types import Action, Op
 from declarative.provider import PermanentError, PermanentKind, TransientError
 
 INTERRUPTED = "interrupted"

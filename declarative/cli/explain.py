@@ -87,8 +87,9 @@ def ask(
     from declarative.apply.inventory import look
     from declarative.cli.failure import Failed
     from declarative.diagnostic import in_order
-    from declarative.plan import hosts_of, may_rehearse
     from declarative.plan.explain import Explainer
+    from declarative.plan.hosts import hosts_of
+    from declarative.plan.rehearsal import may_rehearse
 
     kind, name = parse(target)
     loaded = session.load(look="contents")

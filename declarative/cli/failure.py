@@ -24,7 +24,9 @@ class Failed(click.ClickException):
         self.form: Form = "text"
 
     def show(self, file: Any = None) -> None:
-        from declarative.render import diagnostics_json, diagnostics_text, to_event, to_json, use_color
+        from declarative.render.data import diagnostics_json, to_event, to_json
+        from declarative.render.diagnostics import diagnostics_text
+        from declarative.render.terminal import use_color
 
         found = diagnostics_json(self.diagnostics)
         locked = any(d.code == "locked" for d in self.diagnostics)

@@ -86,7 +86,7 @@ def _project(root: Path, findings: Findings) -> list[tuple[str, Path]]:
 
 def _one(name: str, path: Path, findings: Findings, *, check: bool, diff: bool) -> bool:
     """Format one file, or say what would change; whether anything does."""
-    from declarative.render import clean
+    from declarative.render.text import clean
     from declarative.source.format import format_text
 
     content = _content(path)
@@ -164,7 +164,7 @@ def _sync(folder: Path) -> None:
 
 def _diff(old: str, new: str, name: str) -> Iterator[str]:
     """A unified diff; what cannot be seen, or turns what can, is shown as its escape."""
-    from declarative.render import clean
+    from declarative.render.text import clean
 
     found = difflib.unified_diff(_lines(old), _lines(new), f"a/{name}", f"b/{name}")
     for line in found:

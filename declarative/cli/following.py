@@ -15,7 +15,7 @@ from declarative.state import natural
 if TYPE_CHECKING:
     from declarative.apply.again import Due, Retries
     from declarative.apply.idle import Idle
-    from declarative.plan import Plan
+    from declarative.plan.types import Plan
     from declarative.state import RankState
     from declarative.store import Writer
 

@@ -43,7 +43,7 @@ class Safe:
         """The next piece."""
         text = self._decoder.decode(data, final=final)
         if self._terminal and _MOVING.search(text):
-            from declarative.render import clean
+            from declarative.render.text import clean
 
             text = _MOVING.sub(lambda found: clean(found.group()), text)
         return text.encode(self._encoding)

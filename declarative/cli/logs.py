@@ -107,7 +107,7 @@ def known_state(session: Session, desired: Desired | None, state: State) -> Stat
     """What is recorded and, where a command was cut short, what can be seen to have come of it."""
     from declarative.apply.answers import HURRIED
     from declarative.apply.inventory import look
-    from declarative.plan import effective
+    from declarative.plan.observe import effective
 
     if not state.intents:
         return state
@@ -120,8 +120,8 @@ def _say_retry(session: Session, desired: Desired | None, state: State, task: st
     """On stderr, that a task which has ended is to run again: who waits for its end shall know."""
     from declarative.apply.answers import HURRIED
     from declarative.apply.inventory import look
-    from declarative.plan import effective
     from declarative.plan.again import again
+    from declarative.plan.observe import effective
 
     want = desired.tasks.get(task) if desired else None
     if want is None or not want.spec.retry.on_events:

@@ -99,9 +99,9 @@ def look(
     """The offers, and what there is to say of the project and its backends."""
     from declarative.apply.offers import known_offers, own_gpus
     from declarative.diagnostic import in_order
-    from declarative.plan import Inventory
     from declarative.plan.offers import Asked, backends_of, offered
     from declarative.plan.rehearsal import is_local
+    from declarative.plan.types import Inventory
     from declarative.state import State
 
     loaded = session.load()

@@ -142,7 +142,7 @@ def destroy(run: Run) -> int:
 
 def _show(run: Run, going: Sequence[Orphan], faults: tuple[Diagnostic, ...]) -> None:
     if run.as_json:
-        from declarative.render import diagnostics_json
+        from declarative.render.data import diagnostics_json
 
         orphans = [{"address": str(o.thing.address), "backend": o.backend, "id": o.id} for o in going]
         run.event({"event": "orphans", "orphans": orphans, "diagnostics": diagnostics_json(faults)})

@@ -14,7 +14,7 @@ from declarative.cli.session import Session, emit, json_option, now, out_style, 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from declarative.plan import Plan
+    from declarative.plan.types import Plan
     from declarative.resource import Desired
     from declarative.state import State
 
@@ -87,7 +87,8 @@ def command(
     --detailed-exitcode 2 if there are changes, or something is not well: a node takes no work, a declared
     host is left out, a backend could not be read. With --reuse, fleets still get the nodes that they declare.
     """
-    from declarative.render import plan_json, plan_text
+    from declarative.render.data import plan_json
+    from declarative.render.plan import plan_text
 
     try:
         plan = compute(session, out=out, sign=sign, **asked)
@@ -130,8 +131,9 @@ def compute(  # noqa: PLR0913 (keywords, each an option)
     from declarative.apply.foresee import foresee
     from declarative.apply.inventory import look
     from declarative.diagnostic import in_order
-    from declarative.plan import hosts_of, may_rehearse
+    from declarative.plan.hosts import hosts_of
     from declarative.plan.make import make
+    from declarative.plan.rehearsal import may_rehearse
     from declarative.state import State
 
     key = _check_out(out, sign, offline=offline)
@@ -168,7 +170,7 @@ def compute(  # noqa: PLR0913 (keywords, each an option)
 
 def allowed_work(asked: int | None, *, offline: bool) -> int | None:
     """The units that a plan may take. Offline it may be a stranger's."""
-    from declarative.plan import OFFLINE_WORK
+    from declarative.plan.size import OFFLINE_WORK
 
     return OFFLINE_WORK if asked is None and offline else asked
 
@@ -220,6 +222,6 @@ def check_requested(requested: Iterable[str], desired: Desired, state: State | N
 
 
 def _erroneous(error: Failed) -> Plan:
-    from declarative.plan import Plan
+    from declarative.plan.types import Plan
 
     return Plan(lineage=None, serial=0, diagnostics=error.diagnostics)

@@ -324,7 +324,7 @@ class Follower:
 
 
 def _say(text: str) -> None:
-    from declarative.render import clean
+    from declarative.render.text import clean
 
     sys.stderr.write(f"{clean(text)}\n")
     sys.stderr.flush()

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from declarative.apply.again import Due, Lack
     from declarative.apply.backends import Backends
     from declarative.apply.walk import ActionResult
-    from declarative.plan import Plan
-    from declarative.render import Mode, Progress
+    from declarative.plan.types import Plan
+    from declarative.render.progress import Mode, Progress
     from declarative.resource import Desired
     from declarative.state import Address, RankState, RankStatus, State
     from declarative.store import Store, Writer
@@ -106,8 +106,9 @@ class Run:
         from declarative.apply.foresee import foresee
         from declarative.apply.inventory import look
         from declarative.apply.settle import check_vanished, settle
-        from declarative.plan import hosts_of, may_rehearse
+        from declarative.plan.hosts import hosts_of
         from declarative.plan.make import make
+        from declarative.plan.rehearsal import may_rehearse
 
         state = writer.state()
         check_requested(requested, self.desired, state)
@@ -295,7 +296,8 @@ class Run:
     # ---------------------------------------------------------------------------------- what is said
 
     def _show(self, plan: Plan) -> None:
-        from declarative.render import plan_json, plan_text
+        from declarative.render.data import plan_json
+        from declarative.render.plan import plan_text
 
         if self.as_json:
             self.event({"event": "plan", "plan": plan_json(plan)})
@@ -337,13 +339,13 @@ class Run:
 
     def event(self, data: Mapping[str, Any]) -> None:
         """One event as a line of JSON."""
-        from declarative.render import to_event
+        from declarative.render.data import to_event
 
         self.out.write(to_event(data) + "\n")
         self.out.flush()
 
     def listener(self, total: int = 0) -> Progress:
-        from declarative.render import Progress
+        from declarative.render.progress import Progress
 
         if self._progress is None:
             mode: Mode = "json" if self.as_json else "live" if _is_terminal(sys.stderr) else "plain"
@@ -360,7 +362,8 @@ class Run:
 
     def report(self, results: tuple[ActionResult, ...], result: str) -> None:
         """What was done, and what came of it (`_result`)."""
-        from declarative.render import health_json, notes_json, report_text
+        from declarative.render.data import health_json
+        from declarative.render.report import notes_json, report_text
 
         if self.as_json:
             counts = {o: sum(r.outcome == o for r in results) for o in ("done", "failed", "skipped")}

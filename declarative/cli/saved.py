@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from declarative.manifest import Manifest
-    from declarative.plan import Inventory, Plan
     from declarative.plan.saved import Saved
+    from declarative.plan.types import Inventory, Plan
     from declarative.resource import Desired
     from declarative.spec.policy import PlanKey
     from declarative.state import State
@@ -147,8 +147,8 @@ class SavedRun(Run):
         """The plan, once it is certain that it still holds; then what happened by itself is recorded."""
         from declarative.apply.inventory import look
         from declarative.apply.settle import check_vanished, settle
-        from declarative.plan import hosts_of_plan
         from declarative.plan.facts import again, differences
+        from declarative.plan.hosts import hosts_of_plan
 
         plan, facts = self.saved.plan, self.saved.facts
         state = writer.state()
@@ -234,7 +234,7 @@ def _elsewhere(saved: Saved) -> str:
 
 def shown(saved: Saved) -> str:
     """Where a saved plan comes from, in one line."""
-    from declarative.render import clean
+    from declarative.render.text import clean
 
     where = f"for the state {saved.state} of {saved.directory}, serial {saved.plan.serial}"
     return clean(f"Saved at {saved.made_at} by fleetform {saved.made_by}, {where}.") + "\n"

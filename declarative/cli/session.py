@@ -281,7 +281,7 @@ class Session:
     def backends(self, desired: Desired | None, state: State) -> Backends:
         """The providers of this run. Hosts are reached as they are declared now, where they are."""
         from declarative.apply.backends import Backends
-        from declarative.plan import hosts_of
+        from declarative.plan.hosts import hosts_of
 
         declared = desired.backends if desired else {}
         hosts = hosts_of(self._declared, state) if self._declared else ()
@@ -312,7 +312,8 @@ class Session:
     def say(self, diagnostics: tuple[Diagnostic, ...], *, quiet: bool = False) -> None:
         """Show diagnostics on stderr."""
         if diagnostics and not quiet:
-            from declarative.render import diagnostics_text, use_color
+            from declarative.render.diagnostics import diagnostics_text
+            from declarative.render.terminal import use_color
 
             sys.stderr.write(diagnostics_text(diagnostics, color=use_color(sys.stderr, os.environ)))
 
@@ -329,7 +330,7 @@ def now() -> float:
 
 def emit(data: Any) -> None:
     """JSON on stdout."""
-    from declarative.render import to_json
+    from declarative.render.data import to_json
 
     sys.stdout.write(to_json(data))
 
@@ -342,7 +343,7 @@ def emit_text(text: str) -> None:
 
 def out_style() -> dict[str, Any]:
     """Colour and width of stdout."""
-    from declarative.render import use_color, width
+    from declarative.render.terminal import use_color, width
 
     return {"color": use_color(sys.stdout, os.environ), "width": width(sys.stdout)}
 

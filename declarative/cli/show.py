@@ -20,7 +20,9 @@ def command(file: str, *, as_json: bool, no_pager: bool) -> int:
     """
     from declarative.cli.planfile import read
     from declarative.cli.saved import shown
-    from declarative.render import diagnostics_text, plan_json, plan_text
+    from declarative.render.data import plan_json
+    from declarative.render.diagnostics import diagnostics_text
+    from declarative.render.plan import plan_text
 
     try:
         saved = read(file)

@@ -61,7 +61,7 @@ def _store(session: Session, *, write: bool = False) -> Store:
 @state_errors
 def list_(session: Session, kind: str | None) -> int:
     """List the addresses of everything that is recorded, or of one KIND."""
-    from declarative.render import state_text
+    from declarative.render.records import state_text
     from declarative.state import KINDS
 
     if kind and kind not in KINDS:
@@ -79,7 +79,7 @@ def list_(session: Session, kind: str | None) -> int:
 def show(session: Session, address: str, as_json: bool) -> int:
     """Show one record: its inputs, its outputs, what it needs."""
     from declarative.diagnostic import suggest
-    from declarative.render import state_text
+    from declarative.render.records import state_text
 
     store = _store(session)
     records = {str(r.address): r for r in store.read().records.values()}
@@ -114,7 +114,7 @@ def check(session: Session, as_json: bool) -> int:
     Exits 1 if anything is wrong.
     """
     from declarative.plan.inputs import faults
-    from declarative.render import clean
+    from declarative.render.text import clean
 
     loaded = session.load(required=False)
     desired = loaded.desired if loaded else None

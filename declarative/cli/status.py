@@ -20,7 +20,7 @@ from declarative.cli.session import (
 )
 
 if TYPE_CHECKING:
-    from declarative.render import StatusView
+    from declarative.render.views import StatusView
 
 
 @click.command("status", short_help="nodes, blocks, volumes and tasks as they are now")
@@ -37,7 +37,8 @@ def command(session: Session, as_json: bool, offline: bool, refresh: bool) -> in
     With --refresh, declared hosts that are no nodes yet are looked at as well, as `plan` does, and it is said
     why they are none. With --json those that are not fit are warnings on stderr.
     """
-    from declarative.render import status_json, status_text
+    from declarative.render.data import status_json
+    from declarative.render.status import status_text
 
     if offline and refresh:
         raise failed("usage", "`--offline` contacts nothing, `--refresh` everything", "leave one of them out")
@@ -57,9 +58,10 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     from declarative.apply.inventory import look
     from declarative.cli.view import host_view, status_view
     from declarative.diagnostic import in_order, located
-    from declarative.plan import effective, hosts_of, may_rehearse
     from declarative.plan.health import of_backends, of_hosts, of_nodes
-    from declarative.plan.rehearsal import Rehearsed, judged, rehearsals
+    from declarative.plan.hosts import hosts_of
+    from declarative.plan.observe import effective
+    from declarative.plan.rehearsal import Rehearsed, judged, may_rehearse, rehearsals
     from declarative.resource import Desired, LeftOut, shape_of
     from declarative.state import NodeState, Readiness, readiness_of
 

@@ -37,7 +37,7 @@ def command(session: Session, target: str, lock_timeout: float | None) -> int:
     from declarative.apply.orphans import delete_orphans
     from declarative.apply.settle import VanishedError, check_vanished, settle
     from declarative.apply.watch import ranks_of, state_of, stop_task
-    from declarative.render import Progress
+    from declarative.render.progress import Progress
     from declarative.state import Address, RankStatus
 
     loaded = session.load(required=False)
@@ -86,8 +86,8 @@ def _task(orphan: Orphan) -> str:
 def _left(state: State, task: str, name: str, silent: Mapping[str, Silence]) -> str:
     """Why a rank could not be stopped, and what to type next."""
     from declarative.apply.polls import node_of_rank
-    from declarative.plan import silence_text
-    from declarative.render import clean
+    from declarative.plan.silence import silence_text
+    from declarative.render.text import clean
 
     node = node_of_rank(state, name)
     if node is None:

@@ -27,13 +27,13 @@ def command(session: Session, *, as_json: bool, max_work: int | None) -> int:
     except Failed as error:
         if not as_json:
             raise
-        from declarative.render import validate_json
+        from declarative.render.data import validate_json
 
         emit(validate_json(False, error.diagnostics))
         return 1
     assert loaded is not None
     if as_json:
-        from declarative.render import validate_json
+        from declarative.render.data import validate_json
 
         emit(validate_json(True, session.warnings))
         return 0
@@ -50,8 +50,8 @@ def command(session: Session, *, as_json: bool, max_work: int | None) -> int:
 
 def _check_work(desired: Desired, most: int) -> None:
     """`Failed` where a plan of what is declared would take more work, offers and what is recorded aside."""
-    from declarative.plan import Inventory
     from declarative.plan.size import too_large
+    from declarative.plan.types import Inventory
     from declarative.state import State
 
     large = too_large(desired, State(), Inventory(), most)

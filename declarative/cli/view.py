@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from declarative.diagnostic import Diagnostic
 from declarative.plan.fleets import held_blocks
-from declarative.render import FleetView, HostView, NodeView, RankView, StatusView, TaskView, VolumeView
+from declarative.render.views import FleetView, HostView, NodeView, RankView, StatusView, TaskView, VolumeView
 from declarative.resource import Desired, Host
 from declarative.spec import StopCriteria
 from declarative.state import (

@@ -2,35 +2,3 @@
 
 Its rules: docs/architecture.md, "Placement".
 """
-
-from declarative.placement.place import place
-from declarative.placement.types import (
-    SUCH_AS,
-    Ask,
-    Choice,
-    FleetRule,
-    Node,
-    Outcome,
-    RankVerdict,
-    Refusal,
-    Rejection,
-    Unseen,
-    Verdict,
-    VolumeAt,
-)
-
-__all__ = [
-    "SUCH_AS",
-    "Ask",
-    "Choice",
-    "FleetRule",
-    "Node",
-    "Outcome",
-    "RankVerdict",
-    "Refusal",
-    "Rejection",
-    "Unseen",
-    "Verdict",
-    "VolumeAt",
-    "place",
-]

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
-from declarative.placement import Choice, Node, Outcome
+from declarative.placement.types import Choice, Node, Outcome
 from declarative.plan.fates import Fates
 from declarative.plan.fleets import Fleets
 from declarative.plan.steps import Steps

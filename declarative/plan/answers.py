@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from declarative.placement import Refusal
 from declarative.placement.kinds import Kind
+from declarative.placement.types import Refusal
 from declarative.placement.why import Elsewhere, Instead
 from declarative.plan.types import Reservation
 from declarative.state import Readiness

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from declarative.placement import Outcome
+from declarative.placement.types import Outcome
 from declarative.plan.types import Reason
 from declarative.plan.volumes import VolumeFate
 from declarative.resource import Desired

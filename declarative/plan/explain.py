@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from declarative.blocks import maker_of, split
-from declarative.placement import Ask, Node, Verdict, VolumeAt
 from declarative.placement.board import ANYWHERE, Domain
 from declarative.placement.kinds import Kind, of_node, of_offer, offer_name
+from declarative.placement.types import Ask, Node, Verdict, VolumeAt
 from declarative.placement.why import NAMED, Scene, elsewhere, instead, places
 from declarative.placement.why_node import launched, looked
 from declarative.plan.answers import LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why

@@ -10,16 +10,8 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from declarative.diagnostic import Diagnostic
-from declarative.placement import (
-    Ask,
-    Node,
-    Outcome,
-    RankVerdict,
-    Refusal,
-    Verdict,
-    VolumeAt,
-    place,
-)
+from declarative.placement.place import place
+from declarative.placement.types import Ask, Node, Outcome, RankVerdict, Refusal, Verdict, VolumeAt
 from declarative.plan import tasks as task_fates
 from declarative.plan import volumes as volume_fates
 from declarative.plan.cleanup import cleaned

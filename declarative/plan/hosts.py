@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from declarative.blocks import Shape
-from declarative.placement import Node, Unseen
 from declarative.placement.kinds import Kind, of_offer, offer_name
+from declarative.placement.types import Node, Unseen
 from declarative.plan.types import Inventory, Op, Plan
 from declarative.resource import SSH, Desired, Host, Offer, TaskWant
 from declarative.schema import encode

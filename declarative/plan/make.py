@@ -7,7 +7,7 @@ from typing import Any
 
 from declarative.diagnostic import Diagnostic, Severity, and_more, in_order, located
 from declarative.manifest import told
-from declarative.placement import Node
+from declarative.placement.types import Node
 from declarative.plan.actions import build
 from declarative.plan.again import bad_end
 from declarative.plan.fallbacks import fallbacks

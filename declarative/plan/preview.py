@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from declarative.placement import Node, Outcome
 from declarative.placement.suggest import Suggestion, suggest
+from declarative.placement.types import Node, Outcome
 from declarative.plan.fleets import Fleets, node_of
 from declarative.plan.tasks import Fate, TaskFate
 from declarative.plan.types import Cost, NodePreview, Reservation, ReservationStatus

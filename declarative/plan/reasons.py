@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from declarative.placement import Ask, Node
+from declarative.placement.types import Ask, Node
 from declarative.placement.why import Instead, Scene
 from declarative.placement.why_node import looked
 from declarative.plan.answers import Why

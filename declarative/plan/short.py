@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from declarative.blocks import Shortfall, misfits
 from declarative.diagnostic import MAX_EDITS, Diagnostic, Severity, suggest
-from declarative.placement import Outcome
+from declarative.placement.types import Outcome
 from declarative.plan.launchable import allowed_backends, kept
 from declarative.plan.types import Inventory
 from declarative.resource import Desired, Offer, shaped

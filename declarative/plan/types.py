@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Any
 
 from declarative.diagnostic import Diagnostic
-from declarative.placement import Refusal
 from declarative.placement.suggest import Suggestion
+from declarative.placement.types import Refusal
 from declarative.plan.health import LEFT_OUT, UNREADABLE, Health, of_backends
 from declarative.resource import VOLUME_ID, LeftOut, Offer
 from declarative.state import Address, RankStatus, Readiness, Record, Silence

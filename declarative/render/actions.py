@@ -9,7 +9,7 @@ from typing import Any
 
 from declarative.manifest import changes as files_changed
 from declarative.manifest import told as files_told
-from declarative.plan import Action, Op, Plan, Reason
+from declarative.plan.types import Action, Op, Plan, Reason
 from declarative.render.text import Paint, clean, plural, ranges, wrapped
 from declarative.render.values import FORCES, changes, differing, fields, told, where
 from declarative.resource import SUMS, VOLUME_ID

@@ -12,9 +12,9 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from declarative.diagnostic import Severity
-from declarative.placement import Verdict
-from declarative.plan import FORMAT_VERSION, Op, Reason, ReservationStatus
+from declarative.placement.types import Verdict
 from declarative.plan.health import LEFT_OUT, SICK, UNREADABLE
+from declarative.plan.types import FORMAT_VERSION, Op, Reason, ReservationStatus
 from declarative.schema import DIALECT
 from declarative.state import KINDS, NodeState, RankState
 

@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from declarative.diagnostic import Diagnostic
-from declarative.placement import Refusal
-from declarative.plan import FORMAT_VERSION, Action, Plan, Reservation
+from declarative.placement.types import Refusal
 from declarative.plan.health import Health
+from declarative.plan.types import FORMAT_VERSION, Action, Plan, Reservation
 from declarative.render.views import FleetView, NodeView, StatusView, TaskView
 
 _RAW = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]|#(?=#\\w*\\[)")

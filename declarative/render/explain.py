@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from declarative.placement import Refusal, Rejection, Verdict
 from declarative.placement.kinds import Kind
+from declarative.placement.types import Refusal, Rejection, Verdict
 from declarative.placement.why import Alternative, Elsewhere, Instead, Turned
-from declarative.plan import ReservationStatus
 from declarative.plan.answers import Answer, LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
+from declarative.plan.types import ReservationStatus
 from declarative.render.blocks import Row, map_lines
 from declarative.render.data import iso
 from declarative.render.text import Cell, Paint, clean, columns, money, plural, ranges, seal, sentence

@@ -7,8 +7,8 @@ from typing import Any
 
 from declarative.blocks import Shape
 from declarative.diagnostic import Diagnostic
-from declarative.plan import FORMAT_VERSION
 from declarative.plan.offers import Offered, grouped, priced_on
+from declarative.plan.types import FORMAT_VERSION
 from declarative.render.data import diagnostics_json
 from declarative.render.plan import prices_line
 from declarative.render.text import Cell, Paint, clean, columns, money, seal

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 
 from declarative.diagnostic import and_more
-from declarative.plan import Cost, NodePreview, Op, Plan, Reservation, ReservationStatus
+from declarative.plan.types import Cost, NodePreview, Op, Plan, Reservation, ReservationStatus
 from declarative.render.actions import actions_lines, counts, unplaced_count, unstarted_lines
 from declarative.render.alike import folded
 from declarative.render.blocks import Row, map_lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from declarative.diagnostic import and_more
-from declarative.placement import SUCH_AS, RankVerdict, Refusal, Rejection, Verdict
+from declarative.placement.types import SUCH_AS, RankVerdict, Refusal, Rejection, Verdict
 from declarative.render.actions import pattern, together
 from declarative.render.text import Cell, Paint, clean, columns, ranges, sentence
 from declarative.spec.values import show_mib
