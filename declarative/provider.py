@@ -531,27 +531,21 @@ def token(lineage: str, address: Address, generation: int, zone: str | None) -> 
 
 
 @functools.cache
-def _installed() -> tuple[str, ...]:
-    return installed()
-
-
-@functools.cache
-def _others() -> frozenset[str]:
+def _others(_path: tuple[str, ...]) -> frozenset[str]:
     """What entry points of the name `*` know. To load one takes a while."""
     points = [p for p in _points() if p.name == ANY]
     return frozenset(other for point in points for other in getattr(point.load(), "names", tuple)())
 
 
-@functools.cache
 def unknown(name: str) -> str | None:
     """How to mend a name that no provider has; None for one that `load` finds something for.
 
     An entry point of the name `*` says by its own function `names()` which ones it knows.
     """
-    here = _installed()
+    here = installed()
     if name in here:
         return None
-    more = _others()
+    more = _others(tuple(sys.path))
     if name in more:
         return None
     known = sorted({*here, *more})

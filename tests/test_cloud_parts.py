@@ -36,6 +36,7 @@ from declarative.provider import (
     TransientKind,
     UnknownProviderError,
     load,
+    unknown,
 )
 from declarative.schema import BadValueError
 from declarative.spec import Backend, Name
@@ -54,6 +55,7 @@ from providers.cloud.limiter import Limiter, limiter
 from providers.cloud.scrub import MOST_SHOWN, Scrub
 from providers.cloud.settings import Host
 from providers.ssh import pair
+from tests.cloud.run import SITE
 from tests.cloud_ec2.run import CREDENTIALS, SECRETS, config
 from tests.cloud_ec2.scripted import Scripted, refusal
 
@@ -436,6 +438,14 @@ def test_offers_are_those_of_the_backends_regions_and_zones():
     assert {o.zone for o in arm} == set(catalog("ec2").zones["us-east-1"])
     assert [o for o in arm if o.instance_type == "t4g.micro"]
     assert not [o for o in arm if o.instance_type == "t3.micro"]
+
+
+def test_a_provider_is_known_from_when_it_is_installed_on(monkeypatch):
+    """Not what was looked up before, by an earlier command of the same process."""
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(SITE)])
+    assert "there are " in str(unknown("cumulus"))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(SITE)])
+    assert unknown("cumulus") is None
 
 
 def test_offers_need_nobody_to_be_asked(tmp_path, monkeypatch):

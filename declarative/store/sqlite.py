@@ -10,6 +10,7 @@ import re
 import sqlite3
 import stat
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -110,8 +111,23 @@ class Sqlite(Database):
 
     def pragma(self, text: str) -> str:
         """Run a pragma outside of any transaction, where some of them only work."""
-        with closing(self.connect()) as raw:
+        raw = self._idle.pop() if self._idle else self.connect()
+        try:
             return str((raw.execute(f"PRAGMA {text}").fetchone() or ("",))[0])
+        finally:
+            self._put_back(raw)
+
+    def use_wal(self) -> None:
+        """Let nobody wait to read while somebody writes, from now on. Kept in the file."""
+        until = time.monotonic() + BUSY_SECONDS
+        while self.pragma("journal_mode") != "wal":
+            try:
+                self.pragma("journal_mode=WAL")
+            except sqlite3.OperationalError as error:
+                # For this alone SQLite does not wait by itself for others that have the file open.
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                    raise
+                time.sleep(0.02)
 
 
 def open_file(path: Path, opening: Opening) -> Database | None:
@@ -140,8 +156,8 @@ def open_file(path: Path, opening: Opening) -> Database | None:
             _check_plain(made, path)
             agree(made, read_only=read_only, tell=opening.tell)
             # Not so in a copy made by VACUUM INTO, or by hand.
-            if not read_only and made.pragma("journal_mode") != "wal":
-                made.pragma("journal_mode=WAL")
+            if not read_only:
+                made.use_wal()
     except BaseException:
         made.close()
         raise
@@ -212,7 +228,7 @@ def _make(path: Path, clock: Callable[[], float]) -> None:
         os.close(handle)
         made = Sqlite(aside, mode="rw", clock=clock)
         try:
-            made.pragma("journal_mode=WAL")  # kept in the file
+            made.use_wal()
             with made.writing() as connection:
                 tables.create(connection)
         finally:
