@@ -39,10 +39,11 @@ read -r boot </proc/sys/kernel/random/boot_id
 # What was tried on this node is not tried with each look: what worked not for ten minutes, what did not for one.
 tried='' last='' known=''
 [ -z "${2-}" ] || { IFS=: read -r tried last known can <"$root/$2/can"; } 2>/dev/null
-age=$((${up%.*} - ${last:-0}))
+age=$((${up%.*} - ${last:-0})) anew=''
 if [ "$tried:$known" != "$boot:$clients" ] || [ "$age" -lt 0 ] || [ "$age" -ge 600 ] ||
   { [ "$age" -ge 60 ] && [ "$can" != "hard$clients" ]; }; then
   can
+  anew=1
   [ -z "${2-}" ] || { echo "$boot:${up%.*}:$clients:$can" >"$root/$2/can"; } 2>/dev/null
 fi
 for one in $can; do say can "$one"; done
@@ -69,7 +70,10 @@ else
   new=$at/.fleetform-probe.$$
   # shellcheck disable=SC2016  # its own $0: it takes itself away
   if printf '#!/bin/sh\nexec rm -f -- "$0"\n' 2>/dev/null >"$new"; then
-    { chmod 700 "$new" && "$new"; } 2>/dev/null || say state "nothing can be executed in $at (noexec)"
+    if [ -n "$anew" ] && ! { chmod 700 "$new" && "$new"; } 2>/dev/null; then
+      say state "nothing can be executed in $at (noexec)"
+      [ -z "${2-}" ] || rm -f "$root/$2/can" # to be tried with the next look, too
+    fi
   elif [ -e "$new" ] || [ -w "$at" ]; then
     say state "the disk of $at is full"
   else
