@@ -21,7 +21,7 @@ from declarative.cli.session import (
 )
 
 
-@click.command("apply", short_help="do it")
+@click.command("apply")
 @click.argument("file", required=False, type=click.Path())
 @approve_option
 @click.option("--wait", is_flag=True, help="Follow the tasks to their end, and fail if they fail.")

@@ -18,7 +18,7 @@ fish:  fleetform completion fish > ~/.config/fish/completions/fleetform.fish
 """
 
 
-@click.command("completion", short_help="completion for your shell", epilog=HOW)
+@click.command("completion", epilog=HOW)
 @click.argument("shell", type=click.Choice(sorted(INSTALL)))
 def command(shell: str) -> int:
     """Print the completion script of SHELL: commands, options, addresses, tasks and ranks."""

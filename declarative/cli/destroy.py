@@ -23,7 +23,7 @@ ELSEWHERE = (
 )
 
 
-@click.command("destroy", short_help="delete everything but what is protected")
+@click.command("destroy")
 @approve_option
 @click.option(
     "--orphans", is_flag=True, help="Delete what this state made and does not record, and nothing else."

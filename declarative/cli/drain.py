@@ -40,7 +40,7 @@ reason_option = click.option(
 )
 
 
-@click.command("drain", short_help="give a node no new work")
+@click.command("drain")
 @nodes_argument
 @reason_option
 @lock_option
@@ -56,7 +56,7 @@ def command(session: Session, targets: tuple[str, ...], **options: Any) -> int:
     return _record(session, targets, drained=True, **options)
 
 
-@click.command("undrain", short_help="give a drained node work again")
+@click.command("undrain")
 @nodes_argument
 @reason_option
 @lock_option

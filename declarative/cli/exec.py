@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from declarative.state import Record, State
 
 
-@click.command("exec", short_help="run a command beside a rank")
+@click.command("exec")
 @click.argument("target", metavar="TASK[/RANK]", shell_complete=complete.ranks)
 @click.argument("words", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--rank", type=click.IntRange(min=0), help="The same as TASK/RANK.")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 KINDS = ("task", "rank", "node")
 
 
-@click.command("explain", short_help="why a task, a rank or a node is where it is")
+@click.command("explain")
 @click.argument("target", metavar="ADDRESS", shell_complete=complete.explained)
 @json_option
 @click.option("--offline", is_flag=True, help="Contact nothing: safe on a stranger's YAML.")

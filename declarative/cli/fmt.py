@@ -33,7 +33,7 @@ class _RefusedError(Exception):
         self.code, self.summary, self.hint = code, summary, hint
 
 
-@click.command("fmt", short_help="put the files into their normal form", epilog=EXAMPLES)
+@click.command("fmt", epilog=EXAMPLES)
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False))
 @click.option("--check", is_flag=True, help="Write nothing; list the files that would change, and exit 1.")
 @click.option("--diff", is_flag=True, help="Write nothing; show what would change.")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 FORMATS = ("dstack", "skypilot")
 
 
-@click.command("import", short_help="documents of dstack or SkyPilot as fleetform's")
+@click.command("import")
 @click.argument("source", metavar="|".join(FORMATS), type=click.Choice(FORMATS))
 @click.argument(
     "files",

@@ -44,7 +44,7 @@ FILES = {"fleet.yaml": FLEET, "task.yaml": TASK}
 IGNORE = ".fleetform/"
 
 
-@click.command("init", short_help="write a first project that plans at once")
+@click.command("init")
 @click.pass_context
 def command(ctx: click.Context) -> int:
     """Write fleet.yaml and task.yaml for this machine, and keep .fleetform/ out of git.

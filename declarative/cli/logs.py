@@ -36,7 +36,7 @@ def parse_target(text: str, rank: int | None) -> tuple[str, int | None]:
     return task, int(number)
 
 
-@click.command("logs", short_help="what a task's ranks have printed")
+@click.command("logs")
 @click.argument("target", metavar="TASK[/RANK]", shell_complete=complete.ranks)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the ranks have ended.")
 @click.option("--rank", type=click.IntRange(min=0), help="The same as TASK/RANK.")

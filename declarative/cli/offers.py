@@ -42,7 +42,7 @@ def _amount(field: str, metavar: str, text: str) -> Callable[[F], F]:
     return click.option(f"--{field}", metavar=metavar, type=Amount(field), help=text)
 
 
-@click.command("offers", short_help="what could be launched, and for how much")
+@click.command("offers")
 @click.argument("fleet", metavar="[FLEET]", required=False, shell_complete=complete.fleets)
 @_amount("gpu", "GPUS", "As in `resources`: `1`, `H100:8`, `A100:80GB:1..4`.")
 @_amount("cpu", "RANGE", "CPUs: `8..` is 8 or more, `8` exactly 8.")

@@ -44,7 +44,7 @@ work_option = click.option(
 )
 
 
-@click.command("plan", short_help="show what apply would do")
+@click.command("plan")
 @json_option
 @click.option(
     "--detailed-exitcode",

@@ -42,7 +42,7 @@ def _text(schema: dict[str, Any]) -> str:
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
-@click.command("schema", short_help="the JSON Schema of each document type")
+@click.command("schema")
 @click.argument("kind", required=False)
 @click.option("--write", is_flag=True, help="Write all schemas into the directory.")
 @click.option("--check", is_flag=True, help="Exit 1 if the directory's schemas are not these.")

@@ -9,7 +9,7 @@ from declarative.cli.failure import Failed
 from declarative.cli.session import emit, json_option, out_style
 
 
-@click.command("show", short_help="what a saved plan would do")
+@click.command("show")
 @click.argument("file", type=click.Path())
 @json_option
 @click.option("--no-pager", is_flag=True, help="Print a long plan as it is, also on a terminal.")

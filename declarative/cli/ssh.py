@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from declarative.state import Record, State
 
 
-@click.command("ssh", short_help="a shell on a node, or a command")
+@click.command("ssh")
 @click.argument("target", metavar="NODE", shell_complete=complete.nodes)
 @click.argument("words", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @project_command

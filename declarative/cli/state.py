@@ -41,7 +41,7 @@ class _Group(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group("state", cls=_Group, short_help="look into what is recorded, and change it by hand")
+@click.group("state", cls=_Group)
 def command() -> None:
     """Look into what is recorded (nodes, volumes, reservations, attachments, ranks); change it by hand."""
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from declarative.render.views import StatusView
 
 
-@click.command("status", short_help="nodes, blocks, volumes and tasks as they are now")
+@click.command("status")
 @json_option
 @click.option("--offline", is_flag=True, help="Contact nothing: show what was last observed.")
 @click.option(

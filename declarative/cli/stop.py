@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from declarative.state import Silence, State
 
 
-@click.command("stop", short_help="stop a task")
+@click.command("stop")
 @click.argument("target", metavar="TASK", shell_complete=complete.tasks)
 @lock_option
 @project_command

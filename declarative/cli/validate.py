@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from declarative.resource import Desired
 
 
-@click.command("validate", short_help="check the project's files")
+@click.command("validate")
 @json_option
 @work_option
 @project_command
