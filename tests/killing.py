@@ -43,10 +43,6 @@ def warm_up() -> None:
         importlib.import_module(f"declarative.cli.{name}")
     for name in ("apply", "plan", "render", "store", "loader"):
         importlib.import_module(f"declarative.{name}")
-    # A fork has no new start of Python, in which PYTHONPATH would count: the provider is installed here.
-    for folder in PLUG["PYTHONPATH"].split(":"):
-        if folder not in sys.path:
-            sys.path.append(folder)
 
 
 def die() -> None:
@@ -133,6 +129,8 @@ def fork(project: Path, *args: str, kill: Kill | None = None, env: Mapping[str, 
         os.chdir(project)
         os.environ.clear()
         os.environ.update(clean_env(**(env or {})))
+        # A fork has no new start of Python, in which PYTHONPATH would count.
+        sys.path += [folder for folder in os.environ.get("PYTHONPATH", "").split(":") if folder]
         with (project / "output").open("w") as output:
             os.dup2(output.fileno(), 1)
             os.dup2(output.fileno(), 2)
