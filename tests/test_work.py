@@ -64,6 +64,13 @@ def test_what_ranks_are_told_counts_for_each(tasks):
     assert 12 <= more <= 15
 
 
+def test_pins_count_for_each_node():
+    """Each is looked for among all that are launched."""
+    tasks = [{"name": "job", "instances": [f"gpu-{i}" for i in range(70)]}]
+    declared = project(fleets=[{"name": "gpu", "nodes": 70}], tasks=tasks)
+    assert 140 <= work(declared, State(), Inventory())["task/job"] <= 170
+
+
 def test_names_are_compared_as_long_as_that_does_not_take_too_long():
     near, known = Near(), {f"region-{i}" for i in range(1_000)}
     found = [near("regoin-1", known) for _ in range(MAX_COMPARED // 1_000 + 1)]

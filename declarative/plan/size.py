@@ -40,6 +40,8 @@ ALTERNATIVES, BLOCKS, ENTRIES, CHARACTERS = 2, 3, 4, 250
 """How many for a unit: volumes among which a mount chooses, blocks that a rank holds, and entries and
 characters of environment, tags and commands.
 """
+PINNED = 35
+"""How many for a unit: nodes that fleets launch anyhow, each of which a pin may mean."""
 OFFERED, TRIED = 2, 2
 """Units for each offer that a fleet looks at, and for each network that a task on several nodes tries."""
 
@@ -65,12 +67,14 @@ def work(desired: Desired, recorded: State, inventory: Inventory) -> Counter[str
         out[volume.declared_by] += math.ceil(VOLUME + _told((), volume.inputs.get("tags") or {}))
     blocks = _most_blocks(desired, inventory)
     networks = _networks(desired, inventory)
+    target = sum(fleet.nodes.target for fleet in desired.fleets.values() if fleet.nodes)
     for name, want in desired.tasks.items():
         task = want.spec
         rank = RANK + _told(task.env, task.tags, task.commands) + _held(task, blocks) / BLOCKS
         mounts = sum(MOUNT + len(mount.names) / ALTERNATIVES for mount in task.volumes)
         tries = networks * TRIED if task.nodes > 1 else 0
-        out[f"task/{name}"] += math.ceil(task.nodes * (rank + mounts) + tries)
+        pinned = len(task.instances) * target / PINNED
+        out[f"task/{name}"] += math.ceil(task.nodes * (rank + mounts) + tries + pinned)
     out["state"] += RECORD * len(recorded.records)
     return +out
 
