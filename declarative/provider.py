@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
+import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from declarative.blocks import Shape
 from declarative.diagnostic import suggest
@@ -25,8 +25,13 @@ from declarative.resource import Offer
 from declarative.spec.clouds import Image, Network
 from declarative.state import Address, RankStatus, Readiness, Record
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 GROUP = "fleetform.providers"
 """The entry point group under which an installed package offers a provider."""
+OWN = {"local": "providers.local:Local", "ssh": "providers.ssh:Ssh"}
+"""Entry points that are not looked up: to ask what is installed takes longer than what most commands do."""
 ANY = "*"
 """The name of an entry point that is asked for every name that no other has. It gives `UnknownProviderError`
 for those that it does not know either.
@@ -542,8 +547,7 @@ def unknown(name: str) -> str | None:
 
     An entry point of the name `*` says by its own function `names()` which ones it knows.
     """
-    here = installed()
-    if name in here:
+    if name in OWN or name in (here := installed()):
         return None
     more = _others(tuple(sys.path))
     if name in more:
@@ -562,14 +566,16 @@ class UnknownProviderError(Exception):
         super().__init__(f"no provider `{name}` is installed")
 
 
-def _points() -> tuple[importlib.metadata.EntryPoint, ...]:
+def _points() -> tuple[EntryPoint, ...]:
     """What is installed, where Python looks for packages now."""
     return _points_on(tuple(sys.path))
 
 
 @functools.cache
-def _points_on(_path: tuple[str, ...]) -> tuple[importlib.metadata.EntryPoint, ...]:
+def _points_on(_path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     # Kept: to look them up reads a file of each distribution.
+    import importlib.metadata
+
     return tuple(importlib.metadata.entry_points(group=GROUP))
 
 
@@ -580,6 +586,10 @@ def installed() -> tuple[str, ...]:
 
 def load(name: str, config: Config) -> Provider:
     """The provider that an installed package offers as `name`; `UnknownProviderError` if none does."""
+    if name in OWN:
+        module, _, factory = OWN[name].partition(":")
+        own: Provider = getattr(importlib.import_module(module), factory)(config)
+        return own
     points = _points()
     known = set(installed())
     for point in [p for p in points if p.name == name][:1] + [p for p in points if p.name == ANY]:

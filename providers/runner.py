@@ -19,7 +19,7 @@ from providers.transport import ConnectionLost, Finished, Transport
 ANSWER_SECONDS = 60.0  # for what a host does at once; it may be busy, and waits up to 20 s for a lock
 IDS_PER_CALL = 500  # keeps the command line far below every host's limit
 
-_HOST, _END, _LOG, _ERROR = b"FLEETFORM-HOST 1 ", b"FLEETFORM-END", b"FLEETFORM-LOG ", b"FLEETFORM-ERR "
+_HOST, _END, _LOG, _ERROR = b"FLEETFORM-HOST 1", b"FLEETFORM-END", b"FLEETFORM-LOG ", b"FLEETFORM-ERR "
 _PEERS, _LAST = b"FLEETFORM-PEERS\n", "."
 _PEER = re.compile(r"[0-9]{1,5} [A-Za-z0-9_][A-Za-z0-9._-]* ecdsa-[a-z0-9-]+ [A-Za-z0-9+/=]+", re.ASCII)
 _NONE = b"-"

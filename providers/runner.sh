@@ -18,7 +18,7 @@
 #   forget ID                  removes an ended attempt
 #
 # start, release, poll, stop and limit answer with these lines; other lines before and after them are noise:
-#   FLEETFORM-HOST 1 BOOT_ID NOW FREE_KIB
+#   FLEETFORM-HOST 1
 #   ID STATE PID EXIT_CODE REASON LOG_BYTES STARTED ENDED MOUNTS CONFINED        `-` for what there is none of
 #   FLEETFORM-END
 # STATE: preparing (what it needs before its gate) gated (it waits there) running exited orphan (supervisor dead, task
@@ -189,9 +189,8 @@ members() {
   done
 }
 report() { # ID...
-  free=-
-  if fs=$(stat -f -c '%a %S' "$B" 2>/dev/null); then free=$((${fs% *} * ${fs#* } / 1024)); fi
-  printf 'FLEETFORM-HOST 1 %s %s %s\n' "$BOOT" "$(date +%s)" "$free"
+  echo FLEETFORM-HOST 1
+  [ $# -gt 0 ] || { echo FLEETFORM-END && return; }
   lines=$(
     for i; do
       attempt "$i"

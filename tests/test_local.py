@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from declarative import provider as provider_port
 from declarative.provider import (
     Config,
     PermanentError,
@@ -73,11 +74,10 @@ def broken(*_, **__):
 # ------------------------------------------------------------------------------------- where it all is
 
 
-def test_the_entry_point_leads_here():
-    [entry] = [
-        e for e in importlib.metadata.entry_points(group="fleetform.providers") if e.name == "local"
-    ] or [importlib.metadata.EntryPoint("local", "providers.local:Local", "fleetform.providers")]
-    assert entry.load() is Local
+def test_the_entry_points_lead_here():
+    found = {e.name: e for e in importlib.metadata.entry_points(group=provider_port.GROUP)}
+    assert found["local"].load() is Local
+    assert {name: found[name].value for name in provider_port.OWN} == provider_port.OWN
 
 
 def test_the_root_is_in_the_project(tmp_path):

@@ -45,7 +45,7 @@ def check(
         if why := policy.refused_variable(config.driver, variable):
             hint = f"if it is meant for that: `--allow-variable {variable}`; or {MAY} (`credentials`)"
             raise _refused(f"backend {config.backend}: {why}", f"credentials.{key}", hint)
-    for name, text in _files(config.options, hosts):
+    for name, text in dict.fromkeys(_files(config.options, hosts)):  # hosts mostly name the same few
         path = Path(os.path.realpath(config.project_dir.absolute() / Path(text).expanduser()))
         if not _is_allowed(path, config.project_dir, policy):
             # In the summary as well: where a host is left out of a plan, that is all that is said.

@@ -12,6 +12,8 @@ import os
 import re
 import signal
 from collections.abc import AsyncIterator
+from copy import copy
+from pathlib import Path
 from typing import Any
 
 import asyncssh
@@ -59,6 +61,10 @@ class Links:
     def __init__(self) -> None:
         self._links: dict[Host, Link] = {}
         self._handshakes = asyncio.Semaphore(HANDSHAKES)
+        self.plain: asyncssh.SSHClientConnectionOptions | None = None
+        """The options of all hosts without a configuration file; None where the user has one."""
+        if not os.access(Path("~/.ssh/config").expanduser(), os.R_OK):
+            self.plain = asyncssh.SSHClientConnectionOptions(client_keys=None)
 
     @contextlib.asynccontextmanager
     async def handshake(self) -> AsyncIterator[None]:
@@ -203,16 +209,7 @@ class Link:
             "config": [host.config] if host.config else None,
         }
         settings: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-        # What the configuration file says of this host; nothing is sent yet, and no key is read.
-        try:
-            options = await asyncssh.SSHClientConnectionOptions.construct(
-                host=host.hostname, **{**settings, "client_keys": None}
-            )
-        except asyncssh.ConfigParseError as error:
-            # What stands in a file is not shown: it may be another one than it is said to be.
-            line = re.search(r"\bline (\d+)", str(error))
-            summary = f"{host.config or '~/.ssh/config'} cannot be read" + (f": {line[0]}" if line else "")
-            raise PermanentError(PermanentKind.INVALID, summary, about="ssh_config") from None
+        options = await self._options(settings)
         if options.encryption_algs == get_default_encryption_algs():  # nobody has chosen others
             settings["encryption_algs"] = CHEAP_CIPHERS
         trust = Trust.of(host, options)
@@ -251,6 +248,24 @@ class Link:
                 return await attempt(server_host_key_algs="default")
             except asyncssh.HostKeyNotVerifiable as error:
                 raise client.refusal(str(error)) from error
+
+    async def _options(self, settings: dict[str, Any]) -> asyncssh.SSHClientConnectionOptions:
+        """What the configuration file says of this host; nothing is sent yet, and no key is read."""
+        host = self._host
+        if self._links.plain and not host.config:
+            options = copy(self._links.plain)
+            options.host, options.port = host.hostname, host.port or asyncssh.DEFAULT_PORT
+            return options
+        try:
+            found: asyncssh.SSHClientConnectionOptions = await asyncssh.SSHClientConnectionOptions.construct(
+                host=host.hostname, **{**settings, "client_keys": None}
+            )
+        except asyncssh.ConfigParseError as error:
+            # What stands in a file is not shown: it may be another one than it is said to be.
+            line = re.search(r"\bline (\d+)", str(error))
+            summary = f"{host.config or '~/.ssh/config'} cannot be read" + (f": {line[0]}" if line else "")
+            raise PermanentError(PermanentKind.INVALID, summary, about="ssh_config") from None
+        return found
 
     async def _tunnel(
         self, options: asyncssh.SSHClientConnectionOptions, way: tuple[Host, ...]

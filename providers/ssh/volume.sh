@@ -27,9 +27,13 @@ refuse() { # CODE TEXT
   printf 'FLEETFORM-ERR %s %s\n' "$1" "$2"
   exit 76
 }
-content() { # FILE: sets text, to nothing where there is no file
-  text=''
-  [ ! -e "$1" ] || { text=$(cat "$1" && echo .) && text=${text%.}; } || refuse unwritable "$1"
+content() { # FILE: sets text, to nothing where there is no file. Without a fork: there may be hundreds of volumes
+  text='' line=''
+  [ -e "$1" ] || return 0
+  { while IFS= read -r line; do text="$text$line
+"; done <"$1"; } 2>/dev/null || refuse unwritable "$1"
+  text=$text$line
+  [ "$text" ] || [ ! -s "$1" ] || refuse unwritable "$1" # the disk gave nothing of it
 }
 holder() { # VOLUME: sets node and by, if the host is the node that holds it
   node='' by='' claim=''
