@@ -12,7 +12,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
+
+from declarative.inputs import (
+    AttachmentInputs,
+    Inputs,
+    NodeInputs,
+    RankInputs,
+    ReservationInputs,
+    VolumeInputs,
+    inputs_of,
+)
 
 KINDS = ("volume", "node", "reservation", "attachment", "rank")
 """Kinds of what is recorded, in the order in which they are made."""
@@ -34,6 +44,14 @@ class Address(NamedTuple):
         if not slash or not kind or not name:
             raise ValueError(text)
         return cls(kind, name)
+
+    @classmethod
+    def from_data(cls, text: str) -> Address:
+        """The address of something that can be recorded; ValueError if it is none."""
+        found = cls.parse(text)
+        if found.kind not in KINDS:
+            raise ValueError(text)
+        return found
 
 
 class RankState(StrEnum):
@@ -138,6 +156,39 @@ class Record:
     outputs: Mapping[str, Any] = field(default_factory=dict)
     needs: frozenset[Address] = frozenset()
     generation: int = 1
+    _typed: Inputs | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def typed(self) -> Inputs:
+        """The inputs, by the type of its kind; `BadDataError` where they are none."""
+        if self._typed is None:
+            object.__setattr__(self, "_typed", inputs_of(self.address.kind, self.inputs))
+        return cast("Inputs", self._typed)
+
+    @property
+    def node(self) -> NodeInputs:
+        """The inputs of a node."""
+        return cast("NodeInputs", self.typed)
+
+    @property
+    def volume(self) -> VolumeInputs:
+        """The inputs of a volume."""
+        return cast("VolumeInputs", self.typed)
+
+    @property
+    def reservation(self) -> ReservationInputs:
+        """The inputs of a reservation."""
+        return cast("ReservationInputs", self.typed)
+
+    @property
+    def attachment(self) -> AttachmentInputs:
+        """The inputs of an attachment."""
+        return cast("AttachmentInputs", self.typed)
+
+    @property
+    def rank(self) -> RankInputs:
+        """The inputs of a rank."""
+        return cast("RankInputs", self.typed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from declarative.codec import outline, to_data
 from declarative.diagnostic import Diagnostic, InvalidError, Severity, Span
 from declarative.manifest import Entry, Manifest
 from declarative.plan.facts import Facts, again, canonical, differences, digest, record_difference, used
 from declarative.plan.make import make
 from declarative.plan.saved import FILE_VERSION, Saved, dump, load
 from declarative.plan.types import Inventory, Plan
-from declarative.plan.values import outline, to_data
 from declarative.render.data import plan_json
 from declarative.render.plan import plan_text
 from declarative.resource import LOCAL

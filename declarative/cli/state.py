@@ -113,8 +113,8 @@ def check(session: Session, as_json: bool) -> int:
 
     Exits 1 if anything is wrong.
     """
-    from declarative.plan.inputs import faults
     from declarative.render.text import clean
+    from declarative.store.validate import faults
 
     loaded = session.load(required=False)
     desired = loaded.desired if loaded else None

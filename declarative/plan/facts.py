@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from declarative.codec import to_data
 from declarative.diagnostic import Diagnostic
 from declarative.placement.filters import lacks_hard, lacks_runtime
 from declarative.plan.observe import effective, rank_of
 from declarative.plan.types import Inventory, Op, Plan
-from declarative.plan.values import to_data
 from declarative.resource import Offer, zone_of
 from declarative.state import BOOTING, Address, NodeState, Readiness, Record, State
 

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from declarative.blocks import Shape
+from declarative.codec import BadDataError, outline, reader, to_data
 from declarative.diagnostic import Diagnostic, InvalidError, is_version
+from declarative.inputs import inputs_of
 from declarative.manifest import Manifest
 from declarative.plan.facts import AGAIN, Facts, digest
-from declarative.plan.inputs import inputs_of
 from declarative.plan.types import Action, Fallback, Op, Plan
-from declarative.plan.values import BadDataError, outline, reader, to_data
 from declarative.resource import OF_OFFER
 from declarative.schema import Problem, decode, encode
 from declarative.spec import Backend

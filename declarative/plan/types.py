@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
 from declarative.diagnostic import Diagnostic
+from declarative.inputs import Inputs, inputs_of
 from declarative.placement.suggest import Suggestion
 from declarative.placement.types import Refusal
 from declarative.plan.health import LEFT_OUT, UNREADABLE, Health, of_backends
@@ -62,6 +63,18 @@ class Action:
     backend: str | None = None
     forget: bool = False
     """Of a delete: the record goes and nothing is called, since `removed` says `destroy: false`."""
+    _typed: Inputs | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def typed(self) -> Inputs:
+        """What it is to become, or of a delete what it was, by the type of its kind.
+
+        `isinstance` of it tells the kinds apart. `BadDataError` where a saved plan's data are none.
+        """
+        if self._typed is None:
+            data = self.before if self.op is Op.DELETE else self.after
+            object.__setattr__(self, "_typed", inputs_of(self.address.kind, data or {}))
+        return cast("Inputs", self._typed)
 
     @property
     def id(self) -> str:

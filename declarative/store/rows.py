@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from declarative.plan.inputs import faults
 from declarative.state import (
     KINDS,
     Address,
@@ -21,6 +20,7 @@ from declarative.state import (
 )
 from declarative.store.database import Connection, Row, plain
 from declarative.store.faults import FROM_BACKUP, StateError
+from declarative.store.validate import faults
 
 RESERVATION, NODE, RANK, VOLUME, ATTACHMENT = "reservation", "node", "rank", "volume", "attachment"
 

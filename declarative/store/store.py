@@ -44,7 +44,7 @@ def open_store(  # noqa: PLR0913 (keywords, each with a default)
     `url` may also be a file that `state pull` printed: to read from. Read-only, a state that is not there is
     an empty one, and nothing is made. `tell` hears of a migration; `resume` decides how long each later step
     is repeated while the database is away. `typed` refuses a state whose records are not of their types
-    (`plan.inputs`): all that a plan takes out of it is there. `who` is what the journal says of this user.
+    (`declarative.inputs`). `who` is what the journal says of this user.
     `policy` is for a `url` that the project names, and not the user.
     """
     if "://" not in url and Path(url).is_file():

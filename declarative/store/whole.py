@@ -12,7 +12,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
-from declarative.plan.inputs import faults
 from declarative.state import (
     KINDS,
     Address,
@@ -30,6 +29,7 @@ from declarative.store.database import plain
 from declarative.store.faults import StateError
 from declarative.store.rows import by_address, seen_values
 from declarative.store.tables import FORMAT_VERSION
+from declarative.store.validate import faults
 
 OPS = ("create", "update", "delete")
 """What is begun at a backend."""

@@ -14,8 +14,6 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, TypeAlias
 
-from declarative.state import KINDS, Address
-
 Reader: TypeAlias = Callable[[Any], Any]
 
 LARGEST = 1 << 53
@@ -52,7 +50,7 @@ def to_data(value: Any) -> Any:
         return value.value
     if isinstance(value, str | int):
         return value
-    if isinstance(value, Address):
+    if hasattr(value, "from_data"):
         return str(value)
     if isinstance(value, Mapping):
         return {str(key): to_data(item) for key, item in value.items()}
@@ -62,9 +60,14 @@ def to_data(value: Any) -> Any:
     return {name: to_data(item) for name, item, default in pairs if item != default}
 
 
+def _fields(cls: Any) -> list[dataclasses.Field[Any]]:
+    """Those that a value is made of; what it only keeps is none."""
+    return [f for f in dataclasses.fields(cls) if f.init]
+
+
 @functools.cache
 def _defaults(cls: type) -> tuple[tuple[str, Any], ...]:
-    return tuple((f.name, _default(f)) for f in dataclasses.fields(cls))
+    return tuple((f.name, _default(f)) for f in _fields(cls))
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
@@ -88,6 +91,8 @@ def reader(hint: Any) -> Reader:
         return functools.partial(_items, reader(args[0]))
     if origin is Mapping:
         return functools.partial(_mapping, _number_key if args[0] is int else str, reader(args[1]))
+    if hasattr(hint, "from_data"):
+        return functools.partial(_from_text, hint)
     if issubclass(hint, Enum):
         return functools.partial(_member, hint)
     return _whole_of(hint)
@@ -105,7 +110,7 @@ def _anything(levels: int, data: Any) -> Any:
 def outline(hint: Any, found: dict[str, list[str]]) -> None:
     """Collect what values of this type are made of: the names of all fields and members, class by class."""
     if dataclasses.is_dataclass(hint) and isinstance(hint, type) and hint.__name__ not in found:
-        names = found[hint.__name__] = [f.name for f in dataclasses.fields(hint)]
+        names = found[hint.__name__] = [f.name for f in _fields(hint)]
         inner = typing.get_type_hints(hint)
         for name in names:
             outline(inner[name], found)
@@ -137,12 +142,14 @@ def _number(data: Any) -> Any:
     return data  # a whole one stays whole, so that it is written again as it was
 
 
-def _address(data: Any) -> Address:
-    if type(data) is str:
-        kind, slash, name = data.partition("/")
-        if slash and name and kind in KINDS:
-            return Address(kind, name)
-    raise BadDataError("an address")
+def _from_text(hint: Any, data: Any) -> Any:
+    """A value that is written as a text of its own, as an address is."""
+    try:
+        if type(data) is str:
+            return hint.from_data(data)
+    except ValueError:
+        pass
+    raise BadDataError(f"an {hint.__name__.lower()}")
 
 
 _PLAIN: dict[Any, Reader] = {
@@ -150,7 +157,6 @@ _PLAIN: dict[Any, Reader] = {
     bool: _scalar(bool, "true or false"),
     int: _whole,
     float: _number,
-    Address: _address,
 }
 
 
@@ -194,8 +200,8 @@ def _member(hint: type[Enum], data: Any) -> Enum:
 def _whole_of(cls: Any) -> Reader:
     """A dataclass: every field that has no default is there, and nothing else is."""
     hints = typing.get_type_hints(cls)
-    readers = {f.name: reader(hints[f.name]) for f in dataclasses.fields(cls)}
-    required = [f.name for f in dataclasses.fields(cls) if _default(f) is dataclasses.MISSING]
+    readers = {f.name: reader(hints[f.name]) for f in _fields(cls)}
+    required = [f.name for f in _fields(cls) if _default(f) is dataclasses.MISSING]
 
     def read(data: Any) -> Any:
         if not isinstance(data, dict):

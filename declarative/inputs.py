@@ -1,0 +1,207 @@
+"""What is recorded of each kind of thing: how it was asked for, with its types. Pure.
+
+Keys that are not named here are passed on as they are: another version may have written them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+from declarative.blocks import Shape
+from declarative.codec import BadDataError, reader
+from declarative.schema import BadValueError
+from declarative.spec.values import Duration, Size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInputs:
+    """Of a node. Prices are USD an hour."""
+
+    fleet: str
+    backend: str
+    region: str
+    instance_type: str
+    blocks: int
+    resources: Shape
+    zone: str | None = None
+    spot: bool = False
+    price: float | None = None
+    max_price: float | None = None
+    host: Mapping[str, Any] = field(default_factory=dict)
+    placement: str = "any"
+    tags: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    prevent_destroy: bool = False
+    reservation: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeInputs:
+    """Of a volume."""
+
+    backend: str
+    region: str
+    zone: str | None = None
+    size: str = ""
+    volume_type: str | None = None
+    volume_id: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    prevent_destroy: bool = False
+    host: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationInputs:
+    """Of the blocks that a rank holds."""
+
+    task: str
+    rank: int
+    node: str
+    blocks: tuple[int, ...]
+    total_blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachmentInputs:
+    """Of a volume on a node; `rank` is the rank's name."""
+
+    task: str
+    rank: str
+    node: str
+    volume: str
+    path: str
+    variable: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """Which files a rank gets."""
+
+    paths: tuple[Any, ...]
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """Which retry of its task an attempt is. Seconds since the epoch."""
+
+    count: int
+    since: float
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankInputs:
+    """Of a rank: its task's fields that are read again, and its own mounts."""
+
+    task: str
+    rank: int
+    commands: tuple[str, ...] = ()
+    nodes: int = 1
+    env: Mapping[str, str] = field(default_factory=dict)
+    volumes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    instance_paths: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    files: Files | None = None
+    retries: Retries | None = None
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    retry: Any = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    placement: str | None = None
+    exclusive: bool | None = None
+    image: str | None = None
+    isolation: str | None = None
+    working_dir: str | None = None
+    startup_order: str | None = None
+    stop_criteria: str | None = None
+    max_duration: Any = None
+    stop_duration: Any = None
+    priority: int | None = None
+    fleets: tuple[str, ...] = ()
+    instances: tuple[Any, ...] = ()
+    backends: tuple[str, ...] = ()
+    regions: tuple[str, ...] = ()
+    creation_policy: str | None = None
+    spot_policy: str | None = None
+    max_price: float | None = None
+    groups: Any = None
+    file_sums: Any = None
+
+
+T = TypeVar("T")
+Inputs = NodeInputs | VolumeInputs | ReservationInputs | AttachmentInputs | RankInputs
+KINDS: Mapping[str, type[Inputs]] = {
+    "node": NodeInputs,
+    "volume": VolumeInputs,
+    "reservation": ReservationInputs,
+    "attachment": AttachmentInputs,
+    "rank": RankInputs,
+}
+MOST = 1_000_000
+"""Blocks, ranks, CPUs and GPUs: a larger number is none of a node or a task."""
+_BOUNDS = {"blocks": 1, "total_blocks": 1, "nodes": 1, "rank": 0}
+"""Numbers among the inputs, and the least that each may be."""
+WORD = re.compile(r"[a-z0-9][a-z0-9.-]{0,127}")
+"""A name as it is recorded: made of one that is declared, and of numbers."""
+_NAMED = ("backend", "fleet", "task", "node", "volume", "rank")
+"""Names among the inputs."""
+_DURATIONS = ("max_duration", "stop_duration")
+
+
+def inputs_of(kind: str, data: Mapping[str, Any]) -> Inputs:
+    """The inputs of a record of that kind, typed; `BadDataError` with the key that is wrong."""
+    found: Inputs = known(KINDS[kind], data)
+    for name, least in _BOUNDS.items():
+        value = getattr(found, name, least)
+        if isinstance(value, int) and not least <= value <= MOST:
+            raise BadDataError(f"a number from {least} to {MOST}").at(name)
+    for name in _NAMED:
+        value = getattr(found, name, None)
+        if isinstance(value, str) and not WORD.fullmatch(value):
+            raise BadDataError("a name").at(name)
+    if isinstance(found, NodeInputs):
+        _check_shape(found.resources)
+    elif isinstance(found, ReservationInputs):
+        if not all(0 <= block < found.total_blocks for block in found.blocks):
+            raise BadDataError("a list of the node's blocks").at("blocks")
+    elif isinstance(found, VolumeInputs):
+        _notation(Size, data, "size")
+    elif isinstance(found, RankInputs):
+        _check_task(found, data)
+    return found
+
+
+def _check_task(found: RankInputs, data: Mapping[str, Any]) -> None:
+    for name in _DURATIONS:
+        _notation(Duration, data, name)
+    if "commands" not in data and found.image is None:
+        raise BadDataError("there").at("commands")
+    if found.rank >= found.nodes:
+        raise BadDataError("below `nodes`").at("rank")
+
+
+def known(cls: type[T], data: Mapping[str, Any]) -> T:
+    """Those of the data that the class has fields for; `BadDataError` with the key that is wrong."""
+    if not isinstance(data, dict):
+        raise BadDataError("a mapping")
+    names = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    found: T = reader(cast("Any", cls))({key: value for key, value in data.items() if key in names})
+    return found
+
+
+def _check_shape(shape: Shape) -> None:
+    for item in dataclasses.fields(shape):
+        value = getattr(shape, item.name)
+        if isinstance(value, int) and not 0 <= value <= 1 << 50:
+            raise BadDataError("a number from 0 on").at(item.name).at("resources")
+
+
+def _notation(notation: type[Duration | Size], inputs: Mapping[str, Any], name: str) -> None:
+    try:
+        if name in inputs:
+            notation.parse(inputs[name])
+    except BadValueError:
+        raise BadDataError(f"a {notation.__name__.lower()}").at(name) from None
