@@ -46,7 +46,7 @@ class VolumeInputs:
     backend: str
     region: str
     zone: str | None = None
-    size: str = ""
+    size: str | None = None
     volume_type: str | None = None
     volume_id: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)

@@ -111,7 +111,7 @@ class Host:
 
 
 def rank(number: int, generation: int = 1) -> Record:
-    inputs = {"task": "job", "rank": number}
+    inputs = {"task": "job", "rank": number, "nodes": 99, "commands": ["true"]}
     return Record(address=Address("rank", f"job-{number}"), backend="x", inputs=inputs, generation=generation)
 
 

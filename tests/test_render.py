@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from declarative.blocks import Shape
 from declarative.diagnostic import Diagnostic, Severity, Span
 from declarative.placement.types import RankVerdict, Refusal, Rejection, Verdict
 from declarative.plan.health import Health
@@ -750,7 +751,7 @@ def test_validate_json():
 
 
 def status_view(**more):
-    resources = {"cpu": 96, "memory_mib": 1024, "gpus": 8, "gpu_name": "H100"}
+    resources = Shape(cpu=96, memory_mib=1024, gpus=8, gpu_name="H100")
     common: dict[str, Any] = {
         "fleet": "gpu",
         "backend": "aws",

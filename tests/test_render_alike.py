@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from declarative.blocks import Shape
 from declarative.render.alike import MOST, folded
 from declarative.render.blocks import Row, map_lines
 from declarative.render.status import status_text
@@ -72,7 +73,7 @@ def node(number: int, **more: Any) -> NodeView:
         "zone": "z",
         "instance_type": "t",
         "price": 1.0,
-        "resources": {},
+        "resources": Shape(cpu=1, memory_mib=1024),
         "total": 8,
     }
     return NodeView(**{**given, **more})

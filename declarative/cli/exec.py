@@ -52,7 +52,7 @@ def _rank(state: State, task: str, wanted: int | None) -> Record:
     if wanted is None and len(records) > 1:
         hint = f"write `{task}/0`; its ranks are 0 to {len(records) - 1}"
         raise failed("usage", f"task/{task} has {len(records)} ranks", hint)
-    return next(r for r in records if wanted in (None, r.inputs["rank"]))
+    return next(r for r in records if wanted in (None, r.rank.rank))
 
 
 def _node(state: State, record: Record) -> Record:
@@ -84,6 +84,6 @@ def _running(backends: Backends, node: Record, record: Record) -> str:
 
 
 def _ended(record: Record, state: str) -> Exception:
-    task, rank = record.inputs["task"], record.inputs["rank"]
+    task, rank = record.rank.task, record.rank.rank
     hint = f"what it printed: `fleetform logs {task}/{rank}`; on its node: `fleetform ssh NODE`"
     return failed("not-running", f"{record.address} does not run: it is {state}", hint)

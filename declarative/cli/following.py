@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from declarative.cli.run import STOPPING, Run
 from declarative.cli.session import now
 from declarative.cli.signals import INTERRUPTED, stopping
+from declarative.inputs import RankInputs
 from declarative.state import natural
 
 if TYPE_CHECKING:
@@ -116,9 +117,13 @@ def _again(run: Run, tasks: Collection[str], retries: Retries, idle: Idle) -> bo
         retries.leave(writer.state())
         idle.leave(writer.state())
     bad = {r.address for r in results if r.outcome != "done"}
-    starts = [a for a in plan.actions if a.op == "create" and a.address.kind == "rank"] if plan else []
-    begun = {str(a.after["task"]) for a in starts if a.after}
-    broken = {str(a.after["task"]) for a in starts if a.after and str(a.address) in bad}
+    starts = {
+        a.address: a.typed.task
+        for a in (plan.actions if plan else ())
+        if a.op == "create" and isinstance(a.typed, RankInputs)
+    }
+    begun = {*starts.values()}
+    broken = {task for address, task in starts.items() if str(address) in bad}
     lacks = lacking(plan, results) if plan else {}
     retries.tried(tasks, begun - broken, {t: lacks[t].what if t in lacks else None for t in broken})
     if not stop.is_set():
@@ -145,7 +150,7 @@ def _say_idle(run: Run, idle: Idle) -> None:
     state = run.store.read()
     for name, when in sorted(idle.when(state).items(), key=lambda item: natural(item[0])):
         node = state.get("node", name)
-        if node and node.inputs.get("price") != 0:
+        if node and node.node.price != 0:
             run.say(f"node/{name} is idle: `fleetform apply` gives it back from {iso(when)} on")
 
 

@@ -77,7 +77,7 @@ def command(session: Session, target: str, rank: int | None, follow: bool, raw: 
     backends = session.backends(desired, state)
 
     def chosen(state: State) -> list[Record]:
-        return [r for r in ranks_of(state, task) if wanted in (None, r.inputs["rank"])]
+        return [r for r in ranks_of(state, task) if wanted in (None, r.rank.rank)]
 
     def look() -> tuple[list[Record], State]:
         state = store.read()
@@ -137,7 +137,7 @@ def told_ranks(state: State, task: str, records: list[Record], wanted: int | Non
     """`Failed` where a task has not run, or has no such rank."""
     if not records:
         raise failed("not-run", f"task/{task} has not run", _known(state, task))
-    if wanted is not None and not any(r.inputs["rank"] == wanted for r in records):
+    if wanted is not None and not any(r.rank.rank == wanted for r in records):
         raise failed(
             "unknown-rank", f"task/{task} has no rank {wanted}", f"its ranks are 0 to {len(records) - 1}"
         )
@@ -145,14 +145,14 @@ def told_ranks(state: State, task: str, records: list[Record], wanted: int | Non
 
 def ranks_of(state: State, task: str) -> list[Record]:
     """The recorded ranks of a task, by rank."""
-    found = [r for r in state.of("rank") if r.inputs["task"] == task]
-    return sorted(found, key=lambda r: int(r.inputs["rank"]))
+    found = [r for r in state.of("rank") if r.rank.task == task]
+    return sorted(found, key=lambda r: r.rank.rank)
 
 
 def _known(state: State, task: str) -> str:
     from declarative.diagnostic import suggest
 
-    known = sorted({str(r.inputs["task"]) for r in state.of("rank")})
+    known = sorted({r.rank.task for r in state.of("rank")})
     near = suggest(task, known)
     return near or (f"tasks that have run: {', '.join(known)}" if known else "run `fleetform apply` first")
 
@@ -167,5 +167,5 @@ def _node(record: Record, state: State) -> Record:
 
 def _found(record: Record, state: State) -> Record | None:
     reservation = state.get("reservation", record.address.name)
-    name = record.outputs.get("node") or (reservation.inputs["node"] if reservation else None)
+    name = record.outputs.get("node") or (reservation.reservation.node if reservation else None)
     return state.get("node", str(name)) if name else None

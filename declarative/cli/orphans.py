@@ -100,7 +100,7 @@ def _adopt_rank(writer: Writer, orphan: Orphan, found: Sequence[Orphan], state: 
         raise failed("missing-need", summary, f"adopt that first, or stop it: `fleetform stop {task}`")
     for record in records:
         if record.address.kind == "reservation":
-            writer.reserve(record, str(record.inputs["node"]), record.inputs["blocks"])
+            writer.reserve(record, record.reservation.node, record.reservation.blocks)
         else:
             writer.adopt(record)
 

@@ -202,9 +202,9 @@ def check_requested(requested: Iterable[str], desired: Desired, state: State | N
     from declarative.diagnostic import suggest
 
     known = [f"task/{name}" for name in desired.tasks]
-    nodes = [r for r in (state.of("node") if state else ()) if r.inputs.get("fleet") in desired.fleets]
-    known += [str(r.address) for r in nodes if not r.inputs.get("host")]
-    hosts = {str(r.address): r.address.name for r in nodes if r.inputs.get("host")}
+    nodes = [r for r in (state.of("node") if state else ()) if r.node.fleet in desired.fleets]
+    known += [str(r.address) for r in nodes if not r.node.host]
+    hosts = {str(r.address): r.address.name for r in nodes if r.node.host}
     known += [f"volume/{name}" for name in desired.volumes if state is None or state.get("volume", name)]
     for address in requested:
         node = address.startswith("node/")

@@ -75,7 +75,7 @@ class Source:
     @property
     def rank(self) -> int:
         """Its number."""
-        return int(self.record.inputs["rank"])
+        return self.record.rank.rank
 
     @property
     def attempt(self) -> str:
@@ -272,7 +272,7 @@ class Follower:
         """Ranks that were started anew, or for the first time; those that are recorded to have ended."""
         records, state = self.look()
         for record in records:
-            rank = int(record.inputs["rank"])
+            rank = record.rank.rank
             track = self.tracks.get(rank)
             status = state.ranks.get(record.address.name)
             if track and track.source.record.generation == record.generation:

@@ -17,6 +17,7 @@ from declarative.cli.plan import check_requested
 from declarative.cli.session import Session, now, out_style
 from declarative.cli.signals import INTERRUPTED, stopping
 from declarative.diagnostic import Diagnostic, Severity, and_more
+from declarative.inputs import RankInputs
 
 if TYPE_CHECKING:
     from declarative.apply.again import Due, Lack
@@ -289,7 +290,7 @@ class Run:
     def tasks(self) -> tuple[str, ...]:
         """Declared tasks that this plan started, and those that run."""
         actions = self.plan.actions if self.plan else ()
-        started = {str(a.after["task"]) for a in actions if a.address.kind == "rank" and a.after}
+        started = {a.typed.task for a in actions if isinstance(a.typed, RankInputs) and a.after}
         going = _going(self.store.read())
         return tuple(sorted(t for t in started | going if t in self.names))
 
@@ -316,7 +317,7 @@ class Run:
         for task in plan.waiting:
             if self.as_json:
                 self.event({"event": "pending", "address": f"task/{task}"})
-        ended = {str(r.inputs["task"]) for r in state.of("rank")} - going
+        ended = {r.rank.task for r in state.of("rank")} - going
         fresh = [t for t in plan.waiting if t not in going | ended]
         for tasks, what in (
             (fresh, "pending (no capacity now)"),
@@ -424,7 +425,7 @@ def _some(tasks: Sequence[str]) -> str:
 def _going(state: State) -> set[str]:
     """Tasks of which some rank has not ended."""
     return {
-        str(r.inputs["task"])
+        r.rank.task
         for r in state.of("rank")
         if not ((s := state.ranks.get(r.address.name)) and s.state.ended)
     }

@@ -20,6 +20,7 @@ from declarative.cli.failure import Failed, failed
 from declarative.cli.run import Run
 from declarative.cli.session import Session, now
 from declarative.cli.state_access import StateAccess
+from declarative.inputs import RankInputs
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -191,10 +192,8 @@ def _check_place(session: Session, saved: Saved, desired: Desired) -> None:
 
 def files_of(plan: Plan, files: Mapping[str, Manifest]) -> dict[str, Manifest]:
     """Those that ranks get which the plan starts."""
-    starts = (
-        a.after for a in plan.actions if a.address.kind == "rank" and a.op.value == "create" and a.after
-    )
-    digests = {str(found["digest"]) for after in starts if (found := after.get("files"))}
+    starts = (a.typed for a in plan.actions if a.op.value == "create")
+    digests = {rank.files.digest for rank in starts if isinstance(rank, RankInputs) and rank.files}
     return {digest: files[digest] for digest in sorted(digests)}
 
 

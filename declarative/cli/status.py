@@ -62,7 +62,7 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     from declarative.plan.hosts import hosts_of
     from declarative.plan.observe import effective
     from declarative.plan.rehearsal import Rehearsed, judged, may_rehearse, rehearsals
-    from declarative.resource import Desired, LeftOut, shape_of
+    from declarative.resource import Desired, LeftOut
     from declarative.state import NodeState, Readiness, readiness_of
 
     loaded = session.load(required=False)
@@ -73,8 +73,7 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     gpus = may_rehearse(desired, state)
     inventory = look(state, backends, offline=offline, offers=False, gpus=gpus, patience=HURRIED).inventory
     there = [
-        Rehearsed(str(r.inputs["fleet"]), str(r.inputs["backend"]), shape_of(r.inputs), r.address.name)
-        for r in state.of("node")
+        Rehearsed(r.node.fleet, r.node.backend, r.node.resources, r.address.name) for r in state.of("node")
     ]
     rehearsed = rehearsals(desired, there, inventory.own_gpus)
     lacking = {str(node.name): lacks for node, lacks in judged(desired, there, inventory.own_gpus)}

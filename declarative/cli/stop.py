@@ -106,7 +106,7 @@ def _left(state: State, task: str, name: str, silent: Mapping[str, Silence]) -> 
     )
     if silence.until is not None:
         return clean(f"{said}; once it is given up, they count it as lost")
-    if node.inputs.get("host"):
+    if node.node.host:
         lost = f"take its host out of the YAML, then `fleetform state rm {node.address}`"
     else:
         lost = "end it at its cloud"

@@ -36,7 +36,7 @@ def status_view(desired: Desired, state: State, *, now: float | None = None) -> 
     """
     held = held_blocks(state)
     nodes = tuple(_node(r, state, held.get(r.address.name, {}), now) for r in state.of("node"))
-    attached = {str(r.inputs["volume"]): str(r.inputs["node"]) for r in state.of("attachment")}
+    attached = {r.attachment.volume: r.attachment.node for r in state.of("attachment")}
     return StatusView(
         lineage=state.lineage,
         serial=state.serial,
@@ -47,7 +47,7 @@ def status_view(desired: Desired, state: State, *, now: float | None = None) -> 
                 name=r.address.name,
                 state="attached" if r.address.name in attached else "available",
                 node=attached.get(r.address.name),
-                size=r.inputs.get("size"),
+                size=r.volume.size,
             )
             for r in state.of("volume")
         ),
@@ -63,24 +63,24 @@ def _fleet(name: str, nodes: tuple[NodeView, ...]) -> FleetView:
 
 
 def _node(record: Record, state: State, held: dict[int, str], now: float | None) -> NodeView:
-    inputs = record.inputs
+    inputs = record.node
     seen = readiness_of(record, state.readiness.get(record.address.name, Readiness(state=NodeState.UNKNOWN)))
     return NodeView(
         name=record.address.name,
-        fleet=str(inputs["fleet"]),
+        fleet=inputs.fleet,
         state=seen.state.value,
         reason=seen.reason,
         drained=drain_of(record),
-        backend=str(inputs["backend"]),
-        region=str(inputs["region"]),
-        zone=inputs.get("zone"),
-        instance_type=str(inputs["instance_type"]),
-        price=inputs.get("price"),
+        backend=inputs.backend,
+        region=inputs.region,
+        zone=inputs.zone,
+        instance_type=inputs.instance_type,
+        price=inputs.price,
         silence=state.silent.get(record.address.name),
         observed_at=seen.observed_at,
         age=None if now is None or seen.observed_at is None else max(0.0, now - seen.observed_at),
-        resources=inputs["resources"],
-        total=int(inputs["blocks"]),
+        resources=inputs.resources,
+        total=inputs.blocks,
         holders=held,
     )
 
@@ -88,7 +88,7 @@ def _node(record: Record, state: State, held: dict[int, str], now: float | None)
 def _tasks(desired: Desired, state: State) -> tuple[TaskView, ...]:
     by_task: dict[str, dict[int, Record]] = {name: {} for name in desired.tasks}
     for record in state.of("rank"):
-        by_task.setdefault(str(record.inputs["task"]), {})[int(record.inputs["rank"])] = record
+        by_task.setdefault(record.rank.task, {})[record.rank.rank] = record
     return tuple(_task(name, by_task[name], desired, state) for name in sorted(by_task, key=natural))
 
 
@@ -96,11 +96,11 @@ def _task(name: str, records: dict[int, Record], desired: Desired, state: State)
     want = desired.tasks.get(name)
     count = max([*(r + 1 for r in records), want.spec.nodes if want else 0])
     if records:
-        count = max(int(r.inputs.get("nodes", 1)) for r in records.values())
+        count = max(r.rank.nodes for r in records.values())
     statuses: dict[int, RankStatus | None] = {
         rank: state.ranks.get(f"{name}-{rank}") if rank in records else None for rank in range(count)
     }
-    done = any(r.inputs.get("stop_criteria") == StopCriteria.MASTER_DONE.value for r in records.values())
+    done = any(r.rank.stop_criteria == StopCriteria.MASTER_DONE.value for r in records.values())
     ranks = tuple(_rank(name, rank, status, records.get(rank), state) for rank, status in statuses.items())
     return TaskView(name=name, state=task_state(statuses, done).value, ranks=ranks)
 

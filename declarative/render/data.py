@@ -224,7 +224,7 @@ def _node(node: NodeView) -> dict[str, Any]:
         "observed_at": iso(node.observed_at),
         "silent_since": iso(node.silence.since if node.silence else None),
         "given_up_at": iso(node.silence.until if node.silence else None),
-        "resources": {key: node.resources.get(key) for key in ("cpu", "memory_mib", "gpus")},
+        "resources": {key: getattr(node.resources, key) for key in ("cpu", "memory_mib", "gpus")},
         "blocks": _blocks(node.total, node.busy),
         "holders": {str(block): node.holders[block] for block in sorted(node.holders)},
         "rehearsal": node.rehearsal,

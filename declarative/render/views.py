@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from declarative.blocks import Shape
 from declarative.diagnostic import Diagnostic
 from declarative.plan.health import Health
 from declarative.state import Drain, Silence
@@ -37,7 +37,7 @@ class NodeView:
     zone: str | None
     instance_type: str
     price: float | None
-    resources: Mapping[str, Any]
+    resources: Shape
     total: int
     holders: Mapping[int, str] = field(default_factory=dict)
     observed_at: float | None = None
