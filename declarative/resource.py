@@ -28,8 +28,6 @@ CATALOGUED = (LOCAL, "ec2")
 
 SUMS = "file_sums"
 """Of rank 0's inputs, what `Manifest.sums` says of its files."""
-RANK_IN_PLACE = ("priority", "tags", "max_duration", "stop_duration", "retry")
-"""Fields of a task whose change does not restart it (docs/architecture.md, "What a change does")."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,8 @@ from declarative.plan.make import make
 from declarative.plan.types import Inventory, Op, Reason
 from declarative.render.data import plan_json, to_json
 from declarative.render.plan import plan_text
+from declarative.schema import in_place
+from declarative.spec import Fleet, Task, Volume
 from declarative.spec.project import Removals
 from declarative.state import DRAINED, Address, Intent, NodeState, RankState, RankStatus, Silence
 from tests.model import NOW, World, local_offer, project
@@ -1269,3 +1271,81 @@ def test_a_pinned_task_goes_on_when_its_node_is_made_anew():
     plan = world.plan(wanted({**fleet, "env": {"A": "1"}}, (), (pinned("pair-1"),)))
     assert ids(plan, "node") == ["delete:node/pair-0", "delete:node/pair-1", "create:node/pair-1"]
     assert plan.unplaced == ()
+
+
+# ---------------------------------------------------------------------------- what the marks of fields say
+
+SPECS = {"fleet": Fleet, "volume": Volume, "task": Task}
+MADE_OF = {"fleet": "node", "volume": "volume", "task": "rank"}
+IN_PLACE: dict[str, dict[str, object]] = {
+    "fleet": {
+        "nodes": "2..9",
+        "blocks": "auto",
+        "resources": {"cpu": "1.."},
+        "backends": ["local"],
+        "regions": ["local"],
+        "availability_zones": [],
+        "instance_types": ["local"],
+        "spot_policy": "auto",
+        "max_price": 9,
+        "idle_duration": "1h",
+        "unreachable_duration": "1h",
+        "tags": {"a": "b"},
+        "prevent_destroy": True,
+    },
+    "volume": {
+        "size": "2GB",
+        "tags": {"a": "b"},
+        "prevent_destroy": True,
+        "auto_cleanup_duration": "1h",
+    },
+    "task": {
+        "max_duration": "1h",
+        "stop_duration": "1m",
+        "priority": 9,
+        "tags": {"a": "b"},
+        "retry": True,
+    },
+}
+"""Of each kind another value for every field that is marked `InPlace`, but for `ssh_config`."""
+MADE_ANEW: dict[str, dict[str, object]] = {
+    "fleet": {"placement": "any", "env": {"A": "1"}, "reservation": "cr-1"},
+    "volume": {"region": "far", "availability_zone": "z", "volume_type": "fast"},
+    "task": {
+        "placement": "any",
+        "exclusive": True,
+        "env": {"A": "1"},
+        "working_dir": "/x",
+        "resources": {"cpu": "1.."},
+        "fleets": ["pair"],
+        "creation_policy": "reuse",
+        "backends": ["local"],
+        "regions": ["local"],
+        "spot_policy": "auto",
+        "max_price": 9,
+        "startup_order": "workers-first",
+        "stop_criteria": "master-done",
+        "commands": ["false"],
+        "isolation": "hard",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "anew"),
+    [(k, f, t is MADE_ANEW) for t in (IN_PLACE, MADE_ANEW) for k, fields in t.items() for f in fields],
+)
+def test_what_a_change_of_a_field_does(kind, field, anew):
+    """It is applied to what is there, or binds only what is made later; or what is there is made anew."""
+    words = {"fleets": [FLEET], "volumes": [FREE], "tasks": [TRAIN] if kind == "task" else []}
+    world = World()
+    world.apply(world.plan(project(**words)))
+    assert world.plan(project(**words)).result == "none"
+    words[f"{kind}s"] = [{**words[f"{kind}s"][0], field: (MADE_ANEW if anew else IN_PLACE)[kind][field]}]
+    plan = world.plan(project(**words))
+    assert (MADE_OF[kind] in {a.address.kind for a in plan.actions if a.op is Op.DELETE}) is anew
+
+
+def test_every_mark_is_meant():
+    marked = {kind: set(in_place(spec)) - {"ssh_config"} for kind, spec in SPECS.items()}
+    assert marked == {kind: set(fields) for kind, fields in IN_PLACE.items()}

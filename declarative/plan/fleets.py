@@ -21,6 +21,7 @@ from declarative.resource import (
     shape_of,
     zone_of,
 )
+from declarative.schema import in_place
 from declarative.spec import Fleet
 from declarative.state import (
     ANOTHERS,
@@ -203,9 +204,8 @@ class Fleets:
     def _changed(self, fate: NodeFate, fleet: Fleet, *, pinned: bool) -> bool:
         """Whether the fleet changed in what cannot be changed on a node: it is made anew."""
         marks = fleet_marks(fleet)
-        changed = tuple(
-            k for k in ("placement", "env", "reservation") if fate.record.inputs.get(k) != marks[k]
-        )
+        fixed = (key for key in marks if key not in in_place(Fleet))
+        changed = tuple(key for key in fixed if fate.record.inputs.get(key) != marks[key])
         if changed and (pinned or fate.waits):
             self._stays(fate, f"its fleet's `{changed[0]}` changed", "replaced")
         elif changed:

@@ -10,7 +10,9 @@ from typing import Any
 from declarative.manifest import changes
 from declarative.plan.again import again, series
 from declarative.plan.types import Reason
-from declarative.resource import RANK_IN_PLACE, SUMS, Desired, TaskWant
+from declarative.resource import SUMS, Desired, TaskWant
+from declarative.schema import in_place
+from declarative.spec import Task
 from declarative.state import (
     NOT_RELEASED,
     RETRIES,
@@ -66,7 +68,8 @@ def changed_fields(
     """Fields that differ: those that restart the rank, and those that change in place."""
     declared = (set(before) | set(after)) - {RETRIES, SUMS}
     keys = sorted(k for k in declared if before.get(k) != after.get(k))
-    return tuple(k for k in keys if k not in RANK_IN_PLACE), tuple(k for k in keys if k in RANK_IN_PLACE)
+    marked = in_place(Task)
+    return tuple(k for k in keys if k not in marked), tuple(k for k in keys if k in marked)
 
 
 def _changed(want: TaskWant, have: Mapping[int, Record]) -> set[str]:

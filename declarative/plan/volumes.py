@@ -11,10 +11,10 @@ from declarative.diagnostic import Diagnostic, Severity
 from declarative.plan.hosts import has_hosts, ways
 from declarative.plan.types import Reason
 from declarative.resource import VOLUME_ID, Desired
+from declarative.schema import in_place
+from declarative.spec import Volume
 from declarative.spec.values import Size
 from declarative.state import ANOTHERS, TAGS, Address, Record, State
-
-IN_PLACE = ("size", "tags", "prevent_destroy", "host")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,8 @@ def judge_all(
             )
             continue
         changed = tuple(sorted(k for k in set(before) | set(after) if before.get(k) != after.get(k)))
-        moved = tuple(k for k in changed if k not in IN_PLACE)
+        # The input `host` is how its host is reached; the field `host`, which one it is, is the input `zone`.
+        moved = tuple(k for k in changed if k not in {*in_place(Volume), "host"})
         because = (*moved, *(("size",) if _shrunk(before, after) else ()))
         if because == ("size",) and VOLUME_ID in after:
             errors.append(_smaller(desired, name))

@@ -15,6 +15,7 @@ from declarative.schema.marks import (
     Json,
     Syntax,
     fields_of,
+    in_place,
     raise_all,
 )
 from declarative.schema.validate import validate
@@ -34,6 +35,7 @@ __all__ = [
     "document_schema",
     "encode",
     "fields_of",
+    "in_place",
     "object_schema",
     "raise_all",
     "validate",

@@ -159,6 +159,12 @@ def fields_of(cls: type) -> tuple[Field, ...]:
     return tuple(out)
 
 
+@functools.cache
+def in_place(cls: type) -> frozenset[str]:
+    """The fields whose change is applied to what exists: those that are marked `InPlace`."""
+    return frozenset(field.name for field in fields_of(cls) if field.in_place)
+
+
 def ignored_of(cls: type) -> Mapping[str, str]:
     """Fields of dstack that are accepted and change nothing, and why not."""
     found: Mapping[str, str] = getattr(cls, "IGNORED", {})
