@@ -21,7 +21,7 @@ from declarative.schema import BadValueError, decode_part
 from declarative.spec.hosts import SshConfig
 from declarative.state import Address, NodeState, Record
 from providers.runner import RunnerError
-from providers.ssh import Ssh, gpus, probe, scripts
+from providers.ssh import Ssh, gpus, probe, scripts, visits
 from providers.ssh.host import Host, host_of
 from providers.ssh.line import command_line
 from providers.ssh.probe import TOOLS
@@ -429,3 +429,21 @@ def test_no_answer_of_a_host_makes_a_traceback():
             continue
         assert facts.shape.cpu <= scripts.MOST_CPUS
         assert max(facts.shape.memory_mib, facts.disk_mib, abs(facts.clock_offset)) < 1 << 100
+
+
+@pytest.mark.parametrize("left", [0, 1, 2, 3, 40, -12, -2])
+def test_a_visit_that_is_cut_off_is_no_answer(left):
+    """A part that did not come is not taken for one that tells of nothing: a volume would be gone."""
+
+    def run(argv: Any, *_: Any) -> Finished:
+        mark = argv[argv.index("sh", 1) + 1]
+        parts = "\n".join(("FLEETFORM-PROBE", *answer(), "FLEETFORM-END", "")), "", ""
+        whole = "".join(f"{part}\n{mark} 0\n" for part in parts)
+        lines = whole.splitlines(keepends=True)
+        return Finished(0, "".join(lines[:left] if left < 9 else whole[:left]).encode(), b"")
+
+    host: Any = SimpleNamespace(host="h", run=run, fence=lambda: None)
+    found = visits.visit(host, None, "o", "gpu-0", declared={}, recorded={}, attempts=dict)
+    assert found.readiness.state is NodeState.UNREACHABLE
+    assert found.things is None
+    assert found.attempts is None
