@@ -123,7 +123,7 @@ def outline(hint: Any, found: dict[str, list[str]]) -> None:
 
 def _scalar(kind: type, wanted: str) -> Reader:
     def read(data: Any) -> Any:
-        if type(data) is not kind:
+        if not isinstance(data, kind):  # names of the language are texts of their own types
             raise BadDataError(wanted)
         return data
 
@@ -167,7 +167,7 @@ def _number_key(data: str) -> int:
 
 
 def _items(item: Reader, data: Any) -> tuple[Any, ...]:
-    if not isinstance(data, list):
+    if not isinstance(data, list | tuple):
         raise BadDataError("a list")
     out: list[Any] = []
     try:

@@ -9,6 +9,7 @@ from typing import Any
 
 from declarative.blocks import Shape, gpu_order, split
 from declarative.diagnostic import Span
+from declarative.inputs import NodeInputs
 from declarative.manifest import Manifest
 from declarative.schema import encode
 from declarative.spec import Backend, Fleet, Project, Task, Volume
@@ -346,7 +347,7 @@ def node_inputs(fleet: Fleet, offer: Offer) -> dict[str, Any]:
 
 
 def shape_inputs(shape: Shape) -> dict[str, Any]:
-    """A shape among the inputs of a node; `shape_of` reads it."""
+    """A shape among the inputs of a node."""
     found = (
         ("cpu", shape.cpu),
         ("memory_mib", shape.memory_mib),
@@ -370,12 +371,6 @@ def fleet_marks(fleet: Fleet) -> dict[str, Any]:
     }
 
 
-def zone_of(inputs: Mapping[str, Any]) -> str | None:
-    """The zone in a node's recorded inputs; a host is one of its own, whether that was recorded or not."""
-    zone = inputs.get("zone") or (inputs["instance_type"] if inputs.get("host") else None)
-    return str(zone) if zone else None
-
-
-def shape_of(inputs: Mapping[str, Any]) -> Shape:
-    """The shape in a node's recorded inputs."""
-    return Shape(**inputs["resources"])
+def zone_of(node: NodeInputs) -> str | None:
+    """The zone of a node; a host is one of its own, whether that was recorded or not."""
+    return node.zone or (node.instance_type if node.host else None)

@@ -166,6 +166,12 @@ class Record:
         return cast("Inputs", self._typed)
 
     @property
+    def task(self) -> str | None:
+        """The task that a reservation, an attachment or a rank is of."""
+        found = self.typed
+        return None if isinstance(found, NodeInputs | VolumeInputs) else found.task
+
+    @property
     def node(self) -> NodeInputs:
         """The inputs of a node."""
         return cast("NodeInputs", self.typed)
@@ -209,6 +215,11 @@ class Intent:
     """The host and its boot where that was…"""
     tick: float | None = field(default=None, compare=False)
     """…and when, in seconds since that boot: a clock that nobody can set."""
+
+    @property
+    def typed(self) -> Inputs:
+        """The inputs, by the type of its kind; `BadDataError` where they are none."""
+        return inputs_of(self.address.kind, self.inputs)
 
 
 ORPHAN = " (orphan)"

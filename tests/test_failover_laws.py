@@ -13,13 +13,11 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from declarative.blocks import Shape
 from declarative.placement.filters import blocks_wanted, place_reason
 from declarative.placement.kinds import Kind
 from declarative.plan.fleets import offer_of
 from declarative.plan.launchable import limits
 from declarative.provider import PermanentKind
-from declarative.resource import shape_of
 from tests.market import KilledError, Market, Site, no_room
 from tests.planned import declared
 
@@ -115,7 +113,7 @@ def check(site, market, desired):
     for record in state.of("reservation"):
         task = desired.tasks[record.inputs["task"]].spec
         inputs = nodes[record.inputs["node"]].inputs
-        shape: Shape = shape_of(inputs)
+        shape = nodes[record.inputs["node"]].node.resources
         where = (
             inputs["fleet"],
             inputs["backend"],

@@ -18,9 +18,19 @@ SILENCE = Readiness(state=NodeState.UNREACHABLE, reason="timed out", observed_at
 LIMITS = {"gpu": 600.0}
 
 
+NODE: Any = {
+    "fleet": "gpu",
+    "backend": "aws",
+    "region": "r",
+    "instance_type": "t",
+    "blocks": 1,
+    "resources": {"cpu": 1, "memory_mib": 1},
+}
+
+
 def node(index: int, since: float | None = None, **inputs: Any) -> Record:
     name, known = f"gpu-{index}", {SILENT: since}
-    about = {"fleet": "gpu", "backend": "aws", "blocks": 1, **inputs}
+    about = {**NODE, **inputs}
     return Record(address=Address("node", name), backend="aws", inputs=about, outputs=known)
 
 
@@ -102,7 +112,7 @@ def test_a_host_is_given_up_only_where_another_one_of_its_fleet_answers():
     alone = "no other host of fleet/gpu answers, so that it may be the line from here"
     assert kept([node(0, NOW - 600, **HOST)]) == [alone]
     assert kept([node(0, NOW - 600, **HOST), node(1, NOW - 900, **HOST)]) == [alone, alone]
-    others = [node(0, NOW - 600, **HOST), replace(node(1, **HOST), inputs={**HOST, "fleet": "other"})]
+    others = [node(0, NOW - 600, **HOST), replace(node(1, **HOST), inputs={**NODE, **HOST, "fleet": "other"})]
     assert [s.kept for s in found(others, [SILENCE, READY]).values()] == [alone]
 
 
@@ -114,11 +124,13 @@ def test_a_protected_machine_is_not_ended():
 
 def test_its_ranks_are_lost_and_what_they_held_is_free():
     nodes = [node(0, NOW - 600.3), node(1)]
-    rank = Record(address=Address("rank", "job-0"), backend="aws", inputs={"task": "job", "rank": 0})
+    rank = Record(
+        address=Address("rank", "job-0"), backend="aws", inputs={"task": "job", "rank": 0, "commands": []}
+    )
     place = Record(
         address=Address("reservation", "job-0"),
         backend=None,
-        inputs={"task": "job", "rank": 0, "node": "gpu-0", "blocks": [0]},
+        inputs={"task": "job", "rank": 0, "node": "gpu-0", "blocks": [0], "total_blocks": 1},
         needs=frozenset({Address("node", "gpu-0")}),
     )
     before = replace(

@@ -72,14 +72,21 @@ def make(writer: Writer, address: Address, needs: tuple[Address, ...] = (), **in
 
 
 def node(writer: Writer, name: str = "gpu-0", blocks: int = 4) -> None:
-    make(writer, Address("node", name), blocks=blocks)
+    inputs = {"fleet": name.rpartition("-")[0], "backend": "local", "region": "local", "instance_type": "t"}
+    make(writer, Address("node", name), **inputs, resources={"cpu": 4, "memory_mib": 4}, blocks=blocks)
 
 
 def reservation(name: str, on: str, blocks: tuple[int, ...]) -> Record:
     return Record(
         address=Address("reservation", name),
         backend=None,
-        inputs={"node": on, "blocks": list(blocks)},
+        inputs={
+            "task": name.rpartition("-")[0],
+            "rank": int(name.rpartition("-")[2]),
+            "node": on,
+            "blocks": list(blocks),
+            "total_blocks": 4,
+        },
         needs=frozenset({Address("node", on)}),
     )
 
@@ -629,7 +636,8 @@ def test_an_attachment_holds_the_blocks_until_it_is_gone(store, writer) -> None:
 def attach(writer: Writer) -> Address:
     """The volume, attached for a rank; the attachment."""
     attachment = Address("attachment", "train-0.data-0")
-    make(writer, attachment, (Address("reservation", "train-0"), VOLUME), rank="train-0", volume="data-0")
+    inputs = {"task": "train", "rank": "train-0", "node": "gpu-0", "volume": "data-0", "path": "/data"}
+    make(writer, attachment, (Address("reservation", "train-0"), VOLUME), **inputs, variable="DATA")
     return attachment
 
 

@@ -11,7 +11,6 @@ from declarative.blocks import cpus_of, gpus_of, share
 from declarative.plan.silence import LIMIT
 from declarative.plan.types import Action, Op, Plan
 from declarative.provider import Bind, Launch
-from declarative.resource import shape_of
 from declarative.spec import Isolation, RetryEvent
 from declarative.spec.retry import Retry
 from declarative.spec.values import Duration
@@ -62,7 +61,7 @@ def launch_of(
     """
     reservation = state.records[next(a for a in sorted(rank.needs) if a.kind == "reservation")]
     node = state.records[next(a for a in sorted(reservation.needs) if a.kind == "node")]
-    shape, total = shape_of(node.inputs), int(node.inputs["blocks"])
+    shape, total = node.node.resources, node.node.blocks
     blocks = tuple(int(b) for b in reservation.inputs["blocks"])
     attached = [state.records[a] for a in sorted(rank.needs) if a.kind == "attachment"]
     volumes = {str(a.inputs["path"]): state.records[_volume(a)] for a in attached}
@@ -207,7 +206,7 @@ def _siblings(state: State, rank: Record) -> list[tuple[Record, tuple[int, ...]]
             continue
         node = state.records[next(a for a in sorted(reservation.needs) if a.kind == "node")]
         blocks = tuple(int(b) for b in reservation.inputs["blocks"])
-        out.append((node, gpus_of(shape_of(node.inputs), int(node.inputs["blocks"]), blocks)))
+        out.append((node, gpus_of(node.node.resources, node.node.blocks, blocks)))
     return out
 
 

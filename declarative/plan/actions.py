@@ -50,7 +50,7 @@ def _fence(steps: Steps, recorded: State) -> None:
         if not silence.given_up or ends not in steps.actions:
             continue
         held = [r for r in recorded.of("reservation") if Address("node", name) in r.needs]
-        tasks = {str(r.inputs["task"]) for r in held}
+        tasks = {r.reservation.task for r in held}
         for key, action in steps.actions.items():
             freed = action.op is Op.DELETE and action.address.kind != "rank"  # the node waits for those
             if not freed and (action.after or action.before or {}).get("task") in tasks:
@@ -189,7 +189,7 @@ def _task_actions(
         for rank in range(fate.want.spec.nodes):
             reservation = state.get("reservation", rank_name(fate.name, rank))
             if rank not in have and reservation:
-                places[rank] = (_attached(state, rank_name(fate.name, rank)), str(reservation.inputs["node"]))
+                places[rank] = (_attached(state, rank_name(fate.name, rank)), reservation.reservation.node)
         _starts(steps, fate, places, set(), backends)
 
 
@@ -226,8 +226,8 @@ def _in_place(steps: Steps, fate: TaskFate, rank: int, record: Record) -> None:
 
 
 def _attached(state: State, rank: str) -> dict[str, str]:
-    found = (r for r in state.of("attachment") if r.inputs["rank"] == rank)
-    return {str(r.inputs["path"]): str(r.inputs["volume"]) for r in found}
+    found = (r.attachment for r in state.of("attachment"))
+    return {each.path: each.volume for each in found if each.rank == rank}
 
 
 def _starts(
@@ -333,7 +333,7 @@ def _released(steps: Steps, state: State, fates: Mapping[str, TaskFate], removed
     """What tasks that are not declared any more hold, and what one that runs anew does not hold again."""
     for kind in ("rank", "attachment", "reservation"):
         for record in state.of(kind):
-            fate = fates.get(str(record.inputs["task"]))
+            fate = fates.get(str(record.task))
             if f"delete:{record.address}" in steps.actions:
                 continue
             if fate is None:
@@ -344,7 +344,7 @@ def _released(steps: Steps, state: State, fates: Mapping[str, TaskFate], removed
 
 
 def _rank(record: Record) -> str:
-    return record.address.name if record.address.kind == "reservation" else str(record.inputs["rank"])
+    return record.address.name if record.address.kind == "reservation" else record.attachment.rank
 
 
 def _kept(steps: Steps, record: Record) -> bool:

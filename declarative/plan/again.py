@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from declarative.inputs import Retries
 from declarative.resource import TaskWant
 from declarative.spec import RetryEvent, StopCriteria
 from declarative.state import (
     LIMIT_REACHED,
     NOTICED,
-    RETRIES,
     STOPPED,
     NodeState,
     RankState,
@@ -40,13 +39,13 @@ class Again:
     """`rank/train-1 failed: exit code 1`."""
     noticed: float
     """When the failure was noticed, seconds since the epoch by our clock."""
-    series: Mapping[str, Any]
+    series: Retries
     """What the ranks of the new attempt record under `RETRIES`."""
 
     @property
     def count(self) -> int:
         """Which retry of its series it is, from 1."""
-        return int(self.series["count"])
+        return self.series.count
 
 
 def again(want: TaskWant, have: Iterable[Record], state: State, now: float) -> Again | None:
@@ -70,20 +69,19 @@ def again(want: TaskWant, have: Iterable[Record], state: State, now: float) -> A
     since, count = noticed, 0
     before = series(ranks.values())
     if before and _lasted(status, noticed, before) < longest:
-        since, count = float(before["since"]), int(before["count"])
+        since, count = before.since, before.count
     if now - since > longest:
         return None
     return Again(
         cause=f"rank/{broken} {status.state.value}" + (f": {status.cause}" if status.cause else ""),
         noticed=noticed,
-        series={"count": count + 1, "since": since, "at": now},
+        series=Retries(count=count + 1, since=since, at=now),
     )
 
 
-def series(have: Iterable[Record]) -> Mapping[str, Any] | None:
+def series(have: Iterable[Record]) -> Retries | None:
     """What the ranks of an attempt record of its series; None for a first attempt."""
-    found = [r.inputs[RETRIES] for r in have if r.inputs.get(RETRIES)]
-    return max(found, key=lambda s: int(s["count"])) if found else None
+    return max((r.rank.retries for r in have if r.rank.retries), key=lambda s: s.count, default=None)
 
 
 def _event(status: RankStatus) -> RetryEvent | None:
@@ -96,8 +94,8 @@ def _event(status: RankStatus) -> RetryEvent | None:
 def bad_end(ranks: Iterable[Record], state: State) -> RankState | None:
     """`failed` or `lost`, if that is how the task of these ranks ends; rank 0 alone may have to be done."""
     members = list(ranks)
-    done = any(r.inputs.get("stop_criteria") == StopCriteria.MASTER_DONE.value for r in members)
-    found = task_state({int(r.inputs["rank"]): state.ranks.get(r.address.name) for r in members}, done)
+    done = any(r.rank.stop_criteria == StopCriteria.MASTER_DONE.value for r in members)
+    found = task_state({r.rank.rank: state.ranks.get(r.address.name) for r in members}, done)
     return found if found in (RankState.FAILED, RankState.LOST) else None
 
 
@@ -107,17 +105,17 @@ def _unknown(statuses: Mapping[str, RankStatus | None], state: State) -> bool:
         place = state.get("reservation", name)
         if place is None or (status and status.state.ended):
             continue
-        node = state.readiness.get(str(place.inputs["node"]))
+        node = state.readiness.get(place.reservation.node)
         if node is None or node.state in UNFIT:
             return True
     return False
 
 
-def _lasted(status: RankStatus, noticed: float, before: Mapping[str, Any]) -> float:
+def _lasted(status: RankStatus, noticed: float, before: Retries) -> float:
     """Seconds that an attempt lasted: as its host measured it, else at most.
 
     A failure may be noticed long after it, and must not count as a long run then.
     """
     if status.state is RankState.FAILED and status.started_at is not None and status.ended_at is not None:
         return status.ended_at - status.started_at
-    return noticed - float(before["at"])
+    return noticed - before.at

@@ -27,7 +27,7 @@ def cleaned(
 ) -> dict[str, VolumeFate]:
     """The fates of all volumes, once it is known which ranks get them; `freed` ranks give theirs back."""
     used = {name for choice in outcome.choices for name in choice.volumes.values()}
-    used |= {str(r.inputs["volume"]) for r in state.of("attachment") if r.inputs["rank"] not in freed}
+    used |= {r.attachment.volume for r in state.of("attachment") if r.attachment.rank not in freed}
     asked = [desired.tasks[refusal.task].mounts for refusal in outcome.refusals]
     wanted = {name for ranks in asked for mounts in ranks for mount in mounts for name in mount.names}
     out = dict(fates)

@@ -88,7 +88,7 @@ class Explainer:
 
     def tasks(self) -> dict[str, int]:
         """Declared and recorded tasks, and how many ranks they have."""
-        out = {str(r.inputs["task"]): int(r.inputs.get("nodes", 1)) for r in self.recorded.of("rank")}
+        out = {r.rank.task: r.rank.nodes for r in self.recorded.of("rank")}
         return out | {name: want.spec.nodes for name, want in self.desired.tasks.items()}
 
     def nodes(self) -> list[str]:
@@ -194,7 +194,7 @@ class Explainer:
         for rank in range(fate.want.spec.nodes):
             record = self.state.get("reservation", rank_name(fate.name, rank))
             if record:
-                prior[rank] = (str(record.inputs["node"]), tuple(record.inputs["blocks"]))
+                prior[rank] = (record.reservation.node, record.reservation.blocks)
         return Ask(want=by_name(fate.want, self.desired, self.state), prior=prior, reuse=self._asked.reuse)
 
     def _ranks(self, name: str, fate: TaskFate | None, wanted: Sequence[int]) -> tuple[RankAnswer, ...]:

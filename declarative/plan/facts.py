@@ -16,6 +16,7 @@ from typing import Any
 
 from declarative.codec import to_data
 from declarative.diagnostic import Diagnostic
+from declarative.inputs import AttachmentInputs, NodeInputs, RankInputs, ReservationInputs
 from declarative.placement.filters import lacks_hard, lacks_runtime
 from declarative.plan.observe import effective, rank_of
 from declarative.plan.types import Inventory, Op, Plan
@@ -109,12 +110,12 @@ def _working(plan: Plan, known: State) -> set[str]:
     for action in plan.actions:
         if action.op is not Op.CREATE:
             continue
-        if action.address.kind in ("reservation", "attachment") and action.after:
-            out.add(str(action.after["node"]))
+        if isinstance(action.typed, ReservationInputs | AttachmentInputs):
+            out.add(action.typed.node)
         elif action.address.kind == "rank":
             place = known.get("reservation", action.address.name)
             if place and f"create:{place.address}" not in action.needs:
-                out.add(str(place.inputs["node"]))
+                out.add(place.reservation.node)
     return out
 
 
@@ -122,19 +123,17 @@ def _able(plan: Plan, known: State, inventory: Inventory) -> dict[str, bool]:
     can = {o.host.name: o.can for found in inventory.offers.values() for o in found if o.host}
     can |= {name: seen.can for name, seen in inventory.readiness.items()}
     made = [a for a in plan.actions if a.op is Op.CREATE and a.after]
-    places = {r.address.name: str(r.inputs["node"]) for r in known.of("reservation")}
-    places |= {
-        a.address.name: str(a.after["node"]) for a in made if a.address.kind == "reservation" and a.after
-    }
+    places = {r.address.name: r.reservation.node for r in known.of("reservation")}
+    places |= {a.address.name: a.typed.node for a in made if isinstance(a.typed, ReservationInputs)}
     out: dict[str, bool] = {}
     for action in made:
-        asked = action.after or {}
-        isolation, image = asked.get("isolation"), asked.get("image")
-        node = places.get(action.address.name)
-        if action.address.kind != "rank" or node is None or (isolation is None and image is None):
+        asked, node = action.typed, places.get(action.address.name)
+        if not isinstance(asked, RankInputs) or node is None:
+            continue
+        if asked.isolation is None and asked.image is None:
             continue
         has = can.get(node)
-        fits = not lacks_hard(has, isolation) and not lacks_runtime(has, image)
+        fits = not lacks_hard(has, asked.isolation) and not lacks_runtime(has, asked.image)
         out[node] = out.get(node, True) and fits
     return dict(sorted(out.items()))
 
@@ -151,11 +150,11 @@ def _beside(plan: Plan, known: State) -> set[str]:
     """Ranks that go on, of tasks of which the plan starts others: alone those would be no task."""
     starts = {a.address for a in plan.actions if a.op is Op.CREATE and a.address.kind == "rank"}
     goes = {a.address for a in plan.actions if a.op is Op.DELETE and a.address.kind == "rank"}
-    tasks = {str(a.after["task"]) for a in plan.actions if a.address in starts and a.after}
+    tasks = {a.typed.task for a in plan.actions if a.op is Op.CREATE and isinstance(a.typed, RankInputs)}
     return {
         r.address.name
         for r in known.of("rank")
-        if r.inputs["task"] in tasks
+        if r.rank.task in tasks
         and r.address not in starts | goes
         and known.get("reservation", r.address.name)
     }
@@ -169,27 +168,21 @@ def _stayed(plan: Plan, known: State) -> set[str]:
     return {name for name in names if Address("rank", name) in known.records}
 
 
-def _key(inputs: Mapping[str, Any]) -> tuple[str, str, str | None, str, bool]:
+def _key(node: NodeInputs) -> tuple[str, str, str | None, str, bool]:
     """What tells offers of one backend apart."""
-    return (
-        str(inputs["backend"]),
-        str(inputs["region"]),
-        zone_of(inputs),
-        str(inputs["instance_type"]),
-        bool(inputs.get("spot")),
-    )
+    return node.backend, node.region, zone_of(node), node.instance_type, node.spot
 
 
 def _offers(plan: Plan, state: State, inventory: Inventory) -> dict[str, OfferFact | None]:
     counts: dict[tuple[str, str, str | None, str, bool], int] = {}
     for action in plan.actions:
-        if action.op is Op.CREATE and action.address.kind == "node" and action.after:
-            key = _key(action.after)
+        if action.op is Op.CREATE and isinstance(action.typed, NodeInputs):
+            key = _key(action.typed)
             counts[key] = counts.get(key, 0) + 1
     if not counts:
         return {}
     for record in state.of("node"):
-        key = _key(record.inputs)
+        key = _key(record.node)
         if key in counts:
             counts[key] += 1
     there = {

@@ -180,7 +180,7 @@ class _Maker:
 
 def _may_move(fate: NodeFate, held: Container[Address]) -> bool:
     """Whether a node that is there may go with its cluster: nothing is on it, nobody protects it."""
-    protected = fate.changed or fate.mended or fate.record.inputs.get("prevent_destroy")
+    protected = fate.changed or fate.mended or fate.record.node.prevent_destroy
     return fate.idle and fate.record.address not in held and not protected
 
 

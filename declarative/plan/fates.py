@@ -157,7 +157,7 @@ def _unknown_starts(state: State) -> dict[str, str]:
         place = state.get("reservation", intent.address.name) if intent.address.kind == "rank" else None
         if place is None or intent.op != "create" or intent.address in state.records:
             continue
-        node = str(place.inputs["node"])
+        node = place.reservation.node
         seen, silence = state.readiness.get(node), state.silent.get(node)
         answers = seen is not None and seen.state in ANSWERS
         if state.get("node", node) and not answers and not (silence and silence.given_up):
@@ -189,14 +189,14 @@ def _refused(task: str, ranks: Iterable[int], found: Mapping[int, str], strays: 
 
 def _held(state: State, tasks: frozenset[str]) -> frozenset[Address]:
     """The nodes and volumes that the ranks of `tasks` hold."""
-    found = (r for r in (*state.of("reservation"), *state.of("attachment")) if r.inputs["task"] in tasks)
+    found = (r for r in (*state.of("reservation"), *state.of("attachment")) if r.task in tasks)
     return frozenset(a for r in found for a in r.needs)
 
 
 def _freed(state: State, fates: Mapping[str, TaskFate]) -> frozenset[str]:
     """The ranks whose blocks and volumes are given back: of tasks that run anew, or are not declared."""
     kept = {f.name for f in fates.values() if f.fate is not Fate.RUN}
-    return frozenset(r.address.name for r in state.of("reservation") if r.inputs["task"] not in kept)
+    return frozenset(r.address.name for r in state.of("reservation") if r.reservation.task not in kept)
 
 
 def _spare_protected(fleets: Fleets) -> None:
@@ -220,7 +220,7 @@ def _prior(state: State, fate: TaskFate) -> dict[int, tuple[str, tuple[int, ...]
     for rank in range(fate.want.spec.nodes):
         record = state.get("reservation", rank_name(fate.name, rank))
         if record:
-            out[rank] = (str(record.inputs["node"]), tuple(record.inputs["blocks"]))
+            out[rank] = (record.reservation.node, record.reservation.blocks)
     return out
 
 
@@ -232,9 +232,9 @@ def _nodes(fleets: Fleets) -> list[Node]:
 
 def _volumes(state: State, volumes: Mapping[str, VolumeFate], freed: frozenset[str]) -> dict[str, VolumeAt]:
     holders = {
-        str(r.inputs["volume"]): f"rank/{r.inputs['rank']}"
+        r.attachment.volume: f"rank/{r.attachment.rank}"
         for r in state.of("attachment")
-        if r.inputs["rank"] not in freed
+        if r.attachment.rank not in freed
     }
     return {
         v.name: VolumeAt(

@@ -18,7 +18,6 @@ from declarative.resource import (
     Host,
     Offer,
     fleet_marks,
-    shape_of,
     zone_of,
 )
 from declarative.schema import in_place
@@ -60,7 +59,7 @@ class NodeFate:
     @property
     def waits(self) -> bool:
         """Whether it is a drained host: made anew it would take work again, so it stays as it is."""
-        return bool(self.record.inputs.get("host") and drain_of(self.record))
+        return bool(self.record.node.host and drain_of(self.record))
 
     @property
     def changed(self) -> tuple[str, ...]:
@@ -72,16 +71,16 @@ class NodeFate:
 
 def offer_of(record: Record) -> Offer:
     """A recorded node as the offer that it was."""
-    inputs = record.inputs
+    inputs = record.node
     return Offer(
-        backend=str(inputs["backend"]),
-        region=str(inputs["region"]),
+        backend=inputs.backend,
+        region=inputs.region,
         zone=zone_of(inputs),
-        instance_type=str(inputs["instance_type"]),
-        shape=shape_of(inputs),
-        price=inputs.get("price"),
-        spot=bool(inputs.get("spot")),
-        bids="max_price" in inputs,
+        instance_type=inputs.instance_type,
+        shape=inputs.resources,
+        price=inputs.price,
+        spot=inputs.spot,
+        bids=inputs.max_price is not None,
     )
 
 
@@ -90,18 +89,18 @@ def node_of(record: Record, readiness: Readiness, held: Mapping[int, str]) -> No
     offer = offer_of(record)
     return Node(
         name=record.address.name,
-        fleet=str(record.inputs["fleet"]),
+        fleet=record.node.fleet,
         backend=offer.backend,
         region=offer.region,
         zone=offer.zone,
         instance_type=offer.instance_type,
         shape=offer.shape,
-        total=int(record.inputs["blocks"]),
+        total=record.node.blocks,
         price=offer.price,
         spot=offer.spot,
         readiness=readiness,
         held=held,
-        most=record.inputs.get("max_price") if offer.price is None else None,
+        most=record.node.max_price if offer.price is None else None,
     )
 
 
@@ -111,8 +110,8 @@ def held_blocks(state: State) -> dict[str, dict[int, str]]:
     """
     held: dict[str, dict[int, str]] = {}
     for record in state.of("reservation"):
-        blocks = held.setdefault(str(record.inputs["node"]), {})
-        blocks.update({int(b): f"rank/{record.address.name}" for b in record.inputs["blocks"]})
+        blocks = held.setdefault(record.reservation.node, {})
+        blocks.update(dict.fromkeys(record.reservation.blocks, f"rank/{record.address.name}"))
     for node, strays in state.strays.items():
         held.setdefault(node, {}).update(strays)
     return held
@@ -218,7 +217,7 @@ class Fleets:
         since = self.state.idle_since.get(fate.node.name)
         silence = self.inventory.silent.get(fate.node.name)
         sick = unfit(fate.record, fate.node.readiness, since, self.now, silence) if fate.idle else None
-        if sick and not fate.record.inputs.get("prevent_destroy"):
+        if sick and not fate.record.node.prevent_destroy:
             fate.goes, fate.again, fate.because = Reason.UNFIT, True, (sick,)
             return
         if sick and fate.node.readiness.state in BOOTING:  # it stays, and is waited for no more
@@ -243,7 +242,7 @@ class Fleets:
     def _off(self, fate: NodeFate, fleet: Fleet, host: Host | None) -> str | None:
         """The limit that a node does not keep. A host has none, but its shape may have been declared anew."""
         if host is None:
-            most = fate.record.inputs.get("max_price")
+            most = fate.record.node.max_price
             if most is not None and fleet.max_price is not None and most > fleet.max_price:
                 return "max_price"
             return limits(fleet, allowed_backends(self.desired, fleet), offer_of(fate.record))
@@ -407,9 +406,9 @@ def _usefulness(fate: NodeFate) -> int:
 
 def _declared(fate: NodeFate) -> Mapping[str, Any]:
     """What was declared of its host's shape when it was made."""
-    return fate.record.inputs.get("host", {}).get("resources") or {}
+    return fate.record.node.host.get("resources") or {}
 
 
 def _host_key(fate: NodeFate) -> tuple[str, str, str]:
     node = fate.node
-    return (node.fleet, node.backend, node.instance_type) if fate.record.inputs.get("host") else ("", "", "")
+    return (node.fleet, node.backend, node.instance_type) if fate.record.node.host else ("", "", "")

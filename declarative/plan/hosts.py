@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from declarative.blocks import Shape
+from declarative.inputs import NodeInputs
 from declarative.placement.kinds import Kind, of_offer, offer_name
 from declarative.placement.types import Node, Unseen
 from declarative.plan.types import Inventory, Op, Plan
@@ -29,9 +30,13 @@ OF_NODES = ("internal_ip", "network", "resources")
 
 def hosts_of(desired: Desired, state: State) -> tuple[Host, ...]:
     """Every declared host with its node's name, by fleet and in the order of the hosts."""
-    begun = [(i.address.name, i.inputs) for i in state.intents if i.address.kind == "node"]
-    nodes = [(r.address.name, r.inputs) for r in state.of("node")]
-    known = {_own(inputs): name for name, inputs in (*begun, *nodes) if inputs.get("host")}
+    begun = [(i.address.name, i.typed) for i in state.intents if i.address.kind == "node" and i.inputs]
+    nodes = [(r.address.name, r.node) for r in state.of("node")]
+    known = {
+        (node.fleet, node.backend, node.instance_type): name
+        for name, node in (*begun, *nodes)
+        if isinstance(node, NodeInputs) and node.host
+    }
     taken = {name for name, _ in (*begun, *nodes)}
     out: list[Host] = []
     for fleet in desired.fleets.values():
@@ -56,10 +61,6 @@ def by_name(want: TaskWant, desired: Desired, state: State) -> TaskWant:
     meant = (name for pin in pins for name in (names.get(pin.host, [pin]) if pin.host else [pin]))
     instances = tuple(NodeName(name) for name in dict.fromkeys(meant))
     return replace(want, spec=replace(want.spec, instances=instances))
-
-
-def _own(inputs: Mapping[str, Any]) -> tuple[str, str, str]:
-    return (str(inputs["fleet"]), str(inputs["backend"]), str(inputs["instance_type"]))
 
 
 def _free_names(fleet: str, taken: Collection[str]) -> Iterator[str]:
@@ -199,14 +200,14 @@ def hosts_of_plan(plan: Plan) -> tuple[Host, ...]:
     """The hosts that a plan makes nodes."""
     return tuple(
         Host(
-            fleet=str(a.after["fleet"]),
+            fleet=node.fleet,
             name=a.address.name,
-            backend=str(a.after["backend"]),
-            key=str(a.after["instance_type"]),
-            fields=a.after["host"],
+            backend=node.backend,
+            key=node.instance_type,
+            fields=node.host,
         )
         for a in plan.actions
-        if a.op is Op.CREATE and a.address.kind == "node" and a.after and a.after.get("host")
+        if a.op is Op.CREATE and isinstance(node := a.typed, NodeInputs) and node.host
     )
 
 

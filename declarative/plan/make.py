@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from declarative.diagnostic import Diagnostic, Severity, and_more, in_order, located
+from declarative.inputs import NodeInputs, RankInputs
 from declarative.manifest import told
 from declarative.placement.types import Node
 from declarative.plan.actions import build
@@ -245,8 +246,8 @@ def _observed_at(state: State) -> float | None:
 
 def _left_alone(desired: Desired, recorded: State) -> list[Diagnostic]:
     """What is recorded and stands in a document that was not used: nobody said that it shall go."""
-    have = {f"task/{r.inputs['task']}" for r in recorded.of("rank")}
-    have |= {f"fleet/{r.inputs['fleet']}" for r in recorded.of("node")}
+    have = {f"task/{r.rank.task}" for r in recorded.of("rank")}
+    have |= {f"fleet/{r.node.fleet}" for r in recorded.of("node")}
     have |= {str(r.address) for r in recorded.of("volume")}
     have -= {f"task/{name}" for name in desired.tasks} | {f"fleet/{name}" for name in desired.fleets}
     have -= {f"volume/{name}" for name in desired.volumes}
@@ -268,7 +269,7 @@ def _node_errors(fleets: Fleets, *, destroy: bool) -> list[Diagnostic]:
     out: list[Diagnostic] = []
     for fate in fleets.fates.values():
         fleet = fleets.desired.fleets.get(fate.node.fleet)
-        protected = fleet.prevent_destroy if fleet else bool(fate.record.inputs.get("prevent_destroy"))
+        protected = fleet.prevent_destroy if fleet else fate.record.node.prevent_destroy
         if not fate.goes or not protected or destroy:
             continue
         address = str(fate.record.address)
@@ -309,9 +310,8 @@ def _lost_files(desired: Desired, actions: Iterable[Action]) -> list[Diagnostic]
 
 
 def _undeclared(desired: Desired, action: Action) -> bool:
-    kind, before = action.address.kind, action.before or {}
-    if kind == "node":
-        return before.get("fleet") not in desired.fleets
-    if kind == "rank":
-        return before.get("task") not in desired.tasks
-    return kind == "volume" and action.address.name not in desired.volumes
+    if isinstance(action.typed, NodeInputs):
+        return action.typed.fleet not in desired.fleets
+    if isinstance(action.typed, RankInputs):
+        return action.typed.task not in desired.tasks
+    return action.address.kind == "volume" and action.address.name not in desired.volumes

@@ -18,7 +18,7 @@ def rank_of(record: Record) -> str | None:
     """The rank that a reservation or an attachment is for."""
     if record.address.kind == "reservation":
         return record.address.name
-    return str(record.inputs["rank"]) if record.address.kind == "attachment" else None
+    return record.attachment.rank if record.address.kind == "attachment" else None
 
 
 def effective(state: State, inventory: Inventory) -> State:
@@ -73,7 +73,7 @@ def vanished(recorded: State, inventory: Inventory) -> tuple[Address, ...]:
     by_backend: dict[str, list[Address]] = {}
     for address in sorted(inventory.gone - deleting - inventory.ended.keys()):
         record = recorded.records.get(address)
-        if record and record.outputs.get(GIVEN_UP) is not None and not record.inputs.get("host"):
+        if record and record.outputs.get(GIVEN_UP) is not None and not record.node.host:
             continue  # it was being ended, for it did not answer
         if record and address.kind in {"node", "volume"}:
             by_backend.setdefault(record.backend or LOCAL, []).append(address)

@@ -38,9 +38,8 @@ def _reservation(entry: tuple[str, int], node: Node, blocks: tuple[int, ...], **
 def _attached(state: State) -> dict[str, dict[str, str]]:
     out: dict[str, dict[str, str]] = {}
     for record in state.of("attachment"):
-        out.setdefault(str(record.inputs["rank"]), {})[str(record.inputs["path"])] = str(
-            record.inputs["volume"]
-        )
+        found = record.attachment
+        out.setdefault(found.rank, {})[found.path] = found.volume
     return out
 
 
@@ -57,9 +56,10 @@ def reservations(
     found: dict[str, Reservation] = {}
     for choice in outcome.choices:
         name = rank_name(choice.task, choice.rank)
-        held = state.get("reservation", name)
+        record = state.get("reservation", name)
+        held = record.reservation if record else None
         node = after[choice.node]
-        same = held and held.inputs["node"] == choice.node and tuple(held.inputs["blocks"]) == choice.blocks
+        same = held and (held.node, held.blocks) == (choice.node, choice.blocks)
         status = ReservationStatus.KEPT if same and not node.new else ReservationStatus.NEW
         volumes = dict(sorted(choice.volumes.items()))
         entry = (choice.task, choice.rank)
@@ -73,14 +73,13 @@ def reservations(
         name = record.address.name
         if name in found:
             continue
-        fate = fates.get(str(record.inputs["task"]))
+        held = record.reservation
+        fate = fates.get(held.task)
         kept = fate is not None and fate.fate is not Fate.RUN and record.address in state.records
         status = ReservationStatus.KEPT if kept else ReservationStatus.RELEASED
-        entry = (str(record.inputs["task"]), int(record.inputs["rank"]))
-        blocks = tuple(int(b) for b in record.inputs["blocks"])
         volumes = dict(sorted(attached.get(name, {}).items()))
-        node = before[str(record.inputs["node"])]
-        found[name] = _reservation(entry, node, blocks, volumes=volumes, status=status)
+        entry, node = (held.task, held.rank), before[held.node]
+        found[name] = _reservation(entry, node, held.blocks, volumes=volumes, status=status)
     return tuple(found[name] for name in sorted(found, key=lambda n: (natural(found[n].task), found[n].rank)))
 
 
@@ -133,9 +132,10 @@ def _holders(state: State, fates: Mapping[str, TaskFate], outcome: Outcome) -> d
         holders.setdefault(choice.node, {}).update(dict.fromkeys(choice.blocks, name))
     kept = {f.name for f in fates.values() if f.fate is not Fate.RUN}
     for record in state.of("reservation"):
-        if record.inputs["task"] in kept:
-            blocks = holders.setdefault(str(record.inputs["node"]), {})
-            blocks.update({int(b): f"rank/{record.address.name}" for b in record.inputs["blocks"]})
+        held = record.reservation
+        if held.task in kept:
+            name = f"rank/{record.address.name}"
+            holders.setdefault(held.node, {}).update(dict.fromkeys(held.blocks, name))
     for node, strays in state.strays.items():
         holders.setdefault(node, {}).update(strays)
     return holders

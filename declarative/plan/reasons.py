@@ -84,9 +84,9 @@ class Reasons:
             return Why(key="promised", text="its blocks were reserved before, and it is started there")
         if self.record is None:
             return None
-        old = str(self.record.inputs["node"])
+        old = self.record.reservation.node
         if old == place.node and not self.node.new:
-            same = tuple(self.record.inputs["blocks"]) == place.blocks
+            same = self.record.reservation.blocks == place.blocks
             text = "it had this place before and keeps it" if same else "it had blocks of this node before"
             return Why(key="keeps", text=text)
         return Why(key="moved", text=f"it was on node/{old}: {self._why_not(old)}")

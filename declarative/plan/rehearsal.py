@@ -8,7 +8,7 @@ from typing import NamedTuple
 from declarative.blocks import Shape
 from declarative.diagnostic import Diagnostic, Severity
 from declarative.plan.launchable import allowed_backends
-from declarative.resource import LOCAL, Desired, shape_of
+from declarative.resource import LOCAL, Desired
 from declarative.state import State
 
 
@@ -34,8 +34,8 @@ def is_local(desired: Desired, backend: str) -> bool:
 
 def may_rehearse(desired: Desired, state: State) -> bool:
     """Whether it matters which GPUs this machine has: nodes on it have some, or may get some."""
-    there = (r.inputs for r in state.of("node"))
-    if any(shape_of(i).gpus and is_local(desired, str(i["backend"])) for i in there):
+    there = (r.node for r in state.of("node"))
+    if any(node.resources.gpus and is_local(desired, node.backend) for node in there):
         return True
     fleets = [f for f in desired.fleets.values() if f.ssh_config is None]
     local = {b for f in fleets for b in allowed_backends(desired, f) if is_local(desired, b)}

@@ -20,7 +20,7 @@ from typing import Any
 from declarative.blocks import Shape
 from declarative.codec import BadDataError, outline, reader, to_data
 from declarative.diagnostic import Diagnostic, InvalidError, is_version
-from declarative.inputs import inputs_of
+from declarative.inputs import RankInputs, inputs_of
 from declarative.manifest import Manifest
 from declarative.plan.facts import AGAIN, Facts, digest
 from declarative.plan.types import Action, Fallback, Op, Plan
@@ -243,8 +243,8 @@ def _sound_files(file: _File) -> None:
         if not inside or manifest.digest != digest_:
             raise BadDataError("a list of files").at(digest_).at("files")
     for action in file.plan.actions:
-        wanted = (action.after or {}).get("files") if action.op is Op.CREATE else None
-        if wanted and (not isinstance(wanted, Mapping) or wanted.get("digest") not in file.files):
+        rank = action.typed if action.op is Op.CREATE else None
+        if isinstance(rank, RankInputs) and rank.files and rank.files.digest not in file.files:
             raise BadDataError("a task's files").at(str(action.address)).at("actions")
 
 

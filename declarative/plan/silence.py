@@ -37,7 +37,7 @@ def silences(
     for name, record in nodes.items():
         seen = readiness[name]
         if seen.state is NodeState.UNREACHABLE:
-            limit = limits.get(str(record.inputs["fleet"]), LIMIT)
+            limit = limits.get(record.node.fleet, LIMIT)
             known = silent_since(record)
             since = known if known is not None else min(now, seen.observed_at or now)
             until = None if limit is None else since + limit
@@ -74,13 +74,13 @@ def _kept(
     readiness: Mapping[str, Readiness],
 ) -> str | None:
     """Why a node is not given up although it is time, however long that lasts."""
-    if node.inputs.get("host"):
-        fleet = node.inputs["fleet"]
-        others = [r for r in nodes if r.inputs["fleet"] == fleet]
+    if node.node.host:
+        fleet = node.node.fleet
+        others = [r for r in nodes if r.node.fleet == fleet]
         if any(readiness[r.address.name].state is NodeState.READY for r in others):
             return None
         return f"no other host of fleet/{fleet} answers, so that it may be the line from here"
-    return "its fleet's `prevent_destroy` is true" if node.inputs.get("prevent_destroy") else None
+    return "its fleet's `prevent_destroy` is true" if node.node.prevent_destroy else None
 
 
 def _at_once(
@@ -90,7 +90,7 @@ def _at_once(
     found: Mapping[str, Silence],
 ) -> str | None:
     """Why a cloud's node is not given up yet although it is time: it may be our own line."""
-    if node.inputs.get("host") or readiness[node.address.name].down:
+    if node.node.host or readiness[node.address.name].down:
         return None
     others = [r for r in nodes if r.backend == node.backend]
     if any(readiness[r.address.name].state in ANSWERS for r in others):

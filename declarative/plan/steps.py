@@ -6,8 +6,8 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
+from declarative.inputs import AttachmentInputs, Inputs, ReservationInputs, VolumeInputs
 from declarative.plan.types import Action, Op
 from declarative.resource import VOLUME_ID
 from declarative.state import KINDS, Address, State, natural
@@ -64,13 +64,13 @@ class Steps:
                 continue
             for held in record.needs:
                 self.extra[f"delete:{held}"].add(action.id)
-            for key in _places(action.address, record.inputs):
+            for key in _places(record.typed):
                 freed[key].append(action.id)
             if action.address.kind == "reservation":
-                self.extra[f"update:node/{record.inputs['node']}"].add(action.id)
+                self.extra[f"update:node/{record.reservation.node}"].add(action.id)
         for action in list(self.actions.values()):
             if action.op is Op.CREATE and action.after:
-                for key in _places(action.address, action.after):
+                for key in _places(action.typed):
                     self.extra[action.id].update(freed[key])
 
     def _ordered(self, needs: Mapping[str, set[str]]) -> list[str]:
@@ -101,10 +101,10 @@ class Steps:
         return (not deletion, -kind if deletion else kind, natural(action.address.name))
 
 
-def _places(address: Address, inputs: Mapping[str, Any]) -> list[object]:
+def _places(inputs: Inputs) -> list[object]:
     """What only one can hold at a time: blocks, volumes, and what volumes were adopted."""
-    if address.kind == "reservation":
-        return [(inputs["node"], block) for block in inputs["blocks"]]
-    if address.kind == "volume" and VOLUME_ID in inputs:
-        return [(VOLUME_ID, inputs.get("backend"), inputs[VOLUME_ID])]
-    return [inputs["volume"]] if address.kind == "attachment" else []
+    if isinstance(inputs, ReservationInputs):
+        return [(inputs.node, block) for block in inputs.blocks]
+    if isinstance(inputs, VolumeInputs) and inputs.volume_id is not None:
+        return [(VOLUME_ID, inputs.backend, inputs.volume_id)]
+    return [inputs.volume] if isinstance(inputs, AttachmentInputs) else []

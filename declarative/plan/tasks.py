@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from declarative.codec import to_data
+from declarative.inputs import Retries
 from declarative.manifest import changes
 from declarative.plan.again import again, series
 from declarative.plan.types import Reason
@@ -48,7 +50,7 @@ class TaskFate:
     """Of the gang that is recorded some ranks are missing."""
     files: Mapping[str, str] = field(default_factory=dict)
     """What changed in its folders since it has ended (`manifest.changes`)."""
-    series: Mapping[str, Any] | None = None
+    series: Retries | None = None
     """Of which series of failures its new ranks are, if of one."""
 
     @property
@@ -58,7 +60,7 @@ class TaskFate:
 
     def rank_inputs(self, rank: int) -> dict[str, Any]:
         """What is recorded of a rank that this plan starts."""
-        more = {RETRIES: dict(self.series)} if self.series else {}
+        more = {RETRIES: to_data(self.series)} if self.series else {}
         return {**self.want.rank_inputs(rank), **more}
 
 
@@ -105,7 +107,7 @@ def judge(
     if not have:
         return TaskFate(want, Fate.RUN)
     fate = TaskFate(want, Fate.RUN, have=have)
-    fate.incomplete = len(have) < max(int(r.inputs.get("nodes", 1)) for r in have.values())
+    fate.incomplete = len(have) < max(r.rank.nodes for r in have.values())
     changed = _changed(want, have)
     if changed == {"files"}:
         fate.files = _later_files(want, have, state)
@@ -145,9 +147,9 @@ def _has_place(want: TaskWant, rank: int, state: State) -> bool:
     reservation = state.get("reservation", name)
     if reservation is None:
         return False
-    node = state.get("node", str(reservation.inputs["node"]))
+    node = state.get("node", reservation.reservation.node)
     seen = state.readiness.get(node.address.name) if node else None
-    attached = {str(r.inputs["path"]) for r in state.of("attachment") if r.inputs["rank"] == name}
+    attached = {r.attachment.path for r in state.of("attachment") if r.attachment.rank == name}
     paths = {m.path for m in want.mounts[rank]} if want.mounts else set()
     ready = node and seen and readiness_of(node, seen).state is NodeState.READY
     return attached == paths and bool(ready)
@@ -157,7 +159,7 @@ def judge_all(desired: Desired, state: State, requested: frozenset[str], now: fl
     """The fates of all declared tasks."""
     by_task: dict[str, dict[int, Record]] = {}
     for record in state.of("rank"):
-        by_task.setdefault(str(record.inputs["task"]), {})[int(record.inputs["rank"])] = record
+        by_task.setdefault(record.rank.task, {})[record.rank.rank] = record
     return {
         name: judge(want, state, by_task.get(name, {}), requested, now)
         for name, want in sorted(desired.tasks.items())
@@ -173,7 +175,7 @@ def cascade(fates: Mapping[str, TaskFate], state: State, replaced: frozenset[Add
         return
     holds: dict[str, set[Address]] = {}
     for record in (*state.of("reservation"), *state.of("attachment")):
-        holds.setdefault(str(record.inputs["task"]), set()).update(record.needs & replaced)
+        holds.setdefault(str(record.task), set()).update(record.needs & replaced)
     for fate in fates.values():
         hit = holds.get(fate.name)
         if fate.fate is not Fate.RUN and hit:

@@ -15,7 +15,7 @@ def unfit(
 
     One that was ready before is never starting again, and a host that exists is no better for another try.
     """
-    if record.inputs.get("host"):
+    if record.node.host:
         return None
     if silence and silence.given_up:
         return f"it has not answered for {lasting(now - silence.since)}"

@@ -134,7 +134,7 @@ def _removed(
         if name in staying:
             continue
         # What was adopted is let go, and stays as it is.
-        adopted = VOLUME_ID in record.inputs
+        adopted = record.volume.volume_id is not None
         said = desired.project.removed.of(name)
         protected = not adopted and said is None and desired.protects(str(record.address), record.inputs)
         out[name] = VolumeFate(

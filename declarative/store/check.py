@@ -108,7 +108,7 @@ def _volumes(state: State) -> Iterator[str]:
             yield f"volume/{name} is noted as attached to nothing, and {holders[name][0]} holds it"
     for record in state.of("attachment"):
         disk, node = state.get("volume", str(record.inputs.get("volume"))), _node_of(state, record)
-        if disk and node and disk.inputs.get("host") and disk.inputs.get("zone") != zone_of(node.inputs):
+        if disk and node and disk.inputs.get("host") and disk.inputs.get("zone") != zone_of(node.node):
             yield (
                 f"{record.address} is on {node.address}, and {disk.address} is on the disk of "
                 f"{disk.inputs.get('zone')}"
