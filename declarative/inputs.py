@@ -86,7 +86,7 @@ class Files:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retries:
+class RetrySeries:
     """Which retry of its task an attempt is. Seconds since the epoch."""
 
     count: int
@@ -106,7 +106,7 @@ class RankInputs:
     volumes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     instance_paths: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     files: Files | None = None
-    retries: Retries | None = None
+    retries: RetrySeries | None = None
     resources: Mapping[str, Any] = field(default_factory=dict)
     retry: Any = None
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -129,6 +129,11 @@ class RankInputs:
     max_price: float | None = None
     groups: Any = None
     file_sums: Any = None
+    registry_auth: Mapping[str, str] = field(default_factory=dict)
+    privileged: bool = False
+    python: str | None = None
+    nvcc: bool = False
+    repos: tuple[Mapping[str, str], ...] = ()
 
 
 T = TypeVar("T")

@@ -71,6 +71,25 @@ def rank_mounts(task: Task, mounts: Mapping[str, Any]) -> tuple[tuple[RankMount,
     )
 
 
+def of_node(fleet: str = "gpu", **more: Any) -> dict[str, Any]:
+    """What is recorded of a node."""
+    shape = {"cpu": 4, "memory_mib": 4096}
+    base = {"fleet": fleet, "backend": "local", "region": "local", "instance_type": "t"}
+    return {**base, "blocks": 1, "resources": shape, **more}
+
+
+def of_volume(**more: Any) -> dict[str, Any]:
+    """What is recorded of a volume."""
+    return {"backend": "local", "region": "local", "size": "1GB", **more}
+
+
+def of_reservation(name: str, node: str, *blocks: int, total: int = 4) -> dict[str, Any]:
+    """What is recorded of the blocks that a rank holds."""
+    task, _, rank = name.rpartition("-")
+    held = {"task": task, "rank": int(rank), "node": node}
+    return {**held, "blocks": list(blocks), "total_blocks": total}
+
+
 def project(
     *,
     backends: Sequence[Mapping[str, Any]] = (),

@@ -54,10 +54,12 @@ class Draft:
             inputs["volumes"] = {"/data": [volume.name]}
         if not status.state.ended:
             place = {"task": task, "rank": rank, "node": node.name, "blocks": [rank]}
+            place["total_blocks"] = 4
             needs.append(self.add("reservation", name, place, node, backend=None, outputs={}))
             self.held[node.name, rank] = name
             if volume:
                 told = {"task": task, "rank": name, "node": node.name, "volume": volume.name, "path": "/data"}
+                told["variable"] = "DATA"
                 needs.append(self.add("attachment", f"{name}.{volume.name}", told, volume, node, needs[0]))
         self.add("rank", name, inputs, *needs, outputs={"node": node.name})
         self.ranks[name] = status

@@ -11,6 +11,7 @@ import pytest
 
 from declarative.apply.launch import first_commands, launch_of, missing_env
 from declarative.diagnostic import Diagnostic, InvalidError
+from declarative.inputs import RankInputs
 from declarative.loader import load
 from declarative.render.data import plan_json
 from declarative.schema import decode, fields_of
@@ -331,7 +332,7 @@ def run(folder, inputs, *commands, path):
         (bin_folder / name).write_text("#!/bin/sh\n" + text)
         (bin_folder / name).chmod(0o755)
     env = {"PATH": str(bin_folder), "FLEETFORM_TASK_NAME": "train", "FLEETFORM_NODE_RANK": "1"}
-    text = script((*first_commands(inputs), *commands), {}, "")
+    text = script((*first_commands(RankInputs(task="train", rank=0, **inputs)), *commands), {}, "")
     done = subprocess.run(
         [str(shutil.which("sh")), "-c", text],
         cwd=folder,
@@ -424,7 +425,10 @@ def test_the_password_of_a_registry_is_read_where_the_rank_starts(tmp_path):
     world.apply(plan)
     rank = world.state().records[Address("rank", "train-0")]
     launch = launch_of(world.state(), rank, {"NGC_API_KEY": "hunter2"})
-    assert (launch.commands, launch.login) == (first_commands({"nvcc": True}), ("$oauthtoken", "hunter2"))
+    assert (launch.commands, launch.login) == (
+        first_commands(RankInputs(task="train", rank=0, nvcc=True)),
+        ("$oauthtoken", "hunter2"),
+    )
     assert "hunter2" not in repr(launch) + str(plan_json(plan))
 
 

@@ -20,6 +20,7 @@ from declarative.state import STARTED, Address, Record, State
 from declarative.store import open_store
 from tests.cli import fleet, hold, lines, task, until
 from tests.killing import Kill, die, fork, warm_up
+from tests.model import of_node, of_reservation
 
 
 def test_a_gang_that_is_not_whole_in_time_is_stopped_and_starts_anew(project):
@@ -190,11 +191,11 @@ def gang(*nodes, gpus=2, **inputs):
     for i, name in enumerate(sorted(set(nodes))):
         each = gpus[name] if isinstance(gpus, dict) else gpus
         shape = {"cpu": 8, "memory_mib": 1024, "gpus": 2 * each}
-        add("node", name, {"blocks": 2, "resources": shape}, address=f"10.0.0.{i}")
+        add("node", name, of_node("a", blocks=2, resources=shape), address=f"10.0.0.{i}")
     ranks = []
     for rank, name in enumerate(nodes):
-        blocks = [nodes[:rank].count(name)]
-        place = add("reservation", f"job-{rank}", {"node": name, "blocks": blocks}, Address("node", name))
+        held = of_reservation(f"job-{rank}", name, nodes[:rank].count(name))
+        place = add("reservation", f"job-{rank}", held, Address("node", name))
         told = {"task": "job", "rank": rank, "nodes": len(nodes), "commands": ["true"], **inputs}
         ranks.append(records[add("rank", f"job-{rank}", told, place)])
     return State(records=records), ranks
@@ -254,17 +255,17 @@ class Asked(Backends):
 def test_each_other_node_is_asked_once_for_rank_0s_address():
     state, ranks = gang("a-1", "a-0", "a-2", "a-0")
     backend, known = Asked({}), dict[tuple[str, str], str | None]()
-    check_peers(ranks[2].inputs, state, backend, known)
-    check_peers(ranks[0].inputs, state, backend, known)
+    check_peers(ranks[2].rank, state, backend, known)
+    check_peers(ranks[0].rank, state, backend, known)
     assert sorted(backend.asked) == [("a-0", "10.0.0.1"), ("a-2", "10.0.0.1")]
 
 
 def test_who_does_not_reach_rank_0_is_named_and_who_cannot_be_asked_is_not():
     state, ranks = gang("a-0", "a-1", "a-2")
     silent = TransientError(TransientKind.NOT_SENT, "no answer")
-    check_peers(ranks[0].inputs, state, Asked({"a-1": silent}), {})
+    check_peers(ranks[0].rank, state, Asked({"a-1": silent}), {})
     with pytest.raises(PeerError) as found:
-        check_peers(ranks[0].inputs, state, Asked({"a-1": silent, "a-2": "no route"}), {})
+        check_peers(ranks[0].rank, state, Asked({"a-1": silent, "a-2": "no route"}), {})
     said = "node/a-2 (10.0.0.2) cannot reach node/a-0 at 10.0.0.0, where its ranks would look for rank 0: "
     assert found.value.summary == said + "no route"
 
@@ -275,5 +276,5 @@ def test_who_does_not_reach_rank_0_is_named_and_who_cannot_be_asked_is_not():
 def test_nobody_is_asked_where_nobody_looks_for_others(nodes, inputs):
     state, ranks = gang(*nodes, **inputs)
     backend = Asked({})
-    check_peers(ranks[0].inputs, state, backend, {})
+    check_peers(ranks[0].rank, state, backend, {})
     assert backend.asked == []

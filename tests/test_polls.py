@@ -13,6 +13,7 @@ from declarative.apply.backends import Backends
 from declarative.apply.polls import OFTEN, SELDOM, Rounds
 from declarative.provider import TransientError, TransientKind
 from declarative.state import Address, RankState, RankStatus, Record, State
+from tests.model import of_node, of_reservation
 
 RUNNING = RankStatus(state=RankState.RUNNING)
 DONE = RankStatus(state=RankState.SUCCEEDED, exit_code=0)
@@ -59,14 +60,14 @@ class Hosts:
         records: list[Record] = []
         for i in range(2):
             node, rank = Address("node", f"n{i}"), Address("rank", f"{'t' if gang else f't{i}'}-{i}")
-            task = {"task": rank.name.rpartition("-")[0], "rank": i}
+            task = {"task": rank.name.rpartition("-")[0], "rank": i, "nodes": 2, "commands": []}
             records += [
-                Record(address=node, backend="ssh", inputs={"fleet": "f", "blocks": 1}, outputs={}),
+                Record(address=node, backend="ssh", inputs=of_node("f"), outputs={}),
                 Record(address=rank, backend="ssh", inputs=task, outputs={}),
                 Record(
                     address=Address("reservation", rank.name),
                     backend=None,
-                    inputs={"node": node.name},
+                    inputs=of_reservation(rank.name, node.name, 0),
                     outputs={},
                 ),
             ]

@@ -14,6 +14,7 @@ import pytest
 
 from declarative.apply.bundles import Bundles, Packed, changed_files
 from declarative.diagnostic import Diagnostic, InvalidError
+from declarative.inputs import Files
 from declarative.loader import below, load, sending
 from declarative.manifest import Manifest
 from declarative.provider import PermanentError
@@ -262,9 +263,7 @@ def test_limits(tmp_path, monkeypatch, limit, value, summary):
 
 
 def packed(folder: Path, found: Manifest) -> Packed:
-    bundle = Bundles(folder, {found.digest: found}).of({"files": {"digest": found.digest}})
-    assert bundle is not None
-    return bundle
+    return Bundles(folder, {found.digest: found}).of(Files(paths=(), digest=found.digest))
 
 
 def test_an_archive_is_the_same_each_time(tmp_path):
@@ -317,9 +316,7 @@ def test_nothing_but_what_was_planned_is_packed(tmp_path, change):
 
 def test_files_that_nobody_planned_are_not_at_hand(tmp_path):
     """Of a rank that was recorded long ago: a host may still have them."""
-    bundle = Bundles(tmp_path, {}).of({"files": {"digest": "0" * 64}})
-    assert bundle is not None
+    bundle = Bundles(tmp_path, {}).of(Files(paths=(), digest="0" * 64))
     assert bundle.digest == "0" * 64
     with pytest.raises(PermanentError, match="not at hand"), bundle.open():
         pass
-    assert Bundles(tmp_path, {}).of({}) is None

@@ -37,6 +37,7 @@ from declarative.store.check import Held, check
 from declarative.store.move import parse as typed
 from declarative.store.move import plan, renamed
 from declarative.store.whole import dump, parse
+from tests.model import of_node, of_volume
 from tests.recorded import LINEAGE, Draft, states
 
 GROUPS = (("volume/data", "volume/store"), ("fleet/gpu", "fleet/big"), ("task/train", "task/work"))
@@ -101,8 +102,8 @@ def test_between_databases(new_state, tmp_path):
 def example() -> tuple[State, dict[tuple[str, int], str]]:
     """A state with a rank that runs, its volume, and an open intent."""
     made = Draft()
-    node = made.add("node", "gpu-0", {"fleet": "gpu", "blocks": 4})
-    volume = made.add("volume", "data-0", {"size": "1GB", "zone": "a"})
+    node = made.add("node", "gpu-0", of_node(blocks=4))
+    volume = made.add("volume", "data-0", of_volume(zone="a"))
     made.rank("train", 0, node, volume, RankStatus(state=RankState.RUNNING, started_at=1.5))
     other = Address("volume", "other")
     intent = Intent(
@@ -401,7 +402,7 @@ def local(store, tmp_path):
     """A writer of a state with a node and a volume that the local backend has, renamed since."""
     with open_store(f"sqlite:///{tmp_path}/real.db") as real, real.lock("test") as writer:
         backends = Backends({}, tmp_path, writer.ensure_lineage())
-        for kind, inputs in (("node", {"fleet": "gpu", "blocks": 2}), ("volume", {"size": "1GB"})):
+        for kind, inputs in (("node", of_node(blocks=2)), ("volume", of_volume())):
             name = {"node": "gpu-0", "volume": "data-0"}[kind]
             made(writer, backends, Address(kind, name), inputs)
         for source, target in (("volume/data", "volume/store"), ("fleet/gpu", "fleet/big")):
@@ -419,7 +420,14 @@ def made(writer: Writer, backends: Backends, address: Address, inputs, *needs: A
     return intent
 
 
-INPUTS = {"task": "job", "rank": "job-0", "node": "big-0", "volume": "store-0", "path": "/data"}
+INPUTS = {
+    "task": "job",
+    "rank": "job-0",
+    "node": "big-0",
+    "volume": "store-0",
+    "path": "/data",
+    "variable": "DATA",
+}
 ATTACHMENT = Address("attachment", "job-0.store-0")
 HELD = (Address("volume", "store-0"), Address("node", "big-0"))
 
@@ -439,11 +447,12 @@ def test_it_is_changed_and_deleted_by_the_name_of_its_making(local, tmp_path):
     """An update keeps that name; a new life has its own."""
     writer, backends = local
     volume = writer.state().records[HELD[0]]
-    intent = writer.begin("update", volume.address, "local", {"size": "2GB"})
+    larger = of_volume(size="2GB")
+    intent = writer.begin("update", volume.address, "local", larger)
     assert intent.token == volume.outputs[MADE_AS]["token"]
-    writer.finish(intent, backends.get("local").update(volume, intent.token, {"size": "2GB"}))
+    writer.finish(intent, backends.get("local").update(volume, intent.token, larger))
     grown = writer.state().records[HELD[0]]
-    assert (grown.inputs, made_as(grown)) == ({"size": "2GB"}, Address("volume", "data-0"))
+    assert (grown.inputs, made_as(grown)) == (larger, Address("volume", "data-0"))
     assert look(writer.state(), backends, offers=False).inventory.drift == ()
     with pytest.raises(StateError) as caught:
         writer.begin("create", Address("volume", "data-0"), "local", {})

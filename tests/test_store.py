@@ -72,7 +72,12 @@ def make(writer: Writer, address: Address, needs: tuple[Address, ...] = (), **in
 
 
 def node(writer: Writer, name: str = "gpu-0", blocks: int = 4) -> None:
-    inputs = {"fleet": name.rpartition("-")[0], "backend": "local", "region": "local", "instance_type": "t"}
+    inputs: Any = {
+        "fleet": name.rpartition("-")[0],
+        "backend": "local",
+        "region": "local",
+        "instance_type": "t",
+    }
     make(writer, Address("node", name), **inputs, resources={"cpu": 4, "memory_mib": 4}, blocks=blocks)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from declarative.apply.walk import ActionResult, Outcome
 from declarative.diagnostic import and_more
+from declarative.inputs import NodeInputs, RankInputs, VolumeInputs
 from declarative.plan.again import again
 from declarative.plan.types import Action, Op, Plan, Reason
 from declarative.resource import TaskWant
@@ -152,7 +153,7 @@ class Retries:
         freed = self._freed(state)
         by_task: dict[str, list[Record]] = {}
         for record in state.of("rank"):
-            by_task.setdefault(str(record.inputs["task"]), []).append(record)
+            by_task.setdefault(record.rank.task, []).append(record)
         out: dict[str, Due] = {}
         for task, want in self._tasks.items():
             found = self._due(task, want, by_task.get(task, []), state, freed=freed)
@@ -204,8 +205,8 @@ class Retries:
 
         Who was only promised blocks may give them back for want of others, and would wake all who wait.
         """
-        used = (r for r in state.of("reservation") if state.get("rank", r.address.name))
-        held = frozenset((str(r.inputs["node"]), int(b)) for r in used for b in r.inputs["blocks"])
+        used = (r.reservation for r in state.of("reservation") if state.get("rank", r.address.name))
+        held = frozenset((place.node, block) for place in used for block in place.blocks)
         before, self._held = self._held, held
         silent, nodes = self._silent, state.of("node")
         self._silent = frozenset(n.address.name for n in nodes if silent_since(n) is not None)
@@ -222,7 +223,7 @@ def _by_task(state: State) -> dict[str, dict[str, dict[str, Any]]]:
     out: dict[str, dict[str, dict[str, Any]]] = {}
     for record in state.of("rank"):
         inputs = {key: value for key, value in record.inputs.items() if key != RETRIES}
-        out.setdefault(str(inputs["task"]), {})[record.address.name] = inputs
+        out.setdefault(record.rank.task, {})[record.address.name] = inputs
     return out
 
 
@@ -262,8 +263,8 @@ def broken_starts(plan: Plan, results: Sequence[ActionResult]) -> dict[str, froz
 def _starts(plan: Plan) -> dict[str, list[Action]]:
     starts: dict[str, list[Action]] = {}
     for action in plan.actions:
-        if action.op is Op.CREATE and action.address.kind == "rank" and action.after:
-            starts.setdefault(str(action.after["task"]), []).append(action)
+        if action.op is Op.CREATE and isinstance(action.typed, RankInputs):
+            starts.setdefault(action.typed.task, []).append(action)
     return starts
 
 
@@ -301,5 +302,5 @@ def _with_needs(actions: Mapping[str, Action], keys: Iterable[str]) -> set[str]:
 
 
 def _of_task(action: Action) -> str | None:
-    task = (action.after or action.before or {}).get("task")
-    return str(task) if task is not None else None
+    found = action.typed
+    return None if isinstance(found, NodeInputs | VolumeInputs) else found.task

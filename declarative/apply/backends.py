@@ -10,6 +10,7 @@ from typing import Any
 from declarative.apply.allowed import check
 from declarative.apply.bundles import Bundles
 from declarative.apply.renamed import Learn, Renamed, never
+from declarative.inputs import NodeInputs, VolumeInputs
 from declarative.manifest import Manifest
 from declarative.plan.hosts import reached_by
 from declarative.provider import (
@@ -143,34 +144,36 @@ def hosts_of(state: State, ways: Hosts) -> dict[str, dict[str, Mapping[str, Any]
         out.setdefault(backend or SSH, {})[known_as] = found
 
     for intent in state.intents:
-        if intent.address.kind == "node" and intent.inputs.get("host"):
-            add(intent.backend, intent.address.name, intent.address.name, intent.inputs["host"])
+        if intent.inputs and isinstance(node := intent.typed, NodeInputs) and node.host:
+            add(intent.backend, intent.address.name, intent.address.name, node.host)
     for record in state.of("node"):
-        if record.inputs.get("host"):
-            add(record.backend, made_as(record).name, record.address.name, record.inputs["host"])
-    for inputs in (*(i.inputs for i in state.intents if i.address.kind == "volume"), *volumes_on(state)):
-        if inputs.get("host"):
-            backend, name = str(inputs["backend"]), host_name(state, inputs)
-            if name not in out.get(backend, {}):
-                add(backend, name, name, inputs["host"])
+        if record.node.host:
+            add(record.backend, made_as(record).name, record.address.name, record.node.host)
+    begun = (intent.typed for intent in state.intents if intent.inputs)
+    for volume in (*(v for v in begun if isinstance(v, VolumeInputs)), *volumes_on(state)):
+        if volume.host:
+            name = host_name(state, volume)
+            if name not in out.get(volume.backend, {}):
+                add(volume.backend, name, name, volume.host)
     return out
 
 
-def volumes_on(state: State) -> list[Mapping[str, Any]]:
+def volumes_on(state: State) -> list[VolumeInputs]:
     """The inputs of the volumes on hosts, the last ones first: of two ways to a host the newer one holds."""
-    return [r.inputs for r in reversed(state.of("volume")) if r.inputs.get("host")]
+    return [r.volume for r in reversed(state.of("volume")) if r.volume.host]
 
 
-def host_name(state: State, volume: Mapping[str, Any]) -> str:
+def host_name(state: State, volume: VolumeInputs) -> str:
     """By which name the host of a volume is known: that of its node, or a name that no node has."""
-    where = (volume.get("backend"), volume.get("zone"))
+    where = (volume.backend, volume.zone)
     for record in state.of("node"):
-        if record.inputs.get("host") and (record.backend, record.inputs["instance_type"]) == where:
+        if record.node.host and (record.backend, record.node.instance_type) == where:
             return made_as(record).name
     for intent in state.intents:
-        if intent.address.kind == "node" and (intent.backend, intent.inputs.get("instance_type")) == where:
+        node = intent.typed if intent.inputs else None
+        if isinstance(node, NodeInputs) and (intent.backend, node.instance_type) == where:
             return intent.address.name
-    return f"@{volume.get('zone')}"
+    return f"@{volume.zone}"
 
 
 def regions_of(state: State) -> dict[str, set[str]]:
@@ -181,6 +184,7 @@ def regions_of(state: State) -> dict[str, set[str]]:
     out: dict[str, set[str]] = {}
     things: list[Intent | Record] = [*state.intents, *state.records.values()]
     for thing in things:
-        if thing.backend and isinstance(region := thing.inputs.get("region"), str):
-            out.setdefault(thing.backend, set()).add(region)
+        found = thing.typed if thing.backend and thing.inputs else None
+        if thing.backend and isinstance(found, NodeInputs | VolumeInputs):
+            out.setdefault(thing.backend, set()).add(found.region)
     return out

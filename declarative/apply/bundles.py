@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from declarative.diagnostic import and_more
+from declarative.inputs import Files
 from declarative.loader import below
 from declarative.manifest import Entry, Manifest
 from declarative.provider import Archive, PermanentError, PermanentKind
@@ -34,12 +35,9 @@ class Bundles:
         self._made: dict[str, Packed] = {}
         self._turn = threading.Lock()
 
-    def of(self, inputs: Mapping[str, Any]) -> Packed | None:
-        """The bundle of a rank with these inputs; None for one without files."""
-        files = inputs.get("files")
-        if not isinstance(files, Mapping):
-            return None
-        digest = str(files["digest"])
+    def of(self, files: Files) -> Packed:
+        """The bundle of a rank that gets these files."""
+        digest = files.digest
         with self._turn:
             if digest not in self._made:
                 self._made[digest] = Packed(self._root, digest, self._manifests.get(digest))

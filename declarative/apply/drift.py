@@ -168,11 +168,11 @@ def _look_for(
 
 def _detached(state: State, record: Record, found: Compared) -> None:
     """A volume that somebody took off its node. A rank that runs goes on without it, and keeps its claim."""
-    rank = str(record.inputs["rank"])
+    rank = record.attachment.rank
     status = state.ranks.get(rank)
     if record.needs & found.gone or (status and status.state.ended):
         return
-    what = f"detached: volume/{record.inputs['volume']} is not on node/{record.inputs['node']}"
+    what = f"detached: volume/{record.attachment.volume} is not on node/{record.attachment.node}"
     if state.get("rank", rank) is None:
         found.lost(record, what)
         return

@@ -15,6 +15,7 @@ from declarative.apply.launch import launch_of, seconds
 from declarative.apply.reach import check_peers
 from declarative.apply.silent import end
 from declarative.apply.walk import InterruptedApplyError
+from declarative.inputs import RankInputs, ReservationInputs
 from declarative.plan.types import Action, Op, Reason
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.retry import call
@@ -219,11 +220,12 @@ def _reservation(action: Action, tools: Tools) -> None:
     if action.op is Op.DELETE:
         tools.writer.release(action.address, tools.now())
         return
+    held = action.typed
+    assert isinstance(held, ReservationInputs)
     assert action.after is not None
-    node = Address("node", str(action.after["node"]))
-    wait_ready(node, tools, action.id)
+    wait_ready(Address("node", held.node), tools, action.id)
     record = Record(address=action.address, backend=None, inputs=action.after, needs=frozenset(action.holds))
-    tools.writer.reserve(record, node.name, tuple(int(b) for b in action.after["blocks"]))
+    tools.writer.reserve(record, held.node, held.blocks)
 
 
 def wait_ready(address: Address, tools: Tools, id: str) -> Readiness:
@@ -265,15 +267,16 @@ def _readiness(record: Record, tools: Tools) -> Readiness:
     return call(lambda: provider.readiness([record]), policy=tools.policy)[record.address.name]
 
 
-def _places(inputs: Mapping[str, Any]) -> list[Address]:
+def _places(inputs: RankInputs) -> list[Address]:
     """The reservations of the whole gang: a rank is told where its siblings are."""
-    task, nodes = str(inputs["task"]), int(inputs.get("nodes", 1))
-    return [Address("reservation", rank_name(task, rank)) for rank in range(nodes)]
+    return [Address("reservation", rank_name(inputs.task, rank)) for rank in range(inputs.nodes)]
 
 
 def _start(action: Action, tools: Tools) -> None:
+    asked = action.typed
+    assert isinstance(asked, RankInputs)
     assert action.after is not None
-    state = tools.writer.part((*action.holds, *_places(action.after)))
+    state = tools.writer.part((*action.holds, *_places(asked)))
     missing = [str(a) for a in action.holds if a not in state.records]
     if missing:
         raise NotReadyError(f"{missing[0]} is not there")
@@ -283,7 +286,7 @@ def _start(action: Action, tools: Tools) -> None:
         # The place is from an earlier apply: its node was not looked at in this one.
         wait_ready(node.address, tools, action.id)
     if not any(need.startswith("create:rank/") for need in action.needs):
-        check_peers(action.after, state, tools.backends, tools.reached)  # the gang's first: nothing runs yet
+        check_peers(asked, state, tools.backends, tools.reached)  # the gang's first: nothing runs yet
     begun = tools.now()
     intent = tools.writer.begin("create", action.address, node.backend, action.after, action.holds)
     record = Record(
@@ -296,7 +299,7 @@ def _start(action: Action, tools: Tools) -> None:
     )
     provider = tools.backends.get(node.backend)
     try:
-        gate = GATE_SECONDS if provider.gates and is_gang(action.after) else None
+        gate = GATE_SECONDS if provider.gates and is_gang(asked) else None
         launch = launch_of(
             state,
             record,
@@ -314,7 +317,7 @@ def _start(action: Action, tools: Tools) -> None:
     if isinstance(status, RankStatus):
         tools.writer.observe_rank(action.address.name, status)
     if gate:
-        release(str(action.after["task"]), tools, action.id)
+        release(record.rank.task, tools, action.id)
 
 
 def _stop(action: Action, tools: Tools) -> None:
@@ -328,7 +331,7 @@ def _stop(action: Action, tools: Tools) -> None:
     reservation = state.get("reservation", action.address.name)
     if reservation is not None and not (status and status.state.ended):
         node = state.records[next(a for a in reservation.needs if a.kind == "node")]
-        grace = seconds(record.inputs, "stop_duration", 300)
+        grace = seconds(record.rank.stop_duration, 300)
         provider = tools.backends.get(node.backend)
         _retrying(action, tools)(
             lambda: provider.stop(node, attempt_id(record), 300 if grace is None else grace)
@@ -340,6 +343,8 @@ def _change(action: Action, tools: Tools) -> None:
     """Fields of a running rank that change in place: only `max_duration` concerns its host."""
     state = tools.writer.part((action.address, Address("reservation", action.address.name)))
     record = state.records[action.address]
+    asked = action.typed
+    assert isinstance(asked, RankInputs)
     assert action.after is not None
     intent = tools.writer.begin("update", action.address, record.backend, action.after, record.needs)
     status = state.ranks.get(action.address.name)
@@ -347,7 +352,7 @@ def _change(action: Action, tools: Tools) -> None:
         reservation = state.records[Address("reservation", action.address.name)]
         node = state.records[next(a for a in reservation.needs if a.kind == "node")]
         provider = tools.backends.get(node.backend)
-        limit = seconds(action.after, "max_duration", None)
+        limit = seconds(asked.max_duration, None)
         _retrying(action, tools)(lambda: provider.change_limit(node, attempt_id(record), limit))
     tools.writer.finish(intent, record.outputs)
 

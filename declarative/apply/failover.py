@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from declarative.inputs import ReservationInputs
 from declarative.plan.types import Action, Fallback, Op, Plan, Reason, Spare
 from declarative.provider import PermanentError, PermanentKind
 from declarative.resource import OF_OFFER
@@ -143,9 +144,9 @@ class Failover:
             name = action.address.name
             first = name in group.leaving or name in self._asked
             return group.fallback.together and not first and self._is_moving(group)
-        if action.op is not Op.CREATE or action.address.kind != "reservation" or action.after is None:
+        if action.op is not Op.CREATE or not isinstance(action.typed, ReservationInputs):
             return False
-        node = str(action.after["node"])
+        node = action.typed.node
         if self._unmade.get(self._clusters.get(node)):
             return True
         group = self._groups.get(node)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from declarative.apply.backends import Backends
 from declarative.apply.launch import tells_others
@@ -25,6 +25,7 @@ from declarative.apply.polls import node_of_rank
 from declarative.apply.reach import Known
 from declarative.apply.renamed import Renamed
 from declarative.apply.walk import InterruptedApplyError, Listener
+from declarative.inputs import RankInputs
 from declarative.provider import ProviderError
 from declarative.retry import Policy, call
 from declarative.spec import StartupOrder
@@ -61,9 +62,9 @@ class Tools:
     """Nodes that were waited for in vain, or have failed: `run` deletes them."""
 
 
-def is_gang(inputs: Mapping[str, Any]) -> bool:
+def is_gang(inputs: RankInputs) -> bool:
     """Whether a rank has siblings: one that is alone waits for nobody."""
-    return int(inputs.get("nodes", 1)) > 1
+    return inputs.nodes > 1
 
 
 def waiting(state: State) -> dict[str, list[Record]]:
@@ -72,17 +73,17 @@ def waiting(state: State) -> dict[str, list[Record]]:
     held: set[str] = set()
     for record in state.of("rank"):
         status = state.ranks.get(record.address.name)
-        if is_gang(record.inputs):
-            gangs.setdefault(str(record.inputs["task"]), []).append(record)
+        if is_gang(record.rank):
+            gangs.setdefault(record.rank.task, []).append(record)
         if is_held(status):
-            held.add(str(record.inputs["task"]))
+            held.add(record.rank.task)
     out: dict[str, list[Record]] = {}
     for task in sorted(held & gangs.keys()):
         ranks = gangs[task]
-        whole = {int(r.inputs["rank"]) for r in ranks} == set(range(int(ranks[0].inputs["nodes"])))
+        whole = {r.rank.rank for r in ranks} == set(range(ranks[0].rank.nodes))
         statuses = [state.ranks.get(r.address.name) for r in ranks]
         if whole and all(s is not None and not s.state.ended for s in statuses):
-            out[task] = sorted(ranks, key=lambda r: int(r.inputs["rank"]))
+            out[task] = sorted(ranks, key=lambda r: r.rank.rank)
     return out
 
 
@@ -138,7 +139,7 @@ def release_all(tools: Tools) -> dict[str, str]:
 
 def _in_order(ranks: list[Record]) -> Iterable[list[Record]]:
     """Who is released together, in the task's `startup_order`."""
-    match ranks[0].inputs.get("startup_order"):
+    match ranks[0].rank.startup_order:
         case StartupOrder.MASTER_FIRST.value:
             return (ranks[:1], ranks[1:])
         case StartupOrder.WORKERS_FIRST.value:
@@ -149,7 +150,7 @@ def _in_order(ranks: list[Record]) -> Iterable[list[Record]]:
 
 def _peers(ranks: list[Record], state: State, tools: Tools) -> list[str]:
     """How the ranks of a gang reach each other, where they may know of each other."""
-    if not tells_others(ranks[0].inputs):
+    if not tells_others(ranks[0].rank):
         return []
     found: dict[str, str] = {}
 

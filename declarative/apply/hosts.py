@@ -12,6 +12,7 @@ from declarative.apply.answers import PATIENT, answers
 from declarative.apply.backends import Backends, host_name
 from declarative.apply.renamed import Renamed
 from declarative.diagnostic import Diagnostic, Severity
+from declarative.inputs import AttachmentInputs, ReservationInputs
 from declarative.plan.health import HOST_HINT
 from declarative.plan.hosts import OF_NODES, declared_shape, offer_of_host
 from declarative.provider import Look, ProviderError, StaleError, Thing, Visit
@@ -73,12 +74,13 @@ def listed(
 def host_of(state: State, record: Record) -> str:
     """The host that a thing or a rank is on, by the name that its backend knows; empty for none."""
     if record.address.kind == "volume":
-        return host_name(state, record.inputs)
+        return host_name(state, record.volume)
     if record.address.kind == "node":
         return made_as(record).name
     holder = state.get("reservation", record.address.name) if record.address.kind == "rank" else record
-    node = state.get("node", str(holder.inputs["node"])) if holder else None
-    return made_as(node).name if node else ""
+    place = holder.typed if holder else None
+    found = isinstance(place, ReservationInputs | AttachmentInputs) and state.get("node", place.node)
+    return made_as(found).name if found else ""
 
 
 def host_offers(
@@ -142,7 +144,7 @@ def _due(host: Host, state: State, *, gone: Collection[Address], recovered: Coll
     record = state.records.get(address)
     if record is None or address in gone:
         return address not in recovered
-    was = record.inputs.get("host", {})
+    was = record.node.host
     return any((was.get(k) or None) != (host.fields.get(k) or None) for k in OF_NODES)
 
 

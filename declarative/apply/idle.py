@@ -46,11 +46,11 @@ class Idle:
 
     def when(self, state: State) -> dict[str, float]:
         """Node → when it is given back if nothing comes to run on it, seconds since the epoch."""
-        held = {str(r.inputs["node"]) for r in state.of("reservation")}
+        held = {r.reservation.node for r in state.of("reservation")}
         out: dict[str, float] = {}
         for name, fleet in self._fleets.items():
             wait = fleet.idle_duration.seconds
-            nodes = [r for r in state.of("node") if r.inputs.get("fleet") == name]
+            nodes = [r for r in state.of("node") if r.node.fleet == name]
             if wait is None or fleet.nodes is None:
                 continue
             spare = max(0, len(nodes) - fleet.nodes.target)

@@ -172,7 +172,7 @@ def _hold_given_up(state: State, found: _Look) -> None:
 def _on(node: Record, attempt: str) -> tuple[str, Sequence[int]]:
     """The rank that an attempt was of, and the blocks of its node that it runs on."""
     rank, blocks = rank_of_attempt(attempt)
-    every = range(int(node.inputs["blocks"]))
+    every = range(node.node.blocks)
     return rank, blocks if blocks and blocks[-1] in every else every
 
 
@@ -422,7 +422,7 @@ def _ask_ranks(
     """How ranks are doing on nodes, and what runs there that is not recorded: that is an orphan, and holds
     its blocks. As long as a node does not answer, it gets no work either.
     """
-    holding = {str(r.inputs["node"]) for r in state.of("reservation")}
+    holding = {r.reservation.node for r in state.of("reservation")}
 
     def stray(node: Record, attempt: str) -> None:
         rank, held = _on(node, attempt)

@@ -8,6 +8,7 @@ from typing import Any
 
 from declarative.apply.bundles import Bundles
 from declarative.blocks import cpus_of, gpus_of, share
+from declarative.inputs import Inputs, NodeInputs, RankInputs, ReservationInputs
 from declarative.plan.silence import LIMIT
 from declarative.plan.types import Action, Op, Plan
 from declarative.provider import Bind, Launch
@@ -31,9 +32,9 @@ VOLUME = "FLEETFORM_VOLUME_"
 """`FLEETFORM_VOLUME_<NAME>` says where the volume is, rank suffix dropped."""
 
 
-def seconds(inputs: Mapping[str, Any], field: str, default: int | None) -> int | None:
-    """A duration in recorded inputs, in seconds."""
-    return Duration.parse(inputs[field]).seconds if field in inputs else default
+def seconds(recorded: Any, default: int | None) -> int | None:
+    """A duration as it is recorded, in seconds."""
+    return default if recorded is None else Duration.parse(recorded).seconds
 
 
 ALONE = 0.65
@@ -62,36 +63,36 @@ def launch_of(
     reservation = state.records[next(a for a in sorted(rank.needs) if a.kind == "reservation")]
     node = state.records[next(a for a in sorted(reservation.needs) if a.kind == "node")]
     shape, total = node.node.resources, node.node.blocks
-    blocks = tuple(int(b) for b in reservation.inputs["blocks"])
+    blocks, asked = reservation.reservation.blocks, rank.rank
     attached = [state.records[a] for a in sorted(rank.needs) if a.kind == "attachment"]
-    volumes = {str(a.inputs["path"]): state.records[_volume(a)] for a in attached}
-    env = {**node.inputs.get("env", {}), **rank.inputs.get("env", {})}
-    resolved = {name: resolve_env(str(text), environ) for name, text in env.items()}
+    volumes = {a.attachment.path: state.records[_volume(a)] for a in attached}
+    env = {**node.node.env, **asked.env}
+    resolved = {name: resolve_env(text, environ) for name, text in env.items()}
     # The provider puts in its own path: the declared one need not be mountable.
-    variables = {VOLUME + str(a.inputs["variable"]): str(a.inputs["path"]) for a in attached}
-    stop = seconds(rank.inputs, "stop_duration", 300)
-    auth = rank.inputs.get("registry_auth")
+    variables = {VOLUME + a.attachment.variable: a.attachment.path for a in attached}
+    stop = seconds(asked.stop_duration, 300)
+    auth = asked.registry_auth
     return Launch(
         attempt=attempt_id(rank),
-        commands=(*first_commands(rank.inputs), *rank.inputs.get("commands", ())),
+        commands=(*first_commands(asked), *asked.commands),
         env={**resolved, **gang_env(state, rank), **variables},
         cpus=cpus_of(shape, total, blocks),
         gpus=gpus_of(shape, total, blocks),
-        working_dir=rank.inputs.get("working_dir"),
+        working_dir=asked.working_dir,
         volumes=volumes,
-        max_seconds=seconds(rank.inputs, "max_duration", None),
+        max_seconds=seconds(asked.max_duration, None),
         stop_seconds=300 if stop is None else stop,
-        binds=_binds(rank.inputs),
-        image=rank.inputs.get("image"),
-        hostfile=_hostfile(state, rank) if tells_others(rank.inputs) else None,
-        files=files.of(rank.inputs) if files else None,
+        binds=_binds(asked),
+        image=asked.image,
+        hostfile=_hostfile(state, rank) if tells_others(asked) else None,
+        files=files.of(asked.files) if files and asked.files else None,
         # Who has the whole node shares it with nobody but its own system, which knows best what it needs.
         memory_mib=share(shape, total, len(blocks)).memory_mib if len(blocks) < total else None,
-        privileged=bool(rank.inputs.get("privileged")),
+        privileged=asked.privileged,
         login=(resolve_env(auth["username"], environ), resolve_env(auth["password"], environ))
         if auth
         else None,
-        hard=rank.inputs.get("isolation") == Isolation.HARD.value,
+        hard=asked.isolation == Isolation.HARD.value,
         gate_seconds=gate_seconds,
         alone_seconds=_alone(node, rank, limits or {}),
         near=_near(state, rank, node),
@@ -100,24 +101,24 @@ def launch_of(
 
 def _alone(node: Record, rank: Record, limits: Mapping[str, float | None]) -> int | None:
     """See `Launch`: of what may run again elsewhere while nobody can end it here."""
-    limit = limits.get(str(node.inputs.get("fleet")), LIMIT)
-    if limit is None or not node.inputs.get("host"):
+    limit = limits.get(node.node.fleet, LIMIT)
+    if limit is None or not node.node.host:
         return None
-    again = RetryEvent.INTERRUPTION in Retry.parse(rank.inputs.get("retry", False)).on_events
+    again = RetryEvent.INTERRUPTION in Retry.parse(rank.rank.retry or False).on_events
     return max(1, int(limit * ALONE)) if again else None
 
 
 def _near(state: State, rank: Record, node: Record) -> tuple[str, ...]:
-    if not tells_others(rank.inputs):
+    if not tells_others(rank.rank):
         return ()
     others = (n for n, _ in _siblings(state, rank) if n.address != node.address)
     return tuple(dict.fromkeys(str(n.outputs.get("address", "")) for n in others))[:MOST_NEAR]
 
 
-def first_commands(inputs: Mapping[str, Any]) -> tuple[str, ...]:
+def first_commands(inputs: RankInputs) -> tuple[str, ...]:
     """What is run before a task's own commands: the clone of its `repos`, its `python`, its `nvcc`."""
     out = []
-    for repo in inputs.get("repos", ()):
+    for repo in inputs.repos:
         where, url = (
             shlex.quote(f"./{p}" if not (p := repo.get("path", ".")).startswith("/") else p),
             repo["url"],
@@ -127,9 +128,9 @@ def first_commands(inputs: Mapping[str, Any]) -> tuple[str, ...]:
         if repo.get("hash"):
             clone += f" && git -C {where} checkout --quiet --detach {shlex.quote(repo['hash'])}"
         out.append(f"[ -e {where}/.git ] || {{ {clone}; }}")
-    if "python" in inputs:
-        out.append(_PYTHON.replace("VERSION", shlex.quote(str(inputs["python"]))))
-    if inputs.get("nvcc"):
+    if inputs.python is not None:
+        out.append(_PYTHON.replace("VERSION", shlex.quote(inputs.python)))
+    if inputs.nvcc:
         out.append(_NVCC)
     return tuple(out)
 
@@ -148,83 +149,79 @@ command -v nvcc >/dev/null 2>&1 || { echo "fleetform: no nvcc is here, which the
 """
 
 
-def _binds(inputs: Mapping[str, Any]) -> tuple[Bind, ...]:
+def _binds(inputs: RankInputs) -> tuple[Bind, ...]:
     return tuple(
         Bind(source=folder["instance_path"], target=path, optional=bool(folder.get("optional")))
-        for path, folder in sorted(inputs.get("instance_paths", {}).items())
+        for path, folder in sorted(inputs.instance_paths.items())
     )
 
 
 def missing_env(plan: Plan, state: State, environ: Mapping[str, str]) -> dict[str, list[str]]:
     """Variables that are not set → the tasks of `plan` whose ranks would be started with them."""
-    planned = {a.address: a.after for a in plan.actions if a.after is not None}
+    planned = {a.address: a.typed for a in plan.actions if a.after is not None}
     out: dict[str, list[str]] = {}
     for action in plan.actions:
-        if action.op is not Op.CREATE or action.address.kind != "rank" or action.after is None:
+        rank = action.typed
+        if action.op is not Op.CREATE or not isinstance(rank, RankInputs):
             continue
-        task = str(action.after["task"])
-        env = {**_node_env(action, planned, state), **action.after.get("env", {})}
-        env |= action.after.get("registry_auth", {})
-        for name in sorted({n for text in env.values() for n in env_names(str(text))} - environ.keys()):
+        env = {**_node_env(action, planned, state), **rank.env, **rank.registry_auth}
+        for name in sorted({n for text in env.values() for n in env_names(text)} - environ.keys()):
             tasks = out.setdefault(name, [])
-            if task not in tasks:
-                tasks.append(task)
+            if rank.task not in tasks:
+                tasks.append(rank.task)
     return dict(sorted(out.items()))
 
 
-def _node_env(
-    action: Action, planned: Mapping[Address, Mapping[str, Any]], state: State
-) -> Mapping[str, Any]:
+def _node_env(action: Action, planned: Mapping[Address, Inputs], state: State) -> Mapping[str, str]:
     """The environment of the node that a rank will be on."""
 
-    def inputs(address: Address) -> Mapping[str, Any]:
+    def inputs(address: Address) -> Inputs | None:
         record = state.records.get(address)
-        return planned.get(address) or (record.inputs if record else {})
+        return planned.get(address) or (record.typed if record else None)
 
     reservation = next((a for a in action.holds if a.kind == "reservation"), None)
-    node = inputs(reservation).get("node") if reservation else None
-    env: Mapping[str, Any] = inputs(Address("node", str(node))).get("env", {})
-    return env
+    place = inputs(reservation) if reservation else None
+    node = inputs(Address("node", place.node)) if isinstance(place, ReservationInputs) else None
+    return node.env if isinstance(node, NodeInputs) else {}
 
 
 def _volume(attachment: Record) -> Any:
     return next(a for a in attachment.needs if a.kind == "volume")
 
 
-def tells_others(inputs: Mapping[str, Any]) -> bool:
+def tells_others(inputs: RankInputs) -> bool:
     """Whether a rank is told about other nodes: with `placement: any` they need not be reachable."""
-    placement = inputs.get("placement") or ("cluster" if inputs.get("nodes", 1) > 1 else "any")
-    return placement == "cluster" or inputs.get("nodes", 1) == 1
+    return inputs.nodes == 1 or inputs.placement in (None, "cluster")
 
 
 def _siblings(state: State, rank: Record) -> list[tuple[Record, tuple[int, ...]]]:
     """Node and GPUs of every rank of the gang, by rank."""
     out: list[tuple[Record, tuple[int, ...]]] = []
-    for index in range(int(rank.inputs.get("nodes", 1))):
-        reservation = state.get("reservation", rank_name(str(rank.inputs["task"]), index))
+    for index in range(rank.rank.nodes):
+        reservation = state.get("reservation", rank_name(rank.rank.task, index))
         if reservation is None:
             continue
         node = state.records[next(a for a in sorted(reservation.needs) if a.kind == "node")]
-        blocks = tuple(int(b) for b in reservation.inputs["blocks"])
+        blocks = reservation.reservation.blocks
         out.append((node, gpus_of(node.node.resources, node.node.blocks, blocks)))
     return out
 
 
 def gang_env(state: State, rank: Record) -> dict[str, str]:
     """`NODE_RANK`, `NODES_NUM` and, for a cluster task, what it is told about its siblings."""
-    values = {"NODE_RANK": str(rank.inputs["rank"]), "NODES_NUM": str(rank.inputs.get("nodes", 1))}
-    if tells_others(rank.inputs):
+    values = {"NODE_RANK": str(rank.rank.rank), "NODES_NUM": str(rank.rank.nodes)}
+    if tells_others(rank.rank):
         gang = _siblings(state, rank)
         addresses = [str(node.outputs.get("address", "")) for node, _ in gang]
         values |= {
             "MASTER_NODE_IP": addresses[0],
             "NODES_IPS": "\n".join(addresses),
-            "GPUS_PER_NODE": str(len(gang[int(rank.inputs["rank"])][1])),
+            "GPUS_PER_NODE": str(len(gang[rank.rank.rank][1])),
             "GPUS_NUM": str(sum(len(gpus) for _, gpus in gang)),
         }
     env = {prefix + name: value for name, value in values.items() for prefix in PREFIXES}
     env |= {name: values[own] for name, own in SKYPILOT.items() if own in values}
-    env["FLEETFORM_TASK_NAME"] = env["DSTACK_RUN_NAME"] = str(rank.inputs["task"])
+    env["FLEETFORM_TASK_NAME"] = env["DSTACK_RUN_NAME"] = rank.rank.task
     return env
 
 

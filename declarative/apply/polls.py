@@ -29,7 +29,7 @@ AT_MOST = 1.0
 def node_of_rank(state: State, rank: str) -> Record | None:
     """The node that a rank holds blocks of."""
     reservation = state.get("reservation", rank)
-    return state.get("node", str(reservation.inputs["node"])) if reservation else None
+    return state.get("node", reservation.reservation.node) if reservation else None
 
 
 def _by_node(state: State, ranks: Iterable[Record]) -> dict[str, dict[str, str]]:
@@ -37,7 +37,7 @@ def _by_node(state: State, ranks: Iterable[Record]) -> dict[str, dict[str, str]]
     out: dict[str, dict[str, str]] = {}
     for rank in ranks:
         if place := state.get("reservation", rank.address.name):
-            out.setdefault(str(place.inputs["node"]), {})[attempt_id(rank)] = rank.address.name
+            out.setdefault(place.reservation.node, {})[attempt_id(rank)] = rank.address.name
     return out
 
 
@@ -169,7 +169,7 @@ class Rounds:
         attempts = frozenset(every[node.address.name])
         pace = self._paces.get(node.address.name)
         if pace is None or pace.attempts != attempts:
-            limit = self._backends.limits.get(str(node.inputs["fleet"])) or SELDOM * LOOKS
+            limit = self._backends.limits.get(node.node.fleet) or SELDOM * LOOKS
             seldom = max(OFTEN, min(SELDOM, limit / LOOKS))
             pace = self._paces[node.address.name] = _Pace(attempts, OFTEN, now, seldom)
         return pace.pending is None and now >= pace.due
@@ -187,8 +187,8 @@ class Rounds:
         self, state: State, every: Mapping[str, Mapping[str, str]], changed: Collection[str], now: float
     ) -> None:
         """Where a rank changed, its task's other ranks will soon change, too."""
-        tasks = {state.records[Address("rank", rank)].inputs["task"] for rank in changed}
+        tasks = {state.records[Address("rank", rank)].rank.task for rank in changed}
         for name, ranks in every.items():
-            if any(state.records[Address("rank", rank)].inputs["task"] in tasks for rank in ranks.values()):
+            if any(state.records[Address("rank", rank)].rank.task in tasks for rank in ranks.values()):
                 self._paces[name].interval = OFTEN
                 self._paces[name].due = min(self._paces[name].due, now + OFTEN)

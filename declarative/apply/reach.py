@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from declarative.apply.backends import Backends
 from declarative.apply.launch import tells_others
+from declarative.inputs import RankInputs
 from declarative.provider import ProviderError
 from declarative.state import Address, Record, State, rank_name
 
@@ -30,12 +30,12 @@ class PeerError(Exception):
         self.hint = HINT
 
 
-def check_peers(inputs: Mapping[str, Any], state: State, backends: Backends, known: Known) -> None:
+def check_peers(inputs: RankInputs, state: State, backends: Backends, known: Known) -> None:
     """`PeerError` if a node of the gang cannot reach rank 0's address, as far as anybody can tell.
 
     `inputs` are those of one of its ranks. What is `known` already is not asked again.
     """
-    task, count = str(inputs["task"]), int(inputs.get("nodes", 1))
+    task, count = inputs.task, inputs.nodes
     if count == 1 or not tells_others(inputs):
         return
     gang = [_node(state, rank_name(task, rank)) for rank in range(count)]

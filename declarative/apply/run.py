@@ -13,6 +13,7 @@ from declarative.apply.gate import Tools, is_held
 from declarative.apply.settle import detach, gang_stops, release_ended, stop_ranks
 from declarative.apply.tidy import tidy
 from declarative.apply.walk import UNDONE, ActionResult, Outcome, walk
+from declarative.inputs import AttachmentInputs, NodeInputs, RankInputs
 from declarative.plan.types import Action, Op, Plan, Reason
 from declarative.spec.fleet import Placement
 from declarative.state import Address, RankStatus
@@ -78,16 +79,17 @@ def give_back(tasks: Collection[str], tools: Tools) -> None:
     is idle, may go with its cluster when that finds another place, and is of use to others.
     """
     state = tools.writer.state()
-    begun = {str(r.inputs["task"]) for r in state.of("rank")}
+    begun = {r.rank.task for r in state.of("rank")}
     # What may still be attached is found by a later look, and holds on to its place then.
-    coming = {str(i.inputs.get("rank")) for i in state.intents if i.address.kind == "attachment"}
+    asked = (i.typed for i in state.intents if i.inputs)
+    coming = {a.rank for a in asked if isinstance(a, AttachmentInputs)}
     for reservation in state.of("reservation"):
-        task, name = str(reservation.inputs["task"]), reservation.address.name
+        task, name = reservation.reservation.task, reservation.address.name
         if tools.stopping.is_set():
             return
         if task not in tasks or task in begun or name in coming:
             continue
-        held = [r for r in state.of("attachment") if r.inputs["rank"] == name]
+        held = [r for r in state.of("attachment") if r.attachment.rank == name]
         detached = [detach(tools.writer, tools.backends, r) for r in held]
         if all(detached):
             tools.writer.release(reservation.address, tools.now())
@@ -106,14 +108,17 @@ def _leave(
     kept = {name for f in plan.fallbacks if f.wanted for kind in f.kinds for name in kind}
     kept |= {a.name for a in tools.late}
     state = tools.writer.state()
-    kept |= {str(r.inputs["node"]) for r in state.of("reservation")}
+    kept |= {r.reservation.node for r in state.of("reservation")}
     made = {key for lack in lacks.values() for key in lack.made}
     undone = {
         a.id: Action(
             op=Op.DELETE, address=a.address, reason=Reason.INCOMPLETE, before=a.after, backend=a.backend
         )
         for a in plan.actions
-        if a.id in made and a.after and a.after.get("placement") == CLUSTER and a.address.name not in kept
+        if a.id in made
+        and isinstance(node := a.typed, NodeInputs)
+        and node.placement == CLUSTER
+        and a.address.name not in kept
     }
     found = _delete(plan, list(undone.values()), tools, parallelism)
     not_kept = (
@@ -128,12 +133,12 @@ def _late(tools: Tools) -> list[Action]:
     whatever is deleted, and what is protected is shown by every plan.
     """
     state = tools.writer.state()
-    held = {str(r.inputs["node"]) for r in state.of("reservation")}
+    held = {r.reservation.node for r in state.of("reservation")}
     found = (state.records[a] for a in sorted(tools.late) if a in state.records and a.name not in held)
     return [
         Action(op=Op.DELETE, address=r.address, reason=Reason.UNFIT, before=r.inputs, backend=str(r.backend))
         for r in found
-        if not r.inputs.get("host") and not r.inputs.get("prevent_destroy")
+        if not r.node.host and not r.node.prevent_destroy
     ]
 
 
@@ -166,15 +171,15 @@ def _take_back(actions: Sequence[Action], results: Sequence[ActionResult], tools
     outcome = {r.id: r for r in results}
     gangs: dict[str, list[Action]] = {}
     for action in actions:
-        if action.op is Op.CREATE and action.address.kind == "rank" and action.after:
-            gangs.setdefault(str(action.after["task"]), []).append(action)
+        if action.op is Op.CREATE and isinstance(action.typed, RankInputs):
+            gangs.setdefault(action.typed.task, []).append(action)
     state = tools.writer.state()
     for task, starts in gangs.items():
         broken = next((outcome[a.id] for a in starts if outcome[a.id].outcome is Outcome.FAILED), None)
         if broken is None:
             continue
         cause = f"{broken.address} did not start: {broken.error}"
-        names = [r.address.name for r in state.of("rank") if r.inputs["task"] == task]
+        names = [r.address.name for r in state.of("rank") if r.rank.task == task]
         going = [n for n in names if not ((s := state.ranks.get(n)) and s.state.ended)]
         stop_ranks(state, tools.backends, dict.fromkeys(going, cause), ended)
     state = tools.writer.state()  # and those that wait for one that failed while it was prepared

@@ -15,6 +15,7 @@ from declarative.apply.backends import Backends
 from declarative.apply.begun import clear, is_node
 from declarative.apply.drift import PATIENCE
 from declarative.apply.inventory import Resolution, Seen, look
+from declarative.apply.launch import seconds
 from declarative.apply.polls import node_of_rank
 from declarative.apply.silent import (
     end_given_up,
@@ -28,7 +29,6 @@ from declarative.plan.observe import effective, vanished
 from declarative.provider import PermanentError, PermanentKind, ProviderError
 from declarative.retry import call
 from declarative.spec import StopCriteria
-from declarative.spec.values import Duration
 from declarative.state import (
     NOTICED,
     STARTED,
@@ -235,7 +235,7 @@ def gang_stops(state: State) -> dict[str, RankStatus]:
     """Ranks that have to stop because of a sibling: one failed, or rank 0 is done and that is enough."""
     gangs: dict[str, list[Record]] = {}
     for record in state.of("rank"):
-        gangs.setdefault(str(record.inputs["task"]), []).append(record)
+        gangs.setdefault(record.rank.task, []).append(record)
     out: dict[str, RankStatus] = {}
     for members in gangs.values():
         statuses = {r.address.name: state.ranks.get(r.address.name) for r in members}
@@ -244,8 +244,8 @@ def gang_stops(state: State) -> dict[str, RankStatus]:
         if broken:
             status = statuses[broken]
             cause = f"rank/{broken} {status.state.value}: {status.cause}" if status else None
-        elif members[0].inputs.get("stop_criteria") == StopCriteria.MASTER_DONE.value:
-            master = next((r for r in members if r.inputs["rank"] == 0), None)
+        elif members[0].rank.stop_criteria == StopCriteria.MASTER_DONE.value:
+            master = next((r for r in members if r.rank.rank == 0), None)
             status = statuses.get(master.address.name) if master else None
             if master and status and status.state is RankState.SUCCEEDED:
                 cause = f"rank/{master.address.name} is done"
@@ -263,11 +263,11 @@ def half_started(state: State, now: float) -> dict[str, RankStatus]:
     """
     gangs: dict[str, list[Record]] = {}
     for record in state.of("rank"):
-        gangs.setdefault(str(record.inputs["task"]), []).append(record)
+        gangs.setdefault(record.rank.task, []).append(record)
     out: dict[str, RankStatus] = {}
     for task, members in gangs.items():
-        there = {int(r.inputs["rank"]) for r in members}
-        missing = [i for i in range(int(members[0].inputs.get("nodes", 1))) if i not in there]
+        there = {r.rank.rank for r in members}
+        missing = [i for i in range(members[0].rank.nodes) if i not in there]
         begun = [float(r.outputs[STARTED]) for r in members if STARTED in r.outputs]
         if not missing or not begun or now - min(begun) <= START_LIMIT:
             continue
@@ -287,9 +287,7 @@ def stop_rank(state: State, backends: Backends, rank: str, cause: str | None) ->
     record, node = state.get("rank", rank), node_of_rank(state, rank)
     if record is None or node is None:
         return None
-    grace = (
-        Duration.parse(record.inputs["stop_duration"]).seconds if "stop_duration" in record.inputs else None
-    )
+    grace = seconds(record.rank.stop_duration, None)
     provider = backends.get(node.backend)
     try:
         status = call(
@@ -340,7 +338,7 @@ def release_ended(writer: Writer, backends: Backends, now: Callable[[], float]) 
         if not (status and status.state.ended and state.get("rank", name)):
             continue
         writer.set_needs(Address("rank", name), ())
-        detached = [detach(writer, backends, r) for r in state.of("attachment") if r.inputs["rank"] == name]
+        detached = [detach(writer, backends, r) for r in state.of("attachment") if r.attachment.rank == name]
         if all(detached):
             writer.release(reservation.address, now(), observed=True)
 

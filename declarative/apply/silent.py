@@ -51,7 +51,7 @@ def judged(state: State, readiness: dict[str, Readiness], backends: Backends) ->
     """
     found = _silences(state, readiness, backends)
     due = [r for r in state.of("node") if (s := found.get(r.address.name)) and s.given_up]
-    due = [r for r in due if not r.inputs.get("host") or _live(state, r.address.name)]
+    due = [r for r in due if not r.node.host or _live(state, r.address.name)]
     if not due:
         return found
 
@@ -65,7 +65,7 @@ def judged(state: State, readiness: dict[str, Readiness], backends: Backends) ->
         for record, seen in zip(due, pool.map(again, due), strict=True):
             readiness[record.address.name] = seen or Readiness(state=NodeState.UNKNOWN)
     found = _silences(state, readiness, backends)
-    asked = [r for r in due if (s := found.get(r.address.name)) and s.given_up and r.inputs.get("host")]
+    asked = [r for r in due if (s := found.get(r.address.name)) and s.given_up and r.node.host]
     with ThreadPoolExecutor(min(AT_ONCE, len(asked) or 1), thread_name_prefix="reach") as pool:
         for record, kept in zip(
             asked, pool.map(lambda r: _reached(r, state, readiness, backends), asked), strict=True
@@ -92,7 +92,7 @@ def _reached(
     address, others = str(record.outputs.get("address") or ""), []
     for other in state.of("node"):
         seen = readiness.get(other.address.name)
-        if other.inputs["fleet"] == record.inputs["fleet"] and seen and seen.state is NodeState.READY:
+        if other.node.fleet == record.node.fleet and seen and seen.state is NodeState.READY:
             others.append(other)
     for other in others[:MOST_ASKED]:
         with suppress(ProviderError):
@@ -104,7 +104,7 @@ def _reached(
 
 def _live(state: State, node: str) -> list[Record]:
     """The ranks on a node that have not ended."""
-    found = (state.get("rank", r.address.name) for r in state.of("reservation") if r.inputs["node"] == node)
+    found = (state.get("rank", r.address.name) for r in state.of("reservation") if r.reservation.node == node)
     return [r for r in found if r and not _ended(state, r)]
 
 
@@ -132,7 +132,7 @@ def note_silences(writer: Writer, readiness: Mapping[str, Readiness], silent: Ma
         since = silence.since if silence else None
         known = seen is not None and seen.state is not NodeState.UNKNOWN
         if known and silent_since(record) != since:
-            of_cloud = since is None and not record.inputs.get("host") and GIVEN_UP in record.outputs
+            of_cloud = since is None and not record.node.host and GIVEN_UP in record.outputs
             notes[record.address] = {SILENT: since, **({GIVEN_UP: None} if of_cloud else {})}
     if notes:
         writer.note(notes)
@@ -145,7 +145,7 @@ def give_up_hosts(writer: Writer, silent: Mapping[str, Silence]) -> None:
     state = writer.state()
     for name in sorted(n for n, s in silent.items() if s.given_up):
         record = state.get("node", name)
-        if record is None or not record.inputs.get("host"):
+        if record is None or not record.node.host:
             continue
         starts = _starts(state, name)
         attempts = {*map(attempt_id, _live(state, name)), *map(attempt_of, starts)}
@@ -158,7 +158,7 @@ def give_up_hosts(writer: Writer, silent: Mapping[str, Silence]) -> None:
 def of_host(state: State, node: str) -> bool:
     """Whether a node is a host that exists, and not a machine that a cloud can end."""
     record = state.get("node", node)
-    return bool(record and record.inputs.get("host"))
+    return bool(record and record.node.host)
 
 
 def end_given_up(
@@ -215,7 +215,7 @@ def let_go(writer: Writer, gone: Collection[Address], state: State, now: Callabl
 
 def _release(writer: Writer, record: Record, state: State) -> None:
     """The rank that holds `record` holds it no more."""
-    rank = str(record.inputs["rank"]) if record.address.kind == "attachment" else record.address.name
+    rank = record.attachment.rank if record.address.kind == "attachment" else record.address.name
     holder = state.get("rank", rank)
     if holder:
         writer.set_needs(holder.address, ())

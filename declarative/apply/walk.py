@@ -15,6 +15,7 @@ from queue import Empty, Queue
 from typing import Protocol
 
 from declarative.apply.failover import Failover, Move, Verdict, is_scarce
+from declarative.inputs import ReservationInputs
 from declarative.plan.types import Action, Op
 from declarative.provider import PermanentError, PermanentKind, TransientError
 
@@ -132,9 +133,9 @@ def walk(
 
 def _is_on(action: Action, made: Action) -> bool:
     """Whether an action reserves blocks of the node that another one makes."""
-    if action.op is not Op.CREATE or action.address.kind != "reservation" or made.op is not Op.CREATE:
+    if action.op is not Op.CREATE or made.op is not Op.CREATE:
         return False
-    return (action.after or {}).get("node") == made.address.name
+    return isinstance(action.typed, ReservationInputs) and action.typed.node == made.address.name
 
 
 class _Walk:

@@ -53,15 +53,15 @@ FOLLOWING = "apply --wait"
 
 def ranks_of(state: State, task: str) -> list[str]:
     """The recorded ranks of a task, by rank."""
-    found = [r for r in state.of("rank") if r.inputs["task"] == task]
-    return [r.address.name for r in sorted(found, key=lambda r: int(r.inputs["rank"]))]
+    found = [r for r in state.of("rank") if r.rank.task == task]
+    return [r.address.name for r in sorted(found, key=lambda r: r.rank.rank)]
 
 
 def state_of(state: State, task: str) -> RankState:
     """The state of a recorded task."""
-    records = [r for r in state.of("rank") if r.inputs["task"] == task]
-    done = any(r.inputs.get("stop_criteria") == StopCriteria.MASTER_DONE.value for r in records)
-    return task_state({int(r.inputs["rank"]): state.ranks.get(r.address.name) for r in records}, done)
+    records = [r for r in state.of("rank") if r.rank.task == task]
+    done = any(r.rank.stop_criteria == StopCriteria.MASTER_DONE.value for r in records)
+    return task_state({r.rank.rank: state.ranks.get(r.address.name) for r in records}, done)
 
 
 def cause_of(state: State, task: str) -> str | None:
@@ -160,7 +160,7 @@ def _running(state: State, tasks: Iterable[str]) -> list[str]:
 
 def _to_settle(state: State, seen: Mapping[str, RankStatus], now: float) -> bool:
     """Whether there is something to record or to do: a change, an end, or a rank that nobody answers for."""
-    every = {str(r.inputs["task"]) for r in state.of("rank")}
+    every = {r.rank.task for r in state.of("rank")}
     held = [r.address.name for r in state.of("reservation") if state.get("rank", r.address.name)]
     return (
         any(state.ranks.get(name) != status for name, status in seen.items())

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from declarative.inputs import Retries
+from declarative.inputs import RetrySeries
 from declarative.resource import TaskWant
 from declarative.spec import RetryEvent, StopCriteria
 from declarative.state import (
@@ -39,7 +39,7 @@ class Again:
     """`rank/train-1 failed: exit code 1`."""
     noticed: float
     """When the failure was noticed, seconds since the epoch by our clock."""
-    series: Retries
+    series: RetrySeries
     """What the ranks of the new attempt record under `RETRIES`."""
 
     @property
@@ -75,11 +75,11 @@ def again(want: TaskWant, have: Iterable[Record], state: State, now: float) -> A
     return Again(
         cause=f"rank/{broken} {status.state.value}" + (f": {status.cause}" if status.cause else ""),
         noticed=noticed,
-        series=Retries(count=count + 1, since=since, at=now),
+        series=RetrySeries(count=count + 1, since=since, at=now),
     )
 
 
-def series(have: Iterable[Record]) -> Retries | None:
+def series(have: Iterable[Record]) -> RetrySeries | None:
     """What the ranks of an attempt record of its series; None for a first attempt."""
     return max((r.rank.retries for r in have if r.rank.retries), key=lambda s: s.count, default=None)
 
@@ -111,7 +111,7 @@ def _unknown(statuses: Mapping[str, RankStatus | None], state: State) -> bool:
     return False
 
 
-def _lasted(status: RankStatus, noticed: float, before: Retries) -> float:
+def _lasted(status: RankStatus, noticed: float, before: RetrySeries) -> float:
     """Seconds that an attempt lasted: as its host measured it, else at most.
 
     A failure may be noticed long after it, and must not count as a long run then.

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from declarative.codec import to_data
-from declarative.inputs import Retries
+from declarative.inputs import RetrySeries
 from declarative.manifest import changes
 from declarative.plan.again import again, series
 from declarative.plan.types import Reason
@@ -50,7 +50,7 @@ class TaskFate:
     """Of the gang that is recorded some ranks are missing."""
     files: Mapping[str, str] = field(default_factory=dict)
     """What changed in its folders since it has ended (`manifest.changes`)."""
-    series: Retries | None = None
+    series: RetrySeries | None = None
     """Of which series of failures its new ranks are, if of one."""
 
     @property
