@@ -48,7 +48,8 @@ class Draft:
     def rank(self, task: str, rank: int, node: Address, volume: Address | None, status: RankStatus) -> None:
         """A rank with its block, and its volume; one that has ended holds nothing."""
         name = f"{task}-{rank}"
-        inputs: dict[str, Any] = {"task": task, "rank": rank, "fleets": ["gpu"], "instances": [node.name]}
+        inputs: dict[str, Any] = {"task": task, "rank": rank, "nodes": 9, "commands": ["true"]}
+        inputs |= {"fleets": ["gpu"], "instances": [node.name]}
         needs = []
         if volume:
             inputs["volumes"] = {"/data": [volume.name]}

@@ -58,6 +58,7 @@ from providers.ssh import pair
 from tests.cloud.run import SITE
 from tests.cloud_ec2.run import CREDENTIALS, SECRETS, config
 from tests.cloud_ec2.scripted import Scripted, refusal
+from tests.model import of_node, of_volume
 
 # ------------------------------------------------------------------------------------------ faults
 
@@ -581,9 +582,9 @@ def test_the_entry_point_leads_to_the_factory(tmp_path):
 def test_a_backends_document_reaches_its_provider(tmp_path):
     """With the regions where something is that the document does not name any more."""
     document = Backend(name=Name("aws"), driver="ec2", regions=("us-east-1",), credentials=None)
-    here = Record(address=Address("node", "a"), backend="aws", inputs={"region": "us-east-1"})
-    there = Record(address=Address("volume", "b"), backend="aws", inputs={"region": "us-west-2"})
-    rank = Record(address=Address("reservation", "c"), backend=None, inputs={"region": "x"})
+    here = Record(address=Address("node", "a"), backend="aws", inputs=of_node(region="us-east-1"))
+    there = Record(address=Address("volume", "b"), backend="aws", inputs=of_volume(region="us-west-2"))
+    rank = Record(address=Address("reservation", "c"), backend=None, inputs={})
     state = State(records={r.address: r for r in (here, there, rank)})
     assert regions_of(state) == {"aws": {"us-east-1", "us-west-2"}}
     provider = Backends({"aws": document}, tmp_path, "l", state).get("aws")

