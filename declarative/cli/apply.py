@@ -9,7 +9,7 @@ import click
 
 from declarative.cli.failure import failed
 from declarative.cli.following import follow
-from declarative.cli.plan import check_requested, replace_option, reuse_option
+from declarative.cli.options import check_requested, replace_option, reuse_option
 from declarative.cli.run import Run, parallelism_option, vanished_option
 from declarative.cli.session import (
     Session,

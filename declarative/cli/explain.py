@@ -8,7 +8,7 @@ import click
 
 from declarative.cli import complete, pager
 from declarative.cli.failure import failed
-from declarative.cli.plan import allowed_work, check_requested, replace_option, reuse_option, work_option
+from declarative.cli.options import allowed_work, check_requested, replace_option, reuse_option, work_option
 from declarative.cli.session import (
     Session,
     emit,

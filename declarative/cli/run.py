@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 from declarative.cli.failure import failed
+from declarative.cli.options import check_requested
 from declarative.cli.output import Unbroken
-from declarative.cli.plan import check_requested
 from declarative.cli.session import Session, now, out_style
 from declarative.cli.signals import INTERRUPTED, stopping
 from declarative.diagnostic import Diagnostic, Severity, and_more

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from declarative.cli.failure import Failed
-from declarative.cli.plan import work_option
+from declarative.cli.options import work_option
 from declarative.cli.session import Session, emit, emit_text, json_option, project_command
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ The only home of sqlite3 and psycopg. `open_store` gives a `Store` to read from;
 """
 
 from declarative.store import home
-from declarative.store.database import file_of
 from declarative.store.faults import StateError, UnreachableError
 from declarative.store.history import Who
 from declarative.store.intents import age
 from declarative.store.lock import LockInfo
+from declarative.store.opening import file_of
 from declarative.store.store import Store, open_store
 from declarative.store.tables import FORMAT_VERSION
 from declarative.store.writer import Writer

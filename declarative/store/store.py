@@ -14,10 +14,11 @@ from declarative.state import Address, State
 from declarative.store import history, rows, seal, whole
 from declarative.store.check import Held
 from declarative.store.check import check as contradictions
-from declarative.store.database import Database, Opening, open_database
+from declarative.store.database import Database, Opening
 from declarative.store.faults import StateError
 from declarative.store.history import Operation, Who
 from declarative.store.lock import LEASE_SECONDS, LockInfo, Renewal, acquire, current, holder, release, unlock
+from declarative.store.opening import open_database
 from declarative.store.resume import Resume, once, resumed
 from declarative.store.writer import Writer
 
