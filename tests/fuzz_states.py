@@ -38,7 +38,7 @@ from declarative.render.diagnostics import diagnostics_text
 from declarative.render.plan import plan_text
 from declarative.render.status import status_text
 from declarative.state import Address
-from declarative.store.whole import dump
+from declarative.store.export import dump
 from tests.fuzz import BASE, applied, as_file
 from tests.model import NOW
 

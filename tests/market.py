@@ -18,11 +18,11 @@ from typing import Any
 from declarative.apply.backends import Backends
 from declarative.apply.failover import Move
 from declarative.apply.gate import Tools
+from declarative.apply.graph_walk import ActionResult
 from declarative.apply.inventory import look
-from declarative.apply.renamed import Renamed
+from declarative.apply.renames import Renamed
 from declarative.apply.run import apply
 from declarative.apply.settle import settle
-from declarative.apply.walk import ActionResult
 from declarative.plan.make import make
 from declarative.plan.types import Plan
 from declarative.provider import (

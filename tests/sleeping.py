@@ -59,7 +59,7 @@ class Sleeper:
         """Set all places up."""
         from tenacity import nap
 
-        from declarative.apply.renamed import Renamed
+        from declarative.apply.renames import Renamed
         from declarative.store import lock
         from providers.local.machine import BareTransport
 

@@ -12,7 +12,7 @@ from declarative.provider import Config, PermanentError, PermanentKind, Transien
 from declarative.state import Address, Record
 from providers.cloud.disks import OnNode, _fault
 from providers.cloud.provider import Cloud
-from providers.cloud.scrub import Scrub
+from providers.cloud.redact import Scrub
 from providers.runner import RunnerError
 
 NODE = Record(address=Address("node", "gpu-0"), backend="lab", inputs={}, outputs={"id": "i-1"})

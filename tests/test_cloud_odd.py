@@ -19,10 +19,10 @@ import pytest
 
 from declarative.provider import Config, PermanentError, PermanentKind, ProviderError, TransientError
 from declarative.state import Address, Record
-from providers.cloud import account, cloud, connection, unread
+from providers.cloud import account, bad_answers, cloud, connection
 from providers.cloud.any.digitalocean import DigitalOcean as Site
-from providers.cloud.scrub import Scrub
-from providers.cloud.unread import asked
+from providers.cloud.bad_answers import asked
+from providers.cloud.redact import Scrub
 from providers.testing import NODE, VOLUME
 from tests.cloud_any.digitalocean import DigitalOcean
 from tests.cloud_ec2.run import SECRETS
@@ -224,7 +224,7 @@ def test_an_answer_without_an_end_is_not_read_to_it(tmp_path, monkeypatch, pem):
 
 
 def test_a_listing_without_an_end_is_not_read_to_it(tmp_path, monkeypatch, pem):
-    monkeypatch.setattr(unread, "MOST_PAGES", 20)
+    monkeypatch.setattr(bad_answers, "MOST_PAGES", 20)
 
     def page(number):
         pages = {"next": f"http://x/?page={number + 1}"}
@@ -253,7 +253,7 @@ def test_an_answer_that_grows_when_it_is_unpacked_is_not_unpacked_to_its_end(tmp
 
 
 def test_pages_that_are_long_are_not_read_to_the_last(tmp_path, monkeypatch, pem):
-    monkeypatch.setattr(unread, "MOST_LISTED_BYTES", 1 << 20)
+    monkeypatch.setattr(bad_answers, "MOST_LISTED_BYTES", 1 << 20)
 
     def page(number):
         pages = {"next": f"http://x/?page={number + 1}", "x": "x" * 300_000}
@@ -267,7 +267,7 @@ def test_pages_that_are_long_are_not_read_to_the_last(tmp_path, monkeypatch, pem
 
 
 def test_a_listing_that_libcloud_reads_has_an_end(tmp_path, monkeypatch, pem):
-    monkeypatch.setattr(unread, "MOST_PAGES", 20)
+    monkeypatch.setattr(bad_answers, "MOST_PAGES", 20)
 
     def page(number):
         return json.dumps({"data": [], "page": number, "pages": 10**9, "results": 10**9}).encode()
@@ -281,7 +281,7 @@ def test_a_listing_that_libcloud_reads_has_an_end(tmp_path, monkeypatch, pem):
 
 @pytest.mark.parametrize("driver", ["ec2", "openstack"])
 def test_whose_listing_has_no_end_is_said(tmp_path, monkeypatch, pem, driver):
-    monkeypatch.setattr(unread, "MOST_PAGES", 3)
+    monkeypatch.setattr(bad_answers, "MOST_PAGES", 3)
     with SmallCloud() as small:
         url = small.endpoint.removesuffix("/identity") if driver == "ec2" else small.endpoint
         region = provider(driver, url, tmp_path, pem, monkeypatch)._account.regions()[0]

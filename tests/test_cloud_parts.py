@@ -44,15 +44,15 @@ from declarative.spec.clouds import Endpoint, Images
 from declarative.spec.credentials import Credentials
 from declarative.state import Address, Record, State
 from declarative.store import StateError
-from providers.cloud import ahead, classes, cloud, faults, marks, settings
-from providers.cloud.begin import user_data
+from providers.cloud import cloud, exception_kinds, faults, marks, preflight, settings
 from providers.cloud.catalog import catalog
-from providers.cloud.classes import BY_CLASS
+from providers.cloud.cloud_init import user_data
 from providers.cloud.connection import Connection, _ask_late, _stay
 from providers.cloud.ec2.region import Region, quoted
+from providers.cloud.exception_kinds import BY_CLASS
 from providers.cloud.faults import Answer, by_class, classify
 from providers.cloud.limiter import Limiter, limiter
-from providers.cloud.scrub import MOST_SHOWN, Scrub
+from providers.cloud.redact import MOST_SHOWN, Scrub
 from providers.cloud.settings import Host
 from providers.ssh import pair
 from tests.cloud.run import SITE
@@ -89,9 +89,9 @@ def test_no_exception_of_libcloud_is_left_out():
 
 def test_a_class_stands_in_the_table_once():
     """The same class under two kinds would be of the one that is written last."""
-    names = [name for text in classes._CLASSES.values() for name in text.split()]
+    names = [name for text in exception_kinds._CLASSES.values() for name in text.split()]
     assert len(names) == len(set(names))
-    assert set(classes._CLASSES) == {*TransientKind, *PermanentKind} - {
+    assert set(exception_kinds._CLASSES) == {*TransientKind, *PermanentKind} - {
         PermanentKind.NO_CAPACITY,
         PermanentKind.USED_UP,  # no library has a class for it
     }
@@ -636,12 +636,12 @@ def test_what_is_certain_is_said_whatever_else_could_not_be_seen():
     def busy():
         raise TransientError(TransientKind.BUSY, "later")
 
-    certain = ahead.found([], [lacks("image"), busy, lacks("image")])
+    certain = preflight.found([], [lacks("image"), busy, lacks("image")])
     assert [f.summary for f in certain] == ["there is no image"]
     with pytest.raises(TransientError, match="later"):
-        ahead.found([], [busy, lambda: None])
+        preflight.found([], [busy, lambda: None])
     with pytest.raises(TransientError, match="later"):
-        ahead.found([busy], [lacks("image")])
+        preflight.found([busy], [lacks("image")])
 
 
 def test_nothing_is_sent_for_who_lost_the_lock():

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from declarative.apply.walk import code_of
+from declarative.apply.graph_walk import code_of
 from declarative.codes import CODES, REJECTIONS, Code, Group
-from declarative.placement import words
+from declarative.placement import refusal_text
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.store import StateError
 from declarative.template import MissingEnvError
@@ -187,8 +187,8 @@ def test_every_entry_of_the_catalogue_is_raised():
 
 def test_structural_codes_are_those_of_placement():
     structural = {name for name, code in REJECTIONS.items() if code.group is Group.STRUCTURAL}
-    assert structural == set(words.STRUCTURAL)
-    assert set(words.WORDS) <= set(REJECTIONS)
+    assert structural == set(refusal_text.STRUCTURAL)
+    assert set(refusal_text.WORDS) <= set(REJECTIONS)
 
 
 @pytest.mark.parametrize("name", [*CODES, *REJECTIONS])

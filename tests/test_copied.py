@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from declarative.store import StateError, home
+from declarative.store import StateError, project_copy
 from tests.cli import Project, fleet, hold, lines, processes, task, until, volume
 
 
@@ -72,7 +72,7 @@ def test_folders_that_share_a_state_are_no_copies(project, tmp_path):
     copy.run("plan")
     copy.run("state", "history")
     copy.run("drain", "gpu-0")
-    assert not list(tmp_path.rglob(home.FILE))
+    assert not list(tmp_path.rglob(project_copy.FILE))
     assert "no folder's" in copy.run("state", "adopt-folder", code=1).err
     project.run("undrain", "gpu-0")
     project.run("destroy", "--auto-approve")
@@ -83,18 +83,18 @@ def folder(tmp_path):
     """A state's folder that is known."""
     found = tmp_path / "a" / ".fleetform"
     found.mkdir(parents=True)
-    home.check(found, note=True)
+    project_copy.check(found, note=True)
     return found
 
 
 def kept(folder: Path) -> dict:
-    found: dict = json.loads((folder / home.FILE).read_text())
+    found: dict = json.loads((folder / project_copy.FILE).read_text())
     return found
 
 
 def is_copy(folder: Path) -> bool:
     try:
-        home.check(folder, note=False)
+        project_copy.check(folder, note=False)
     except StateError as error:
         return error.code == "copied-state"
     return False
@@ -110,10 +110,10 @@ def test_another_machine_has_a_copy_unless_they_share_the_disk(folder, monkeypat
         ("other", "overlay", False),
         ("", "ext4", False),
     ):
-        monkeypatch.setattr(home, "_machine", lambda machine=machine: machine)
-        monkeypatch.setattr(home, "_filesystem", lambda _, disk=disk: disk)
+        monkeypatch.setattr(project_copy, "_machine", lambda machine=machine: machine)
+        monkeypatch.setattr(project_copy, "_filesystem", lambda _, disk=disk: disk)
         if not kept(folder)["machine"]:
-            (folder / home.FILE).write_text(json.dumps({**kept(folder), "machine": "here"}))
+            (folder / project_copy.FILE).write_text(json.dumps({**kept(folder), "machine": "here"}))
         assert is_copy(folder) == expected, (machine, disk)
 
 
@@ -121,9 +121,9 @@ def test_a_snapshot_with_the_same_inodes_is_a_copy(folder, monkeypatch):
     """As long as the original is there."""
     snapshot = folder.parent.parent / "b"
     shutil.copytree(folder.parent, snapshot)
-    real = home.Home.of
+    real = project_copy.Home.of
     inode = kept(folder)["inode"]
-    monkeypatch.setattr(home.Home, "of", lambda path: replace(real(path), inode=inode))
+    monkeypatch.setattr(project_copy.Home, "of", lambda path: replace(real(path), inode=inode))
     assert is_copy(snapshot / ".fleetform")
     shutil.rmtree(folder)
     assert not is_copy(snapshot / ".fleetform")
@@ -131,7 +131,7 @@ def test_a_snapshot_with_the_same_inodes_is_a_copy(folder, monkeypatch):
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"path": "/x", "inode": "y"}', "\udcff"])
 def test_a_file_that_cannot_be_read_hinders_nobody(folder, text):
-    (folder / home.FILE).write_bytes(text.encode("utf-8", "surrogateescape"))
+    (folder / project_copy.FILE).write_bytes(text.encode("utf-8", "surrogateescape"))
     assert not is_copy(folder)
-    home.check(folder, note=True)
+    project_copy.check(folder, note=True)
     assert kept(folder)["path"] == str(folder.resolve())

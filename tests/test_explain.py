@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from declarative.placement.why import MOST
-from declarative.plan.answers import Answer
 from declarative.plan.explain import Explainer
+from declarative.plan.explanation import Answer
 from declarative.render.data import to_json
 from declarative.render.explain import explain_text
 from declarative.render.explain_data import explain_json

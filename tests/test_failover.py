@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from declarative.apply import execute
-from declarative.apply.again import Retries, lacking
 from declarative.apply.gate import Tools
+from declarative.apply.retry_schedule import Retries, lacking
 from declarative.apply.run import give_back
 from declarative.apply.settle import refresh
 from declarative.apply.watch import follow
 from declarative.diagnostic import InvalidError
-from declarative.plan.facts import Facts
+from declarative.plan.assumptions import Facts
 from declarative.plan.fallbacks import MOST_WAYS
 from declarative.plan.saved import Saved, dump, load
 from declarative.plan.types import Spare

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from declarative.apply.renamed import Renamed
+from declarative.apply.renames import Renamed
 from declarative.provider import TransientError, TransientKind
 from declarative.retry import Policy, call
 from declarative.state import Address, Record

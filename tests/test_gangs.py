@@ -12,8 +12,8 @@ import pytest
 from declarative.apply import execute
 from declarative.apply.backends import Backends
 from declarative.apply.launch import launch_of
-from declarative.apply.reach import PeerError, check_peers
-from declarative.apply.renamed import Renamed
+from declarative.apply.peer_check import PeerError, check_peers
+from declarative.apply.renames import Renamed
 from declarative.apply.settle import START_LIMIT, half_started
 from declarative.provider import TransientError, TransientKind
 from declarative.state import STARTED, Address, Record, State

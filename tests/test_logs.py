@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from declarative.cli import reading
-from declarative.cli.lines import LONGEST, Printer
-from declarative.cli.reading import Follower, Source, begin, dump
+from declarative.cli import log_reading
+from declarative.cli.log_lines import LONGEST, Printer
+from declarative.cli.log_reading import Follower, Source, begin, dump
 from declarative.provider import LogEnd, PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.retry import Policy, call
 from declarative.state import Address, RankState, RankStatus, Record, State
@@ -68,14 +68,14 @@ def test_another_rank_breaks_a_long_line_and_not_itself():
 def test_thirty_megabytes_without_a_newline_are_never_held():
     out = Counted()
     printer = Printer(out, prefixed=True)
-    piece = b"x" * reading.PIECE
+    piece = b"x" * log_reading.PIECE
     held = 0
     for _ in range(30 * 1024 * 1024 // len(piece)):
         printer.add(0, piece)
         held = max(held, printer.held())
     printer.end(0)
     assert held <= LONGEST
-    assert out.largest <= LONGEST + reading.PIECE
+    assert out.largest <= LONGEST + log_reading.PIECE
     assert (out.begin[:5], out.total) == (b"0 | x", 30 * 1024 * 1024 + len("0 | \n"))
 
 
@@ -130,11 +130,11 @@ def dumped(host: Host, count: int = 1, **options: Any) -> bytes:
 
 def test_ranks_come_by_rank_and_in_pieces():
     """More ranks than are read at once."""
-    count = reading.AT_ONCE + 5
+    count = log_reading.AT_ONCE + 5
     host = Host(**{f"job_{n}": b"%d\n" % n * 100_000 for n in range(count)})
     wanted = b"".join(b"%d | %d\n" % (n, n) * 100_000 for n in range(count))
     assert dumped(host, count) == wanted
-    assert host.most <= reading.PIECE
+    assert host.most <= log_reading.PIECE
 
 
 def test_one_rank_that_cannot_be_read_hides_no_other():
@@ -156,7 +156,7 @@ def test_one_rank_that_cannot_be_read_hides_no_other():
 @pytest.mark.parametrize("lines", [0, 1, 2, 5, 6])
 def test_tail(end, lines, monkeypatch):
     """Also where lines are longer than a piece, and whether the last one has an end or not."""
-    monkeypatch.setattr(reading, "PIECE", 7)
+    monkeypatch.setattr(log_reading, "PIECE", 7)
     text = b"\n".join([b"one", b"", b"three" * 10, b"4", b"five"]) + end
     wanted = b"".join(line + b"\n" for line in (text.splitlines()[-lines:] if lines else []))
     assert dumped(Host(job_0=text), tail=lines) == wanted
@@ -193,8 +193,8 @@ def followed(host: Host, records: list[Record], change: Any = None, **more: Any)
 
 def test_following_goes_on_after_faults_without_a_gap_or_a_repeat(monkeypatch, capsys):
     """And says so once, however often it is tried."""
-    monkeypatch.setattr(reading, "LONGEST_WAIT", 0.01)
-    monkeypatch.setattr(reading, "PIECE", 4)
+    monkeypatch.setattr(log_reading, "LONGEST_WAIT", 0.01)
+    monkeypatch.setattr(log_reading, "PIECE", 4)
     host = Host(job_0=b"0123456789\n")
     lost = TransientError(TransientKind.AMBIGUOUS, "the cable is cut")
     host.ended = set()
@@ -213,8 +213,8 @@ def test_following_goes_on_after_faults_without_a_gap_or_a_repeat(monkeypatch, c
 
 
 def test_a_host_that_stays_silent_is_given_up_where_the_rank_has_ended(monkeypatch):
-    monkeypatch.setattr(reading, "LONGEST_WAIT", 0.01)
-    monkeypatch.setattr(reading, "GIVE_UP", 0.1)
+    monkeypatch.setattr(log_reading, "LONGEST_WAIT", 0.01)
+    monkeypatch.setattr(log_reading, "GIVE_UP", 0.1)
 
     class Silent(Host):
         def read_log(self, *_: Any, **__: Any) -> bytes:

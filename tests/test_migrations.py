@@ -19,7 +19,7 @@ from declarative.state import Address, NodeState, RankState, RankStatus, Readine
 from declarative.store import FORMAT_VERSION, StateError, open_store, tables
 from declarative.store import lock as locks
 from declarative.store.database import JSON, Connection
-from declarative.store.whole import parse
+from declarative.store.export import parse
 
 STATES = Path(__file__).with_name("states")
 FORMATS = sorted(int(path.stem.partition("-")[2]) for path in STATES.glob("format-*.sql"))

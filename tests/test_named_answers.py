@@ -18,9 +18,9 @@ from providers.cloud.gce import labels
 from providers.cloud.gce import offers as gce_offers
 from providers.cloud.named import Phase
 from providers.cloud.named.api import name_of
-from providers.cloud.packed import packed
+from providers.cloud.packing import packed
+from providers.cloud.redact import Scrub
 from providers.cloud.rest import Tokens
-from providers.cloud.scrub import Scrub
 from tests.cloud_named import azure as fake_azure
 from tests.cloud_named.gce import recorded
 

@@ -12,7 +12,7 @@ from providers.cloud.faults import Answer, classify
 from providers.cloud.openstack import OpenStack
 from providers.cloud.openstack.codes import said
 from providers.cloud.openstack.offers import shape
-from providers.cloud.scrub import Scrub
+from providers.cloud.redact import Scrub
 from providers.ssh.pair import make
 from tests.cloud_openstack.run import CREDENTIALS, OPTIONS, SECRETS, config
 from tests.cloud_openstack.server import IMAGE, NETWORK, PROJECT, REGION, SmallCloud, flavor
@@ -392,7 +392,7 @@ def test_what_an_error_means(status, body, kind):
 
 def test_user_data_are_never_shown(cloud, stack, monkeypatch):
     """Nova quotes what it refuses, whole, and in there is the private half of the node's host key."""
-    monkeypatch.setattr("providers.cloud.begin.user_data", lambda *_: "PRIVATE" * 10_000)
+    monkeypatch.setattr("providers.cloud.cloud_init.user_data", lambda *_: "PRIVATE" * 10_000)
     with pytest.raises(PermanentError, match="user_data") as caught:
         stack().create(ADDRESS, TOKEN, NODE, {})
     assert "UFJJVkFURV" not in caught.value.summary  # `PRIVATE`, as base64

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from declarative.apply.inventory import look
-from declarative.apply.renamed import Renamed
+from declarative.apply.renames import Renamed
 from declarative.provider import TransientError, TransientKind
 from declarative.state import Address, NodeState, Readiness
 from tests.cli import fleet, volume

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from declarative.codec import outline, to_data
 from declarative.diagnostic import Diagnostic, InvalidError, Severity, Span
 from declarative.manifest import Entry, Manifest
-from declarative.plan.facts import Facts, again, canonical, differences, digest, record_difference, used
+from declarative.plan.assumptions import Facts, again, canonical, differences, digest, record_difference, used
 from declarative.plan.make import make
 from declarative.plan.saved import FILE_VERSION, Saved, dump, load
 from declarative.plan.types import Inventory, Plan

@@ -15,7 +15,7 @@ import pytest
 from declarative.apply.bundles import Bundles, Packed, changed_files
 from declarative.diagnostic import Diagnostic, InvalidError
 from declarative.inputs import Files
-from declarative.loader import below, load, sending
+from declarative.loader import file_lists, load, safe_open
 from declarative.manifest import Manifest
 from declarative.provider import PermanentError
 
@@ -222,7 +222,7 @@ def test_every_fault_says_where(tmp_path):
 
 def test_validate_looks_at_names_alone(tmp_path, monkeypatch):
     tree(tmp_path, "a")
-    monkeypatch.setattr(below, "summed", None)
+    monkeypatch.setattr(safe_open, "summed", None)
     load(declared(tmp_path, "a"), look="names")
     assert refusal(tmp_path, "b", look="names").code == "missing-file"
     assert load(declared(tmp_path, "b")).desired.tasks["train"].files is None
@@ -236,7 +236,7 @@ def test_a_file_that_changes_while_it_is_read_is_said(tmp_path, monkeypatch):
             self.update = lambda _: (tmp_path / "a").write_text("another")
             self.hexdigest = lambda: "0" * 64
 
-    monkeypatch.setattr(below, "hashlib", SimpleNamespace(sha256=Meanwhile))
+    monkeypatch.setattr(safe_open, "hashlib", SimpleNamespace(sha256=Meanwhile))
     found = refusal(tmp_path, "a")
     assert (found.code, found.summary) == ("unreadable", "`a` cannot be sent: it changes while it is read")
 
@@ -254,7 +254,7 @@ def test_a_file_that_changes_while_it_is_read_is_said(tmp_path, monkeypatch):
 def test_limits(tmp_path, monkeypatch, limit, value, summary):
     tree(tmp_path, "a", "b", "c", "d/e/f", "d/e/g", "d/e/h")
     (tmp_path / ".gitignore").write_text("*.x\n")
-    monkeypatch.setattr(sending, limit, value)
+    monkeypatch.setattr(file_lists, limit, value)
     found = refusal(tmp_path, ".")
     assert (found.code, found.summary) == ("too-large", summary)
 

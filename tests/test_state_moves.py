@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from declarative.apply.backends import Backends
 from declarative.apply.inventory import look
-from declarative.apply.renamed import Renamed, record_token
+from declarative.apply.renames import Renamed, record_token
 from declarative.provider import token
 from declarative.render.data import to_json
 from declarative.state import (
@@ -34,10 +34,10 @@ from declarative.state import (
 )
 from declarative.store import StateError, Store, Writer, open_store
 from declarative.store.check import Held, check
-from declarative.store.move import parse as typed
-from declarative.store.move import plan, renamed
+from declarative.store.export import dump, parse
+from declarative.store.rename import parse as typed
+from declarative.store.rename import plan, renamed
 from declarative.store.validate import faults
-from declarative.store.whole import dump, parse
 from tests.model import of_node, of_volume
 from tests.recorded import LINEAGE, Draft, states
 
@@ -235,7 +235,7 @@ KILLED = """
 import json, os, signal, sys
 from declarative.store import open_store
 from declarative.store.database import Connection
-from declarative.store.whole import parse
+from declarative.store.export import parse
 
 pushed = parse(json.load(open(sys.argv[2])))
 store = open_store(sys.argv[1])

@@ -3,9 +3,9 @@
 import pytest
 
 from declarative.placement.finish import gaps, stretch
-from declarative.plan.short import MAX_COMPARED, Near
-from declarative.plan.size import work
+from declarative.plan.shortfalls import MAX_COMPARED, Near
 from declarative.plan.types import Inventory
+from declarative.plan.work_limit import work
 from declarative.state import State
 from tests.cli import Project
 from tests.model import project

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from declarative.apply.allowed import check
 from declarative.apply.bundles import Bundles
-from declarative.apply.renamed import Learn, Renamed, never
+from declarative.apply.policy_check import check
+from declarative.apply.renames import Learn, Renamed, never
 from declarative.inputs import NodeInputs, VolumeInputs
 from declarative.manifest import Manifest
 from declarative.plan.hosts import reached_by

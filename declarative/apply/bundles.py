@@ -15,7 +15,7 @@ from typing import IO, Any, cast
 
 from declarative.diagnostic import and_more
 from declarative.inputs import Files
-from declarative.loader import below
+from declarative.loader import safe_open
 from declarative.manifest import Entry, Manifest
 from declarative.provider import Archive, PermanentError, PermanentKind
 
@@ -126,8 +126,8 @@ def _add(archive: tarfile.TarFile, root: Path, entry: Entry) -> None:
     *above, name = entry.source.split("/")
     with contextlib.ExitStack() as opened:
         try:
-            parent = opened.enter_context(below.folder(root, *above))
-            file = opened.enter_context(below.regular(parent, name))
+            parent = opened.enter_context(safe_open.folder(root, *above))
+            file = opened.enter_context(safe_open.regular(parent, name))
         except OSError:  # it is gone, or no file any more, or may not be read any more
             raise _changed([entry.source]) from None
         if not _is_planned(os.fstat(file.fileno()), entry):
@@ -164,13 +164,13 @@ def changed_files(root: Path, manifest: Manifest) -> list[str]:
 def _differs(root: Path, entry: Entry) -> bool:
     *above, name = entry.source.split("/")
     try:
-        with below.folder(root, *above) as parent:
+        with safe_open.folder(root, *above) as parent:
             if entry.link is not None:
                 return os.readlink(name, dir_fd=parent) != entry.link
-            with below.regular(parent, name) as file:
+            with safe_open.regular(parent, name) as file:
                 if not _is_planned(os.fstat(file.fileno()), entry):
                     return True
-                return below.summed(file)[1] != entry.sha256
+                return safe_open.summed(file)[1] != entry.sha256
     except OSError:
         return True
 

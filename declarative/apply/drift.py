@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from declarative.apply.renamed import Renamed, as_recorded, record_token
+from declarative.apply.renames import Renamed, as_recorded, record_token
 from declarative.plan.types import Drift
 from declarative.provider import Ended, Provider, Thing
 from declarative.retry import Policy, call

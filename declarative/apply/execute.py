@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 from declarative.apply.gate import GATE_SECONDS, Tools, is_gang, release
+from declarative.apply.graph_walk import InterruptedApplyError
 from declarative.apply.launch import launch_of, seconds
-from declarative.apply.reach import check_peers
-from declarative.apply.silent import end
-from declarative.apply.walk import InterruptedApplyError
+from declarative.apply.peer_check import check_peers
+from declarative.apply.unreachable import end
 from declarative.inputs import RankInputs, ReservationInputs
 from declarative.plan.types import Action, Op, Reason
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind

@@ -20,11 +20,11 @@ from functools import partial
 from typing import TypeVar
 
 from declarative.apply.backends import Backends
+from declarative.apply.graph_walk import InterruptedApplyError, Listener
 from declarative.apply.launch import tells_others
+from declarative.apply.peer_check import Known
 from declarative.apply.polls import node_of_rank
-from declarative.apply.reach import Known
-from declarative.apply.renamed import Renamed
-from declarative.apply.walk import InterruptedApplyError, Listener
+from declarative.apply.renames import Renamed
 from declarative.inputs import RankInputs
 from declarative.provider import ProviderError
 from declarative.retry import Policy, call

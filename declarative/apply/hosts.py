@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from declarative.apply.answers import PATIENT, answers
 from declarative.apply.backends import Backends, host_name
-from declarative.apply.renamed import Renamed
+from declarative.apply.renames import Renamed
 from declarative.diagnostic import Diagnostic, Severity
 from declarative.inputs import AttachmentInputs, ReservationInputs
 from declarative.plan.health import HOST_HINT

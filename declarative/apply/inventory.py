@@ -17,8 +17,8 @@ from declarative.apply.drift import PATIENCE, Compared, Orphan, compare, each_on
 from declarative.apply.hosts import SILENT, host_of, host_offers, listed, notes_on, visited
 from declarative.apply.offers import known_offers, own_gpus, unreadable
 from declarative.apply.polls import node_of_rank, poll
-from declarative.apply.renamed import Renamed, as_recorded, kept, record_token, to_make
-from declarative.apply.silent import judged
+from declarative.apply.renames import Renamed, as_recorded, kept, record_token, to_make
+from declarative.apply.unreachable import judged
 from declarative.diagnostic import Diagnostic, Severity, and_more
 from declarative.plan.types import Inventory
 from declarative.provider import Provider, ProviderError, Thing

@@ -10,8 +10,8 @@ from typing import Any
 
 from declarative.apply.backends import Backends
 from declarative.apply.drift import Orphan
+from declarative.apply.graph_walk import INTERRUPTED, ActionResult, Listener, Outcome, code_of
 from declarative.apply.settle import DEFAULT_GRACE
-from declarative.apply.walk import INTERRUPTED, ActionResult, Listener, Outcome, code_of
 from declarative.provider import ProviderError, token
 from declarative.retry import call
 from declarative.state import ATTEMPT, MADE_AS, STARTED, Address, Intent, Record, State

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from declarative.apply.answers import begin
 from declarative.apply.backends import Backends
 from declarative.apply.drift import PATIENCE
-from declarative.apply.renamed import Renamed
+from declarative.apply.renames import Renamed
 from declarative.provider import ProviderError
 from declarative.resource import LOCAL
 from declarative.retry import call

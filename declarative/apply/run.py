@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from declarative.apply.again import Lack, lacking
-from declarative.apply.begun import clear, is_node
 from declarative.apply.execute import execute
 from declarative.apply.failover import Failover
 from declarative.apply.gate import Tools, is_held
+from declarative.apply.graph_walk import UNDONE, ActionResult, Outcome, walk
+from declarative.apply.interrupted import clear, is_node
+from declarative.apply.log_cleanup import tidy
+from declarative.apply.retry_schedule import Lack, lacking
 from declarative.apply.settle import detach, gang_stops, release_ended, stop_ranks
-from declarative.apply.tidy import tidy
-from declarative.apply.walk import UNDONE, ActionResult, Outcome, walk
 from declarative.inputs import AttachmentInputs, NodeInputs, RankInputs
 from declarative.plan.types import Action, Op, Plan, Reason
 from declarative.spec.fleet import Placement

@@ -12,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from declarative.apply.backends import Backends
-from declarative.apply.begun import clear, is_node
 from declarative.apply.drift import PATIENCE
+from declarative.apply.interrupted import clear, is_node
 from declarative.apply.inventory import Resolution, Seen, look
 from declarative.apply.launch import seconds
 from declarative.apply.polls import node_of_rank
-from declarative.apply.silent import (
+from declarative.apply.unreachable import (
     end_given_up,
     give_up_hosts,
     let_go,

@@ -9,10 +9,10 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from declarative.apply.again import Retries
 from declarative.apply.backends import Backends
 from declarative.apply.idle import Idle
 from declarative.apply.polls import Rounds, node_of_rank
+from declarative.apply.retry_schedule import Retries
 from declarative.apply.settle import (
     BY_USER,
     Note,

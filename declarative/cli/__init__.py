@@ -145,9 +145,9 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = click.utils.make_str(args[0]) if args else ""
         if args and name not in COMMANDS and not name.startswith("-"):
-            from declarative.cli import habits
+            from declarative.cli import usage_hints
 
-            raise habits.NoCommandError(name, ctx, COMMANDS, habits.COMMANDS)
+            raise usage_hints.NoCommandError(name, ctx, COMMANDS, usage_hints.COMMANDS)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -213,9 +213,9 @@ def main() -> NoReturn:
         error.show()
         code = 1
     except click.UsageError as error:
-        from declarative.cli import habits
+        from declarative.cli import usage_hints
 
-        habits.usage(error, sys.argv[1:]).show()
+        usage_hints.usage(error, sys.argv[1:]).show()
         code = 1
     except click.ClickException as error:
         error.show()

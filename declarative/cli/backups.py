@@ -37,7 +37,7 @@ NONE = "each `apply` that changes something keeps one in `.fleetform/backups`; o
 @project_command
 def list_backups(session: Session, as_json: bool) -> int:
     """List the states that were kept before changes, the newest first."""
-    from declarative.store.kept import kept
+    from declarative.store.state_files import kept
 
     found = [_described(session.directory, file) for file in kept(session.directory)]
     if as_json:
@@ -80,8 +80,8 @@ def restore(session: Session, file: str | None, **options: Any) -> int:
     What is there is kept first: as a backup, or under another name where it cannot be read any more. What was
     made since then is found by the next `plan`.
     """
-    from declarative.store.kept import kept
-    from declarative.store.whole import check_types, dump, parse, read
+    from declarative.store.export import check_types, dump, parse, read
+    from declarative.store.state_files import kept
 
     chosen = Path(file) if file else next((session.directory / f for f in kept(session.directory)), None)
     if chosen is None:
@@ -111,8 +111,8 @@ def _push(
     options: dict[str, Any],
     data: dict[str, Any],
 ) -> int:
-    from declarative.store.by_hand import may_push
-    from declarative.store.kept import keep_pulled
+    from declarative.store.manual_edits import may_push
+    from declarative.store.state_files import keep_pulled
 
     store = session.state.open(desired, write=True, typed=False, anew=True)
     with session.state.lock(store, "state restore", options["lock_timeout"]) as writer:

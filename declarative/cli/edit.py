@@ -83,7 +83,7 @@ def rm(session: Session, addresses: tuple[str, ...], **options: Any) -> int:
 
 def _to_forget(state: State, texts: Iterable[str], *, cascade: bool) -> list[Address]:
     """Every record that is meant, in the order of `state list`; `Failed` if others need one of them."""
-    from declarative.store.move import members, parse, users
+    from declarative.store.rename import members, parse, users
     from declarative.store.rows import by_address
 
     found = {address for text in texts for address in members(state, parse(text))}
@@ -149,7 +149,7 @@ def mv(session: Session, source: str, target: str, dry_run: bool, lock_timeout: 
     `task/NAME`. What refers to them is renamed along. Their backend keeps the name of their making, which
     nothing else can have there until they are gone.
     """
-    from declarative.store.move import parse, plan, renamed
+    from declarative.store.rename import parse, plan, renamed
 
     store = _open(session, write=not dry_run, typed=True)
     if dry_run:
@@ -184,8 +184,8 @@ def push(session: Session, file: str, force: bool, lock_timeout: float | None) -
     Refused are a state of another lineage, one that is not newer, and one that contradicts itself. Into an
     empty state it is taken over as it is. A backup of what was there is written first.
     """
-    from declarative.store.by_hand import may_push
-    from declarative.store.whole import check_types, dump, parse, read
+    from declarative.store.export import check_types, dump, parse, read
+    from declarative.store.manual_edits import may_push
 
     pushed, held = parse(read(_read(file), "what came on stdin" if file == "-" else file))
     check_types(pushed)
@@ -216,7 +216,7 @@ def _read(file: str) -> bytes:
 
 
 def _backup(session: Session, store: Store) -> Path:
-    from declarative.store.kept import keep_pulled
+    from declarative.store.state_files import keep_pulled
 
     return keep_pulled(session.directory, store.pull())
 

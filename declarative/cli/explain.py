@@ -22,8 +22,8 @@ from declarative.cli.session import (
 
 if TYPE_CHECKING:
     from declarative.diagnostic import Diagnostic
-    from declarative.plan.answers import Answer
     from declarative.plan.explain import Explainer
+    from declarative.plan.explanation import Answer
 
 KINDS = ("task", "rank", "node")
 

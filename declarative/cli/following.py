@@ -14,8 +14,8 @@ from declarative.inputs import RankInputs
 from declarative.state import natural
 
 if TYPE_CHECKING:
-    from declarative.apply.again import Due, Retries
     from declarative.apply.idle import Idle
+    from declarative.apply.retry_schedule import Due, Retries
     from declarative.plan.types import Plan
     from declarative.state import RankState
     from declarative.store import Writer
@@ -28,8 +28,8 @@ LEAVING = "leaving: the tasks go on (`fleetform status`, `fleetform logs {} -f`)
 
 def follow(run: Run) -> int:
     """Watch the tasks to their end, and say how each ended: 0, 3 if one found no place, 4, or 130."""
-    from declarative.apply.again import NOT_STARTED
     from declarative.apply.idle import Idle
+    from declarative.apply.retry_schedule import NOT_STARTED
     from declarative.apply.watch import follow as watch
     from declarative.apply.watch import is_over
 
@@ -88,7 +88,7 @@ def _retries(run: Run) -> tuple[Retries, tuple[str, ...]]:
 
     A saved plan says nothing of that: its YAML is not read.
     """
-    from declarative.apply.again import Retries
+    from declarative.apply.retry_schedule import Retries
 
     def told(task: str, due: Due) -> None:
         run.say(f"task/{task} runs again in {due.delay:.0f} s: {due.cause}")
@@ -107,7 +107,7 @@ def _retries(run: Run) -> tuple[Retries, tuple[str, ...]]:
 
 def _again(run: Run, tasks: Collection[str], retries: Retries, idle: Idle) -> bool:
     """Start tasks once more; False after an interruption."""
-    from declarative.apply.again import lacking
+    from declarative.apply.retry_schedule import lacking
 
     with stopping(STOPPING) as stop, _locked(run, retries, idle) as writer:
         if writer is None:
@@ -179,7 +179,7 @@ def _locked(run: Run, retries: Retries, idle: Idle) -> Iterator[Writer | None]:
 
 def _part(run: Run, writer: Writer, tasks: Collection[str]) -> Plan | None:
     """Of a plan of everything what starts these tasks; None where it has errors."""
-    from declarative.apply.again import part_for
+    from declarative.apply.retry_schedule import part_for
 
     whole = run.make_plan(writer)
     if whole.result == "error":

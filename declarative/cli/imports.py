@@ -35,7 +35,7 @@ def command(source: str, files: tuple[Path, ...], out: Path | None) -> int:
     `fleetform validate`.
     """
     from declarative.loader.documents import file_name
-    from declarative.loader.foreign import Draft, backends_of, text_of
+    from declarative.loader.foreign_formats import Draft, backends_of, text_of
 
     if source == "dstack":
         from declarative.loader.from_dstack import convert

@@ -10,8 +10,8 @@ import click
 
 from declarative.cli import complete
 from declarative.cli.failure import Failed, failed
-from declarative.cli.lines import Printer
-from declarative.cli.reading import Follower, Source, begin, dump
+from declarative.cli.log_lines import Printer
+from declarative.cli.log_reading import Follower, Source, begin, dump
 from declarative.cli.session import Seconds, Session, now, project_command, state_errors
 
 if TYPE_CHECKING:
@@ -120,8 +120,8 @@ def _say_retry(session: Session, desired: Desired | None, state: State, task: st
     """On stderr, that a task which has ended is to run again: who waits for its end shall know."""
     from declarative.apply.answers import HURRIED
     from declarative.apply.inventory import look
-    from declarative.plan.again import again
     from declarative.plan.observe import effective
+    from declarative.plan.retries import again
 
     want = desired.tasks.get(task) if desired else None
     if want is None or not want.spec.retry.on_events:

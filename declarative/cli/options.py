@@ -66,6 +66,6 @@ def check_requested(requested: Iterable[str], desired: Desired, state: State | N
 
 def allowed_work(asked: int | None, *, offline: bool) -> int | None:
     """The units that a plan may take. Offline it may be a stranger's."""
-    from declarative.plan.size import OFFLINE_WORK
+    from declarative.plan.work_limit import OFFLINE_WORK
 
     return OFFLINE_WORK if asked is None and offline else asked

@@ -39,7 +39,7 @@ def adopt(session: Session, address: str | None, made: str | None, lock_timeout:
     restore, nobody knows what it runs.
     """
     from declarative.apply.orphans import as_record, matching
-    from declarative.store.move import parse
+    from declarative.store.rename import parse
 
     loaded = session.load(required=False)
     desired = loaded.desired if loaded else None

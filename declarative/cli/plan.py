@@ -103,8 +103,8 @@ def compute(  # noqa: PLR0913 (keywords, each an option)
     """The plan of the project as it is now, saved in the file `out` if it has no errors, signed by a key."""
     from dataclasses import replace
 
-    from declarative.apply.foresee import foresee
     from declarative.apply.inventory import look
+    from declarative.apply.preflight import foresee
     from declarative.diagnostic import in_order
     from declarative.plan.hosts import hosts_of
     from declarative.plan.make import make

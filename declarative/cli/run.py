@@ -20,9 +20,9 @@ from declarative.diagnostic import Diagnostic, Severity, and_more
 from declarative.inputs import RankInputs
 
 if TYPE_CHECKING:
-    from declarative.apply.again import Due, Lack
     from declarative.apply.backends import Backends
-    from declarative.apply.walk import ActionResult
+    from declarative.apply.graph_walk import ActionResult
+    from declarative.apply.retry_schedule import Due, Lack
     from declarative.plan.types import Plan
     from declarative.render.progress import Mode, Progress
     from declarative.resource import Desired
@@ -103,9 +103,9 @@ class Run:
         self, writer: Writer, requested: frozenset[str] = frozenset(), *, destroy: bool = False
     ) -> Plan:
         """Look at what is there, record what happened by itself, and plan on that."""
-        from declarative.apply.begun import taken_up
-        from declarative.apply.foresee import foresee
+        from declarative.apply.interrupted import taken_up
         from declarative.apply.inventory import look
+        from declarative.apply.preflight import foresee
         from declarative.apply.settle import check_vanished, settle
         from declarative.plan.hosts import hosts_of
         from declarative.plan.make import make
@@ -183,8 +183,8 @@ class Run:
             raise failed("declined", f"{self.doing} was declined: nothing was done")
 
     def _carry_out(self, plan: Plan, writer: Writer, state: State) -> int:
-        from declarative.apply.begun import clear, unwanted
         from declarative.apply.gate import waiting
+        from declarative.apply.interrupted import clear, unwanted
 
         clear(self.session.backends(self.desired, state), unwanted(plan, state))
         results: tuple[ActionResult, ...] = ()
@@ -208,7 +208,7 @@ class Run:
 
     def _code(self, plan: Plan, results: Sequence[ActionResult], held: Mapping[str, str]) -> int:
         """The exit code of what was done. What could not be seen may not be as declared: no success."""
-        from declarative.apply.again import broken_starts, lacking
+        from declarative.apply.retry_schedule import broken_starts, lacking
 
         tasks = self.desired.tasks
         for task, lack in lacking(plan, results).items():
@@ -242,7 +242,7 @@ class Run:
         import time
 
         from declarative.store import StateError
-        from declarative.store.kept import keep_before
+        from declarative.store.state_files import keep_before
 
         if state.records:
             try:
@@ -266,8 +266,8 @@ class Run:
         """Carry out the actions of a plan, and let gangs run that an earlier command had prepared; those that
         still wait, and why.
         """
-        from declarative.apply.begun import complete
         from declarative.apply.gate import Tools, release_all
+        from declarative.apply.interrupted import complete
         from declarative.apply.run import apply
 
         state = _with_lineage(writer)

@@ -59,7 +59,7 @@ def keep(
     """Save a plan with all that `apply` needs, and what it was made of; signed, if there is a `key`."""
     from declarative import __version__
     from declarative.cli.planfile import write
-    from declarative.plan.facts import used
+    from declarative.plan.assumptions import used
     from declarative.plan.saved import Saved
     from declarative.render.data import iso
 
@@ -148,7 +148,7 @@ class SavedRun(Run):
         """The plan, once it is certain that it still holds; then what happened by itself is recorded."""
         from declarative.apply.inventory import look
         from declarative.apply.settle import check_vanished, settle
-        from declarative.plan.facts import again, differences
+        from declarative.plan.assumptions import again, differences
         from declarative.plan.hosts import hosts_of_plan
 
         plan, facts = self.saved.plan, self.saved.facts
@@ -215,7 +215,7 @@ def _place(url: str, directory: Path) -> str:
 def _check_record(session: Session, saved: Saved, state: State) -> None:
     from dataclasses import replace
 
-    from declarative.plan.facts import record_difference
+    from declarative.plan.assumptions import record_difference
 
     found = record_difference(saved.plan, state)
     if found is None:

@@ -35,9 +35,9 @@ class _Group(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0] if args else ""
         if args and name not in self.commands and not name.startswith("-"):
-            from declarative.cli import habits
+            from declarative.cli import usage_hints
 
-            raise habits.NoCommandError(name, ctx, self.commands, habits.STATE)
+            raise usage_hints.NoCommandError(name, ctx, self.commands, usage_hints.STATE)
         return super().resolve_command(ctx, args)
 
 
@@ -169,7 +169,7 @@ def _finding(
 def history(session: Session, addresses: tuple[str, ...], limit: int, as_json: bool) -> int:
     """What was done when, with what result, newest first; of some addresses alone, also by earlier names."""
     from declarative.render.history import history_json, history_text
-    from declarative.store.move import parse
+    from declarative.store.rename import parse
 
     for address in addresses:
         parse(address)
@@ -191,7 +191,7 @@ def adopt_folder(session: Session) -> int:
 
     The folder that it was in before asks from then on.
     """
-    from declarative.store import home
+    from declarative.store import project_copy
 
     loaded = session.load(required=False)
     url = session.state.url(loaded.desired if loaded else None)
@@ -201,7 +201,7 @@ def adopt_folder(session: Session) -> int:
         raise failed(
             "usage", summary, "one on a server or outside of the project is no folder's: nothing is to do"
         )
-    before = home.adopt(folder)
+    before = project_copy.adopt(folder)
     emit_text(f"Its place is {folder.resolve()}" + (f", and was {before}" if before else "") + ".\n")
     return 0
 

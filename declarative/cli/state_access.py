@@ -86,7 +86,7 @@ def _note(text: str) -> None:
 def hint_of(error: StateError, project: Path) -> str | None:
     """What to do about it: where that is to bring a backup back, the newest one is named."""
     from declarative.store.faults import FROM_BACKUP
-    from declarative.store.kept import kept
+    from declarative.store.state_files import kept
 
     if error.hint is None or FROM_BACKUP not in error.hint:
         return error.hint
@@ -168,17 +168,17 @@ class StateAccess:
         return Path(os.path.realpath(file)).is_relative_to(os.path.realpath(self.directory))
 
     def _warn_of_copy(self, url: str) -> None:
-        from declarative.store import StateError, home
+        from declarative.store import StateError, project_copy
 
         folder = self.folder(url)
         try:
             if folder:
-                home.check(folder, note=False)
+                project_copy.check(folder, note=False)
         except StateError as error:
             _note(f"warning: {error.summary}; {error.hint}")
 
     def _open(self, url: str, *, write: bool = False, create: bool = False, typed: bool = False) -> Store:
-        from declarative.cli.who import who
+        from declarative.cli.identity import who
         from declarative.store import StateError, open_store
 
         patience = Patience()
@@ -206,7 +206,7 @@ class StateAccess:
     def _lost(self, url: str) -> tuple[str, str] | None:
         """That the project's state was removed, and what to do: what it knew would be made a second time."""
         from declarative.store import file_of
-        from declarative.store.kept import FOLDER, kept
+        from declarative.store.state_files import FOLDER, kept
 
         backups = kept(self.directory) if "://" in url else ()  # else it is a file that was pulled
         if not backups or file_of(url, self.directory) != file_of(DEFAULT_STATE, self.directory):
@@ -279,11 +279,11 @@ class StateAccess:
         Someone who follows tasks holds it for moments only, so that even without a timeout it is waited for.
         """
         from declarative.apply.watch import FOLLOWING
-        from declarative.store import StateError, home
+        from declarative.store import StateError, project_copy
 
         folder = self.folder(store.url)
         if folder:
-            home.check(folder, note=True)
+            project_copy.check(folder, note=True)
 
         def told(info: LockInfo) -> None:
             if info.doing != FOLLOWING:

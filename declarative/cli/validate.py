@@ -50,8 +50,8 @@ def command(session: Session, *, as_json: bool, max_work: int | None) -> int:
 
 def _check_work(desired: Desired, most: int) -> None:
     """`Failed` where a plan of what is declared would take more work, offers and what is recorded aside."""
-    from declarative.plan.size import too_large
     from declarative.plan.types import Inventory
+    from declarative.plan.work_limit import too_large
     from declarative.state import State
 
     large = too_large(desired, State(), Inventory(), most)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from declarative.loader.foreign import Draft, known_backends, name_of
+from declarative.loader.foreign_formats import Draft, known_backends, name_of
 from declarative.schema import fields_of
 from declarative.schema.marks import ignored_of
 from declarative.source import Document

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from declarative.loader.foreign import Draft, known_backends, name_of
+from declarative.loader.foreign_formats import Draft, known_backends, name_of
 from declarative.source import Document
 
 _ACCELERATOR = re.compile(r"([A-Za-z0-9._]+?)(?:-(\d+)GB)?(?:-SXM\d?|-PCIe)?", re.ASCII)

@@ -21,11 +21,11 @@ from declarative.placement.finish import Finished
 from declarative.placement.gangs import best_try, seat_partly
 from declarative.placement.kinds import Kind, Place, of_offer, offer_name
 from declarative.placement.ledger import Ledger
+from declarative.placement.refusal_text import STRUCTURAL, hint_for, summary_of
 from declarative.placement.trial import Try
 from declarative.placement.types import SUCH_AS, RankVerdict, Refusal, Rejection, Unseen, Verdict
 from declarative.placement.volumes import mount_reason
 from declarative.placement.whatif import Changes
-from declarative.placement.words import STRUCTURAL, hint_for, summary_of
 from declarative.spec import Task
 from declarative.state import natural, rank_name
 

@@ -11,13 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from declarative.placement.board import Board, Home, Job
+from declarative.placement.consolidate import Tidy
 from declarative.placement.cover import DEAR, Ground, choose
 from declarative.placement.gangs import open_homes, seat, seat_again, seat_alike
 from declarative.placement.launches import keep_baselines, launch_baselines
 from declarative.placement.ledger import Ledger
 from declarative.placement.orders import LAST_RESORTS, ORDERS, Orders
 from declarative.placement.quotas import quotas
-from declarative.placement.tidy import Tidy
 from declarative.placement.trial import carry_out
 
 FEW = 200

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from declarative.blocks import maker_of
+from declarative.placement.consolidate import Targets
 from declarative.placement.filters import blocks_wanted, fleet_reason, one_vendor, place_reason, ready_reason
 from declarative.placement.kinds import Kind, by_name, of_node
-from declarative.placement.tidy import Targets
 from declarative.placement.types import Node
 from declarative.resource import TaskWant
 from declarative.spec import Fleet

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from declarative.placement.types import Choice, Node, Outcome
-from declarative.plan.fates import Fates
+from declarative.plan.decisions import Fates
 from declarative.plan.fleets import Fleets
 from declarative.plan.steps import Steps
 from declarative.plan.tasks import Fate, TaskFate, changed_fields

@@ -14,8 +14,8 @@ from declarative.placement.kinds import Kind, of_node, of_offer, offer_name
 from declarative.placement.types import Ask, Node, Verdict, VolumeAt
 from declarative.placement.why import NAMED, Scene, elsewhere, instead, places
 from declarative.placement.why_node import launched, looked
-from declarative.plan.answers import LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
-from declarative.plan.fates import Fates, Question, decide
+from declarative.plan.decisions import Fates, Question, decide
+from declarative.plan.explanation import LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
 from declarative.plan.fleets import NodeFate, node_of
 from declarative.plan.hosts import by_name
 from declarative.plan.launchable import allowed_backends, limits

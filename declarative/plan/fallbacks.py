@@ -15,7 +15,7 @@ from declarative.blocks import maker_of
 from declarative.placement.filters import blocks_wanted, one_vendor, place_reason
 from declarative.placement.kinds import Kind, Place, by_name, of_offer
 from declarative.placement.types import Choice, Node
-from declarative.plan.fates import Fates
+from declarative.plan.decisions import Fates
 from declarative.plan.fleets import NodeFate, offer_of
 from declarative.plan.types import Fallback, Spare
 from declarative.resource import Offer, offer_inputs

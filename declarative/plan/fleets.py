@@ -9,10 +9,10 @@ from typing import Any
 from declarative.blocks import Shape, divisors, split
 from declarative.diagnostic import Diagnostic, Severity
 from declarative.placement.types import FleetRule, Node
+from declarative.plan.fitness import BOOTS, unfit, usefulness
 from declarative.plan.hosts import declared_hosts, found_offer, offer_of_host, unseen
 from declarative.plan.launchable import allowed_backends, fleet_offers, limits
 from declarative.plan.types import Inventory, Reason
-from declarative.plan.unfit import BOOTS, unfit, usefulness
 from declarative.resource import (
     Desired,
     Host,

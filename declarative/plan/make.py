@@ -10,20 +10,20 @@ from declarative.inputs import NodeInputs, RankInputs
 from declarative.manifest import told
 from declarative.placement.types import Node
 from declarative.plan.actions import build
-from declarative.plan.again import bad_end
+from declarative.plan.decisions import Fates, Question, decide
 from declarative.plan.fallbacks import fallbacks
-from declarative.plan.fates import Fates, Question, decide
 from declarative.plan.fleets import Fleets, NodeFate
 from declarative.plan.health import NODE_HINT, SICK, of_hosts, of_nodes
 from declarative.plan.observe import effective, vanished
 from declarative.plan.preview import cost, node_previews, reservations, suggestions
 from declarative.plan.rehearsal import Rehearsed, rehearsals
-from declarative.plan.short import short, unknown_regions
+from declarative.plan.retries import bad_end
+from declarative.plan.shortfalls import short, unknown_regions
 from declarative.plan.silence import silence_text
-from declarative.plan.size import too_large
 from declarative.plan.tasks import Fate
 from declarative.plan.types import Action, Inventory, Op, Plan, Reason
 from declarative.plan.volumes import waiting
+from declarative.plan.work_limit import too_large
 from declarative.resource import LOCAL, SSH, Desired
 from declarative.schema import encode
 from declarative.spec import Backend

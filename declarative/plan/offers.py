@@ -10,7 +10,7 @@ from declarative.diagnostic import Diagnostic, Severity
 from declarative.placement.filters import price_reason
 from declarative.plan.launchable import allowed_backends, cheapest_first, fleet_offers
 from declarative.plan.rehearsal import Rehearsed, rehearsals
-from declarative.plan.short import (
+from declarative.plan.shortfalls import (
     Near,
     cheapest,
     names_hint,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from declarative.placement.types import Ask, Node
 from declarative.placement.why import Instead, Scene
 from declarative.placement.why_node import looked
-from declarative.plan.answers import Why
+from declarative.plan.explanation import Why
 from declarative.plan.fleets import NodeFate
 from declarative.plan.tasks import Fate, TaskFate
 from declarative.plan.types import NodePreview, Reason, Reservation

@@ -22,7 +22,7 @@ from declarative.codec import BadDataError, outline, reader, to_data
 from declarative.diagnostic import Diagnostic, InvalidError, is_version
 from declarative.inputs import RankInputs, inputs_of
 from declarative.manifest import Manifest
-from declarative.plan.facts import AGAIN, Facts, digest
+from declarative.plan.assumptions import AGAIN, Facts, digest
 from declarative.plan.types import Action, Fallback, Op, Plan
 from declarative.resource import OF_OFFER
 from declarative.schema import Problem, decode, encode

@@ -10,7 +10,7 @@ from typing import Any
 from declarative.codec import to_data
 from declarative.inputs import RetrySeries
 from declarative.manifest import changes
-from declarative.plan.again import again, series
+from declarative.plan.retries import again, series
 from declarative.plan.types import Reason
 from declarative.resource import SUMS, Desired, TaskWant
 from declarative.schema import in_place

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from declarative.placement.kinds import Kind
 from declarative.placement.types import Refusal, Rejection, Verdict
 from declarative.placement.why import Alternative, Elsewhere, Instead, Turned
-from declarative.plan.answers import Answer, LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
+from declarative.plan.explanation import Answer, LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
 from declarative.plan.types import ReservationStatus
 from declarative.render.blocks import Row, map_lines
 from declarative.render.data import iso

@@ -9,7 +9,7 @@ from declarative.diagnostic import Diagnostic
 from declarative.placement.kinds import Kind
 from declarative.placement.types import Refusal, Rejection
 from declarative.placement.why import Alternative, Instead, Turned
-from declarative.plan.answers import Answer, NodeAnswer, RankAnswer, TaskAnswer, Why
+from declarative.plan.explanation import Answer, NodeAnswer, RankAnswer, TaskAnswer, Why
 from declarative.plan.types import FORMAT_VERSION, Reservation
 from declarative.render.data import diagnostics_json, iso, place_data
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from declarative.diagnostic import Span
-from declarative.source.hidden import MASKED_FIELDS, SECRET_FIELDS, below_secrets, masked, tells_secret
+from declarative.source.redaction import MASKED_FIELDS, SECRET_FIELDS, below_secrets, masked, tells_secret
 
 MAX_LINE = 2_000
 """A longer line is not shown under a message."""

@@ -10,7 +10,7 @@ from typing import Any, Never
 
 from declarative.diagnostic import Diagnostic, Span
 from declarative.source.places import ENDS, Document, Node, Text, place_of, where
-from declarative.source.syntax import QUOTE, explain
+from declarative.source.syntax_hints import QUOTE, explain
 
 MAX_DEPTH = 64
 MAX_NODES = 500_000

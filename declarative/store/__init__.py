@@ -4,7 +4,7 @@ The only home of sqlite3 and psycopg. `open_store` gives a `Store` to read from;
 `Writer`.
 """
 
-from declarative.store import home
+from declarative.store import project_copy
 from declarative.store.faults import StateError, UnreachableError
 from declarative.store.history import Who
 from declarative.store.intents import age
@@ -24,6 +24,6 @@ __all__ = [
     "Writer",
     "age",
     "file_of",
-    "home",
     "open_store",
+    "project_copy",
 ]

@@ -27,8 +27,8 @@ from declarative.store import tables
 from declarative.store.backup import put, write_rows
 from declarative.store.database import Connection, Database, Opening
 from declarative.store.faults import StateError, translated
-from declarative.store.kept import FOLDER
 from declarative.store.migrations import agree, is_there
+from declarative.store.state_files import FOLDER
 
 if TYPE_CHECKING:
     from psycopg import Connection as Raw

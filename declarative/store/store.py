@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from declarative.spec.policy import Policy
 from declarative.state import Address, State
-from declarative.store import history, rows, seal, whole
+from declarative.store import checksum, export, history, rows
 from declarative.store.check import Held
 from declarative.store.check import check as contradictions
 from declarative.store.database import Database, Opening
@@ -19,7 +19,7 @@ from declarative.store.faults import StateError
 from declarative.store.history import Operation, Who
 from declarative.store.lock import LEASE_SECONDS, LockInfo, Renewal, acquire, current, holder, release, unlock
 from declarative.store.opening import open_database
-from declarative.store.resume import Resume, once, resumed
+from declarative.store.reconnect import Resume, once, resumed
 from declarative.store.writer import Writer
 
 KEPT_OPERATIONS = 5000
@@ -55,7 +55,7 @@ def open_store(  # noqa: PLR0913 (keywords, each with a default)
                 "a file that `state pull` printed is to look into; nothing can be recorded in it",
                 "`fleetform state push FILE` puts it into a state",
             )
-        return Store(url, None, read_only=True, pulled=whole.of_file(Path(url), typed=typed))
+        return Store(url, None, read_only=True, pulled=export.of_file(Path(url), typed=typed))
     opening = Opening(
         root=root or Path(), create=create, read_only=read_only, clock=clock, tell=tell, policy=policy
     )
@@ -106,7 +106,7 @@ class Store:
         if self._database is None:
             return self._pulled[0]
         with self._database.reading() as connection:
-            return seal.load(connection)
+            return checksum.load(connection)
 
     @resumed
     def damage(self) -> list[str]:
@@ -129,15 +129,18 @@ class Store:
         with self._database.reading() as connection:
             if found := self._database.damage(connection):
                 return found
-            return [*contradictions(rows.load(connection), rows.blocks(connection)), *seal.broken(connection)]
+            return [
+                *contradictions(rows.load(connection), rows.blocks(connection)),
+                *checksum.broken(connection),
+            ]
 
     @resumed
     def pull(self) -> dict[str, Any]:
         """The whole state as JSON-able data."""
         if self._database is None:
-            return whole.dump(*self._pulled)
+            return export.dump(*self._pulled)
         with self._database.reading() as connection:
-            return whole.dump(rows.load(connection), rows.blocks(connection))
+            return export.dump(rows.load(connection), rows.blocks(connection))
 
     @resumed
     def history(self, addresses: Collection[str] = (), limit: int | None = None) -> list[Operation]:

@@ -23,7 +23,7 @@ TABLES: Mapping[str, Sequence[str]] = {
         "tool TEXT NOT NULL",  # the version that wrote this format: the one to install
         "lineage TEXT",
         "serial INTEGER NOT NULL CONSTRAINT ck_meta_serial CHECK (serial >= 0)",
-        "seal TEXT",  # see `seal`; NULL: something was written since
+        "seal TEXT",  # see `checksum`; NULL: something was written since
         "CONSTRAINT pk_meta PRIMARY KEY (id)",
     ),
     "resources": (

@@ -1,7 +1,7 @@
 """The only one that changes a state: holds its lock, and writes each step in one transaction.
 
 Safe to call from many threads: its transactions take turns. What is `resumed` may be done twice, because it
-may be that it was: see `resume`.
+may be that it was: see `reconnect`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import replace
 from typing import Any
 
 from declarative.state import Address, Drain, Intent, RankStatus, Readiness, Record, State
-from declarative.store import by_hand, history, intents, lock, rows, seal
+from declarative.store import checksum, history, intents, lock, manual_edits, rows
 from declarative.store.check import Held
 from declarative.store.database import Connection, Database, plain
+from declarative.store.export import OPS
 from declarative.store.faults import ConstraintError, StateError
-from declarative.store.move import Names
-from declarative.store.resume import Resume, once, resumed
-from declarative.store.whole import OPS
+from declarative.store.reconnect import Resume, once, resumed
+from declarative.store.rename import Names
 
 MARGIN = 1 / 3
 """How much of a lease has to be left when a backend is called: what a call may take."""
@@ -59,7 +59,7 @@ class Writer:
         with self._turn, self._database.writing() as connection:
             lock.check(connection, self.lease)
             if self._sealed:
-                seal.remove(connection)
+                checksum.remove(connection)
             yield connection
         self._sealed = False
 
@@ -67,14 +67,14 @@ class Writer:
         """Note that this is all that was written, if anything was."""
         if not self._sealed:
             with self._write() as connection:
-                seal.put(connection)
+                checksum.put(connection)
             self._sealed = True
 
     @resumed
     def state(self) -> State:
         """Everything that is known now."""
         with self._database.reading() as connection:
-            return seal.load(connection)
+            return checksum.load(connection)
 
     @resumed
     def begun(self, its_token: str) -> Intent | None:
@@ -336,7 +336,7 @@ class Writer:
         """Forget records, without a backend call: what they stand for stays. All of them, or none."""
         with self._write() as connection:
             now = self._clock()
-            for address in by_hand.to_drop(connection, addresses, now):
+            for address in manual_edits.to_drop(connection, addresses, now):
                 if address.kind == rows.RESERVATION:
                     self._release(connection, address, now)
                 else:
@@ -346,19 +346,19 @@ class Writer:
     def drain(self, node: Address, drain: Drain | None, reason: str | None = None) -> None:
         """Record that a node takes no new work or, with None, that it takes some again."""
         with self._write() as connection:
-            by_hand.drain(connection, node, drain, reason, self._clock())
+            manual_edits.drain(connection, node, drain, reason, self._clock())
             rows.count_up(connection)
 
     def move(self, names: Names) -> dict[Address, Address]:
         """Rename what is recorded, without a backend call; which addresses became which."""
         with self._write() as connection:
-            return by_hand.move(connection, names, self._clock())
+            return manual_edits.move(connection, names, self._clock())
 
     @resumed
     def push(self, pushed: State, held: Held, *, force: bool = False) -> bool:
         """Put a state that was pulled in the place of this one; False if it is this one already."""
         with self._write() as connection:
-            return by_hand.push(connection, pushed, held, self._clock(), force=force)
+            return manual_edits.push(connection, pushed, held, self._clock(), force=force)
 
     # ------------------------------------------------------------------------------------ observations
 

@@ -16,10 +16,10 @@ from declarative.spec.clouds import ANYWHERE, ImageFilter
 from declarative.spec.values import Size
 from declarative.state import ANOTHERS, TAGS, Address, Record
 from providers.cloud import marks, settings
+from providers.cloud.bad_answers import reading
 from providers.cloud.marks import Mark
-from providers.cloud.needed import write
-from providers.cloud.scrub import Scrub
-from providers.cloud.unread import reading
+from providers.cloud.redact import Scrub
+from providers.cloud.requirements import write
 
 T = TypeVar("T")
 

@@ -25,10 +25,10 @@ from declarative.provider import (
     TransientKind,
     reads_only,
 )
+from providers.cloud.bad_answers import Pages, taken
 from providers.cloud.faults import Answer, Said, classify
 from providers.cloud.limiter import Limiter
-from providers.cloud.scrub import Scrub
-from providers.cloud.unread import Pages, taken
+from providers.cloud.redact import Scrub
 
 T = TypeVar("T")
 

@@ -1,6 +1,6 @@
 """Volumes on a node: found, formatted if they are empty, mounted, grown, and unmounted again.
 
-`disk.sh` does it there, as root: sent along where root logs in, else the node's own, by sudo (see `begin`).
+`disk.sh` does it there, as root: sent along where root logs in, else the node's own, by sudo (see `cloud_init`).
 What it takes for a volume's disk is what says of itself that it is. Nothing is formatted but what is empty as
 far as anybody can tell.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
 from declarative.state import Record
-from providers.cloud import begin
+from providers.cloud import cloud_init
 from providers.cloud.hosts import Hosts
 from providers.runner import ANSWER_SECONDS, RunnerError
 from providers.ssh import scripts
@@ -128,8 +128,8 @@ class Disks:
 
 def _command(transport: SshTransport) -> Sequence[str]:
     if transport.host.user == "root":
-        return ("sh", "-c", begin.program(), "sh")
-    return ("sudo", "-n", begin.PROGRAM)
+        return ("sh", "-c", cloud_init.program(), "sh")
+    return ("sudo", "-n", cloud_init.PROGRAM)
 
 
 def _fault(error: RunnerError, disk: OnNode, about: str, *, sudo: bool) -> ProviderError:

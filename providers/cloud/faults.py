@@ -15,8 +15,8 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
-from providers.cloud.classes import Kind, kind_of, said_by_libcloud
-from providers.cloud.scrub import Scrub
+from providers.cloud.exception_kinds import Kind, kind_of, said_by_libcloud
+from providers.cloud.redact import Scrub
 
 BY_STATUS: Mapping[int, Kind] = {
     400: PermanentKind.INVALID,

@@ -15,10 +15,10 @@ from typing import Any
 from declarative.provider import Config, PermanentError, PermanentKind, ProviderError
 from declarative.spec.clouds import Reach
 from declarative.state import NodeState, Readiness, Record
+from providers.ownership import key_of
 from providers.ssh import Ssh
 from providers.ssh.probe import unanswered
 from providers.ssh.provider import AT_ONCE
-from providers.written import key_of
 
 OPTIONS = ("ssh_config", "connect_timeout", "root")
 """Options of the driver `ssh` that a cloud's backend has, too."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from declarative.provider import PermanentError, PermanentKind
 from providers.cloud.account import Account
-from providers.cloud.scrub import Scrub
+from providers.cloud.redact import Scrub
 from providers.ssh import pair
 from providers.ssh.pair import HostKey, Login
 

@@ -21,10 +21,10 @@ from declarative.provider import (
 )
 from declarative.resource import VOLUME_ID
 from declarative.state import KINDS, Address, NodeState, RankStatus, Readiness, Record
+from providers.cloud.bad_answers import asked
 from providers.cloud.disks import Disks, OnNode
 from providers.cloud.hosts import Hosts, Seen
 from providers.cloud.keys import Keys
-from providers.cloud.unread import asked
 
 
 class Nodes(Protocol):

@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
+from providers.cloud.bad_answers import Pages
 from providers.cloud.connection import Connection
-from providers.cloud.scrub import Scrub
+from providers.cloud.redact import Scrub
 from providers.cloud.settings import Host
-from providers.cloud.unread import Pages
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 from declarative.diagnostic import suggest
 from declarative.provider import Config, PermanentError, PermanentKind
-from providers.cloud.needed import NEEDED, write
-from providers.cloud.scrub import Scrub
+from providers.cloud.redact import Scrub
+from providers.cloud.requirements import NEEDED, write
 
 RETRIES = "LIBCLOUD_RETRY_FAILED_HTTP_REQUESTS"
 DEBUG = "LIBCLOUD_DEBUG"

@@ -33,7 +33,7 @@ from typing import Any
 
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.state import Address, Record
-from providers.written import as_json, key_of
+from providers.ownership import as_json, key_of
 
 META = "fleetform.json"
 ATTACHMENT = "attachment.json"

@@ -33,10 +33,10 @@ from providers.local.epoch import Epoch
 from providers.local.faults import guarded
 from providers.local.folders import DATA, DamagedError, Folders, Meta, erase
 from providers.local.placing import place
+from providers.ownership import key_of
 from providers.ranks import Ranks, prepared
 from providers.runner import Runner
 from providers.terminal import beside
-from providers.written import key_of
 
 MEBIBYTE = 1024 * 1024
 LEAST_FREE = 16 * MEBIBYTE

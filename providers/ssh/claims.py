@@ -13,11 +13,11 @@ from typing import Any
 
 from declarative.provider import PermanentError, PermanentKind, Thing
 from declarative.state import Address
+from providers.ownership import as_json, key_of
 from providers.runner import ANSWER_SECONDS, RunnerError
 from providers.ssh import scripts
 from providers.ssh.transport import SshTransport
 from providers.transport import ConnectionLost
-from providers.written import as_json, key_of
 
 _FORMAT = 1
 ERASE_SECONDS = 600.0

@@ -25,6 +25,7 @@ from declarative.provider import (
 )
 from declarative.resource import Offer
 from declarative.state import Address, NodeState, RankStatus, Readiness, Record
+from providers.ownership import key_of
 from providers.ranks import Ranks, prepared
 from providers.runner import Runner
 from providers.ssh import files, probe, reach, scripts
@@ -39,7 +40,6 @@ from providers.ssh.transport import SshTransport
 from providers.ssh.visits import visit
 from providers.ssh.volumes import Found, Volumes
 from providers.terminal import beside
-from providers.written import key_of
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -13,11 +13,11 @@ from functools import cache
 from pathlib import Path
 
 from declarative.provider import Source
+from providers.ownership import key_of
 from providers.runner import ANSWER_SECONDS, RunnerError
 from providers.ssh.host import Host
 from providers.ssh.transport import SshTransport
 from providers.transport import ConnectionLost, Finished
-from providers.written import key_of
 
 _HERE = Path(__file__).resolve().parent
 _SIGNAL = 128

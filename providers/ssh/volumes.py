@@ -14,12 +14,12 @@ from declarative.provider import PermanentError, PermanentKind, Thing
 from declarative.spec.values import show_mib
 from declarative.state import Address, Record
 from providers.changes import check_update, size_mib
+from providers.ownership import key_of
 from providers.runner import ANSWER_SECONDS, RunnerError
 from providers.ssh import scripts
 from providers.ssh.claims import ERASE_SECONDS, Claim, damaged, parsed
 from providers.ssh.transport import SshTransport
 from providers.transport import ConnectionLost
-from providers.written import key_of
 
 FIXED = ("backend", "region", "zone")
 """What a volume was made as: it is made anew to change it."""

@@ -21,7 +21,7 @@ from providers.cloud.account import look_up
 from providers.cloud.any.plain import Disk, Machine, Written
 from providers.cloud.any.shared import Shared
 from providers.cloud.any.site import Site
-from providers.cloud.unread import reading
+from providers.cloud.bad_answers import reading
 
 T = TypeVar("T", Machine, Disk)
 U = TypeVar("U")

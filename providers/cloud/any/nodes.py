@@ -12,7 +12,7 @@ from typing import Any
 
 from declarative.provider import Ended, PermanentError, PermanentKind, ProviderError, Thing
 from declarative.state import ANOTHERS, TAGS, Address, NodeState, Readiness, Record
-from providers.cloud import begin, marks
+from providers.cloud import cloud_init, marks
 from providers.cloud.account import look_up, pauses
 from providers.cloud.any.account import Account, At, first_of_each
 from providers.cloud.any.plain import IS, Machine, Wanted, Written
@@ -20,7 +20,7 @@ from providers.cloud.any.site import What
 from providers.cloud.changes import check_fixed, gone
 from providers.cloud.hosts import Seen
 from providers.cloud.keys import Keys
-from providers.written import key_of
+from providers.ownership import key_of
 
 FIXED = ("backend", "region", "zone", "instance_type", "spot", "resources")
 """Inputs of a node that are those of its machine: it is made anew to change them."""
@@ -81,7 +81,7 @@ class Nodes:
             raise PermanentError(PermanentKind.INVALID, summary, about="spot_policy")
         region = str(inputs["region"])
         login, key = self._keys.made(), self._keys.host_key(mark.token)
-        user = self._account.config.ssh_user or begin.USER
+        user = self._account.config.ssh_user or cloud_init.USER
         written = Written(
             owner=mark.owner,
             token=mark.token,
@@ -96,7 +96,7 @@ class Nodes:
             tags=tags(inputs),
             size=str(inputs.get("instance_type")),
             image=self._account.image(region),
-            user_data=begin.user_data(user, login.public, key),
+            user_data=cloud_init.user_data(user, login.public, key),
             key=at.site.bring_key(self._keys.name, login.public),
             spot=bool(inputs.get("spot")),
         )
@@ -133,7 +133,7 @@ class Nodes:
 
     def _derived(self, token: str) -> dict[str, str]:
         """What is not written on a machine, computed again; without the key's file it stays unknown."""
-        user = self._account.config.ssh_user or begin.USER
+        user = self._account.config.ssh_user or cloud_init.USER
         try:
             return {"user": user, "host_key": self._keys.host_key(token).public}
         except PermanentError:

@@ -11,7 +11,7 @@ from typing import Any
 from declarative.blocks import Shape
 from declarative.state import Address, NodeState
 from providers.cloud import marks
-from providers.written import key_of
+from providers.ownership import key_of
 
 IS = "is"
 """The text that says what a thing is: JSON with its address, its inputs, and what else is known of it."""

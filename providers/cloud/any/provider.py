@@ -8,15 +8,15 @@ from typing import Any
 from declarative.provider import ProviderError, Thing
 from declarative.resource import Offer
 from declarative.state import Address
-from providers.cloud import ahead
+from providers.cloud import preflight
 from providers.cloud.any.account import Account
 from providers.cloud.any.attachments import Attachments
 from providers.cloud.any.nodes import Nodes
 from providers.cloud.any.plain import Size
 from providers.cloud.any.volumes import Volumes
+from providers.cloud.bad_answers import asked
 from providers.cloud.keys import Keys
 from providers.cloud.provider import Cloud
-from providers.cloud.unread import asked
 
 
 class AnyCloud(Cloud):
@@ -64,7 +64,7 @@ class AnyCloud(Cloud):
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
         """See `provider.Checks`."""
         missing = super().check(wanted)
-        return [*missing, *(ahead.unfit(self._disks.seen, wanted) if self.ADOPTS else ())]
+        return [*missing, *(preflight.unfit(self._disks.seen, wanted) if self.ADOPTS else ())]
 
     @asked
     def inventory(self) -> tuple[Thing, ...]:

@@ -6,7 +6,7 @@ import json
 import re
 
 from declarative.provider import PermanentKind, TransientKind
-from providers.cloud.classes import Kind
+from providers.cloud.exception_kinds import Kind
 from providers.cloud.faults import Answer, Said, by_status
 
 _WORDS: tuple[tuple[re.Pattern[str], Kind], ...] = (

@@ -13,7 +13,7 @@ from providers.cloud import account, settings
 from providers.cloud.azure.codes import said
 from providers.cloud.connection import Connection
 from providers.cloud.limiter import limiter
-from providers.cloud.needed import write
+from providers.cloud.requirements import write
 from providers.cloud.rest import Form, Rest, Tokens, link, listed, pages
 
 ENDPOINT = "https://management.azure.com"

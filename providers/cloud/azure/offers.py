@@ -14,8 +14,8 @@ from declarative.blocks import Shape
 from declarative.provider import PermanentError, PermanentKind
 from declarative.resource import Offer
 from providers.cloud.azure.account import ARCHITECTURES, Account
-from providers.cloud.bundle import day, prices
-from providers.cloud.needed import write
+from providers.cloud.libcloud_prices import day, prices
+from providers.cloud.requirements import write
 from providers.cloud.rest import strange
 from providers.cloud.settings import NODE_DISK
 

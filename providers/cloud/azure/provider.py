@@ -8,9 +8,9 @@ from providers.cloud.azure.account import Account
 from providers.cloud.azure.api import Api
 from providers.cloud.azure.codes import CODES
 from providers.cloud.azure.offers import offers
+from providers.cloud.bad_answers import asked
 from providers.cloud.keys import Keys
 from providers.cloud.named import Named
-from providers.cloud.unread import asked
 
 
 class Azure(Named):

@@ -10,7 +10,7 @@ from declarative.diagnostic import suggest
 from declarative.provider import PermanentError, PermanentKind
 from declarative.resource import VOLUME_ID
 from declarative.state import Address
-from providers.cloud import ahead
+from providers.cloud import preflight
 from providers.cloud.ec2 import adopted, answers
 from providers.cloud.ec2.account import Account
 from providers.cloud.ec2.images import disk_of, look
@@ -37,7 +37,7 @@ def faults(account: Account, nodes: Nodes, volumes: Volumes, wanted: Wanted) -> 
         probes.append(partial(_probe, region))
         here = {a: inputs for a, inputs in wanted.items() if inputs.get("region") == name}
         looks += _looks(account, nodes, volumes, region, here)
-    return ahead.found(probes, looks, "UnauthorizedOperation")
+    return preflight.found(probes, looks, "UnauthorizedOperation")
 
 
 def _probe(region: Region) -> None:

@@ -19,7 +19,7 @@ from declarative.provider import (
     TransientError,
     TransientKind,
 )
-from providers.cloud.needed import write
+from providers.cloud.requirements import write
 
 _AWAY = ("ConnectionError", "HTTPClientError", "ConnectionClosedError", "MetadataRetrievalError")
 """Classes of botocore's, for STS or the metadata that did not answer."""

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from xml.etree import ElementTree as ET
 
 from declarative.provider import PermanentKind, TransientKind
-from providers.cloud.classes import Kind
 from providers.cloud.ec2.answers import parsed, plain
+from providers.cloud.exception_kinds import Kind
 from providers.cloud.faults import Answer, Said
 
 MISMATCH = "IdempotentParameterMismatch"

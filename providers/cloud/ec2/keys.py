@@ -1,6 +1,6 @@
 """The key of a state: its private half is a file here, its public half a key pair in each region with nodes.
 
-The pair in EC2 is not needed to log in (`begin.user_data` says who may). It tells the next machine that makes
+The pair in EC2 is not needed to log in (`cloud_init.user_data` says who may). It tells the next machine that makes
 nodes of this state whether its key is the one that the others have.
 """
 
@@ -13,8 +13,8 @@ from providers.cloud import marks
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import Account
 from providers.cloud.ec2.region import Region, tagged
+from providers.cloud.key_pairs import Pairs
 from providers.cloud.keys import SHARE
-from providers.cloud.pairs import Pairs
 from providers.ssh.pair import Login
 
 FINGERPRINT = f"{marks.OURS}fingerprint"

@@ -24,7 +24,7 @@ from declarative.provider import (
     TransientKind,
 )
 from declarative.state import Address, NodeState, Readiness, Record
-from providers.cloud import begin, marks
+from providers.cloud import cloud_init, marks
 from providers.cloud.account import SURE, look_up, waits
 from providers.cloud.changes import check_fixed, gone
 from providers.cloud.ec2 import answers
@@ -133,10 +133,10 @@ class Nodes:
         image = self._account.image(region.name)
         disk = self._account.own_disk(region, image)  # before anything is made: the image may be gone
         login, key = self._keys.bring(region), self._keys.host_key(token)
-        user = self._account.config.ssh_user or begin.USER
+        user = self._account.config.ssh_user or cloud_init.USER
         mine = self._account.tags(self._account.mark(address, token, inputs))
         tags = {**mine, marks.HOST_KEY: key.public, marks.USER: user}
-        told = begin.user_data(user, login.public, key)
+        told = cloud_init.user_data(user, login.public, key)
         group = None if close else self._groups.bring(inputs)
         asked = dict(
             ClientToken=token,

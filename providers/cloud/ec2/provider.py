@@ -9,6 +9,7 @@ from declarative.provider import Config, ProviderError, Thing
 from declarative.resource import Offer
 from declarative.state import Address
 from providers.cloud.attachments import Attachments
+from providers.cloud.bad_answers import asked
 from providers.cloud.ec2 import ahead, attachments
 from providers.cloud.ec2.account import Account
 from providers.cloud.ec2.keys import Ec2Keys
@@ -16,7 +17,6 @@ from providers.cloud.ec2.nodes import Nodes
 from providers.cloud.ec2.offers import offers
 from providers.cloud.ec2.volumes import Volumes
 from providers.cloud.provider import Cloud
-from providers.cloud.unread import asked
 
 
 class Ec2(Cloud):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from declarative.provider import PermanentKind, TransientKind
-from providers.cloud.classes import Kind
+from providers.cloud.exception_kinds import Kind
 from providers.cloud.faults import Answer, Said
 
 _CODES: Mapping[Kind, str] = {

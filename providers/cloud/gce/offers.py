@@ -14,10 +14,10 @@ from declarative.blocks import Shape
 from declarative.diagnostic import suggest
 from declarative.provider import PermanentError, PermanentKind
 from declarative.resource import Offer
-from providers.cloud.bundle import day, prices
 from providers.cloud.gce import answers
 from providers.cloud.gce.account import Account
-from providers.cloud.needed import write
+from providers.cloud.libcloud_prices import day, prices
+from providers.cloud.requirements import write
 from providers.cloud.rest import pages, strange
 from providers.cloud.settings import NODE_DISK
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from declarative.provider import Config
 from declarative.resource import Offer
+from providers.cloud.bad_answers import asked
 from providers.cloud.gce.account import Account
 from providers.cloud.gce.api import Api
 from providers.cloud.gce.codes import CODES
 from providers.cloud.gce.offers import offers
 from providers.cloud.keys import Keys
 from providers.cloud.named import Named
-from providers.cloud.unread import asked
 
 
 class Gce(Named):

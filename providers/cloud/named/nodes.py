@@ -19,10 +19,10 @@ from declarative.provider import (
     TransientKind,
 )
 from declarative.state import Address, NodeState, Readiness, Record
-from providers.cloud import begin, marks
+from providers.cloud import cloud_init, marks
 from providers.cloud.account import Account, look_up, pauses
 from providers.cloud.changes import check_fixed, gone
-from providers.cloud.classes import Kind
+from providers.cloud.exception_kinds import Kind
 from providers.cloud.faults import fault
 from providers.cloud.hosts import Seen
 from providers.cloud.keys import SHARE, Keys
@@ -126,10 +126,10 @@ class Nodes:
     ) -> tuple[Wanted, Told]:
         """What the machine is made from. What it needs besides is there then."""
         login, key = self._login(), self._keys.host_key(token)
-        user = self._account.config.ssh_user or begin.USER
+        user = self._account.config.ssh_user or cloud_init.USER
         mine = tags_of(self._account, address, token, inputs)
         tags = {**mine, marks.HOST_KEY: key.public, marks.USER: user, FINGERPRINT: login.fingerprint}
-        told = Told(user_data=begin.user_data(user, login.public, key), login=login.public)
+        told = Told(user_data=cloud_init.user_data(user, login.public, key), login=login.public)
         reserved = self.reserved(inputs)
         group = self.groups.of_node(inputs, reserved)
         return Wanted(

@@ -8,16 +8,16 @@ from typing import Any
 
 from declarative.provider import ProviderError, Thing
 from declarative.state import Address
-from providers.cloud import ahead
+from providers.cloud import preflight
 from providers.cloud.account import Account
-from providers.cloud.classes import Kind
+from providers.cloud.bad_answers import asked
+from providers.cloud.exception_kinds import Kind
 from providers.cloud.keys import Keys
 from providers.cloud.named.api import Api
 from providers.cloud.named.attachments import Attachments
 from providers.cloud.named.nodes import Nodes
 from providers.cloud.named.volumes import Volumes
 from providers.cloud.provider import Cloud
-from providers.cloud.unread import asked
 
 KIND = ("region", "zone", "instance_type", "reservation")
 """Inputs of a node by which it is told whether it can be of its reservation."""
@@ -44,8 +44,8 @@ class Named(Cloud):
         looks = [partial(self._machines.reserved, inputs) for _, inputs in sorted(kinds.items())]
         return [
             *super().check(wanted),
-            *ahead.unfit(self._disks.seen, wanted),
-            *ahead.found((), looks),
+            *preflight.unfit(self._disks.seen, wanted),
+            *preflight.found((), looks),
             *self._machines.groups.unfit(nodes),
         ]
 

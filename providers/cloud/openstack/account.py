@@ -11,11 +11,11 @@ from declarative.spec.clouds import ImageFilter
 from declarative.state import Record
 from providers.cloud import marks, regions, settings
 from providers.cloud.marks import Mark
-from providers.cloud.needed import write
 from providers.cloud.openstack import names
 from providers.cloud.openstack.login import Login
 from providers.cloud.openstack.once import SETTLE, Once
 from providers.cloud.openstack.region import Region
+from providers.cloud.requirements import write
 
 TEXTS = (
     "project",

@@ -9,7 +9,7 @@ from typing import Any
 from declarative.provider import PermanentError
 from declarative.resource import VOLUME_ID
 from declarative.state import Address
-from providers.cloud import ahead
+from providers.cloud import preflight
 from providers.cloud.openstack import adopted, names
 from providers.cloud.openstack.account import Account
 from providers.cloud.openstack.region import Region
@@ -19,17 +19,17 @@ Wanted = Mapping[Address, Mapping[str, Any]]
 
 def faults(account: Account, wanted: Wanted) -> list[PermanentError]:
     """Each fault once. One of the credentials or of the way there is raised: nothing else is seen."""
-    probes: list[ahead.Look] = []
-    looks: list[ahead.Look] = []
+    probes: list[preflight.Look] = []
+    looks: list[preflight.Look] = []
     for name in sorted({str(inputs.get("region")) for inputs in wanted.values()}):
         region = account.region(name)
         here = {a: inputs for a, inputs in wanted.items() if inputs.get("region") == name}
         probes.append(partial(names.zones, region))
         looks += _looks(account, region, here)
-    return ahead.found(probes, looks, "Policy doesn't allow")
+    return preflight.found(probes, looks, "Policy doesn't allow")
 
 
-def _looks(account: Account, region: Region, wanted: Wanted) -> Iterator[ahead.Look]:
+def _looks(account: Account, region: Region, wanted: Wanted) -> Iterator[preflight.Look]:
     if any(address.kind == "node" for address in wanted):
         yield lambda: names.image(region, account.image(region.name))
         yield partial(names.network, region, account.options.get("network"))

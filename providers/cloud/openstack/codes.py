@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from declarative.provider import PermanentKind, TransientKind
-from providers.cloud.classes import Kind
+from providers.cloud.exception_kinds import Kind
 from providers.cloud.faults import Answer, Said
 
 _NO_CAPACITY = r"no valid host|exhausted all hosts|maximum number of retries|insufficient compute"

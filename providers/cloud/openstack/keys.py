@@ -1,16 +1,16 @@
 """The key of a state: its private half is a file here, its public half a key pair in each region with nodes.
 
-The pair in nova is not needed to log in (`begin.user_data` says who may). It tells the next machine that
+The pair in nova is not needed to log in (`cloud_init.user_data` says who may). It tells the next machine that
 makes nodes of this state whether its key is the one that the others have. Pairs are their user's own.
 """
 
 from __future__ import annotations
 
 from declarative.provider import PermanentError, PermanentKind
+from providers.cloud.key_pairs import Pairs
 from providers.cloud.keys import SHARE
 from providers.cloud.openstack import answers
 from providers.cloud.openstack.region import Region
-from providers.cloud.pairs import Pairs
 from providers.ssh.pair import Login
 
 

@@ -16,7 +16,7 @@ from providers.cloud.connection import Connection
 from providers.cloud.limiter import limiter
 from providers.cloud.openstack.answers import inside, listed, strange
 from providers.cloud.openstack.codes import said
-from providers.cloud.scrub import Scrub
+from providers.cloud.redact import Scrub
 
 _ANOTHERS = (300, 301, 302, 404, 405)
 """Statuses of servers that know of no logins."""

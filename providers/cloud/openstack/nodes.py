@@ -13,7 +13,7 @@ from typing import Any
 from declarative.provider import Ended, PermanentError, PermanentKind, ProviderError, Thing, TransientError
 from declarative.provider import TransientKind as Kind
 from declarative.state import Address, NodeState, Readiness, Record
-from providers.cloud import begin, marks
+from providers.cloud import cloud_init, marks
 from providers.cloud.account import look_up, pauses
 from providers.cloud.changes import check_fixed, gone
 from providers.cloud.faults import fault
@@ -27,7 +27,7 @@ from providers.cloud.openstack.floating import Floating
 from providers.cloud.openstack.keys import NovaKeys
 from providers.cloud.openstack.once import extras
 from providers.cloud.openstack.region import Region
-from providers.cloud.scrub import Scrub
+from providers.cloud.redact import Scrub
 
 FIXED = ("backend", "region", "zone", "instance_type", "spot", "resources")
 """Inputs of a node that are those of its server: it is made anew to change them."""
@@ -156,9 +156,9 @@ class Nodes:
         network = names.network(region, options.get("network"))
         flavor = names.flavor(region, str(inputs.get("instance_type")))
         login, key = self._keys.bring(region), self._keys.host_key(token)
-        user = self._account.config.ssh_user or begin.USER
+        user = self._account.config.ssh_user or cloud_init.USER
         mine = self._account.tags(self._account.mark(address, token, inputs))
-        told = begin.user_data(user, login.public, key)
+        told = cloud_init.user_data(user, login.public, key)
         asked: dict[str, Any] = {
             "name": address.name,
             "flavorRef": flavor,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from declarative.provider import PermanentError, TransientError, TransientKind
-from providers.cloud.unread import reading
+from providers.cloud.bad_answers import reading
 
 T = TypeVar("T")
 

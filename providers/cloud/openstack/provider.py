@@ -9,6 +9,7 @@ from declarative.provider import Config, ProviderError, Thing
 from declarative.resource import Offer
 from declarative.state import Address
 from providers.cloud.attachments import Attachments
+from providers.cloud.bad_answers import asked
 from providers.cloud.openstack import ahead, attachments
 from providers.cloud.openstack.account import Account
 from providers.cloud.openstack.keys import NovaKeys
@@ -16,7 +17,6 @@ from providers.cloud.openstack.nodes import Nodes
 from providers.cloud.openstack.offers import offers
 from providers.cloud.openstack.volumes import Volumes
 from providers.cloud.provider import Cloud
-from providers.cloud.unread import asked
 
 
 class OpenStack(Cloud):

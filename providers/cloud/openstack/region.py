@@ -8,14 +8,14 @@ from typing import Any
 from urllib.parse import quote
 
 from declarative.provider import Fence, PermanentError, PermanentKind, TransientError, TransientKind
+from providers.cloud.bad_answers import Pages
 from providers.cloud.connection import Connection
 from providers.cloud.limiter import limiter
 from providers.cloud.openstack import answers
 from providers.cloud.openstack.answers import Server, Volume
 from providers.cloud.openstack.codes import said
 from providers.cloud.openstack.login import Login, Token
-from providers.cloud.scrub import Scrub
-from providers.cloud.unread import Pages
+from providers.cloud.redact import Scrub
 
 PAGE = 1000
 """The most things of one answer; the cloud may give fewer."""

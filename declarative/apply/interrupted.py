@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from declarative.apply.backends import Backends
 from declarative.apply.drift import AT_ONCE, PATIENCE
 from declarative.apply.gate import Tools
+from declarative.apply.graph_walk import ActionResult, Outcome, code_of
 from declarative.apply.inventory import Seen
-from declarative.apply.renamed import record_token
-from declarative.apply.walk import ActionResult, Outcome, code_of
+from declarative.apply.renames import record_token
 from declarative.plan.types import Op, Plan
 from declarative.provider import ProviderError
 from declarative.resource import LOCAL

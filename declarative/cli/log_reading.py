@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from declarative.cli.lines import Printer
+from declarative.cli.log_lines import Printer
 from declarative.diagnostic import Diagnostic
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from declarative.diagnostic import Severity
 from declarative.loader.documents import shown_span
+from declarative.loader.file_lists import CannotSendError, Sender
 from declarative.loader.findings import Findings
-from declarative.loader.sending import CannotSendError, Sender
 from declarative.resource import LOCAL, Desired, TaskWant
 from declarative.source import Document
 from declarative.spec.hosts import SshConfig

@@ -1,4 +1,4 @@
-"""Tasks that run again after a failure: what `retry` says (plan.again), and the waiting (apply.again)."""
+"""Tasks that run again after a failure: what `retry` says (plan.retries), and the waiting (apply.retry_schedule)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from declarative.apply.again import Retries, part_for
+from declarative.apply.retry_schedule import Retries, part_for
 from declarative.apply.watch import follow as watch
 from declarative.apply.watch import is_over, state_of
 from declarative.cli import following
@@ -235,7 +235,7 @@ def test_what_is_to_be_stopped_first_gets_new_blocks():
 
 
 def test_a_saved_plan_of_a_retry_is_the_same_plan():
-    from declarative.plan.facts import used
+    from declarative.plan.assumptions import used
 
     world, desired = gang(), job()
     fail(world)

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from declarative.loader import below, ignore
+from declarative.loader import ignore, safe_open
 from declarative.loader.ignore import Rules
 from declarative.manifest import Entry, Manifest
 from declarative.plan.saved import KIND
@@ -168,14 +168,14 @@ class Sender:
                 yield self._single(parent, name, mode)
 
     def _parent(self, parts: tuple[str, ...], depth: int) -> AbstractContextManager[int]:
-        return below.folder(self.root, *parts[:depth])
+        return safe_open.folder(self.root, *parts[:depth])
 
     def _folder(self, parts: tuple[str, ...], levels: Levels) -> Iterator[_Found]:
         """All of a folder that the rules leave, in the order of names."""
         if len(parts) > MAX_FOLDERS:
             raise _too_large(f"`{'/'.join(parts[:3])}/…` has folders more than {MAX_FOLDERS} deep")
         inner: list[str] = []
-        with below.folder(self.root, *parts) as here:
+        with safe_open.folder(self.root, *parts) as here:
             levels += self._rules(here, len(parts))
             for entry in self._listed(here):
                 path = (*parts, entry.name)
@@ -224,7 +224,7 @@ class Sender:
         out: Levels = ()
         for name in ignore.NAMES:
             try:
-                with below.regular(folder, name) as file:
+                with safe_open.regular(folder, name) as file:
                     content = file.read(ignore.MAX_BYTES + 1)
             except OSError:
                 continue
@@ -273,13 +273,13 @@ def _read(root: Path, source: str, at_most: int) -> tuple[int, str, bool]:
     """
     *above, name = source.split("/")
     try:
-        with below.folder(root, *above) as parent, below.regular(parent, name) as file:
+        with safe_open.folder(root, *above) as parent, safe_open.regular(parent, name) as file:
             if _PLAN.match(file.read(200)):
                 return 0, "", False
             file.seek(0)
-            below.check_size(file, at_most)
-            found, digest = below.summed(file)
-    except below.ChangedError as error:
+            safe_open.check_size(file, at_most)
+            found, digest = safe_open.summed(file)
+    except safe_open.ChangedError as error:
         hint = "wait until nobody writes to it, or name it in `.fleetformignore`"
         raise CannotSendError("unreadable", f"`{source}` cannot be sent: {error.strerror}", hint) from None
     except OSError as error:

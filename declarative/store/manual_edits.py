@@ -11,7 +11,7 @@ from declarative.store import history, intents, rows
 from declarative.store.check import Held, check
 from declarative.store.database import Connection, plain
 from declarative.store.faults import StateError
-from declarative.store.move import Names, renamed
+from declarative.store.rename import Names, renamed
 
 MOST_NAMED = 5
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 
 from declarative.state import State
-from declarative.store import rows, whole
+from declarative.store import export, rows
 from declarative.store.check import Held
 from declarative.store.database import Connection, dumps
 from declarative.store.faults import FROM_BACKUP, StateError
@@ -67,4 +67,4 @@ def _seal(connection: Connection) -> str | None:
 
 def _digest(state: State, held: Held) -> str:
     begun = [[i.id, i.begun_at, i.place, i.tick] for i in state.intents]
-    return hashlib.sha256(dumps([whole.dump(state, held), begun]).encode(errors="replace")).hexdigest()
+    return hashlib.sha256(dumps([export.dump(state, held), begun]).encode(errors="replace")).hexdigest()

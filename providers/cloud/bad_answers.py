@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from declarative.provider import ProviderError, TransientError, TransientKind
-from providers.cloud.scrub import Scrub
+from providers.cloud.redact import Scrub
 
 P = ParamSpec("P")
 T = TypeVar("T")

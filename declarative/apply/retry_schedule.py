@@ -1,6 +1,6 @@
 """Tasks that run again by themselves while somebody follows them: which, and when.
 
-What `retry` means, `plan.again` says; here is the waiting. Failures are waited out longer each time, and so
+What `retry` means, `plan.retries` says; here is the waiting. Failures are waited out longer each time, and so
 are tasks that find no place: those also try when blocks were given back.
 """
 
@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from declarative.apply.walk import ActionResult, Outcome
+from declarative.apply.graph_walk import ActionResult, Outcome
 from declarative.diagnostic import and_more
 from declarative.inputs import NodeInputs, RankInputs, VolumeInputs
-from declarative.plan.again import again
+from declarative.plan.retries import again
 from declarative.plan.types import Action, Op, Plan, Reason
 from declarative.resource import TaskWant
 from declarative.state import RETRIES, STOPPED, Record, State, silent_since
