@@ -24,7 +24,7 @@ from tests.fuzz_states import OTHERS, places
 MOST_SAID = 1_000
 """Characters of a fault."""
 MOST_REQUESTS = 200
-"""Of one read. A listing that leads on has an end by itself (`bad_answers`): it is met by tests of its own."""
+"""Of one read. A listing that leads on has an end by itself (`bad_answers`): it has tests of its own."""
 ODD = (
     *(b"", b"null", b"[]", b"{}", b"<a/>", b"\xff\xfe", b"[" * 5_000, b'{"a":' * 5_000, b"<a>" * 5_000),
     *(b'{"a": NaN}', b'{"a": ' + b"9" * 5_000 + b"}", b'<!DOCTYPE l [<!ENTITY a "ha">]><l>&a;</l>'),

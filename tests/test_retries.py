@@ -1,4 +1,4 @@
-"""Tasks that run again after a failure: what `retry` says (plan.retries), and the waiting (apply.retry_schedule)."""
+"""Tasks that run again after a failure: what `retry` says (plan.retries), and the waits (retry_schedule)."""
 
 from __future__ import annotations
 

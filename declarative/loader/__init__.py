@@ -1,8 +1,8 @@
 """A project's directory into `Desired`, or into everything that is wrong with it.
 
 `files` finds and reads, `variables` settles the values of `${{ var.x }}`, `documents` decodes each document,
-`references` holds them against each other, `mounts` works out the volumes of each rank, `file_lists` the files
-that ranks get. All of it is bounded: the directory may be a stranger's.
+`references` holds them against each other, `mounts` works out the volumes of each rank, `file_lists` the
+files that ranks get. All of it is bounded: the directory may be a stranger's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Volumes on a node: found, formatted if they are empty, mounted, grown, and unmounted again.
 
-`disk.sh` does it there, as root: sent along where root logs in, else the node's own, by sudo (see `cloud_init`).
-What it takes for a volume's disk is what says of itself that it is. Nothing is formatted but what is empty as
-far as anybody can tell.
+`disk.sh` does it there, as root: sent along where root logs in, else the node's own, by sudo (see
+`cloud_init`). What it takes for a volume's disk is what says of itself that it is. Nothing is formatted but
+what is empty as far as anybody can tell.
 """
 
 from __future__ import annotations

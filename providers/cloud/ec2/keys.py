@@ -1,7 +1,7 @@
 """The key of a state: its private half is a file here, its public half a key pair in each region with nodes.
 
-The pair in EC2 is not needed to log in (`cloud_init.user_data` says who may). It tells the next machine that makes
-nodes of this state whether its key is the one that the others have.
+The pair in EC2 is not needed to log in (`cloud_init.user_data` says who may). It tells the next machine that
+makes nodes of this state whether its key is the one that the others have.
 """
 
 from __future__ import annotations
