@@ -13,7 +13,7 @@ from typing import Any
 
 from declarative.apply.graph_walk import ActionResult, Outcome
 from declarative.diagnostic import and_more
-from declarative.inputs import NodeInputs, RankInputs, VolumeInputs
+from declarative.inputs import RankInputs
 from declarative.plan.retries import again
 from declarative.plan.types import Action, Op, Plan, Reason
 from declarative.resource import TaskWant
@@ -230,7 +230,7 @@ def _by_task(state: State) -> dict[str, dict[str, dict[str, Any]]]:
 def part_for(plan: Plan, tasks: Collection[str]) -> Plan:
     """Of a plan the actions that start `tasks`, and what those need: nobody asked for the rest."""
     actions = {action.id: action for action in plan.actions}
-    wanted = _with_needs(actions, (a.id for a in plan.actions if _of_task(a) in tasks))
+    wanted = _with_needs(actions, (a.id for a in plan.actions if a.task in tasks))
     return replace(plan, actions=tuple(a for a in plan.actions if a.id in wanted))
 
 
@@ -299,8 +299,3 @@ def _with_needs(actions: Mapping[str, Action], keys: Iterable[str]) -> set[str]:
             wanted.add(key)
             stack += actions[key].needs
     return wanted
-
-
-def _of_task(action: Action) -> str | None:
-    found = action.typed
-    return None if isinstance(found, NodeInputs | VolumeInputs) else found.task

@@ -107,9 +107,7 @@ def _task(name: str, records: dict[int, Record], desired: Desired, state: State)
 
 def _rank(name: str, rank: int, status: RankStatus | None, record: Record | None, state: State) -> RankView:
     reservation = state.get("reservation", f"{name}-{rank}")
-    node = (
-        str(reservation.inputs["node"]) if reservation else (record.outputs.get("node") if record else None)
-    )
+    node = reservation.reservation.node if reservation else (record.outputs.get("node") if record else None)
     return RankView(
         rank=rank,
         node=node,

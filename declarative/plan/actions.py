@@ -32,7 +32,7 @@ def build(recorded: State, state: State, found: Fates, *, destroy: bool) -> tupl
     for fate in found.tasks.values():
         _task_actions(steps, state, fate, choices.get(fate.name, []), backends)
     totals = {n.name: n.total for n in outcome.launches}
-    totals |= {f.node.name: int(f.after["blocks"]) for f in fleets.fates.values() if not f.goes}
+    totals |= {f.node.name: f.blocks for f in fleets.fates.values() if not f.goes}
     for choice in outcome.choices:
         total, backend = totals[choice.node], backends[choice.node]
         _reserve(steps, state, choice, found.tasks[choice.task], total=total, backend=backend)
@@ -53,7 +53,7 @@ def _fence(steps: Steps, recorded: State) -> None:
         tasks = {r.reservation.task for r in held}
         for key, action in steps.actions.items():
             freed = action.op is Op.DELETE and action.address.kind != "rank"  # the node waits for those
-            if not freed and (action.after or action.before or {}).get("task") in tasks:
+            if not freed and action.task in tasks:
                 steps.after(key, (ends,))
 
 

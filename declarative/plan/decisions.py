@@ -227,7 +227,7 @@ def _prior(state: State, fate: TaskFate) -> dict[int, tuple[str, tuple[int, ...]
 def _nodes(fleets: Fleets) -> list[Node]:
     """The nodes that stay, split as they will be."""
     staying = (f for f in fleets.fates.values() if not f.goes)
-    return [replace(f.node, total=int(f.after["blocks"])) for f in staying]
+    return [replace(f.node, total=f.blocks) for f in staying]
 
 
 def _volumes(state: State, volumes: Mapping[str, VolumeFate], freed: frozenset[str]) -> dict[str, VolumeAt]:
@@ -236,17 +236,7 @@ def _volumes(state: State, volumes: Mapping[str, VolumeFate], freed: frozenset[s
         for r in state.of("attachment")
         if r.attachment.rank not in freed
     }
-    return {
-        v.name: VolumeAt(
-            backend=str(v.after["backend"]),
-            region=str(v.after["region"]),
-            zone=v.after.get("zone"),
-            holder=holders.get(v.name),
-            fresh=v.record is None or v.replaced,
-        )
-        for v in volumes.values()
-        if v.after is not None
-    }
+    return {v.name: v.at(holders.get(v.name)) for v in volumes.values() if v.after is not None}
 
 
 def _launched(outcome: Outcome) -> dict[str, int]:

@@ -101,7 +101,7 @@ class Explainer:
         """Everything as it is once the plan is done."""
         if self._scene is None:
             nodes = [
-                replace(f.node, total=int(f.after["blocks"]), held=self._held(f.node.name))
+                replace(f.node, total=f.blocks, held=self._held(f.node.name))
                 for f in self.found.fleets.fates.values()
                 if not f.goes
             ]
@@ -126,17 +126,7 @@ class Explainer:
             for rank, place in seats.items()
             for volume in place.volumes.values()
         }
-        return {
-            v.name: VolumeAt(
-                backend=str(v.after["backend"]),
-                region=str(v.after["region"]),
-                zone=v.after.get("zone"),
-                holder=holders.get(v.name),
-                fresh=v.record is None or v.replaced or v.unused,
-            )
-            for v in self.found.volumes.values()
-            if v.after is not None
-        }
+        return {v.name: v.at(holders.get(v.name)) for v in self.found.volumes.values() if v.after is not None}
 
     def _barred(self) -> tuple[tuple[str, str, float | None, str], ...]:
         """Offers that a fleet's own limits keep from placement, the cheapest first."""
@@ -290,7 +280,7 @@ class Explainer:
         preview = self.previews[name]
         status = "deleted" if fate.goes else "changed" if fate.changed else "kept"
         why = [Why(key=fate.goes.value, text=goes_text(fate))] if fate.goes else []
-        node = fate.node if fate.goes else replace(fate.node, total=int(fate.after["blocks"]))
+        node = fate.node if fate.goes else replace(fate.node, total=fate.blocks)
         found, not_asked = ((), 0) if fate.goes else self._looked(name)
         return NodeAnswer(
             address=f"node/{name}",

@@ -158,8 +158,8 @@ def _members(found: Fates) -> _Maker:
     places: dict[str, Place] = {}
     for fate in found.volumes.values():
         if fate.after is not None:
-            zone = fate.after.get("zone")
-            places[fate.name] = (str(fate.after["backend"]), str(fate.after["region"]), zone)
+            at = fate.at(None)
+            places[fate.name] = (at.backend, at.region, at.zone)
     return _Maker(on_node, places, {name: fate.want.spec for name, fate in found.tasks.items()})
 
 

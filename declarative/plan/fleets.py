@@ -57,6 +57,11 @@ class NodeFate:
         return not self.node.held and self.node.readiness.state is not NodeState.UNKNOWN
 
     @property
+    def blocks(self) -> int:
+        """Into how many it is split by this plan."""
+        return int(self.after["blocks"])
+
+    @property
     def waits(self) -> bool:
         """Whether it is a drained host: made anew it would take work again, so it stays as it is."""
         return bool(self.record.node.host and drain_of(self.record))

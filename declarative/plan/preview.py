@@ -49,9 +49,7 @@ def reservations(
     """Every rank that holds or will hold blocks, and those whose blocks are given back; by task and rank."""
     gone = Readiness(state=NodeState.UNKNOWN)
     before = {r.address.name: node_of(r, gone, {}) for r in recorded.of("node")}
-    after = before | {
-        f.node.name: replace(f.node, total=int(f.after["blocks"])) for f in fleets.fates.values()
-    }
+    after = before | {f.node.name: replace(f.node, total=f.blocks) for f in fleets.fates.values()}
     after |= {n.name: n for n in outcome.launches}
     found: dict[str, Reservation] = {}
     for choice in outcome.choices:
@@ -149,7 +147,7 @@ def suggestions(
     if not wants:
         return ()
     holders = _holders(state, fates, outcome)
-    staying = [replace(f.node, total=int(f.after["blocks"])) for f in fleets.fates.values() if not f.goes]
+    staying = [replace(f.node, total=f.blocks) for f in fleets.fates.values() if not f.goes]
     nodes = [replace(n, held=holders.get(n.name, {})) for n in (*staying, *outcome.launches)]
     return suggest(nodes, fleets.desired.fleets, wants)
 
@@ -163,7 +161,7 @@ def node_previews(
         NodePreview(
             name=f.node.name,
             fleet=f.node.fleet,
-            total=f.node.total if f.goes else int(f.after["blocks"]),
+            total=f.node.total if f.goes else f.blocks,
             holders={} if f.goes else holders.get(f.node.name, {}),
             status="deleted" if f.goes else "kept",
             state=f.node.readiness.state.value,

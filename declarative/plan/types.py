@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, cast
 
 from declarative.diagnostic import Diagnostic
-from declarative.inputs import Inputs, inputs_of
+from declarative.inputs import Inputs, NodeInputs, VolumeInputs, inputs_of
 from declarative.placement.suggest import Suggestion
 from declarative.placement.types import Refusal
 from declarative.plan.health import LEFT_OUT, UNREADABLE, Health, of_backends
@@ -75,6 +75,12 @@ class Action:
             data = self.before if self.op is Op.DELETE else self.after
             object.__setattr__(self, "_typed", inputs_of(self.address.kind, data or {}))
         return cast("Inputs", self._typed)
+
+    @property
+    def task(self) -> str | None:
+        """The task that its reservation, attachment or rank is of."""
+        found = self.typed
+        return None if isinstance(found, NodeInputs | VolumeInputs) else found.task
 
     @property
     def id(self) -> str:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from declarative.diagnostic import Diagnostic, Severity
+from declarative.placement.types import VolumeAt
 from declarative.plan.hosts import has_hosts, ways
 from declarative.plan.types import Reason
 from declarative.resource import VOLUME_ID, Desired
@@ -35,6 +36,17 @@ class VolumeFate:
     """It is not declared any more, and stays as it is: its record alone goes."""
     unused: bool = False
     """It is deleted, and made as it is declared for the next task that mounts it."""
+
+    def at(self, holder: str | None) -> VolumeAt:
+        """Where it will be, and who holds it."""
+        after = self.after or {}
+        return VolumeAt(
+            backend=str(after["backend"]),
+            region=str(after["region"]),
+            zone=after.get("zone"),
+            holder=holder,
+            fresh=self.record is None or self.replaced or self.unused,
+        )
 
 
 def judge_all(
