@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -11,7 +12,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,6 +38,7 @@ from declarative.state import Address, NodeState, RankState, RankStatus, Readine
 from declarative.store import FORMAT_VERSION, StateError, Store, Writer, open_store, rows, tables
 from declarative.store.check import check
 from declarative.store.database import Database
+from tests.cli import until
 
 NODE = Address("node", "gpu-0")
 VOLUME = Address("volume", "data-0")
@@ -872,3 +876,94 @@ def test_blocks_against_a_model(new_state) -> None:
             suppress_health_check=[HealthCheck.too_slow],
         ),
     )
+
+
+# ------------------------------------------------------------------------------------- steps in groups
+
+
+def queued(writer: Writer, *steps: Callable[[], object]) -> list[BaseException | None]:
+    """What came of steps of several threads that wait for one another, and for a step of this one."""
+    found: list[BaseException | None] = [None] * len(steps)
+
+    def run(index: int) -> None:
+        try:
+            steps[index]()
+        except Exception as error:  # noqa: BLE001
+            found[index] = error
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(steps))]
+    with suppress(StateError), writer._write():
+        for thread in threads:
+            thread.start()
+        until(lambda: writer._waiting == len(steps))
+        assert found == [None] * len(steps)
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def counted(monkeypatch, store: Store) -> list[int]:
+    """How many transactions were committed."""
+    commits: list[int] = []
+    database, commit = engine(store), engine(store).commit
+
+    def counts(raw: object) -> None:
+        commits.append(1)
+        commit(raw)
+
+    monkeypatch.setattr(database, "commit", counts)
+    return commits
+
+
+def test_steps_that_wait_are_committed_together(store, writer, monkeypatch) -> None:
+    names = [Address("volume", f"data-{i}") for i in range(5)]
+    commits = counted(monkeypatch, store)
+    steps = [partial(writer.begin, "create", name, "local", {}) for name in names]
+    assert queued(writer, *steps) == [None] * 5
+    assert len(commits) == 1
+    begun = store.read().intents
+    assert {intent.address for intent in begun} == {*names}
+    commits.clear()
+    assert queued(writer, *(partial(writer.finish, i, {"id": i.token}) for i in begun)) == [None] * 5
+    assert len(commits) == 1
+    assert {*store.read().records} == {*names}
+    assert store.read().serial == 5
+    assert store.check() == []
+
+
+def test_a_step_that_fails_takes_no_other_with_it(store, writer, monkeypatch) -> None:
+    """Nor is anything of it left."""
+
+    def half() -> None:
+        with writer._write() as connection:
+            rows.raise_generation(connection, NODE, 7)
+            raise StateError("odd", "it is not to be")
+
+    begin = partial(writer.begin, "create")
+    commits = counted(monkeypatch, store)
+    first, bad, last = queued(
+        writer,
+        partial(begin, Address("volume", "a"), "local", {}),
+        half,
+        partial(begin, Address("volume", "b"), "local", {}),
+    )
+    assert (first, str(bad), last) == (None, "it is not to be", None)
+    assert len(commits) == 1
+    state = store.read()
+    assert {i.address.name for i in state.intents} == {"a", "b"}
+    assert NODE not in state.generations
+
+
+def test_a_commit_that_fails_is_everybodys_fault(store, writer, monkeypatch) -> None:
+    def fails(_raw: object) -> None:
+        raise OSError(errno.EIO, "the disk is gone")
+
+    monkeypatch.setattr(engine(store), "commit", fails)
+    found = queued(
+        writer,
+        *(lambda i=i: writer.begin("create", Address("volume", f"v-{i}"), "local", {}) for i in range(3)),
+    )
+    assert [getattr(error, "code", None) for error in found] == ["unreadable"] * 3
+    monkeypatch.undo()
+    assert store.read().intents == ()
+    assert writer.begin("create", VOLUME, "local", {}).address == VOLUME

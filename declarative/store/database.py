@@ -216,6 +216,21 @@ class Connection:
         """Who writes, as columns of the journal's entries: whoever has the lock."""
         self._raw = raw
 
+    @contextmanager
+    def step(self, *, alone: bool) -> Iterator[None]:
+        """A part of the transaction that can fail without the rest, unless it is `alone` so far."""
+        if alone:
+            yield
+            return
+        with translated(self.database.name):
+            self._raw.execute("SAVEPOINT step")
+            try:
+                yield
+            except BaseException:
+                self._raw.execute("ROLLBACK TO SAVEPOINT step")
+                raise
+            self._raw.execute("RELEASE SAVEPOINT step")
+
     def execute(self, sql: str, **values: Any) -> Result:
         """Run one statement. `:name` stands for a value, `(:name)` for a list of them."""
         return Result(self._run(self._raw.execute, sql, values))

@@ -1,7 +1,7 @@
-"""The only one that changes a state: holds its lock, and writes each step in one transaction.
+"""The only one that changes a state: holds its lock, and writes each step whole or not at all.
 
-Safe to call from many threads: its transactions take turns. What is `resumed` may be done twice, because it
-may be that it was: see `reconnect`.
+Safe to call from many threads: their steps take turns, and those that wait for one another are committed
+together. What is `resumed` may be done twice, because it may be that it was: see `reconnect`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,28 @@ LATEST = 1 << 42
 ERROR_LENGTH = 2000
 """How much of a backend's message the journal keeps."""
 
+MOST_STEPS = 64
+"""How many steps are committed together: the first of them waits for the last."""
+
+
+class _Group:
+    """A transaction of several steps. Nobody returns from his step before all of them are committed."""
+
+    def __init__(self, database: Database) -> None:
+        self._transaction = database.writing()
+        self.connection = self._transaction.__enter__()
+        self.steps = 0
+        self.ended = threading.Event()
+        self.error: BaseException | None = None
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Commit it, or after an `error` roll all of it back; the fault is then that of every step."""
+        try:
+            self._transaction.__exit__(type(error) if error else None, error, None)
+        except BaseException as fault:  # noqa: BLE001  # raised in each thread that waits
+            self.error = fault
+        self.ended.set()
+
 
 class Writer:
     """Writes to one state while it holds its lock. Every call either happens whole or raises `StateError`."""
@@ -49,19 +71,56 @@ class Writer:
         self._resume = resume
         self._clock = clock
         self._turn = threading.Lock()
+        self._queue = threading.Lock()
+        self._waiting = 0
+        self._group: _Group | None = None
+        """What those who wait for their turn go on with."""
         self._changed = False
         self._sealed = True  # as far as we know; what we write takes it off
         self.lease = lease
 
     @contextmanager
     def _write(self) -> Iterator[Connection]:
-        # Threads queue here and not at the database, whose waiting is a poll and not fair.
-        with self._turn, self._database.writing() as connection:
-            lock.check(connection, self.lease)
+        """One step, alone or in a group. Threads queue here and not at the database, whose waiting is a poll
+        and not fair.
+        """
+        with self._queue:
+            self._waiting += 1
+        with self._turn:
+            with self._queue:
+                self._waiting -= 1
+            group, self._group = self._group or self._open(), None
+            try:
+                with group.connection.step(alone=not group.steps):
+                    yield group.connection
+                group.steps += 1
+            except BaseException as error:
+                if not group.steps:  # nobody waits for it yet
+                    group.end(error)
+                if group.error:
+                    raise group.error from error
+                raise
+            finally:
+                if self._waiting and 0 < group.steps < MOST_STEPS:
+                    self._group = group
+                elif group.steps:
+                    group.end()
+                    self._sealed = self._sealed and group.error is not None
+        group.ended.wait()
+        if group.error:
+            raise group.error
+
+    def _open(self) -> _Group:
+        """A transaction in which the lock is ours: nobody takes it before the end."""
+        group = _Group(self._database)
+        try:
+            lock.check(group.connection, self.lease)
             if self._sealed:
-                checksum.remove(connection)
-            yield connection
-        self._sealed = False
+                checksum.remove(group.connection)
+        except BaseException as error:
+            group.end(error)
+            raise
+        return group
 
     def seal(self) -> None:
         """Note that this is all that was written, if anything was."""
