@@ -6,6 +6,7 @@ Keys that are not named here are passed on as they are: another version may have
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -192,9 +193,14 @@ def known(cls: type[T], data: Mapping[str, Any]) -> T:
     """Those of the data that the class has fields for; `BadDataError` with the key that is wrong."""
     if not isinstance(data, dict):
         raise BadDataError("a mapping")
-    names = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    names = _names(cast("Any", cls))
     found: T = reader(cast("Any", cls))({key: value for key, value in data.items() if key in names})
     return found
+
+
+@functools.cache
+def _names(cls: type) -> frozenset[str]:
+    return frozenset(f.name for f in dataclasses.fields(cls))
 
 
 def _check_shape(shape: Shape) -> None:

@@ -5,6 +5,7 @@ A failure skips only what needs it, directly or not; everything else goes on.
 
 from __future__ import annotations
 
+import bisect
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -182,8 +183,10 @@ class _Walk:
             if self._is_pointless(key):
                 self._leave_out(key)
                 continue
-            (self.held if self.failover.waits(self.actions[key]) else self.ready).append(key)
-        self.ready.sort(key=lambda key: self.order[key])
+            if self.failover.waits(self.actions[key]):
+                self.held.append(key)
+            else:
+                bisect.insort(self.ready, key, key=self.order.__getitem__)
 
     def _is_pointless(self, key: str) -> bool:
         """Whether a place is of no use, since all that was to be there cannot be done. It may take minutes

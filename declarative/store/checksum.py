@@ -31,7 +31,7 @@ def load(connection: Connection) -> State:
         return rows.load(connection)
     seal = _seal(connection)
     if connection.database.whole == (seal,):
-        return rows.load(connection)
+        return rows.load(connection, checked=True)
     wrong = connection.database.damage(connection)
     if wrong:
         raise StateError("damaged", f"the state's database is damaged: {wrong[0]}", FROM_BACKUP)

@@ -44,10 +44,12 @@ def by_address(address: Address) -> tuple[int, object]:
 # ------------------------------------------------------------------------------------------ reading
 
 
-def load(connection: Connection) -> State:
-    """Everything that is known, from one snapshot; where the state was opened so, with its types checked."""
+def load(connection: Connection, *, checked: bool = False) -> State:
+    """Everything that is known, from one snapshot; where the state was opened so, with its types checked,
+    unless they were `checked` before.
+    """
     state = _load(connection)
-    if connection.database.typed:
+    if connection.database.typed and not checked:
         wrong = list(islice(faults(state), MOST_NAMED))
         if wrong:
             raise StateError(
