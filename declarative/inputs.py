@@ -10,7 +10,7 @@ import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast, overload
 
 from declarative.blocks import Shape
 from declarative.codec import BadDataError, reader
@@ -138,6 +138,8 @@ class RankInputs:
 
 
 T = TypeVar("T")
+Placed = NodeInputs | VolumeInputs
+"""Of what is somewhere."""
 Inputs = NodeInputs | VolumeInputs | ReservationInputs | AttachmentInputs | RankInputs
 KINDS: Mapping[str, type[Inputs]] = {
     "node": NodeInputs,
@@ -157,6 +159,14 @@ _NAMED = ("backend", "fleet", "task", "node", "volume", "rank")
 _DURATIONS = ("max_duration", "stop_duration")
 
 
+@overload
+def inputs_of(kind: Literal["node"], data: Mapping[str, Any]) -> NodeInputs: ...
+@overload
+def inputs_of(kind: Literal["volume"], data: Mapping[str, Any]) -> VolumeInputs: ...
+@overload
+def inputs_of(kind: Literal["attachment"], data: Mapping[str, Any]) -> AttachmentInputs: ...
+@overload
+def inputs_of(kind: str, data: Mapping[str, Any]) -> Inputs: ...
 def inputs_of(kind: str, data: Mapping[str, Any]) -> Inputs:
     """The inputs of a record of that kind, typed; `BadDataError` with the key that is wrong."""
     found: Inputs = known(KINDS[kind], data)
@@ -191,7 +201,7 @@ def _check_task(found: RankInputs, data: Mapping[str, Any]) -> None:
 
 def known(cls: type[T], data: Mapping[str, Any]) -> T:
     """Those of the data that the class has fields for; `BadDataError` with the key that is wrong."""
-    if not isinstance(data, dict):
+    if not isinstance(data, Mapping):
         raise BadDataError("a mapping")
     names = _names(cast("Any", cls))
     found: T = reader(cast("Any", cls))({key: value for key, value in data.items() if key in names})

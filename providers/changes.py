@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from declarative.inputs import Inputs, VolumeInputs
 from declarative.provider import PermanentError, PermanentKind
 from declarative.schema import BadValueError
 from declarative.spec.values import Size
 from declarative.state import Address
 
 
-def size_mib(inputs: Mapping[str, Any]) -> int:
-    """The `size` in a volume's inputs; 0 if there is none."""
+def size_mib(volume: VolumeInputs) -> int:
+    """The `size` of a volume; 0 if there is none."""
     try:
-        return Size.parse(inputs["size"]).mib if inputs.get("size") else 0
+        return Size.parse(volume.size).mib if volume.size else 0
     except BadValueError as error:
         raise PermanentError(PermanentKind.INVALID, error.summary, about="size", hint=error.hint) from error
 
 
-def check_update(
-    address: Address, fixed: Sequence[str], before: Mapping[str, Any], after: Mapping[str, Any]
-) -> None:
+def check_update(address: Address, fixed: Sequence[str], before: Inputs, after: Inputs) -> None:
     """Refuse to change a `fixed` field in place, or to make a volume smaller."""
     for key in fixed:
-        if before.get(key) != after.get(key):
+        if getattr(before, key) != getattr(after, key):
             summary = f"{address}: `{key}` cannot be changed in place"
             raise PermanentError(PermanentKind.INVALID, summary, about=key)
-    if after.get("size") and size_mib(after) < size_mib(before):
-        summary = f"{address}: its size cannot go down from {before['size']} to {after['size']}"
+    if not isinstance(before, VolumeInputs) or not isinstance(after, VolumeInputs):
+        return
+    if after.size and size_mib(after) < size_mib(before):
+        summary = f"{address}: its size cannot go down from {before.size} to {after.size}"
         raise PermanentError(PermanentKind.INVALID, summary, about="size")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from declarative.codec import BadDataError
 from declarative.provider import (
     PermanentError,
     PermanentKind,
@@ -31,6 +32,11 @@ _OPEN = {
     "truncated": TransientKind.NOT_SENT,
     "failed": TransientKind.AMBIGUOUS,  # nobody foresaw it, so nobody knows what was done
 }
+
+
+def from_data(error: BadDataError) -> ProviderError:
+    """The port's fault for inputs that are none of their kind."""
+    return PermanentError(PermanentKind.INVALID, f"its inputs cannot be used: {error}")
 
 
 def from_runner(error: RunnerError) -> ProviderError:

@@ -79,8 +79,20 @@ def of_node(fleet: str = "gpu", **more: Any) -> dict[str, Any]:
 
 
 def of_volume(**more: Any) -> dict[str, Any]:
-    """What is recorded of a volume."""
-    return {"backend": "local", "region": "local", "size": "1GB", **more}
+    """What is recorded of a volume; one that is adopted need not say its size."""
+    size = {} if "volume_id" in more else {"size": "1GB"}
+    return {"backend": "local", "region": "local", **size, **more}
+
+
+def of_attachment(rank: str, node: str, volume: str) -> dict[str, Any]:
+    """What is recorded of a volume on a node."""
+    held = {"task": rank.rpartition("-")[0], "rank": rank, "node": node, "volume": volume}
+    return {**held, "path": "/data", "variable": "DATA"}
+
+
+def of_kind(kind: str, **more: Any) -> dict[str, Any]:
+    """What is recorded of a node or a volume; of anything else, what is given."""
+    return {"node": of_node, "volume": of_volume}.get(kind, dict)(**more)
 
 
 def of_reservation(name: str, node: str, *blocks: int, total: int = 4) -> dict[str, Any]:

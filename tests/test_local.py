@@ -432,8 +432,9 @@ def test_an_attachment_needs_both_ends(place):
     place.provider.delete(volume)
     with refused(PermanentKind.NOT_FOUND, "volume/data-0"):
         place.attach("train-0", volume, node)
-    with refused(PermanentKind.INVALID):
-        place.provider.create(Address("attachment", "a-0.x"), "t", {"node": "gpu-0", "volume": "y"}, {})
+    pair = place.attachment("a-0", volume, node).inputs
+    with refused(PermanentKind.INVALID, "cannot be about volume/data-0"):
+        place.provider.create(Address("attachment", "a-0.x"), "t", pair, {})
 
 
 # ------------------------------------------------------------------------------------------------ update

@@ -27,6 +27,7 @@ from providers.ssh.line import command_line
 from providers.ssh.probe import TOOLS
 from providers.ssh.terminal import terminal
 from providers.transport import Finished
+from tests.model import of_node
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SHELLS = [shell for shell in ("sh", "bash", "dash", "zsh", "fish", "tcsh") if shutil.which(shell)]
@@ -302,7 +303,7 @@ def test_a_probe_is_read_from_whatever_came():
 
 
 def test_a_node_without_a_host_is_not_ready(tmp_path):
-    node = Record(address=Address("node", "n"), backend="ssh", inputs={}, outputs={"id": "x"})
+    node = Record(address=Address("node", "n"), backend="ssh", inputs=of_node(), outputs={"id": "x"})
     seen = provider(tmp_path).readiness([node])["n"]
     assert seen.state is NodeState.NOT_READY
     assert "`host`" in (seen.reason or "")
@@ -443,7 +444,7 @@ def test_a_visit_that_is_cut_off_is_no_answer(left):
         return Finished(0, "".join(lines[:left] if left < 9 else whole[:left]).encode(), b"")
 
     host: Any = SimpleNamespace(host="h", run=run, fence=lambda: None)
-    found = visits.visit(host, None, "o", "gpu-0", declared={}, recorded={}, attempts=dict)
+    found = visits.visit(host, None, "o", "gpu-0", declared={}, recorded=None, attempts=dict)
     assert found.readiness.state is NodeState.UNREACHABLE
     assert found.things is None
     assert found.attempts is None

@@ -17,6 +17,7 @@ from declarative.spec.clouds import Reach
 from declarative.state import NodeState, Readiness, Record
 from providers.ownership import key_of
 from providers.ssh import Ssh
+from providers.ssh.faults import guarded
 from providers.ssh.probe import unanswered
 from providers.ssh.provider import AT_ONCE
 
@@ -50,6 +51,7 @@ class Hosts:
         self._look = look
         self._public: dict[str, str] = {}
 
+    @guarded
     def host(self, node: Record) -> Record:
         """The node as the driver `ssh` has it; `PermanentError` if it was not made to be reached."""
         made, key = str(node.outputs.get("id") or ""), node.outputs.get("host_key")
@@ -65,7 +67,8 @@ class Hosts:
             "internal_ip": node.outputs.get("address"),
         }
         # What an instance type has by name is not all there to be used: of its memory the kernel keeps some.
-        counted = {k: v for k, v in (node.inputs.get("resources") or {}).items() if k in ("cpu", "gpus")}
+        has = node.node.resources
+        counted = {"cpu": has.cpu, "memory_mib": 0, "gpus": has.gpus}
         inputs: dict[str, Any] = {**node.inputs, "host": host, "resources": counted}
         return replace(node, inputs=inputs, outputs={**node.outputs, "id": f"{node.address}.{key_of(made)}"})
 
@@ -114,7 +117,8 @@ class Hosts:
             if not taken[node.address.name]:
                 try:
                     # Its own, not the caller's: how it was made is written elsewhere.
-                    self.ssh.create(node.address, str(node.outputs["id"]), {"host": host.inputs["host"]}, {})
+                    way = host.node.host
+                    self.ssh.take(node.address, str(node.outputs["id"]), {"host": way}, way)
                 except ProviderError as error:
                     return _starting(unanswered(error))
             found = self.ssh.readiness([host])[node.address.name]

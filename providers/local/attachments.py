@@ -6,9 +6,10 @@ deleted, or made anew under the same name, holds nothing any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
+from declarative.codec import BadDataError
 from declarative.provider import PermanentError, PermanentKind
 from declarative.state import Address
 from providers.local.folders import ATTACHMENT, DamagedError, Folders, Meta, load, put, sync
@@ -33,7 +34,7 @@ class Attachments:
         meta = self._stored(volume)
         if meta is None:
             return None
-        node = self._folders.read(Address("node", str(meta.inputs["node"])))
+        node = self._folders.read(Address("node", meta.attachment.node))
         return meta if node and node.id == meta.bound["node"] else None
 
     def listed(self, things: Iterable[Meta]) -> list[Meta]:
@@ -47,17 +48,17 @@ class Attachments:
         address = Address("volume", volume)
         path = f"{self._folders.at(address)}/{ATTACHMENT}"
         meta = load(address, path)
-        whole = (
-            meta and "node" in meta.bound and "node" in meta.inputs and meta.inputs.get("volume") == volume
-        )
-        if meta and not whole:
+        try:
+            whole = meta is None or ("node" in meta.bound and meta.attachment.volume == volume)
+        except BadDataError:
+            whole = False
+        if not whole:
             raise DamagedError(address, path, "cannot be read: it is damaged")
         return meta
 
     def make(self, wanted: Meta) -> Meta:
         """Attach, or find what an earlier call with this token attached."""
-        volume = _named(wanted.inputs, "volume", wanted.address)
-        node = _named(wanted.inputs, "node", wanted.address)
+        volume, node = wanted.attachment.volume, wanted.attachment.node
         if volume != _volume_of(wanted.address):
             summary = f"{wanted.address} cannot be about volume/{volume}"
             raise PermanentError(PermanentKind.INVALID, summary, about="volume")
@@ -71,7 +72,7 @@ class Attachments:
                 put(self._folders.folder(Address("volume", volume)) / ATTACHMENT, wanted, new=False)
                 return wanted
         if have.address != wanted.address:
-            summary = f"volume/{volume} is held by {have.address}, on node/{have.inputs['node']}"
+            summary = f"volume/{volume} is held by {have.address}, on node/{have.attachment.node}"
             hint = "a volume has one holder at a time: wait for it to end, or stop it"
             raise PermanentError(PermanentKind.CONFLICT, summary, about=f"volume/{volume}", hint=hint)
         self._folders.check(have, wanted.token)
@@ -97,10 +98,3 @@ def _volume_of(address: Address) -> str:
     if not rank or not dot:
         raise PermanentError(PermanentKind.INVALID, f"`{address}` is no attachment", about=str(address))
     return volume
-
-
-def _named(inputs: Mapping[str, object], key: str, address: Address) -> str:
-    value = inputs.get(key)
-    if not isinstance(value, str):
-        raise PermanentError(PermanentKind.INVALID, f"{address}: `{key}` is missing", about=key)
-    return value

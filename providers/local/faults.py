@@ -7,8 +7,9 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
+from declarative.codec import BadDataError
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
-from providers.faults import from_runner
+from providers.faults import from_data, from_runner
 from providers.runner import RunnerError
 from providers.transport import ConnectionLost
 
@@ -59,6 +60,8 @@ def guarded(call: Callable[P, T]) -> Callable[P, T]:
             raise from_os(error) from error
         except RunnerError as error:
             raise from_runner(error) from error
+        except BadDataError as error:
+            raise from_data(error) from error
         except ConnectionLost as error:
             # Everything that the runner is asked may be asked again.
             raise TransientError(TransientKind.AMBIGUOUS, str(error)) from error

@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from declarative.inputs import AttachmentInputs, inputs_of
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.state import Address, Record
 from providers.ownership import as_json, key_of
@@ -71,6 +72,11 @@ class Meta:
     def id(self) -> str:
         """Of this one thing: one that is made later at the same address has another."""
         return f"{self.address}.{key_of(self.token)}"
+
+    @property
+    def attachment(self) -> AttachmentInputs:
+        """The inputs of an attachment; `BadDataError` where they are none."""
+        return inputs_of("attachment", self.inputs)
 
     def text(self) -> bytes:
         """As it stands in the file."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from declarative.blocks import Shape
 from declarative.diagnostic import suggest
+from declarative.inputs import inputs_of
 from declarative.provider import (
     Config,
     Launch,
@@ -134,7 +135,8 @@ class Local:
         self._folders.of(have)
         with self._epoch.held(), self._folders.locked(address):
             meta = self._folders.of(have)
-            check_update(address, FIXED[address.kind], meta.inputs, inputs)
+            before, after = (inputs_of(address.kind, found) for found in (meta.inputs, inputs))
+            check_update(address, FIXED[address.kind], before, after)
             meta = Meta(
                 owner=meta.owner, address=address, token=meta.token, inputs=inputs, created=meta.created
             )
@@ -166,7 +168,7 @@ class Local:
         with self._folders.locked(address):
             holder = self._attachments.on(address.name)
             if holder:
-                summary = f"{address} is held by {holder.address}, on node/{holder.inputs['node']}"
+                summary = f"{address} is held by {holder.address}, on node/{holder.attachment.node}"
                 hint = "detach it first"
                 raise PermanentError(PermanentKind.CONFLICT, summary, about=str(address), hint=hint)
             self._folders.remove(meta)
@@ -201,7 +203,7 @@ class Local:
 
     def _outputs(self, meta: Meta) -> dict[str, Any]:
         if meta.address.kind == "attachment":
-            volume = Address("volume", str(meta.inputs["volume"]))
+            volume = Address("volume", meta.attachment.volume)
             return {"id": meta.id, "path": f"{self._folders.at(volume)}/{DATA}"}
         folder = self._folders.at(meta.address)
         if meta.address.kind == "volume":
@@ -269,8 +271,8 @@ class Local:
         self._folders.of(volume)
         name = volume.address.name
         holder = self._attachments.on(name)
-        if holder and holder.inputs["node"] != node.address.name:
-            summary = f"volume/{name} is held by {holder.address}, on node/{holder.inputs['node']}"
+        if holder and holder.attachment.node != node.address.name:
+            summary = f"volume/{name} is held by {holder.address}, on node/{holder.attachment.node}"
             raise PermanentError(PermanentKind.CONFLICT, summary, about=f"volume/{name}")
         data = self._folders.folder(volume.address) / DATA
         if not data.is_dir():

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
+from declarative.codec import BadDataError
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
 from providers import faults
 from providers.runner import RunnerError
@@ -43,6 +44,8 @@ def guarded(call: Callable[P, T]) -> Callable[P, T]:
             return call(*args, **kwargs)
         except RunnerError as error:
             raise from_refusal(error) from error
+        except BadDataError as error:
+            raise faults.from_data(error) from error
         except ConnectionLost as error:
             # Lost, neither done nor failed. Everything that hosts are asked may be asked again.
             raise TransientError(TransientKind.AMBIGUOUS, str(error)) from error

@@ -57,7 +57,7 @@ def host_of(fields: object, project: Path, defaults: Host | None = None) -> Host
 
     Of `defaults` it takes the files and the timing, where it has none itself.
     """
-    if not isinstance(fields, Mapping):
+    if not isinstance(fields, Mapping) or not fields:
         summary = "the node's inputs have no `host`: how it is reached is not known"
         raise PermanentError(PermanentKind.INVALID, summary, about="host")
     defaults = defaults or Host(hostname="")

@@ -94,7 +94,7 @@ def look(
     transport: SshTransport,
     root: str | None,
     declared: Mapping[str, Any],
-    recorded: Mapping[str, Any] | None = None,
+    recorded: Shape | None = None,
     node: str | None = None,
 ) -> Look:
     """Look at a host: `judged`, by its way and its state folder, if that is not the usual one."""
@@ -104,7 +104,7 @@ def look(
 def judged(
     read: Callable[[], Facts],
     declared: Mapping[str, Any],
-    recorded: Mapping[str, Any] | None = None,
+    recorded: Shape | None = None,
     node: str | None = None,
 ) -> Look:
     """What comes of a look at a host.
@@ -112,7 +112,7 @@ def judged(
     Args:
         read: Asks for its facts.
         declared: Fields of `Shape` that were declared of it.
-        recorded: Those that its node was made with: it has to have as much still.
+        recorded: What its node was made with: it has to have as much still.
         node: The id of the node that it has to be.
     """
     try:
@@ -123,7 +123,7 @@ def judged(
             facts = read()
     except (ProviderError, RunnerError, ConnectionLost) as error:
         return Look(readiness=unanswered(error))
-    state, reason = _fitness(facts, declared, recorded or {}, node)
+    state, reason = _fitness(facts, declared, recorded, node)
     readiness = Readiness(state=state, reason=reason, observed_at=time.time(), can=facts.can)
     return Look(readiness=readiness, facts=facts, shape=_completed(facts.shape, declared))
 
@@ -208,7 +208,7 @@ def parse(lines: list[str], now: float) -> Facts:
 
 
 def _fitness(
-    facts: Facts, declared: Mapping[str, Any], recorded: Mapping[str, Any], node: str | None
+    facts: Facts, declared: Mapping[str, Any], recorded: Shape | None, node: str | None
 ) -> tuple[NodeState, str | None]:
     missing = [tool for tool in TOOLS if tool not in facts.tools]
     reasons = []
@@ -226,13 +226,14 @@ def _fitness(
         reasons.append(f"only {facts.memory_free_mib} MiB of memory are free")
     if facts.gpu_fault and "gpus" not in declared:
         reasons.append(f"its GPUs are in error: {facts.gpu_fault}")
-    reasons += _lacks(facts.shape, declared, recorded)
+    if recorded:
+        reasons += _lacks(facts.shape, declared, recorded)
     if reasons:
         return NodeState.NOT_READY, "; ".join(reasons)
     return NodeState.READY, _remarks(facts)
 
 
-def _lacks(shape: Shape, declared: Mapping[str, Any], recorded: Mapping[str, Any]) -> list[str]:
+def _lacks(shape: Shape, declared: Mapping[str, Any], recorded: Shape) -> list[str]:
     """What it had when it was made a node, and has no more."""
     out = []
     for field, word, part in (
@@ -240,8 +241,8 @@ def _lacks(shape: Shape, declared: Mapping[str, Any], recorded: Mapping[str, Any
         ("gpus", "GPUs", 1.0),
         ("memory_mib", "MiB of memory", TOLERANCE),
     ):
-        wanted, has = recorded.get(field), getattr(shape, field)
-        if field not in declared and isinstance(wanted, int) and has < wanted * part:
+        wanted, has = getattr(recorded, field), getattr(shape, field)
+        if field not in declared and has < wanted * part:
             out.append(f"it has {has} of the {wanted} {word} that are recorded of it")
     return out
 

@@ -10,6 +10,7 @@ from ipaddress import ip_address, ip_network
 from typing import Any, TypeVar
 
 from declarative.blocks import Shape
+from declarative.inputs import inputs_of
 from declarative.provider import (
     Config,
     Launch,
@@ -52,7 +53,7 @@ class Ssh:
     """Hosts that exist, as nodes.
 
     It has no list of its own: which hosts there are, `Config.hosts` says for listing and finding, and a
-    record's inputs for everything else. `inputs["host"]` is how a host is reached and what is declared of it.
+    record's inputs for everything else. Their `host` is how a host is reached and what is declared of it.
     """
 
     def __init__(self, config: Config) -> None:
@@ -153,20 +154,24 @@ class Ssh:
     ) -> Mapping[str, Any]:
         """Take the host for a node, or make a volume on its disk, or take that one for a rank."""
         if address.kind == "volume":
-            return self._volumes(inputs.get("host")).create(address, token, inputs)
+            volume = inputs_of("volume", inputs)
+            return self._volumes(volume.host).create(address, token, inputs, volume)
         if address.kind == "attachment":
-            volume = needs.get(Address("volume", str(inputs.get("volume"))))
-            node = needs.get(Address("node", str(inputs.get("node"))))
-            if volume is None or node is None:
+            asked = inputs_of("attachment", inputs)
+            held, node = needs.get(Address("volume", asked.volume)), needs.get(Address("node", asked.node))
+            if held is None or node is None:
                 summary = f"{address}: its volume or its node is not there"
                 raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(address))
-            return self._volumes(volume.inputs.get("host")).attach(address, token, inputs, volume, _key(node))
-        return self._take(address, token, inputs)
-
-    def _take(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Take the host, or find that an earlier call with this token took it."""
+            return self._volumes(held.volume.host).attach(address, token, inputs, held, _key(node))
         _check_kind(address)
-        transport = self._transport(inputs.get("host"))
+        return self.take(address, token, inputs, inputs_of("node", inputs).host)
+
+    @guarded
+    def take(
+        self, address: Address, token: str, inputs: Mapping[str, Any], host: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Take the host, or find that an earlier call with this token took it. `inputs` are noted there."""
+        transport = self._transport(host)
         facts = probe.probe(transport, self._options.root)
         if facts.state_fault:
             hint = "mend it, or give the backend another `options.root`"
@@ -179,7 +184,7 @@ class Ssh:
             inputs=inputs,
             outputs={
                 "id": f"{address}.{key_of(token)}",
-                "address": _address(inputs["host"], facts),
+                "address": _address(host, facts),
                 "path": f"{facts.root}/{key_of(token)}",
             },
         )
@@ -212,17 +217,18 @@ class Ssh:
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Write the new inputs down: how the host is reached may change with them, not which it is."""
         if have.address.kind == "volume":
-            return self._volumes(inputs.get("host")).update(have, inputs)
+            volume = inputs_of("volume", inputs)
+            return self._volumes(volume.host).update(have, inputs, volume)
         _check_kind(have.address)
-        key = _key(have)
-        transport = self._transport(inputs.get("host"))
+        key, host = _key(have), inputs_of("node", inputs).host
+        transport = self._transport(host)
         claims = self._claims(transport)
         claim = claims.read()
         if claim is None or claim.key != key:
             summary = f"{transport.host} is not {have.address}"
             raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(have.address))
         facts = probe.probe(transport, self._options.root)
-        outputs = {**claim.outputs, "address": _address(inputs["host"], facts)}
+        outputs = {**claim.outputs, "address": _address(host, facts)}
         claims.change(replace(claim, inputs=inputs, outputs=outputs))
         return outputs
 
@@ -233,17 +239,17 @@ class Ssh:
         So is a volume that is attached.
         """
         if have.address.kind == "volume":
-            self._volumes(have.inputs.get("host")).delete(have)
+            self._volumes(have.volume.host).delete(have)
             return
         if have.address.kind == "attachment":
             # By the newest way to the host; one whose node is gone holds nothing.
-            way = self._config.hosts.get(str(have.inputs.get("node"))) or have.outputs.get("host")
+            way = self._config.hosts.get(have.attachment.node) or have.outputs.get("host")
             if way:
                 self._volumes(way).detach(have)
             return
         if have.address.kind != "node":
             return
-        claims = self._claims(self._transport(have.inputs.get("host")))
+        claims = self._claims(self.transport(have))
         claim = claims.read()
         if claim and claim.owner != self._config.lineage:
             return
@@ -257,7 +263,7 @@ class Ssh:
         """See `provider.Tidies`."""
         old = self._ranks(node).ended_before(oldest)
         if old:
-            self._claims(self._transport(node.inputs.get("host"))).tidy(_key(node), old)
+            self._claims(self.transport(node)).tidy(_key(node), old)
 
     # -------------------------------------------------------------------------------------- nodes
 
@@ -267,12 +273,11 @@ class Ssh:
 
         def one(record: Record) -> Readiness:
             try:
-                transport, key = self._transport(record.inputs.get("host")), _key(record)
-                declared = _declared(record.inputs["host"])
+                transport, key = self.transport(record), _key(record)
+                declared = _declared(record.node.host)
             except PermanentError as error:
                 return probe.unanswered(error)
-            recorded = record.inputs.get("resources") or {}
-            return probe.look(transport, self._options.root, declared, recorded, key).readiness
+            return probe.look(transport, self._options.root, declared, record.node.resources, key).readiness
 
         names = [record.address.name for record in nodes]
         return dict(zip(names, _side_by_side(one, list(nodes)), strict=True))
@@ -281,25 +286,24 @@ class Ssh:
     def visit(self, node: Record) -> Visit:
         """See `provider.Visits`."""
         try:
-            transport, key = self._transport(node.inputs.get("host")), _key(node)
-            declared = _declared(node.inputs["host"])
+            transport, key = self.transport(node), _key(node)
+            declared = _declared(node.node.host)
         except PermanentError as error:
             return Visit(readiness=probe.unanswered(error))
-        recorded = node.inputs.get("resources") or {}
         return visit(
             transport,
             self._options.root,
             self._config.lineage,
             key,
             declared=declared,
-            recorded=recorded,
+            recorded=node.node.resources,
             attempts=lambda: self._ranks(node).attempts(),
         )
 
     @guarded
     def reaches(self, node: Record, address: str) -> str | None:
         """See the port. Asked at the port by which this host itself is reached, and at others."""
-        transport = self._transport(node.inputs.get("host"))
+        transport = self.transport(node)
         return reach.reaches(transport, address, transport.host.port)
 
     # -------------------------------------------------------------------------------------- ranks
@@ -308,7 +312,7 @@ class Ssh:
     def start(self, node: Record, launch: Launch) -> RankStatus:
         """See the port. CPUs beyond those of the host wrap around."""
         if launch.volumes:
-            self._volumes(node.inputs.get("host")).ready(_key(node), launch.volumes.values())
+            self._volumes(node.node.host).ready(_key(node), launch.volumes.values())
         return self.launch(node, launch, {path: str(v.outputs["path"]) for path, v in launch.volumes.items()})
 
     @guarded
@@ -368,7 +372,7 @@ class Ssh:
     @guarded
     def log_ends(self, node: Record, attempts: Sequence[str]) -> Mapping[str, LogEnd]:
         """See `provider.LogEnds`. One round trip, however many there are."""
-        transport = self._transport(node.inputs.get("host"))
+        transport = self.transport(node)
         folder = f"{scripts.enter(transport, self._options.root).root}/{_key(node)}/ranks"
         said = scripts.lines(scripts.inline(transport, "logs.sh", (folder, *attempts)), "FLEETFORM-LOGS")
         found = [line.split() for line in said]
@@ -379,7 +383,7 @@ class Ssh:
         self, node: Record, attempt: str | None, command: Sequence[str], *, tty: bool
     ) -> AbstractContextManager[Terminal]:
         """See `provider.Terminals`."""
-        transport = self._transport(node.inputs.get("host"))
+        transport = self.transport(node)
         if attempt is None:
             return terminal(transport.host, joined(command), tty=tty)
         entered = scripts.enter(transport, self._options.root)
@@ -387,15 +391,16 @@ class Ssh:
         return terminal(transport.host, command_line(argv), tty=tty)
 
     def _ranks(self, node: Record) -> Ranks:
-        transport = self._transport(node.inputs.get("host"))
+        transport = self.transport(node)
         entered = scripts.enter(transport, self._options.root)
         return Ranks(
             Runner(transport, f"{entered.root}/{_key(node)}/ranks", entered.script, self._config.fence)
         )
 
+    @guarded
     def transport(self, node: Record) -> SshTransport:
         """The way to a node."""
-        return self._transport(node.inputs.get("host"))
+        return self._transport(node.node.host)
 
     def _claims(self, transport: SshTransport) -> Claims:
         return Claims(transport, self._options.root, self._config.lineage)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from declarative.blocks import Shape
 from declarative.provider import ProviderError, Visit
 from declarative.state import RankStatus
 from providers.ranks import launched
@@ -30,7 +31,7 @@ def visit(
     node: str,
     *,
     declared: Mapping[str, Any],
-    recorded: Mapping[str, Any],
+    recorded: Shape | None,
     attempts: Callable[[], Mapping[str, RankStatus]],
 ) -> Visit:
     """Visit a node.

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from declarative.inputs import VolumeInputs, inputs_of
 from declarative.provider import PermanentError, PermanentKind, Thing
 from declarative.spec.values import show_mib
 from declarative.state import Address, Record
@@ -67,30 +68,33 @@ class Volumes:
         """All that is on the host, in one round trip."""
         return self._ask("show")
 
-    def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    def create(
+        self, address: Address, token: str, inputs: Mapping[str, Any], asked: VolumeInputs
+    ) -> Mapping[str, Any]:
         """Make a volume, or find what an earlier call with this token made."""
         key = key_of(token)
         path = f"{scripts.enter(self._transport, self._root).root}/volumes/{key}/data"
         claim = self._claim(address, token, inputs, {"id": f"{address}.{key}", "path": path})
         text = claim.text()
-        with_room = str(size_mib(inputs) * _KIB)
+        with_room = str(size_mib(asked) * _KIB)
         try:
             made = self._one("make", key, str(len(text)), with_room, stdin=text).claim
         except RunnerError as error:
-            raise self._short_of(error, address, inputs) from error
+            raise self._short_of(error, address, asked) from error
         return made.outputs
 
-    def update(self, have: Record, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    def update(self, have: Record, inputs: Mapping[str, Any], asked: VolumeInputs) -> Mapping[str, Any]:
         """Write new inputs down; a `size` that grew has to be there."""
         key = volume_key(have)
         was = self._own(have).claim
-        check_update(have.address, FIXED, was.inputs, inputs)
+        before = inputs_of("volume", was.inputs)
+        check_update(have.address, FIXED, before, asked)
         text = replace(was, inputs=inputs).text()
-        more = str((size_mib(inputs) - size_mib(was.inputs)) * _KIB)
+        more = str((size_mib(asked) - size_mib(before)) * _KIB)
         try:
             return self._one("change", key, str(len(text)), more, stdin=text).claim.outputs
         except RunnerError as error:
-            raise self._short_of(error, have.address, inputs) from error
+            raise self._short_of(error, have.address, asked) from error
 
     def delete(self, have: Record) -> None:
         """Remove a volume with its data; one that is attached is refused, and what is not ours is left."""
@@ -110,7 +114,7 @@ class Volumes:
         outputs = {
             "id": f"{address}.{key_of(token)}",
             "path": volume.outputs["path"],
-            "host": volume.inputs["host"],
+            "host": volume.volume.host,
         }
         claim = self._claim(address, token, inputs, outputs)
         text = f"{node} {claim.key}\n".encode() + claim.text()
@@ -156,11 +160,11 @@ class Volumes:
             raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(volume.address))
         return found
 
-    def _short_of(self, error: RunnerError, address: Address, inputs: Mapping[str, Any]) -> Exception:
+    def _short_of(self, error: RunnerError, address: Address, asked: VolumeInputs) -> Exception:
         if error.code != "room":
             return error
         free = show_mib(int(error.text) // _KIB)
-        summary = f"{self._transport.host} has {free} free, {address} is to have {inputs['size']}"
+        summary = f"{self._transport.host} has {free} free, {address} is to have {asked.size}"
         hint = "make room on the host, or ask for a smaller `size`"
         return PermanentError(PermanentKind.NO_CAPACITY, summary, about=str(address), hint=hint)
 

@@ -23,13 +23,19 @@ T = TypeVar("T")
 
 NODE: Mapping[str, Any] = {
     "fleet": "gpu",
+    "backend": "under-test",
     "region": "local",
     "instance_type": "local",
     "resources": {"cpu": 2, "memory_mib": 512, "gpus": 0},
     "blocks": 2,
     "placement": "any",
 }
-VOLUME: Mapping[str, Any] = {"region": "local", "size": "1GB", "prevent_destroy": True}
+VOLUME: Mapping[str, Any] = {
+    "backend": "under-test",
+    "region": "local",
+    "size": "1GB",
+    "prevent_destroy": True,
+}
 
 
 def until(look: Callable[[], T], seconds: float) -> T:
@@ -101,6 +107,7 @@ class Place:
             "node": node.address.name,
             "volume": volume.address.name,
             "path": "/data",
+            "variable": "DATA",
         }
         return self.wanted("attachment", f"{rank}.{volume.address.name}", inputs)
 

@@ -12,6 +12,7 @@ from providers.ssh.host import Host, Timing
 from providers.ssh.transport import SshTransport
 from providers.testing import launch
 from tests.hosts.machines import Machine, Machines, until
+from tests.model import of_node
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 QUICK = Timing(connect=3.0, keepalive=0.5, missed=2)
@@ -84,7 +85,7 @@ class Nodes:
         """Make a host a node."""
         name = f"gpu-{index}"
         host = {**self.hosts[name], **more}
-        inputs = {"fleet": "gpu", "blocks": 1, "host": host, "resources": host["resources"]}
+        inputs = of_node(host=host, resources={"cpu": 0, "memory_mib": 0, **host["resources"]})
         address = Address("node", name)
         outputs = self.provider.create(address, f"{TOKEN}{index}", inputs, {})
         record = Record(address=address, backend="ssh", inputs=inputs, outputs=outputs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from declarative.provider import PermanentError, PermanentKind
 from declarative.state import Address, NodeState, Readiness
 from tests.hosts.machines import Machine, run
 from tests.hosts.nodes import TOKEN, Nodes, fields
+from tests.model import of_node
 
 # No GPU is near: these print what the vendors' tools print.
 NVIDIA = """#!/bin/sh
@@ -106,8 +108,7 @@ def test_a_driver_that_hangs_is_not_waited_for(nodes):
 def test_what_a_node_had_it_has_to_have_still(nodes):
     nodes.machines[0].install("nvidia-smi", NVIDIA)
     node = nodes.make(resources={})
-    recorded = {**node.inputs, "resources": {"cpu": 1, "gpus": 2}}
-    object.__setattr__(node, "inputs", recorded)
+    node = replace(node, inputs={**node.inputs, "resources": {"cpu": 1, "memory_mib": 0, "gpus": 2}})
     assert nodes.provider.readiness([node])["gpu-0"].state is NodeState.READY
     nodes.machines[0].install("nvidia-smi", "\n".join(NVIDIA.splitlines()[:2]))
     seen = nodes.provider.readiness([node])["gpu-0"]
@@ -199,7 +200,7 @@ def test_a_host_is_one_node_at_a_time(nodes, machines, tmp_path):
         Nodes(machines, tmp_path, "theirs").make()
     assert caught.value.kind is PermanentKind.CONFLICT
     with pytest.raises(PermanentError, match="is node/gpu-0 already"):
-        nodes.provider.create(Address("node", "twin"), TOKEN, {"host": nodes.hosts["gpu-0"]}, {})
+        nodes.provider.create(Address("node", "twin"), TOKEN, of_node(host=nodes.hosts["gpu-0"]), {})
     assert sorted(machines[0].sh("ls /var/tmp/fleetform-0").split())[1:] == ["bin", "claim"]
     assert Nodes(machines, tmp_path, "theirs", root="/srv/theirs").make().outputs["path"].startswith("/srv/")
 

@@ -43,7 +43,7 @@ def cleared(machines) -> Iterator[None]:
 
 def starter(nodes: Nodes, index: int, attempt: str) -> subprocess.Popen[bytes]:
     """Another process that starts a rank."""
-    told = json.dumps({"host": nodes.hosts[f"gpu-{index}"], "id": nodes.made[-1].outputs["id"]})
+    told = json.dumps({"inputs": nodes.made[-1].inputs, "outputs": nodes.made[-1].outputs})
     code = f"""
 import json, sys
 sys.path.insert(0, {str(REPOSITORY)!r})
@@ -55,7 +55,7 @@ from providers.testing import launch
 told = json.loads(sys.argv[1])
 options = {{"ssh_config": "/dev/null"}}
 provider = Ssh(Config(backend="ssh", project_dir=Path("/"), lineage="ours", options=options))
-node = Record(address=Address("node", "gpu-{index}"), backend="ssh", inputs=told, outputs=told)
+node = Record(address=Address("node", "gpu-{index}"), backend="ssh", **told)
 provider.readiness([node])
 print("up", flush=True)
 sys.stdin.readline()

@@ -17,6 +17,7 @@ from tests.cli import task, volume
 from tests.hosts.machines import Machines
 from tests.hosts.nodes import Nodes, fields
 from tests.hosts.rack import OPTIONS, SSH, Rack, wipe
+from tests.model import of_node, of_volume
 
 pytestmark = pytest.mark.slow
 
@@ -179,10 +180,10 @@ def test_a_volume_is_of_one_host(machines, tmp_path):
     provider = Ssh(Config(backend="ssh", project_dir=tmp_path, lineage="ours", hosts=hosts, options=OPTIONS))
     nodes = []
     for name, host in hosts.items():
-        inputs = {"fleet": "gpu", "blocks": 1, "host": host, "resources": host["resources"]}
+        inputs = of_node(host=host, resources=host["resources"])
         outputs = provider.create(Address("node", name), f"token of {name}", inputs, {})
         nodes.append(Record(address=Address("node", name), backend="ssh", inputs=inputs, outputs=outputs))
-    inputs = {"region": "ssh", "zone": machines[0].address, "size": "1MB", "host": hosts["gpu-0"]}
+    inputs = of_volume(zone=machines[0].address, size="1MB", host=hosts["gpu-0"])
     address = Address("volume", "data")
     made = Record(
         address=address,
@@ -191,7 +192,8 @@ def test_a_volume_is_of_one_host(machines, tmp_path):
         outputs=provider.create(address, "token of data", inputs, {}),
     )
     try:
-        pair = {"rank": "a-0", "node": "gpu-1", "volume": "data", "path": "/data"}
+        pair = {"task": "a", "rank": "a-0", "node": "gpu-1", "volume": "data"}
+        pair |= {"path": "/data", "variable": "DATA"}
         held = {address: made, nodes[1].address: nodes[1]}
         with pytest.raises(PermanentError, match="not that node") as caught:
             provider.create(Address("attachment", "a-0.data"), "token of a", pair, held)
@@ -234,7 +236,7 @@ def test_what_another_project_has_on_a_host_keeps_its_folder(machines, tmp_path)
     """Whichever goes last takes it away; the next one finds the host as new."""
     ours, theirs = (Nodes(machines, tmp_path, name, fence=lambda: 7) for name in ("ours", "theirs"))
     data, node = Address("volume", "data"), ours.make()
-    inputs = {"size": "1MB", "host": fields(machines, 0)}
+    inputs = of_volume(size="1MB", host=fields(machines, 0))
     made = theirs.provider.create(data, "a" * 32, inputs, {})
     machines[0].sh(f"echo kept > {made['path']}/file")
     ours.provider.delete(node)
