@@ -20,6 +20,7 @@ from tests.cloud_any.digitalocean import DigitalOcean as FakeDigitalOcean
 from tests.cloud_named import azure as fake_azure
 from tests.cloud_named import gce as fake_gce
 from tests.cloud_named.web import Web, losing
+from tests.model import of_attachment, of_kind, of_volume
 
 PATIENT = Policy(deadline=300.0, first=0.01, longest=0.05)
 MADE = "7724db7c-e098-11e5-b522-000f53304e51"
@@ -221,7 +222,7 @@ class Fleet:
 
     def wanted(self, kind: str, name: str, **inputs: Any) -> Record:
         place = self.there.place if kind != "attachment" else {}
-        given = {"backend": self.backend, **place, **inputs}
+        given = of_kind(kind, **{"backend": self.backend, **place, **inputs})
         return Record(address=Address(kind, name), backend=self.backend, inputs=given)
 
     def make(self, record: Record, *needs: Record) -> Record:
@@ -258,7 +259,7 @@ def test_a_volume_is_adopted_and_let_go_as_it_was(there, fleet):
     assert fleet.provider.inventory() == ()
     fleet.provider.delete(disk)
     other = fleet.adopt("data-1")
-    fleet.provider.delete(replace(other, inputs=dict(there.place), outputs={}))
+    fleet.provider.delete(replace(other, inputs=of_volume(**there.place), outputs={}))
     assert there.labels() == there.before
 
 
@@ -281,8 +282,8 @@ def test_what_is_adopted_grows_and_does_not_shrink(there, fleet):
 def test_it_is_detached_before_it_is_let_go(there, fleet):
     """A node has it as any other, and is told that it was not made empty for us."""
     disk = fleet.adopt()
-    node = fleet.make(fleet.wanted("node", "gpu-0", instance_type=there.size, fleet="gpu", resources={}))
-    names = {"rank": "t-0", "task": "t", "path": "/data", "node": "gpu-0", "volume": "data-0"}
+    node = fleet.make(fleet.wanted("node", "gpu-0", instance_type=there.size))
+    names = of_attachment("t-0", "gpu-0", "data-0")
     held = fleet.make(fleet.wanted("attachment", "t-0.data-0", **names), disk, node)
     found = fleet.provider._attachments.on_node(disk)
     assert (found.ours, found.size, found.node.address) == (False, 3, node.address)

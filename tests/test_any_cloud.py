@@ -32,6 +32,7 @@ from providers.cloud.any.shared import Shared
 from tests.cli import Project
 from tests.cloud_any.plain import NAME, Cloud
 from tests.cloud_any.scripted import Scripted, recorded
+from tests.model import of_attachment, of_node, of_volume
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 
@@ -190,8 +191,8 @@ def token_of(address):
     return hashlib.sha256(str(address).encode()).hexdigest()[:32]
 
 
-NODE = {"region": "loc-1", "instance_type": "small"}
-VOLUME = {"region": "loc-1", "size": "3GB"}
+NODE = of_node(region="loc-1", instance_type="small")
+VOLUME = of_volume(region="loc-1", size="3GB")
 
 
 def test_a_node_is_made_by_keywords_and_known_by_its_name(plain):
@@ -233,7 +234,7 @@ def test_a_lost_answer_makes_nothing_twice(plain):
 
 def test_a_volume_is_attached_and_nothing_is_written(plain):
     node, volume = make(plain, "node", "gpu-0", **NODE), make(plain, "volume", "data-0", **VOLUME)
-    inputs = {"rank": "t-0", "node": "gpu-0", "volume": "data-0", "path": "/data"}
+    inputs = of_attachment("t-0", "gpu-0", "data-0")
     held = make(plain, "attachment", "t-0.data-0", (node, volume), **inputs)
     assert Cloud.volumes[0].extra["holder"] == Cloud.nodes[0].id
     found = plain.find(held.address, token_of(held.address))
@@ -338,7 +339,8 @@ def test_a_linode_is_asked_for_with_its_key(linode):
         return node
 
     api.answers["POST /v4/linode/instances"] = create
-    record = make(provider, "node", "gpu-0", region="eu-west", instance_type=next(iter(types_of(provider))))
+    inputs = of_node(region="eu-west", instance_type=next(iter(types_of(provider))))
+    record = make(provider, "node", "gpu-0", **inputs)
     (asked,) = api.bodies("POST", "/v4/linode/instances")
     assert asked["label"] == names.name(
         Written(owner="lineage-1", token=token_of(record.address), address=record.address)

@@ -25,6 +25,7 @@ from providers.cloud.azure import Azure
 from providers.testing import NODE, VOLUME, Conformance, Spoilt
 from tests.cloud_named import azure as fake
 from tests.cloud_named.web import LOST, TooEarly, Web, losing
+from tests.model import of_attachment
 
 PLACE = {"region": fake.REGION, "zone": fake.ZONE}
 
@@ -118,8 +119,8 @@ def made(provider, record, *needs):
 
 
 def attachment(volume, node):
-    inputs = {"task": "t", "rank": "t-0", "node": node.address.name, "volume": volume.address.name}
-    return wanted("attachment", f"t-0.{volume.address.name}", {**inputs, "path": "/data"})
+    inputs = of_attachment("t-0", node.address.name, volume.address.name)
+    return wanted("attachment", f"t-0.{volume.address.name}", inputs)
 
 
 def changes(web):

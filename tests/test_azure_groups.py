@@ -29,6 +29,7 @@ NODES = MappingProxyType(
         "region": fake.REGION,
         "zone": ZONES[0],
         "fleet": "gpu",
+        "blocks": 1,
         "placement": "cluster",
         "instance_type": TYPE,
         "resources": {"cpu": 2, "memory_mib": 8192},

@@ -10,12 +10,13 @@ import pytest
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.state import Address, Record
 from providers.cloud.attachments import Attachments, Disk, Holder, Machine
+from tests.model import of_attachment, of_node, of_volume
 
 ADDRESS = Address.parse("attachment/train-0.data-0")
-VOLUME = Record(address=Address("volume", "data-0"), backend="b", inputs={}, outputs={"id": "d"})
-NODE = Record(address=Address("node", "gpu-0"), backend="b", inputs={}, outputs={"id": "m"})
+VOLUME = Record(address=Address("volume", "data-0"), backend="b", inputs=of_volume(), outputs={"id": "d"})
+NODE = Record(address=Address("node", "gpu-0"), backend="b", inputs=of_node(), outputs={"id": "m"})
 NEEDS = {VOLUME.address: VOLUME, NODE.address: NODE}
-INPUTS = {"volume": "data-0", "node": "gpu-0"}
+INPUTS = of_attachment("a-0", "gpu-0", "data-0")
 FREE = Disk(id="d", region="r", state="", size=1, tags={"fleetform:owner": "us"}, free=True, gone=False)
 
 

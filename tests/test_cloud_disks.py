@@ -14,11 +14,10 @@ from providers.cloud.disks import OnNode, _fault
 from providers.cloud.provider import Cloud
 from providers.cloud.redact import Scrub
 from providers.runner import RunnerError
+from tests.model import of_node, of_volume
 
-NODE = Record(address=Address("node", "gpu-0"), backend="lab", inputs={}, outputs={"id": "i-1"})
-VOLUME = Record(
-    address=Address("volume", "data"), backend="lab", inputs={"size": "1GB"}, outputs={"id": "vol-1"}
-)
+NODE = Record(address=Address("node", "gpu-0"), backend="lab", inputs=of_node(), outputs={"id": "i-1"})
+VOLUME = Record(address=Address("volume", "data"), backend="lab", inputs=of_volume(), outputs={"id": "vol-1"})
 HELD = Record(address=Address("attachment", "a-0.data"), backend="lab", inputs={}, outputs={"id": "held"})
 
 
@@ -103,7 +102,7 @@ def test_a_node_that_is_silent_again_is_not_waited_for():
 @pytest.mark.parametrize(("size", "asked"), [("2GB", ["update", "grow"]), ("1GB", ["update"])])
 def test_a_filesystem_grows_with_its_volume(size, asked):
     parts = Parts()
-    cloud(parts).update(VOLUME, "t", {"size": size})
+    cloud(parts).update(VOLUME, "t", of_volume(size=size))
     assert parts.asked == asked
 
 
@@ -115,8 +114,9 @@ def test_a_cloud_that_cannot_adopt_says_so():
 
 def test_what_a_cloud_has_not_the_plan_says():
     """Of a fleet's reservation once."""
-    nodes = {Address("node", f"gpu-{i}"): {"fleet": "gpu", "reservation": "cr-1"} for i in range(3)}
-    wanted = {**nodes, Address("node", "cpu-0"): {"fleet": "cpu"}, VOLUME.address: {"volume_id": "vol-2"}}
+    nodes = {Address("node", f"gpu-{i}"): of_node(reservation="cr-1") for i in range(3)}
+    theirs = {VOLUME.address: of_volume(volume_id="vol-2")}
+    wanted = {**nodes, Address("node", "cpu-0"): of_node("cpu"), **theirs}
     found = cloud(Parts()).check(wanted)
     assert [(f.summary.split(":")[0], f.about) for f in found] == [
         ("node/gpu-0", "reservation"),

@@ -31,6 +31,7 @@ from tests.cloud_named import gce as fake_gce
 from tests.cloud_named.web import Web
 from tests.cloud_openstack import run as openstack
 from tests.cloud_openstack.server import REGION, SmallCloud
+from tests.model import of_attachment
 
 TOKEN = "dop_v1_very-secret"
 DRIVERS = ("ec2", "openstack", "gce", "azure", "digitalocean", "vultr", "linode")
@@ -408,7 +409,7 @@ def story(there: Any, place: dict[str, str], tried: Any) -> None:
     inputs: dict[str, Any] = {**NODE, **place, "backend": "there"}
     where: dict[str, Any] = {key: inputs[key] for key in ("region", "zone", "backend") if key in inputs}
     disk: dict[str, Any] = {**VOLUME, **where}
-    about = {"node": "gpu-0", "volume": "data-0", "rank": "t-0"}
+    about = of_attachment("t-0", "gpu-0", "data-0")
     node, volume = Address("node", "gpu-0"), Address("volume", "data-0")
     held = Address("attachment", "t-0.data-0")
     tried(there.offers)

@@ -21,6 +21,7 @@ from providers.cloud.packing import packed
 from providers.testing import NODE, VOLUME, Conformance, Crowd, Spoilt
 from tests.cli import Project
 from tests.cloud_any.digitalocean import LUCK, DigitalOcean
+from tests.model import of_attachment, of_kind
 
 PLACE = {"region": "nyc3", "backend": "do"}
 SIZE = "s-1vcpu-1gb"
@@ -144,7 +145,7 @@ class Fleet:
 
     def wanted(self, kind, name, **inputs):
         place = PLACE if kind != "attachment" else {}
-        return Record(address=Address(kind, name), backend="do", inputs={**place, **inputs})
+        return Record(address=Address(kind, name), backend="do", inputs=of_kind(kind, **{**place, **inputs}))
 
     def create(self, record, *needs):
         made_of = token(self.lineage, record.address, 1, None)
@@ -161,8 +162,7 @@ class Fleet:
         return self.create(self.wanted("volume", name, **{"size": "1GB", **inputs}))
 
     def attach(self, node, volume):
-        names = {"node": node.address.name, "volume": volume.address.name}
-        inputs = {"rank": "t-0", "path": "/data", **names}
+        inputs = of_attachment("t-0", node.address.name, volume.address.name)
         return self.create(self.wanted("attachment", f"t-0.{volume.address.name}", **inputs), volume, node)
 
     def group(self, i):

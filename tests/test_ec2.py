@@ -27,6 +27,7 @@ from tests.cloud_ec2.light import Light
 from tests.cloud_ec2.proxy import LUCK, Line
 from tests.cloud_ec2.run import REGION, SECRETS, ZONE, RunningEc2, config, provider
 from tests.cloud_ec2.scripted import Scripted
+from tests.model import of_attachment, of_node, of_volume
 
 PLACE = {"region": REGION, "zone": ZONE}
 
@@ -362,7 +363,8 @@ def test_what_is_adopted_has_to_be_what_is_declared(fleet, theirs, inputs, kind,
     made, region = theirs
     zone = inputs.get("zone", ZONE)
     more = {key: value for key, value in inputs.items() if key != "zone"}
-    wanted = {"region": REGION, "volume_id": made, **({"zone": zone} if zone else {}), **more}
+    place = {"zone": zone} if zone else {}
+    wanted = of_volume(**{"region": REGION, "volume_id": made, **place, **more})
     found = fleet.provider.check({Address("volume", "data-0"): wanted})
     assert [hint in str(fault.hint) for fault in found if re.search(words, fault.summary)] == [True]
     with pytest.raises(PermanentError, match=words) as caught:
@@ -377,7 +379,7 @@ def test_a_volume_has_one_address(ec2, tmp_path, fleet, theirs):
     made, _ = theirs
     disk = fleet.create("volume", "data-0", ZONE, volume_id=made)
     other = Fleet(ec2.port, tmp_path, "another lineage")
-    wanted = {Address("volume", "data-1"): {"region": REGION, "zone": ZONE, "volume_id": made}}
+    wanted = {Address("volume", "data-1"): of_volume(region=REGION, zone=ZONE, volume_id=made)}
     # With a plan, what this state has may be let go by then.
     assert [len(who.provider.check(wanted)) for who in (fleet, other)] == [0, 1]
     for who, whose in (fleet, "this state"), (other, "another state"):
@@ -431,7 +433,7 @@ def test_nothing_is_deleted_that_does_not_say_whose_it_is(fleet):
 
 def test_a_region_that_was_given_up_is_still_looked_at(ec2, tmp_path):
     """What was made there does not count as gone."""
-    inputs = {"region": "us-west-2", "zone": "us-west-2a", **SMALL}
+    inputs = of_node(region="us-west-2", zone="us-west-2a", **SMALL)
     both = provider(ec2.port, tmp_path, "movers", regions=(REGION, "us-west-2"))
     address = Address("node", "gpu-0")
     outputs = both.create(address, "1" * 32, inputs, {})
@@ -450,7 +452,7 @@ def test_disks_of_one_node_have_devices_of_their_own(fleet):
 
     def attach(disk):
         name = disk.address.name
-        inputs = {"rank": "t-0", "node": "gpu-0", "volume": name, "path": f"/{name}"}
+        inputs = {**of_attachment("t-0", "gpu-0", name), "path": f"/{name}"}
         return fleet.create("attachment", f"t-0.{name}", None, disk, node, **inputs)
 
     with ThreadPoolExecutor(5) as pool:
@@ -467,7 +469,7 @@ def test_a_later_attachment_of_the_same_disk_there_is_another_one(fleet):
         fleet.create("volume", "data-0", ZONE, size="1GB"),
     )
     address = Address("attachment", "t-0.data-0")
-    inputs = {"rank": "t-0", "node": "gpu-0", "volume": "data-0", "path": "/data"}
+    inputs = of_attachment("t-0", "gpu-0", "data-0")
     needs = {node.address: node, disk.address: disk}
     first = fleet.provider.create(address, "1" * 32, inputs, needs)
     with pytest.raises(PermanentError, match=r"held by attachment/t-0\.data-0"):
@@ -490,7 +492,7 @@ def test_a_later_attachment_of_the_same_disk_there_is_another_one(fleet):
         ({"image": {"eu-west-1": "ami-1"}}, {}, "invalid", "no image for us-east-1", "image"),
         ({}, {"instance_type": "t99.huge"}, "not-found", "t99.huge", ZONE),
         ({}, {"zone": "us-east-1z"}, "invalid", "us-east-1z", "us-east-1z"),
-        ({}, {"region": None}, "invalid", "in which region", "region"),
+        ({}, {"region": ""}, "invalid", "in which region", "region"),
         (
             {"network": Network(subnets={"us-east-1c": "subnet-1"})},
             {},
@@ -504,7 +506,7 @@ def test_a_later_attachment_of_the_same_disk_there_is_another_one(fleet):
 def test_what_people_get_wrong(ec2, tmp_path, settings, inputs, kind, words, about):
     """Each is said in words, and nothing is made."""
     there = provider(ec2.port, tmp_path, "people", **settings)
-    asked = {"region": REGION, "zone": ZONE, **SMALL, **inputs}
+    asked = of_node(**{"region": REGION, "zone": ZONE, **SMALL, **inputs})
     with pytest.raises(PermanentError, match=words) as caught:
         there.create(Address("node", "gpu-0"), "1" * 32, asked, {})
     assert (caught.value.kind, caught.value.about) == (PermanentKind(kind), about)

@@ -14,12 +14,13 @@ from providers.cloud.ec2.codes import CODES, kind_of
 from providers.cloud.marks import TAKEN
 from tests.cloud_ec2.run import REGION, SECRETS, ZONE, provider
 from tests.cloud_ec2.scripted import Scripted, answer, instance, refusal, reservations, volume
+from tests.model import of_attachment, of_node
 
 LINEAGE = "lineage-1"
 TOKEN = "1" * 32
 NODE, DISK, HELD = Address("node", "gpu-0"), Address("volume", "data-0"), Address("attachment", "t-0.data-0")
-INPUTS = {"region": REGION, "zone": ZONE, "instance_type": "t3.micro"}
-HELD_INPUTS = {"node": "gpu-0", "volume": "data-0", "rank": "t-0"}
+INPUTS = of_node(region=REGION, zone=ZONE, instance_type="t3.micro")
+HELD_INPUTS = of_attachment("t-0", "gpu-0", "data-0")
 OURS = marks.written(marks.Mark(owner=LINEAGE, address=NODE, token=TOKEN, inputs=INPUTS))
 MOST_ASKED = 200
 """Requests to one server: the tests make fewer than a hundred."""

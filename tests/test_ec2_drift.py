@@ -15,7 +15,7 @@ from tests.cloud_ec2 import run
 from tests.cloud_ec2.proxy import Line
 from tests.cloud_ec2.scripted import answer
 from tests.cloud_ec2.server import AMI
-from tests.model import spec
+from tests.model import of_attachment, of_kind, spec
 
 ENV = run.SECRETS
 EMPTY = {
@@ -195,7 +195,7 @@ class Made:
         """One thing, and its record."""
         address = Address.parse(address)
         where = {} if address.kind == "attachment" else {"region": run.REGION, "zone": ZONE}
-        inputs = {"backend": "aws", **where, **inputs}
+        inputs = of_kind(address.kind, **{"backend": "aws", **where, **inputs})
         held = {need.address: need for need in needs}
         made_of = token(self.lineage, address, 1, inputs.get("zone"))
         outputs = self.provider.create(address, made_of, inputs, held)
@@ -223,7 +223,7 @@ def test_a_volume_that_somebody_detached(made):
     """Before its rank was started it is attached anew; under a rank that runs it is only said."""
     node = made.make("node/gpu-0", instance_type="t3.micro", fleet="gpu")
     disk = made.make("volume/data-0", size="1GB")
-    words = {"task": "t", "rank": "t-0", "node": "gpu-0", "volume": "data-0", "path": "/data"}
+    words = of_attachment("t-0", "gpu-0", "data-0")
     held = made.make("attachment/t-0.data-0", disk, node, **words)
     assert made.look().inventory.drift == ()
     made.region.ask("DetachVolume", VolumeId=disk.outputs["id"], InstanceId=node.outputs["id"])
@@ -234,7 +234,7 @@ def test_a_volume_that_somebody_detached(made):
     assert vanished(made.state, seen) == ()
 
     rank = Address("rank", "t-0")
-    made.records[rank] = Record(address=rank, backend="aws", inputs={"task": "t", "rank": 0})
+    made.records[rank] = Record(address=rank, backend="aws", inputs={"task": "t", "rank": 0, "commands": []})
     made.ranks["t-0"] = RankStatus(state=RankState.RUNNING)
     seen = made.look().inventory
     assert seen.gone == frozenset()

@@ -20,9 +20,10 @@ from providers.ssh import pair
 from providers.ssh.pair import Login, make
 from tests.cloud_ec2.run import REGION, SECRETS, ZONE, provider
 from tests.cloud_ec2.scripted import Scripted, answer, instance, refusal, reservations, tag_set
+from tests.model import of_node
 
 NODE = Address("node", "gpu-0")
-INPUTS = {"region": REGION, "zone": ZONE, "instance_type": "t3.micro"}
+INPUTS = of_node(region=REGION, zone=ZONE, instance_type="t3.micro")
 TOKEN = "1" * 32
 GROUPS = "".join(f"<item><groupId>{name}</groupId><vpcId>vpc-1</vpcId></item>" for name in ("sg-1", "sg-2"))
 SUBNET = (
@@ -147,8 +148,10 @@ def create(folder, more=None, **settings):
     with Scripted(lambda asked: asked_for(asked, **(more or {}))) as server:
         there = provider(server.port, folder, "ours", **settings)
         try:
-            login = there._instances._keys.bring(there._instances._account.region(REGION))
-            there._instances._run(there._instances._account.region(REGION), NODE, TOKEN, INPUTS)
+            region = there._instances._account.region(REGION)
+            login = there._instances._keys.bring(region)
+            mark = there._instances._account.mark(NODE, TOKEN, INPUTS)
+            there._instances._run(region, mark, mark.node)
         finally:
             server.shutdown()
         return login, {a["Action"]: a for a in server.asked}

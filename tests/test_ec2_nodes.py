@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from declarative.inputs import inputs_of
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind, token
 from declarative.retry import Policy, call
 from declarative.spec.clouds import ImageFilter, Network
@@ -18,10 +19,11 @@ from providers.ssh.pair import make
 from tests.cloud_ec2.run import REGION, SECRETS, ZONE, RunningEc2, provider
 from tests.cloud_ec2.scripted import Scripted, answer, instance, refusal, reservations
 from tests.cloud_ec2.server import AMI
+from tests.model import of_node
 
 TOKEN = "1" * 32
 NODE = Address("node", "gpu-0")
-BIG = {"region": REGION, "zone": ZONE, "fleet": "gpu", "instance_type": "m5.large", "placement": "cluster"}
+BIG = of_node(region=REGION, zone=ZONE, instance_type="m5.large", placement="cluster")
 
 
 @pytest.fixture(scope="module")
@@ -263,7 +265,7 @@ def test_what_goes_with_the_last_node_goes_though_it_ended_by_itself(there):
 def test_what_a_create_that_was_cut_short_left_is_cleared(there):
     """The controller ended before it asked for the instance. What other nodes need stays."""
     one = there()
-    one._instances._groups.bring(BIG)
+    one._instances._groups.bring(inputs_of("node", BIG))
     one._instances._keys.bring(region_of(one))
     one.clear(NODE, TOKEN, BIG)
     assert groups(one) == []

@@ -31,6 +31,7 @@ NODES = MappingProxyType(
         "region": fake.REGION,
         "zone": fake.ZONE,
         "fleet": "gpu",
+        "blocks": 1,
         "placement": "cluster",
         "instance_type": TYPE,
         "resources": {"cpu": 12, "memory_mib": 87040, "gpus": 1},
@@ -106,7 +107,9 @@ def test_a_cluster_is_in_a_policy_that_goes_with_its_last_node(web, cloud, there
     nodes = [create(one, node(0))]
     first = policy(last(web))
     assert last(web)["scheduling"] == {"automaticRestart": True, "onHostMaintenance": "TERMINATE"}
-    nodes.append(create(there(), node(1, instance_type="n2-standard-8", resources={"cpu": 8})))
+    nodes.append(
+        create(there(), node(1, instance_type="n2-standard-8", resources={"cpu": 8, "memory_mib": 0}))
+    )
     assert policy(last(web)) == first
     assert last(web)["scheduling"]["onHostMaintenance"] == "TERMINATE"
     nodes.append(create(one, node(2, zone=ZONES[1])))
@@ -277,7 +280,7 @@ def test_a_policy_goes_with_the_last_of_many(web, cloud, there):
 
     def delete(record):
         # All are under way before the first one ends.
-        with one._machines.groups.changing(record.inputs):
+        with one._machines.groups.changing(record.node):
             together.wait(60)
             one.delete(record)
 

@@ -21,6 +21,7 @@ from providers.testing import NODE, VOLUME, Conformance, Crowd, Spoilt
 from tests.cloud_ec2.proxy import LUCK
 from tests.cloud_openstack.run import SECRETS, config
 from tests.cloud_openstack.server import REGION, Refusal, SmallCloud
+from tests.model import of_attachment, of_kind, of_node
 
 PLACE = {"region": REGION, "zone": "az-1", "backend": "stack"}
 
@@ -149,7 +150,9 @@ class Fleet:
     def create(self, kind, name, zone, *needs, generation=1, **inputs):
         """One thing: its record."""
         place = {"region": REGION, "zone": zone} if kind != "attachment" else {}
-        record = Record(address=Address(kind, name), backend="stack", inputs={**place, **inputs})
+        record = Record(
+            address=Address(kind, name), backend="stack", inputs=of_kind(kind, **{**place, **inputs})
+        )
         made_of = token(self.lineage, record.address, generation, zone)
         held = {need.address: need for need in needs}
         outputs = call(
@@ -167,7 +170,7 @@ class Fleet:
 
     def held(self, node, disk):
         """The volume on the node."""
-        inputs = {"rank": "t-0", "node": node.address.name, "volume": disk.address.name, "path": "/data"}
+        inputs = of_attachment("t-0", node.address.name, disk.address.name)
         return self.create("attachment", f"t-0.{disk.address.name}", None, disk, node, **inputs)
 
     def pair(self, i):
@@ -179,7 +182,7 @@ class Fleet:
             except PermanentError as error:
                 assert (error.kind, zone) == (PermanentKind.NO_CAPACITY, FULL)  # noqa: PT017
         volume = self.create("volume", f"data-{i}", node.inputs["zone"], size="1GB")
-        inputs = {"rank": f"t-{i}", "node": f"gpu-{i}", "volume": f"data-{i}", "path": "/data"}
+        inputs = of_attachment(f"t-{i}", f"gpu-{i}", f"data-{i}")
         held = self.create("attachment", f"t-{i}.data-{i}", None, volume, node, **inputs)
         return node, volume, held
 
@@ -323,11 +326,12 @@ def test_what_a_killed_command_left_broken_is_made_anew(cloud, fleet):
     cloud.full.add(("az-1", "m1.tiny"))
     fleet.provider._account.made_once("x", lambda: None, lambda: None)
     region = fleet.provider._account.region(REGION)
-    address, made_of = Address("node", "gpu-0"), token("lineage-1", Address("node", "gpu-0"), 1, "az-1")
-    made = fleet.provider._servers._ask(region, address, made_of, {"region": REGION, "zone": "az-1", **SMALL})
+    address, inputs = Address("node", "gpu-0"), of_node(region=REGION, zone="az-1", **SMALL)
+    mark = fleet.provider._account.mark(address, token("lineage-1", address, 1, "az-1"), inputs)
+    made = fleet.provider._servers._ask(region, mark, mark.node)
     region.server(made)
     assert region.server(made).stillborn
-    assert fleet.provider.find(address, made_of) is None
+    assert fleet.provider.find(address, mark.token) is None
     cloud.full.clear()
     node = fleet.node()
     assert list(cloud.servers) == [node.outputs["id"]] != [made]

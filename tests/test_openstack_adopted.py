@@ -12,8 +12,9 @@ from providers.cloud.claims import ON
 from providers.cloud.openstack import OpenStack
 from tests.cloud_openstack.run import SECRETS, config
 from tests.cloud_openstack.server import REGION, SmallCloud
+from tests.model import of_attachment, of_node, of_volume
 
-NODE = {"region": REGION, "zone": "az-1", "instance_type": "m1.tiny", "fleet": "gpu"}
+NODE = of_node(region=REGION, zone="az-1", instance_type="m1.tiny")
 OWN = {"team": "old", "näme": "x"}
 
 
@@ -45,7 +46,7 @@ def theirs(cloud):
 
 
 def adopt(stack, made, name="data-0", **more):
-    inputs = {"region": REGION, "volume_id": made, **more}
+    inputs = of_volume(**{"region": REGION, "volume_id": made, **more})
     address = Address("volume", name)
     outputs = stack.create(address, f"volume-{name}", inputs, {})
     return Record(address=address, backend="stack", inputs=inputs, outputs=outputs)
@@ -53,7 +54,7 @@ def adopt(stack, made, name="data-0", **more):
 
 def held(stack, node, disk):
     address = Address("attachment", f"t-0.{disk.address.name}")
-    inputs = {"rank": "t-0", "node": node.address.name, "volume": disk.address.name, "path": "/data"}
+    inputs = of_attachment("t-0", node.address.name, disk.address.name)
     needs = {node.address: node, disk.address: disk}
     outputs = stack.create(address, "attachment", inputs, needs)
     return Record(address=address, backend="stack", inputs=inputs, outputs=outputs)
@@ -113,7 +114,7 @@ def test_a_volume_is_adopted_and_let_go_as_it_was(cloud, stack, theirs):
 def test_what_is_adopted_has_to_be_what_is_declared(cloud, stack, theirs, inputs, kind, words, hint):
     """It is said with the plan, and else nothing is written on it."""
     cloud.disk_zones = ["nova", "vault"]
-    wanted = {"region": REGION, "volume_id": theirs["id"], **inputs}
+    wanted = of_volume(**{"region": REGION, "volume_id": theirs["id"], **inputs})
     (ahead,) = stack.check({Address("volume", "data-0"): wanted})
     with pytest.raises(PermanentError, match=words) as caught:
         adopt(stack, **{"made": theirs["id"], **inputs})
@@ -126,7 +127,7 @@ def test_what_is_adopted_has_to_be_what_is_declared(cloud, stack, theirs, inputs
 
 def test_a_zone_that_only_nova_has_says_nothing_of_a_disk(cloud, stack, theirs):
     """As with one that is made: cinder's zone is none of the servers'."""
-    wanted = {"region": REGION, "volume_id": theirs["id"], "zone": "az-2"}
+    wanted = of_volume(region=REGION, volume_id=theirs["id"], zone="az-2")
     assert stack.check({Address("volume", "data-0"): wanted}) == []
     assert adopt(stack, theirs["id"], zone="az-2").outputs["zone"] == "nova"
 
@@ -145,7 +146,7 @@ def test_a_volume_has_one_address(cloud, tmp_path, stack, theirs):
     """Neither another of this state nor another state takes it. With a plan only the second is sure."""
     disk = adopt(stack, theirs["id"])
     other = OpenStack(config(cloud, tmp_path, "another"))
-    wanted = {Address("volume", "data-1"): {"region": REGION, "volume_id": theirs["id"]}}
+    wanted = {Address("volume", "data-1"): of_volume(region=REGION, volume_id=theirs["id"])}
     for who, whose, seen in (stack, "this state", 0), (other, r"another state \(lineage lineage-1\)", 1):
         with pytest.raises(PermanentError, match=f"volume/data-0 of {whose}") as caught:
             adopt(who, theirs["id"], "data-1")

@@ -9,9 +9,10 @@ from providers.cloud import account, marks
 from providers.cloud.openstack import OpenStack
 from tests.cloud_openstack.run import SECRETS, config
 from tests.cloud_openstack.server import REGION, SmallCloud
+from tests.model import of_attachment, of_node, of_volume
 
-NODE = {"region": REGION, "zone": "az-1", "instance_type": "m1.tiny", "fleet": "gpu", "tags": {"team": "a"}}
-DISK = {"region": REGION, "size": "1GB", "tags": {"team": "a"}}
+NODE = of_node(region=REGION, zone="az-1", instance_type="m1.tiny", tags={"team": "a"})
+DISK = of_volume(region=REGION, tags={"team": "a"})
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +44,7 @@ def record(stack, kind, name, inputs, needs=()):
 def three(stack):
     """A node, a volume, and that on this."""
     node, disk = record(stack, "node", "gpu-0", NODE), record(stack, "volume", "data-0", DISK)
-    inputs = {"rank": "t-0", "node": "gpu-0", "volume": "data-0", "path": "/data"}
+    inputs = of_attachment("t-0", "gpu-0", "data-0")
     return node, disk, record(stack, "attachment", "t-0.data-0", inputs, (node, disk))
 
 

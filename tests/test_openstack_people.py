@@ -16,8 +16,9 @@ from providers.cloud.redact import Scrub
 from providers.ssh.pair import make
 from tests.cloud_openstack.run import CREDENTIALS, OPTIONS, SECRETS, config
 from tests.cloud_openstack.server import IMAGE, NETWORK, PROJECT, REGION, SmallCloud, flavor
+from tests.model import of_node, of_volume
 
-NODE = {"region": REGION, "zone": "az-1", "instance_type": "m1.tiny", "fleet": "gpu"}
+NODE = of_node(region=REGION, zone="az-1", instance_type="m1.tiny")
 ADDRESS = Address("node", "gpu-0")
 TOKEN = "1" * 32
 
@@ -113,10 +114,10 @@ def test_who_is_not_let_in_is_told_what_to_look_at(cloud, stack, monkeypatch):
 def test_a_token_that_ends_before_its_time_is_got_anew(cloud, stack):
     """Once: one that is refused at once is a fault, and what was asked for is not done twice."""
     there = stack()
-    there.create(Address("volume", "data-0"), TOKEN, {"region": REGION, "size": "1GB"}, {})
+    there.create(Address("volume", "data-0"), TOKEN, of_volume(region=REGION), {})
     assert cloud.count("POST", "/identity/v3/auth/tokens") == 1
     cloud.tokens.clear()
-    there.create(Address("volume", "data-1"), "2" * 32, {"region": REGION, "size": "1GB"}, {})
+    there.create(Address("volume", "data-1"), "2" * 32, of_volume(region=REGION), {})
     assert (cloud.count("POST", "/identity/v3/auth/tokens"), len(cloud.volumes)) == (2, 2)
     cloud.tokens.clear()
     cloud.forgetful = True
@@ -140,7 +141,7 @@ def test_a_token_that_ends_before_its_time_is_got_anew(cloud, stack):
         ({}, {"instance_type": "m1.tinny"}, "no flavor `m1.tinny`", "instance_type"),
         (options(network="nope"), {}, "no network `nope`", "options.network"),
         ({}, {"spot": True}, "no spot instances", "spot_policy"),
-        ({}, {"region": None}, "in which region", "region"),
+        ({}, {"region": ""}, "in which region", "region"),
     ],
 )
 def test_what_names_nothing_is_said(cloud, stack, settings, inputs, words, about):
@@ -159,7 +160,7 @@ def test_what_names_nothing_is_said(cloud, stack, settings, inputs, words, about
 def test_what_a_plan_would_meet_is_said_with_it(cloud, stack):
     """Each fault once, and nothing else where nobody is let in."""
     wanted = {Address("node", f"gpu-{i}"): NODE for i in range(3)}
-    wanted |= {Address("volume", "data"): {"region": REGION, "zone": "az-7", "size": "1GB"}}
+    wanted |= {Address("volume", "data"): of_volume(region=REGION, zone="az-7")}
     there = stack(image={"*": "debian-99"}, **options(network="nope"))
     words = [" ".join(fault.summary.split()[:4]) for fault in there.check(wanted)]
     assert words == ["there is no image", "there is no network", "there is no zone"]

@@ -21,10 +21,11 @@ from providers.cloud.any import names
 from providers.cloud.any.plain import Written
 from providers.cloud.any.vultr import Vultr
 from tests.cloud_any.scripted import Scripted, recorded
+from tests.model import of_attachment, of_node, of_volume
 
 TOKEN = "0123456789abcdef0123456789abcdef"
-NODE = {"region": "ams", "instance_type": "vc2-1c-1gb", "fleet": "gpu"}
-VOLUME = {"region": "ewr", "size": "15GB"}
+NODE = of_node(region="ams", instance_type="vc2-1c-1gb")
+VOLUME = of_volume(region="ewr", size="15GB")
 SECRET = "a-very-secret-key"
 
 
@@ -242,7 +243,7 @@ def test_a_block_says_in_its_label_whose_it_is(vultr, server, api):
 def test_a_block_is_attached_while_the_instance_runs(vultr, server, api):
     """Whose it is there stands on the instance, beside what stood there before."""
     there, disk = node(vultr), volume(vultr)
-    inputs = {"rank": "t-0", "node": "gpu-0", "volume": "data-0", "path": "/data"}
+    inputs = of_attachment("t-0", "gpu-0", "data-0")
     address, before = Address("attachment", "t-0.data-0"), list(api.instances[0]["tags"])
     needs = {r.address: r for r in (there, disk)}
     outputs = vultr.create(address, TOKEN, inputs, needs)

@@ -93,7 +93,7 @@ class Account:
         owner = tags.get(marks.OWNER)
         if owner not in (None, self.owner):
             return {ANOTHERS: owner}
-        users = {str(k): str(v) for k, v in (made.get("tags") or {}).items()}
+        users = marks.tags_in(made)
         left = {k: tags[k] for k in users if k in tags}
         return {} if owner and left == users else {TAGS: left}
 

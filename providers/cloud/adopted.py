@@ -19,7 +19,7 @@ from providers.cloud.marks import Mark
 
 def absent(mark: Mark, where: str, hint: str) -> PermanentError:
     """The fault of a volume that is not there; `hint` says what else it may be called, or where it may be."""
-    summary = f"{mark.address}: there is no volume `{mark.inputs[VOLUME_ID]}` in {where}"
+    summary = f"{mark.address}: there is no volume `{mark.volume.volume_id}` in {where}"
     return PermanentError(PermanentKind.NOT_FOUND, summary, about=VOLUME_ID, hint=hint)
 
 
@@ -48,12 +48,11 @@ def check(
 
     `places`: by their field in the YAML, where it is to be and where it is: None where nobody says it.
     """
-    inputs = mark.inputs
-    asked = inputs.get("size")
+    asked = mark.volume
     said: dict[str, tuple[object, object]] = {
         **places,
-        "size": (gibibytes(mark.address, asked) if asked else size, size),
-        "volume_type": (inputs.get("volume_type") or kind, kind),
+        "size": (gibibytes(mark.address, asked.size) if asked.size else size, size),
+        "volume_type": (asked.volume_type or kind, kind),
     }
     for field, (wanted, has) in said.items():
         if wanted == has:
@@ -83,7 +82,7 @@ def check_tags(
     """
     if VOLUME_ID not in inputs:
         return
-    added = set(inputs.get("tags") or {}) - set(before.get("tags") or {})
+    added = marks.tags_in(inputs).keys() - marks.tags_in(before).keys()
     for key in sorted(added & tags.keys()):
         summary = f"{address}: {made} has a tag `{key}` of its own, which stays as it is"
         hint = f"leave `{key}` out of `tags`"
@@ -102,7 +101,7 @@ def taken_on(have: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]
 
 def users(tags: Mapping[str, str], made: str) -> list[str]:
     """The tags on an adopted volume that its own mark says are declared."""
-    return [key for key in marks.read(tags, made).inputs.get("tags") or {} if key in tags]
+    return [key for key in marks.read(tags, made).tags if key in tags]
 
 
 def left(tags: Mapping[str, str], made: str) -> dict[str, str]:

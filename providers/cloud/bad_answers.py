@@ -15,8 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
+from declarative.codec import BadDataError
 from declarative.provider import ProviderError, TransientError, TransientKind
 from providers.cloud.redact import Scrub
+from providers.faults import from_data
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -92,6 +94,8 @@ def reading() -> Iterator[None]:
     """`AMBIGUOUS` for what Python stumbles over within."""
     try:
         yield
+    except BadDataError as error:
+        raise from_data(error) from error
     except STUMBLES as error:
         # Its text may quote the answer, and whatever that quotes: where it was is enough to look into it.
         place = traceback.extract_tb(error.__traceback__)[-1]

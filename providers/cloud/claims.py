@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from declarative.inputs import inputs_of
 from declarative.provider import PermanentError, PermanentKind, Thing
 from declarative.state import Address, Record
 from providers.cloud import marks
@@ -82,11 +83,11 @@ def asked(
     address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
 ) -> tuple[Record, Record, Claim]:
     """The volume and the node that a create is about, and its claim; `PermanentError` if one is missing."""
-    name = volume_of(address)
-    if inputs.get("volume") != name:
-        summary = f"{address} cannot be about volume/{inputs.get('volume')}"
+    name, wanted = volume_of(address), inputs_of("attachment", inputs)
+    if wanted.volume != name:
+        summary = f"{address} cannot be about volume/{wanted.volume}"
         raise PermanentError(PermanentKind.INVALID, summary, about="volume")
-    volume, node = needed(needs, "volume", name), needed(needs, "node", str(inputs.get("node")))
+    volume, node = needed(needs, "volume", name), needed(needs, "node", wanted.node)
     return volume, node, {"address": str(address), "token": token, "inputs": dict(inputs)}
 
 

@@ -10,8 +10,8 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any
 
+from declarative.inputs import NodeInputs
 from declarative.provider import PermanentError, PermanentKind, ProviderError
 from declarative.spec.fleet import Placement
 from providers.cloud import marks
@@ -21,7 +21,6 @@ from providers.cloud.key_pairs import Last
 OPTION = "placement_group"
 OFF = "off"
 FLEET = f"{marks.OURS}fleet"
-Inputs = Mapping[str, Any]
 
 
 class Groups(ABC):
@@ -42,9 +41,9 @@ class Groups(ABC):
         found = self._account.options.get(OPTION)
         return str(found) if found else None
 
-    def bring(self, inputs: Inputs) -> str | None:
+    def bring(self, inputs: NodeInputs) -> str | None:
         """The group of a node that is about to be made, and is there; None if it has none."""
-        if inputs.get("placement") == Placement.CLUSTER and self.given:
+        if inputs.placement == Placement.CLUSTER and self.given:
             return None if self.given == OFF else self.given
         name = self.of(inputs)
         if not name:
@@ -60,13 +59,13 @@ class Groups(ABC):
         with self._turn:
             self._there.discard(name)
 
-    def of(self, inputs: Inputs) -> str:
+    def of(self, inputs: NodeInputs) -> str:
         """The name of the group that a node is in, unless another is named; empty if it can be in none."""
-        clusters = inputs.get("placement") == Placement.CLUSTER and self.takes(inputs)
+        clusters = inputs.placement == Placement.CLUSTER and self.takes(inputs)
         return self.name(inputs) if clusters else ""
 
-    def _have(self, name: str, inputs: Inputs) -> None:
-        told = {"Name": name, marks.OWNER: self._account.owner, FLEET: str(inputs.get("fleet") or "")}
+    def _have(self, name: str, inputs: NodeInputs) -> None:
+        told = {"Name": name, marks.OWNER: self._account.owner, FLEET: inputs.fleet}
         try:
             self.make(name, inputs, told)
         except PermanentError as error:
@@ -79,12 +78,12 @@ class Groups(ABC):
             if have is None:
                 raise
             if have.get(marks.OWNER) != self._account.owner:
-                summary = f"the {self.CALLED} {name} in {inputs.get('region')} is another's"
+                summary = f"the {self.CALLED} {name} in {inputs.region} is another's"
                 hint = f"delete it, or name one that is to be used under `options.{OPTION}`"
                 raise PermanentError(PermanentKind.CONFLICT, summary, about=name, hint=hint) from None
 
     @contextmanager
-    def changing(self, inputs: Inputs, *, ends: bool = False) -> Iterator[None]:
+    def changing(self, inputs: NodeInputs, *, ends: bool = False) -> Iterator[None]:
         """While a node is made, or ended. The last one to leave takes the group away if it may be empty.
 
         `BUSY` for who `ends` one, while its machines are on their way out, which takes some of them minutes:
@@ -107,7 +106,7 @@ class Groups(ABC):
             with nullcontext() if ends else suppress(ProviderError):
                 self._leave(name, inputs)
 
-    def _leave(self, name: str, inputs: Inputs) -> None:
+    def _leave(self, name: str, inputs: NodeInputs) -> None:
         if not name or self.used(name, inputs):
             return
         have = self.tags(name, inputs)
@@ -118,25 +117,25 @@ class Groups(ABC):
     # ------------------------------------------------------------------------- what each cloud has
 
     @abstractmethod
-    def takes(self, inputs: Inputs) -> bool:
+    def takes(self, inputs: NodeInputs) -> bool:
         """Whether a machine of the node's type can be in a group."""
 
     @abstractmethod
-    def name(self, inputs: Inputs) -> str:
+    def name(self, inputs: NodeInputs) -> str:
         """What the group of a node is called: the same for all of its fleet in its zone."""
 
     @abstractmethod
-    def make(self, name: str, inputs: Inputs, told: Mapping[str, str]) -> None:
+    def make(self, name: str, inputs: NodeInputs, told: Mapping[str, str]) -> None:
         """Make it, with these tags; `PermanentError` if there is one of that name."""
 
     @abstractmethod
-    def tags(self, name: str, inputs: Inputs) -> Mapping[str, str] | None:
+    def tags(self, name: str, inputs: NodeInputs) -> Mapping[str, str] | None:
         """What it says of itself; None if there is none."""
 
     @abstractmethod
-    def used(self, name: str, inputs: Inputs) -> bool:
+    def used(self, name: str, inputs: NodeInputs) -> bool:
         """Whether a machine is in it that does not end."""
 
     @abstractmethod
-    def remove(self, name: str, inputs: Inputs) -> None:
+    def remove(self, name: str, inputs: NodeInputs) -> None:
         """Delete it; BUSY while a machine is in it, nothing to do if it is not there."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from declarative.inputs import NodeInputs, VolumeInputs, inputs_of
 from declarative.provider import PermanentError, PermanentKind, Thing
 from declarative.state import Address, Record
 
@@ -37,6 +38,26 @@ class Mark:
     address: Address
     token: str
     inputs: Mapping[str, Any]
+
+    @property
+    def node(self) -> NodeInputs:
+        """The inputs of a node."""
+        return inputs_of("node", self.inputs)
+
+    @property
+    def volume(self) -> VolumeInputs:
+        """The inputs of a volume."""
+        return inputs_of("volume", self.inputs)
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Those of the user, of whatever it is."""
+        return tags_in(self.inputs)
+
+
+def tags_in(inputs: Mapping[str, Any]) -> dict[str, str]:
+    """The user's tags among inputs of any kind."""
+    return {str(k): str(v) for k, v in (inputs.get("tags") or {}).items()}
 
 
 def written(mark: Mark) -> dict[str, str]:

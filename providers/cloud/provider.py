@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Protocol
 
+from declarative.inputs import inputs_of
 from declarative.provider import (
     Config,
     Ended,
@@ -175,7 +176,7 @@ class Cloud:
         """See the port."""
         match address.kind:
             case "node":
-                if inputs.get("reservation") and not self.RESERVES:
+                if inputs_of("node", inputs).reservation and not self.RESERVES:
                     raise self._unreserved(address)
                 return self._nodes.create(address, token, inputs)
             case "volume":
@@ -190,8 +191,9 @@ class Cloud:
     @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
         """See `provider.Checks`: what this cloud has not. Of a fleet it is said once."""
-        asked = () if self.RESERVES else reversed(list(wanted.items()))
-        reserved = {i.get("fleet"): a for a, i in asked if i.get("reservation")}
+        asked = () if self.RESERVES else reversed([a for a in wanted if a.kind == "node"])
+        nodes = ((address, inputs_of("node", wanted[address])) for address in asked)
+        reserved = {node.fleet: address for address, node in nodes if node.reservation}
         theirs = [a for a, i in wanted.items() if VOLUME_ID in i and not self.ADOPTS]
         faults = [*map(self._unreserved, reserved.values()), *map(self._unadopted, theirs)]
         if any(address.kind == "node" for address in wanted):
@@ -221,9 +223,8 @@ class Cloud:
                 return self._nodes.update(have, token, inputs)
             case "volume":
                 outputs = self._volumes.update(have, token, inputs)
-                if inputs.get("size") != have.inputs.get("size") and (
-                    disk := self._attachments.on_node(have)
-                ):
+                grown = inputs_of("volume", inputs).size != have.volume.size
+                if grown and (disk := self._attachments.on_node(have)):
                     self._mounts.grow(have, disk)
                 return outputs
             case _:

@@ -79,7 +79,7 @@ class Account(account.Account, ABC, Generic[R]):
         """Records by the region where they are, for those that say so."""
         found: dict[str, list[Record]] = {}
         for record in records:
-            name = record.outputs.get("region") or record.inputs.get("region")
+            name = record.outputs.get("region") or getattr(record.typed, "region", None)
             if name:
                 found.setdefault(str(name), []).append(record)
         return [(self.region(name), found[name]) for name in sorted(found)]

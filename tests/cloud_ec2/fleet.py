@@ -16,6 +16,7 @@ from declarative.provider import PermanentError, PermanentKind, token
 from declarative.retry import Policy, call
 from declarative.state import Address, Record
 from tests.cloud_ec2.run import REGION, provider
+from tests.model import of_attachment, of_kind
 
 ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
 FULL = ZONES[1]
@@ -36,7 +37,9 @@ class Fleet:
     def create(self, kind: str, name: str, zone: str | None, *needs: Record, **inputs: Any) -> Record:
         """One thing: its record."""
         place = {"region": REGION, "zone": zone} if kind != "attachment" else {}
-        record = Record(address=Address(kind, name), backend="aws", inputs={**place, **inputs})
+        record = Record(
+            address=Address(kind, name), backend="aws", inputs=of_kind(kind, **{**place, **inputs})
+        )
         made_of = token(self.lineage, record.address, 1, zone)
         held = {need.address: need for need in needs}
         outputs = call(
@@ -53,7 +56,7 @@ class Fleet:
             except PermanentError as error:
                 assert (error.kind, error.about, zone) == (PermanentKind.NO_CAPACITY, FULL, FULL)  # noqa: PT017
         volume = self.create("volume", f"data-{i}", node.inputs["zone"], size="1GB")
-        inputs = {"rank": f"t-{i}", "node": f"gpu-{i}", "volume": f"data-{i}", "path": "/data"}
+        inputs = of_attachment(f"t-{i}", f"gpu-{i}", f"data-{i}")
         held = self.create("attachment", f"t-{i}.data-{i}", None, volume, node, **inputs)
         return node, volume, held
 

@@ -9,11 +9,12 @@ from declarative.provider import PermanentError, PermanentKind
 from declarative.retry import Policy, call
 from declarative.state import Address, Record
 from providers.cloud.openstack import OpenStack
+from tests.model import of_attachment, of_node, of_volume
 from tests.openstack import cloud
 
 pytestmark = pytest.mark.skipif(not cloud.ASKED_FOR, reason=cloud.WHY_NOT)
 
-NODE = {"region": cloud.REGION, "zone": cloud.ZONE, "instance_type": cloud.FLAVOR, "fleet": "gpu"}
+NODE = of_node(region=cloud.REGION, zone=cloud.ZONE, instance_type=cloud.FLAVOR)
 OWN = {"team": "old", "note": 'it\'s {"theirs"}'}
 QUICK = Policy(deadline=120.0, first=0.2, longest=2.0)
 
@@ -63,7 +64,7 @@ def own(region, made):
 
 def test_a_volume_is_adopted_used_and_let_go_as_it_was(stack, region, theirs):
     """It is found by what is written on it, grows, is on a server, and is still there afterwards."""
-    inputs = {"region": cloud.REGION, "volume_id": theirs, "tags": {"by": "us"}}
+    inputs = of_volume(region=cloud.REGION, volume_id=theirs, tags={"by": "us"})
     disk = make(stack, "volume", "data-0", inputs)
     assert make(stack, "volume", "data-0", inputs) == disk
     (thing,) = stack.inventory()
@@ -75,7 +76,7 @@ def test_a_volume_is_adopted_used_and_let_go_as_it_was(stack, region, theirs):
     assert region.volume(theirs).size == 2
 
     node = make(stack, "node", "gpu-0", NODE)
-    place = {"rank": "t-0", "node": "gpu-0", "volume": "data-0", "path": "/data"}
+    place = of_attachment("t-0", "gpu-0", "data-0")
     held = make(stack, "attachment", "t-0.data-0", place, disk, node)
     assert stack._held.find(held.address, "attachment-t-0.data-0").outputs == held.outputs
     assert stack._held.on_node(disk).ours is False
@@ -93,7 +94,7 @@ def test_a_volume_is_adopted_used_and_let_go_as_it_was(stack, region, theirs):
 def test_one_without_metadata_of_its_own_has_none_again(stack, region, theirs):
     """An empty mapping is taken for all of it."""
     region.write("volume", f"/volumes/{theirs}", {})
-    disk = make(stack, "volume", "data-0", {"region": cloud.REGION, "volume_id": theirs})
+    disk = make(stack, "volume", "data-0", of_volume(region=cloud.REGION, volume_id=theirs))
     stack.delete(disk)
     assert own(region, theirs)[1] == {}
 

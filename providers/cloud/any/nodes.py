@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from declarative.inputs import NodeInputs, inputs_of
 from declarative.provider import Ended, PermanentError, PermanentKind, ProviderError, Thing
 from declarative.state import ANOTHERS, TAGS, Address, NodeState, Readiness, Record
 from providers.cloud import cloud_init, marks
@@ -59,14 +60,15 @@ class Nodes:
 
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. It ends when the machine runs."""
-        at = self._account.at(inputs.get("region"))
+        node = inputs_of("node", inputs)
+        at = self._account.at(node.region)
         mark = Written(owner=self._account.owner, token=token, address=address)
         try:
             machine = self._account.only(
                 "machine",
                 at,
                 mark,
-                lambda: at.site.launch(self._wanted(at, mark, inputs)),
+                lambda: at.site.launch(self._wanted(at, mark, node, inputs)),
                 lambda: _of(at, mark),
             )
         except PermanentError:
@@ -75,11 +77,10 @@ class Nodes:
             raise
         return self._outputs(self._running(at, machine))
 
-    def _wanted(self, at: At, mark: Written, inputs: Mapping[str, Any]) -> Wanted:
-        if inputs.get("spot") and not at.site.spots:
+    def _wanted(self, at: At, mark: Written, node: NodeInputs, inputs: Mapping[str, Any]) -> Wanted:
+        if node.spot and not at.site.spots:
             summary = f"{mark.address}: {self._account.CLOUD} has no spot machines"
             raise PermanentError(PermanentKind.INVALID, summary, about="spot_policy")
-        region = str(inputs["region"])
         login, key = self._keys.made(), self._keys.host_key(mark.token)
         user = self._account.config.ssh_user or cloud_init.USER
         written = Written(
@@ -90,15 +91,15 @@ class Nodes:
             own={"user": user, "host_key": key.public},
         )
         return Wanted(
-            region=region,
-            zone=inputs.get("zone"),
+            region=node.region,
+            zone=node.zone,
             written=written,
-            tags=tags(inputs),
-            size=str(inputs.get("instance_type")),
-            image=self._account.image(region),
+            tags=marks.tags_in(inputs),
+            size=node.instance_type,
+            image=self._account.image(node.region),
             user_data=cloud_init.user_data(user, login.public, key),
             key=at.site.bring_key(self._keys.name, login.public),
-            spot=bool(inputs.get("spot")),
+            spot=node.spot,
         )
 
     def _running(self, at: At, machine: Machine) -> Machine:
@@ -166,7 +167,7 @@ class Nodes:
 
     def _there(self, have: Record) -> tuple[At, list[Machine]]:
         """The machine of a record, if it is alive, and whatever was made of the same create."""
-        at = self._account.at(have.inputs.get("region"))
+        at = self._account.at(have.node.region)
         made = have.outputs.get("id")
         every = at.machines()
         if not made:
@@ -183,7 +184,7 @@ class Nodes:
 
     def readiness(self, nodes: Sequence[Record]) -> dict[str, Seen]:
         """What the cloud says of nodes."""
-        ats = {record.address.name: self._account.at(record.inputs.get("region")) for record in nodes}
+        ats = {record.address.name: self._account.at(record.node.region) for record in nodes}
         there = {at: {m.id: m for m in at.machines()} for at in dict.fromkeys(ats.values())}
         out: dict[str, Seen] = {}
         for record in nodes:
@@ -224,11 +225,6 @@ def _of(at: At, mark: Written) -> list[Machine]:
     return [m for m in at.machines() if (m.written.token, m.written.address) == wanted]
 
 
-def tags(inputs: Mapping[str, Any]) -> dict[str, str]:
-    """The user's."""
-    return {str(k): str(v) for k, v in (inputs.get("tags") or {}).items()}
-
-
 def mended(at: At, owner: str, kind: What, have: Record, token: str) -> bool:
     """Write the mark on a recorded thing that is there and says of nobody that it is theirs."""
     made = str(have.outputs.get("id") or "")
@@ -237,7 +233,7 @@ def mended(at: At, owner: str, kind: What, have: Record, token: str) -> bool:
         return False
     own = {key: have.outputs[key] for key in ("user", "host_key") if have.outputs.get(key)}
     mark = Written(owner=owner, token=token, address=have.address, inputs=dict(have.inputs), own=own)
-    at.site.mend(kind, made, mark, tags(have.inputs))
+    at.site.mend(kind, made, mark, marks.tags_in(have.inputs))
     return True
 
 
@@ -246,7 +242,7 @@ def recalled(account: Account, kind: What, records: Sequence[Record]) -> dict[Ad
     out: dict[Address, Thing | Ended | None] = {}
     by_site: dict[At, list[Record]] = {}
     for record in records:
-        by_site.setdefault(account.at(record.inputs.get("region")), []).append(record)
+        by_site.setdefault(account.at(getattr(record.typed, "region", None)), []).append(record)
     for at, found in by_site.items():
         owners = at.site.owners(kind)
         for record in found:
@@ -270,7 +266,7 @@ def rewrite(at: At, thing: Any, inputs: Mapping[str, Any]) -> None:
     if kind not in at.site.keeps:
         return
     have: Written = thing.written
-    before, after = tags(have.inputs or {}), tags(inputs)
+    before, after = marks.tags_in(have.inputs or {}), marks.tags_in(inputs)
     if before != after:
         at.site.retag(thing, before, after)  # first: which they were stands in the old mark
     new = Written(owner=have.owner, token=have.token, address=have.address, inputs=dict(inputs), own=have.own)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from declarative.inputs import inputs_of
 from declarative.provider import Ended, PermanentError, PermanentKind, Thing, TransientError, TransientKind
 from declarative.resource import VOLUME_ID
 from declarative.state import Address, Record
@@ -13,7 +14,7 @@ from providers.cloud import marks
 from providers.cloud.account import gibibytes, look_up, pauses
 from providers.cloud.adopted import absent, check, is_free, sized
 from providers.cloud.any.account import Account, At, first_of_each
-from providers.cloud.any.nodes import mended, recalled, rewrite, tags
+from providers.cloud.any.nodes import mended, recalled, rewrite
 from providers.cloud.any.plain import Disk, Found, Wanted, Written, claim_key
 from providers.cloud.changes import check_fixed, gone, size_of
 
@@ -50,20 +51,21 @@ class Volumes:
 
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. It ends when the disk is there."""
-        at = self._account.at(inputs.get("region"))
+        asked = inputs_of("volume", inputs)
+        at = self._account.at(asked.region)
         written = Written(owner=self._account.owner, token=token, address=address, inputs=dict(inputs))
         if VOLUME_ID in inputs:
             disk, free = self.seen(address, token, inputs)
             if free:
-                at.site.take(disk.id, written, tags(inputs))
+                at.site.take(disk.id, written, marks.tags_in(inputs))
             return {"id": disk.id}
         wanted = Wanted(
-            region=str(inputs["region"]),
-            zone=inputs.get("zone"),
+            region=asked.region,
+            zone=asked.zone,
             written=written,
-            tags=tags(inputs),
-            gib=gibibytes(address, inputs.get("size")),
-            volume_type=inputs.get("volume_type"),
+            tags=marks.tags_in(inputs),
+            gib=gibibytes(address, asked.size),
+            volume_type=asked.volume_type,
         )
         made = self._account.only("disk", at, written, lambda: at.site.make(wanted), lambda: _of(at, written))
         return outputs(self._made(at, made))
@@ -72,17 +74,18 @@ class Volumes:
         """The disk that is named, and whether it is still to be taken; `PermanentError` where it is not what
         is declared. There is no `token` with a plan.
         """
-        mark, at = self._account.mark(address, token, inputs), self._account.at(inputs.get("region"))
-        made = str(inputs[VOLUME_ID])
+        mark = self._account.mark(address, token, inputs)
+        asked = mark.volume
+        at, made = self._account.at(asked.region), str(asked.volume_id)
         disk = at.site.found(made)
         if disk is None:
             raise absent(mark, self._account.CLOUD, "write its id, as its API has it")
         begun = (
             token and disk.said.get(marks.TOKEN) == token
         )  # by a try that was cut short: its tags are ours
-        own = () if begun else tags(inputs).items() & disk.tags
+        own = () if begun else marks.tags_in(inputs).items() & disk.tags
         free = is_free(self._account, mark, {**dict(own), **disk.said}, made)
-        check(mark, made, size=disk.size, kind=None, region=(inputs.get("region"), disk.region))
+        check(mark, made, size=disk.size, kind=None, region=(asked.region, disk.region))
         return disk, free
 
     def _made(self, at: At, disk: Disk) -> Disk:
@@ -122,7 +125,7 @@ class Volumes:
 
     def delete(self, have: Record) -> None:
         """See the port. One that a machine has is refused. What was adopted is let go."""
-        at = self._account.at(have.inputs.get("region"))
+        at = self._account.at(have.volume.region)
         if have.outputs.get("id"):
             _, disk = self.of(have)
             there = [d for d in at.disks() if disk and d.written.token == disk.written.token]
@@ -141,7 +144,7 @@ class Volumes:
                 summary = f"{disk.id} is not free yet"
                 raise TransientError(TransientKind.BUSY, summary, about=str(have.address))
             if theirs:
-                at.site.let_go(disk.id, tags(made))
+                at.site.let_go(disk.id, marks.tags_in(made))
                 continue
             try:
                 at.site.remove(disk)
@@ -149,11 +152,12 @@ class Volumes:
                 if error.kind is not PermanentKind.NOT_FOUND:
                     raise
         if VOLUME_ID in have.inputs and have.outputs.get("id") and not there:
-            at.site.let_go(str(have.outputs["id"]), tags(have.inputs))  # an earlier try was cut short
+            # An earlier try was cut short.
+            at.site.let_go(str(have.outputs["id"]), marks.tags_in(have.inputs))
 
     def of(self, have: Record) -> tuple[At, Disk | None]:
         """The disk of a record, if it is there."""
-        at = self._account.at(have.inputs.get("region"))
+        at = self._account.at(have.volume.region)
         made = have.outputs.get("id")
         return at, next((d for d in at.disks() if d.id == made), None)
 

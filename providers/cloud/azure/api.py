@@ -9,6 +9,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from declarative.inputs import NodeInputs, Placed, VolumeInputs
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.state import Address
 from providers.cloud import marks
@@ -48,21 +49,21 @@ class Api:
         self._reservations = Reservations(account)
         self.sites = Proximity(account, self.machines)
 
-    def reserved(self, inputs: Mapping[str, Any]) -> Reserved:
+    def reserved(self, inputs: NodeInputs) -> Reserved:
         """See `named.Api`."""
         return self._reservations.asked(inputs)
 
-    def machine_id(self, name: str, inputs: Mapping[str, Any]) -> str:
+    def machine_id(self, name: str, inputs: Placed) -> str:
         """See `named.Api`."""
-        region = inputs.get("region")
-        if not isinstance(region, str) or not re.fullmatch(r"[a-z0-9]{1,40}", region):
+        region = inputs.region
+        if not re.fullmatch(r"[a-z0-9]{1,40}", region):
             summary = f"backend {self._account.config.backend}: it is not said in which region"
             raise PermanentError(PermanentKind.INVALID, summary, about="region")
         return f"{self._account.group}/{name}"
 
     disk_id = machine_id
 
-    def disk_called(self, given: str, inputs: Mapping[str, Any]) -> str | None:
+    def disk_called(self, given: str, inputs: VolumeInputs) -> str | None:
         """See `named.Api`. Those of other groups are in no listing."""
         start = f"{self._account.root(self._account.group)}/providers/Microsoft.Compute/disks/".lower()
         made = f"{self._account.group}/{given.lower().removeprefix(start)}"
@@ -167,11 +168,11 @@ class Api:
         outside = str(((there or {}).get("properties") or {}).get("ipAddress") or "")
         return replace(machine, address=address, public_address=outside)
 
-    def run(self, wanted: Wanted, told: Told) -> Machine:
+    def run(self, wanted: Wanted[NodeInputs], told: Told) -> Machine:
         """See `named.Api`. Its address and its interface are made before it, under its own name and tags."""
         _check_tags(wanted.tags, wanted.address)
         body, tags = partial(machine_body, self._account, wanted, told), self._beside(wanted)
-        where = str(wanted.inputs.get("zone") or wanted.inputs.get("region"))
+        where = wanted.inputs.zone or wanted.inputs.region
         ip = None
         if public(self._account):
             ip = self._path("publicIPAddresses", wanted.id)
@@ -187,7 +188,7 @@ class Api:
             raise TransientError(TransientKind.BUSY, f"{what}: it is not there yet", about=where)
         return found
 
-    def _put(self, kind: str, wanted: Wanted, body: Mapping[str, Any]) -> None:
+    def _put(self, kind: str, wanted: Wanted[NodeInputs], body: Mapping[str, Any]) -> None:
         """Make what a machine needs, unless an earlier try has: so each try comes further than the last."""
         what = f"create of {kind} {wanted.name}"
         found = self._look(kind, wanted.id)
@@ -213,7 +214,7 @@ class Api:
         raise AssertionError("pauses end with a fault")
 
     @staticmethod
-    def _beside(wanted: Wanted) -> dict[str, str]:
+    def _beside(wanted: Wanted[NodeInputs]) -> dict[str, str]:
         """What is written on a machine's interface and address: whose they are. No things of ours."""
         keep = (marks.ADDRESS, marks.TOKEN)
         own = {key: wanted.tags[key] for key in keep}
@@ -273,11 +274,11 @@ class Api:
         found = self._look("disks", made)
         return None if found is None else answers.disk("look at a disk", found)
 
-    def make_disk(self, wanted: Wanted, size: int) -> Disk:
+    def make_disk(self, wanted: Wanted[VolumeInputs], size: int) -> Disk:
         """See `named.Api`. Tries at once put the same, and make one."""
         _check_tags(wanted.tags, wanted.address)
         what = f"create of {wanted.name}"
-        where = str(wanted.inputs.get("zone") or wanted.inputs.get("region"))
+        where = wanted.inputs.zone or wanted.inputs.region
         found = self._ask(what, "PUT", "disks", wanted.id, about=where, body=disk_body(wanted, size))
         self._settled(what, lambda: self._look("disks", wanted.id), found)
         made = look_up(partial(self.disk, wanted.id))

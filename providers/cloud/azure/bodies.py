@@ -6,6 +6,7 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
+from declarative.inputs import NodeInputs, VolumeInputs
 from declarative.provider import PermanentError, PermanentKind
 from declarative.spec.clouds import ANYWHERE, Reach
 from providers.cloud.azure.account import Account, number_of
@@ -25,10 +26,10 @@ def public(account: Account) -> bool:
     return network.public_ip if network.public_ip is not None else network.reach is not Reach.PRIVATE
 
 
-def address_body(wanted: Wanted, tags: Mapping[str, str]) -> dict[str, Any]:
+def address_body(wanted: Wanted[NodeInputs], tags: Mapping[str, str]) -> dict[str, Any]:
     """What makes a public address."""
     return {
-        "location": wanted.inputs.get("region"),
+        "location": wanted.inputs.region,
         "tags": dict(tags),
         "sku": {"name": "Standard"},
         **_zones(wanted),
@@ -37,7 +38,7 @@ def address_body(wanted: Wanted, tags: Mapping[str, str]) -> dict[str, Any]:
 
 
 def interface_body(
-    account: Account, wanted: Wanted, tags: Mapping[str, str], address: str | None
+    account: Account, wanted: Wanted[NodeInputs], tags: Mapping[str, str], address: str | None
 ) -> dict[str, Any]:
     """What makes a network interface; `address` is the id of its public one."""
     groups = account.config.network.security_groups
@@ -53,15 +54,15 @@ def interface_body(
     found: dict[str, Any] = {"ipConfigurations": [{"name": "primary", "properties": inner}]}
     if groups:
         found["networkSecurityGroup"] = {"id": _full(account, groups[0], "networkSecurityGroups")}
-    return {"location": wanted.inputs.get("region"), "tags": dict(tags), "properties": found}
+    return {"location": wanted.inputs.region, "tags": dict(tags), "properties": found}
 
 
-def _subnet(account: Account, wanted: Wanted) -> str:
+def _subnet(account: Account, wanted: Wanted[NodeInputs]) -> str:
     subnets = account.config.network.subnets
-    keys = (wanted.inputs.get("zone"), wanted.inputs.get("region"), ANYWHERE)
+    keys = (wanted.inputs.zone, wanted.inputs.region, ANYWHERE)
     found = next((subnets[str(key)] for key in keys if key and str(key) in subnets), None)
     if not found:
-        summary = f"`network.subnets` has none for {wanted.inputs.get('zone') or wanted.inputs.get('region')}"
+        summary = f"`network.subnets` has none for {wanted.inputs.zone or wanted.inputs.region}"
         hint = "write `network: {subnets: {eastus: my-network/my-subnet}}`, or the subnet's whole id"
         raise PermanentError(PermanentKind.INVALID, summary, about="network.subnets", hint=hint)
     if found.startswith("/"):
@@ -83,7 +84,7 @@ def _full(account: Account, name: str, kind: str) -> str:
     )
 
 
-def machine_body(account: Account, wanted: Wanted, told: Told, interface: str) -> dict[str, Any]:
+def machine_body(account: Account, wanted: Wanted[NodeInputs], told: Told, interface: str) -> dict[str, Any]:
     """What makes a machine with its tags; `interface` is the id of its network interface.
 
     Its own disk, interface and address go with it, and no other disk.
@@ -99,9 +100,9 @@ def machine_body(account: Account, wanted: Wanted, told: Told, interface: str) -
         "diskSizeGB": account.options.get("disk_size", NODE_DISK),
     }
     inner: dict[str, Any] = {
-        "hardwareProfile": {"vmSize": wanted.inputs.get("instance_type")},
+        "hardwareProfile": {"vmSize": wanted.inputs.instance_type},
         "storageProfile": {
-            "imageReference": _image(account.image(str(wanted.inputs.get("region")))),
+            "imageReference": _image(account.image(wanted.inputs.region)),
             "osDisk": disk,
         },
         "osProfile": {
@@ -116,9 +117,9 @@ def machine_body(account: Account, wanted: Wanted, told: Told, interface: str) -
             ]
         },
     }
-    if wanted.inputs.get("spot"):
+    if wanted.inputs.spot:
         # Without a cap it costs as much as on demand at most: it ends when there is no room, and not before.
-        cap = wanted.inputs.get("max_price")
+        cap = wanted.inputs.max_price
         price = {"maxPrice": -1 if cap is None else round(float(cap), 5)}
         inner |= {"priority": "Spot", "evictionPolicy": "Delete", "billingProfile": price}
     if wanted.group:
@@ -126,7 +127,7 @@ def machine_body(account: Account, wanted: Wanted, told: Told, interface: str) -
     if wanted.reserved:
         inner |= wanted.reserved.body
     return {
-        "location": wanted.inputs.get("region"),
+        "location": wanted.inputs.region,
         "tags": dict(wanted.tags),
         **_zones(wanted),
         "properties": inner,
@@ -147,17 +148,17 @@ def _image(given: str) -> dict[str, str]:
     return dict(zip(("publisher", "offer", "sku", "version"), parts, strict=True))
 
 
-def disk_body(wanted: Wanted, size: int) -> dict[str, Any]:
+def disk_body(wanted: Wanted[VolumeInputs], size: int) -> dict[str, Any]:
     """What makes a disk with its tags, in one request."""
     return {
-        "location": wanted.inputs.get("region"),
+        "location": wanted.inputs.region,
         "tags": dict(wanted.tags),
-        "sku": {"name": wanted.inputs.get("volume_type") or TYPE},
+        "sku": {"name": wanted.inputs.volume_type or TYPE},
         **_zones(wanted),
         "properties": {"creationData": {"createOption": "Empty"}, "diskSizeGB": size},
     }
 
 
-def _zones(wanted: Wanted) -> dict[str, Any]:
-    numbers = number_of(wanted.inputs.get("zone"))
+def _zones(wanted: Wanted[Any]) -> dict[str, Any]:
+    numbers = number_of(wanted.inputs.zone)
     return {"zones": numbers} if numbers else {}

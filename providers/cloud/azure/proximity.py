@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from declarative.inputs import NodeInputs
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud.azure import answers
 from providers.cloud.azure.account import COMPUTE, Account
@@ -30,11 +31,11 @@ class Proximity:
         self._account = account
         self._machines = machines
 
-    def takes(self, inputs: Mapping[str, Any]) -> bool:
+    def takes(self, inputs: NodeInputs) -> bool:
         """See `Sites`: they all can."""
         return True
 
-    def id_of(self, name: str, inputs: Mapping[str, Any]) -> str:
+    def id_of(self, name: str, inputs: NodeInputs) -> str:
         """See `Sites`."""
         whole = name.startswith("/")
         made = answers.place(name) if whole else f"{self._account.group}/{name}".lower()
@@ -54,13 +55,13 @@ class Proximity:
         found = missing(partial(self._ask, what, "GET", made))
         return None if found is None else {str(k): str(v) for k, v in (found.get("tags") or {}).items()}
 
-    def make(self, made: str, inputs: Mapping[str, Any], tags: Mapping[str, str]) -> None:
+    def make(self, made: str, inputs: NodeInputs, tags: Mapping[str, str]) -> None:
         """See `Sites`. A PUT changes what is there, so that is looked at before."""
         name = made.rpartition("/")[2]
         if self.tags(made) is not None:
             raise PermanentError(PermanentKind.CONFLICT, f"there is a {self.called} {name}", about=OPTION)
         body = {
-            "location": inputs.get("region"),
+            "location": inputs.region,
             "tags": dict(tags),
             "properties": {"proximityPlacementGroupType": "Standard"},
         }

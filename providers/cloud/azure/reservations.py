@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from declarative.inputs import NodeInputs
 from declarative.provider import PermanentError, PermanentKind
 from providers.cloud.azure.account import COMPUTE, Account, zone_of
 from providers.cloud.named import Reserved
@@ -38,12 +37,12 @@ class Reservations:
         self._turn = threading.Lock()
         self._seen: dict[str, Found | None] = {}
 
-    def asked(self, inputs: Mapping[str, Any]) -> Reserved:
+    def asked(self, inputs: NodeInputs) -> Reserved:
         """What a machine takes of the group that its inputs name: see `named.Api`.
 
         In no placement group: Azure reserves nothing that would be in one.
         """
-        given = str(inputs.get("reservation"))
+        given = str(inputs.reservation)
         path = self._path(given)
         with self._turn:
             if path not in self._seen:
@@ -86,15 +85,15 @@ class Reservations:
         return Found(region, frozenset(kinds))
 
 
-def _check(found: Found, given: str, inputs: Mapping[str, Any]) -> None:
+def _check(found: Found, given: str, inputs: NodeInputs) -> None:
     """Whether the machine can have it: elsewhere, or of another type, there is no capacity of it."""
-    kind, region, zone = (inputs.get(key) for key in ("instance_type", "region", "zone"))
-    where = str(zone or region)
+    kind, region, zone = inputs.instance_type, inputs.region, inputs.zone
+    where = zone or region
     if found.region.replace(" ", "").lower() != region:
         summary = f"the capacity reservation group {given} is in {found.region}, not in {region}"
         hint = f"write `regions: [{found.region}]`"
         raise PermanentError(PermanentKind.NO_CAPACITY, summary, about=where, hint=hint)
-    if (str(kind).lower(), zone) not in found.types:
+    if (kind.lower(), zone) not in found.types:
         there = ", ".join(sorted(f"{name} in {at or found.region}" for name, at in found.types)) or "nothing"
         summary = f"the capacity reservation group {given} has {there}, and no {kind} in {where}"
         hint = "write the fleet's `instance_types` and `availability_zones` as they are reserved"

@@ -106,7 +106,7 @@ class Account(regions.Account[Region]):
 
     def tags(self, mark: Mark) -> dict[str, str]:
         """Everything that is written on a thing: its name (not on what is adopted), the user's tags, ours."""
-        users = {str(k): str(v) for k, v in (mark.inputs.get("tags") or {}).items()}
+        users = mark.tags
         for key in users:
             if key.startswith((marks.OURS, "aws:")):
                 summary = f"{mark.address}: a tag cannot begin with `{marks.OURS}` or `aws:`: {key}"
@@ -120,7 +120,7 @@ class Account(regions.Account[Region]):
         """
         before = {} if self.lost(have) else marks.read(have, thing).inputs
         after = self.tags(mark)
-        users = [k for k in before.get("tags") or {} if k in have and k not in after]
+        users = [k for k in marks.tags_in(before) if k in have and k not in after]
         region.untag(thing, users)  # first: which they are stands in the old mark
         region.tag(thing, after)
         rest = re.compile(re.escape(marks.INPUTS) + r"\.\d+")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from declarative.resource import VOLUME_ID
 from providers.cloud import marks
 from providers.cloud.adopted import absent, check, is_free, users
 from providers.cloud.ec2.account import Account
@@ -23,12 +22,12 @@ def adopted(account: Account, region: Region, mark: Mark) -> Volume:
 
 def seen(account: Account, region: Region, mark: Mark) -> tuple[Volume, bool]:
     """The volume that is named, and whether it is still to be taken; faults are those of `adopted`."""
-    made = str(mark.inputs[VOLUME_ID])
+    made = str(mark.volume.volume_id)
     volume = region.volume(made) if re.fullmatch(r"vol-[0-9a-f]{4,32}", made) else None
     if volume is None or volume.state in ("deleting", "deleted"):
         raise absent(mark, region.name, "volumes are of one region: write the `region` that it is in")
     free = is_free(account, mark, volume.tags, made)
-    zone = (mark.inputs.get("zone"), volume.zone)
+    zone = (mark.volume.zone, volume.zone)
     check(mark, made, size=volume.size, kind=volume.type, availability_zone=zone)
     return volume, free
 

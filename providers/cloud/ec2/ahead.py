@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from declarative.diagnostic import suggest
+from declarative.inputs import Placed, inputs_of
 from declarative.provider import PermanentError, PermanentKind
-from declarative.resource import VOLUME_ID
 from declarative.state import Address
 from providers.cloud import preflight
 from providers.cloud.ec2 import adopted, answers
@@ -32,10 +32,14 @@ def faults(account: Account, nodes: Nodes, volumes: Volumes, wanted: Wanted) -> 
     account.regions()  # that there are none is the fault, and not what comes of it
     probes: list[Callable[[], object]] = []
     looks: list[Callable[[], object]] = []
-    for name in sorted({str(inputs.get("region")) for inputs in wanted.values()}):
+    asked: dict[Address, Placed] = {
+        address: inputs_of("node" if address.kind == "node" else "volume", inputs)
+        for address, inputs in wanted.items()
+    }
+    for name in sorted({inputs.region for inputs in asked.values()}):
         region = account.region(name)
         probes.append(partial(_probe, region))
-        here = {a: inputs for a, inputs in wanted.items() if inputs.get("region") == name}
+        here = {address: wanted[address] for address, inputs in asked.items() if inputs.region == name}
         looks += _looks(account, nodes, volumes, region, here)
     return preflight.found(probes, looks, "UnauthorizedOperation")
 
@@ -48,19 +52,19 @@ def _probe(region: Region) -> None:
 def _looks(
     account: Account, nodes: Nodes, volumes: Volumes, region: Region, wanted: Wanted
 ) -> Iterator[Callable[[], object]]:
-    machines = [inputs for address, inputs in wanted.items() if address.kind == "node"]
+    machines = [inputs_of("node", inputs) for address, inputs in wanted.items() if address.kind == "node"]
     if machines:
         yield partial(_image, account, region)
-    kinds = {tuple(str(inputs.get(key)) for key in KIND): inputs for inputs in machines}
-    for _, inputs in sorted(kinds.items()):
-        yield partial(nodes.conditions, region, inputs)
-    disks = {a: i for a, i in wanted.items() if a.kind == "volume"}
-    for address, inputs in disks.items():
-        if VOLUME_ID in inputs:
-            yield partial(adopted.seen, account, region, account.mark(address, "", inputs))
+    kinds = {tuple(str(getattr(node, key)) for key in KIND): node for node in machines}
+    for kind in sorted(kinds):
+        yield partial(nodes.conditions, region, kinds[kind])
+    disks = {a: inputs_of("volume", i) for a, i in wanted.items() if a.kind == "volume"}
+    for address, disk in disks.items():
+        if disk.volume_id is not None:
+            yield partial(adopted.seen, account, region, account.mark(address, "", wanted[address]))
         else:
-            yield partial(volumes.ahead, region.name, address, inputs)
-    zones = {str(inputs["zone"]): str(address) for address, inputs in disks.items() if inputs.get("zone")}
+            yield partial(volumes.ahead, region.name, address, disk)
+    zones = {disk.zone: str(address) for address, disk in disks.items() if disk.zone}
     if zones:
         yield partial(_zones, region, zones)
 

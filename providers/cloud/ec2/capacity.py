@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from declarative.inputs import NodeInputs
 from declarative.provider import PermanentError, PermanentKind
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.region import Region
@@ -37,9 +37,9 @@ class Capacity:
         self._turn = threading.Lock()
         self._seen: dict[tuple[str, str], Reserved] = {}
 
-    def asked(self, region: Region, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    def asked(self, region: Region, inputs: NodeInputs) -> tuple[dict[str, Any], bool]:
         """The parameters for a node, and whether it is close to its like without a placement group."""
-        made = inputs.get("reservation")
+        made = inputs.reservation
         if not made:
             return _market(inputs), False
         if _GROUP.fullmatch(str(made)):
@@ -88,9 +88,9 @@ def _unknown(region: Region, made: str) -> PermanentError:
     return PermanentError(PermanentKind.NOT_FOUND, summary, about="reservation", hint=hint)
 
 
-def _check(found: Reserved, made: str, inputs: Mapping[str, Any]) -> None:
+def _check(found: Reserved, made: str, inputs: NodeInputs) -> None:
     """Whether the node can have it: elsewhere, or of another type, there is no capacity of it."""
-    kind, zone = inputs.get("instance_type"), inputs.get("zone")
+    kind, zone = inputs.instance_type, inputs.zone
     if (found.instance_type, found.zone) != (kind, zone or found.zone):
         summary = f"{made} is for {found.instance_type} in {found.zone}, not for {kind} in {zone}"
         hint = f"write `instance_types: [{found.instance_type}]` and `availability_zones: [{found.zone}]`"
@@ -104,11 +104,11 @@ def _target(**what: Any) -> dict[str, Any]:
     return {"CapacityReservationSpecification": {"CapacityReservationTarget": what}}
 
 
-def _market(inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _market(inputs: NodeInputs) -> dict[str, Any]:
     """On demand unless the node is spot: that one ends when EC2 wants it back, or when it gets too dear."""
-    if not inputs.get("spot"):
+    if not inputs.spot:
         return {}
-    cap = inputs.get("max_price")
+    cap = inputs.max_price
     spot = {
         "SpotInstanceType": "one-time",
         "InstanceInterruptionBehavior": "terminate",

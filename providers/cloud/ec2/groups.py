@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from declarative.inputs import NodeInputs
 from declarative.provider import PermanentError, TransientError, TransientKind
 from declarative.spec.fleet import Placement
 from providers.cloud import groups
@@ -23,20 +23,20 @@ class Groups(groups.Groups):
         super().__init__(account)
         self._regions = account
 
-    def _region(self, inputs: Mapping[str, Any]) -> Region:
-        return self._regions.region(inputs.get("region"))
+    def _region(self, inputs: NodeInputs) -> Region:
+        return self._regions.region(inputs.region)
 
-    def takes(self, inputs: Mapping[str, Any]) -> bool:
+    def takes(self, inputs: NodeInputs) -> bool:
         """See `groups.Groups`."""
-        kind = self._regions.catalog.types.get(str(inputs.get("instance_type")))
+        kind = self._regions.catalog.types.get(inputs.instance_type)
         return kind is None or kind.clusters
 
-    def name(self, inputs: Mapping[str, Any]) -> str:
+    def name(self, inputs: NodeInputs) -> str:
         """See `groups.Groups`."""
-        where = inputs.get("zone") or inputs.get("region")
-        return f"fleetform-{self._account.owner}-{inputs.get('fleet')}-{where}"
+        where = inputs.zone or inputs.region
+        return f"fleetform-{self._account.owner}-{inputs.fleet}-{where}"
 
-    def make(self, name: str, inputs: Mapping[str, Any], told: Mapping[str, str]) -> None:
+    def make(self, name: str, inputs: NodeInputs, told: Mapping[str, str]) -> None:
         """See `groups.Groups`."""
         self._region(inputs).ask(
             "CreatePlacementGroup",
@@ -46,7 +46,7 @@ class Groups(groups.Groups):
             TagSpecification=tagged("placement-group", told),
         )
 
-    def tags(self, name: str, inputs: Mapping[str, Any]) -> dict[str, str] | None:
+    def tags(self, name: str, inputs: NodeInputs) -> dict[str, str] | None:
         """See `groups.Groups`."""
         action = "DescribePlacementGroups"
         found = self._region(inputs).ask(action, name, Filter=[{"Name": "group-name", "Value": [name]}])
@@ -55,12 +55,12 @@ class Groups(groups.Groups):
                 return answers.tags(item)
         return None
 
-    def used(self, name: str, inputs: Mapping[str, Any]) -> bool:
+    def used(self, name: str, inputs: NodeInputs) -> bool:
         """See `groups.Groups`."""
         living = {"placement-group-name": [name], "instance-state-name": LIVE}
         return self._region(inputs).has_instance(living)
 
-    def remove(self, name: str, inputs: Mapping[str, Any]) -> None:
+    def remove(self, name: str, inputs: NodeInputs) -> None:
         """See `groups.Groups`."""
         try:
             self._region(inputs).ask("DeletePlacementGroup", name, GroupName=name)

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
+from declarative.inputs import NodeInputs, inputs_of
 from declarative.provider import (
     Ended,
     PermanentError,
@@ -113,12 +114,13 @@ class Nodes:
 
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. It ends when the instance runs."""
-        region = self._account.region(inputs.get("region"))
-        with self._changing(region, ending=False), self._groups.changing(inputs):
+        node, mark = inputs_of("node", inputs), self._account.mark(address, token, inputs)
+        region = self._account.region(node.region)
+        with self._changing(region, ending=False), self._groups.changing(node):
             try:
                 instance = self._account.once(
                     token,
-                    lambda: self._run(region, address, token, inputs),
+                    lambda: self._run(region, mark, node),
                     lambda: next(iter(self._of_token(region, token)), None),
                 )
                 self._account.check_answer(instance.tags, token, instance.id)
@@ -127,23 +129,23 @@ class Nodes:
                 self._keys.left(region)
                 raise
 
-    def _run(self, region: Region, address: Address, token: str, inputs: Mapping[str, Any]) -> Instance:
-        zone = inputs.get("zone")
-        network, market, close = self.conditions(region, inputs)
+    def _run(self, region: Region, mark: Mark, node: NodeInputs) -> Instance:
+        zone = node.zone
+        network, market, close = self.conditions(region, node)
         image = self._account.image(region.name)
         disk = self._account.own_disk(region, image)  # before anything is made: the image may be gone
-        login, key = self._keys.bring(region), self._keys.host_key(token)
+        login, key = self._keys.bring(region), self._keys.host_key(mark.token)
         user = self._account.config.ssh_user or cloud_init.USER
-        mine = self._account.tags(self._account.mark(address, token, inputs))
+        mine = self._account.tags(mark)
         tags = {**mine, marks.HOST_KEY: key.public, marks.USER: user}
         told = cloud_init.user_data(user, login.public, key)
-        group = None if close else self._groups.bring(inputs)
+        group = None if close else self._groups.bring(node)
         asked = dict(
-            ClientToken=token,
+            ClientToken=mark.token,
             MinCount=1,
             MaxCount=1,
             ImageId=image,
-            InstanceType=inputs.get("instance_type"),
+            InstanceType=node.instance_type,
             Placement={"AvailabilityZone": zone, "GroupName": group},
             **market,
             MetadataOptions={"HttpTokens": "required"},
@@ -165,11 +167,9 @@ class Nodes:
             raise answers.strange(action, f"has {len(items)} instances instead of one")
         return answers.instance(action, items[0], region.name, date)
 
-    def conditions(
-        self, region: Region, inputs: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, Any], bool]:
+    def conditions(self, region: Region, node: NodeInputs) -> tuple[dict[str, Any], dict[str, Any], bool]:
         """Parameters of a node: its place in the network, of which capacity it is; whether that is close."""
-        return self._networks.asked(region, inputs.get("zone")), *self._capacity.asked(region, inputs)
+        return self._networks.asked(region, node.zone), *self._capacity.asked(region, node)
 
     def _taken_away(self, region: Region, error: PermanentError, group: str | None) -> bool:
         """Whether what a node needs went meanwhile, by whoever deleted the last one: it is brought again."""
@@ -220,14 +220,15 @@ class Nodes:
                 stack.enter_context(self._changing(region, ending=True))
                 self._keys.left(region)
             if places:
-                stack.enter_context(self._groups.changing(have.inputs, ends=True))
+                stack.enter_context(self._groups.changing(have.node, ends=True))
             for region, made in there:
                 self._end(region, made, have.address)
 
     def clear(self, inputs: Mapping[str, Any]) -> None:
         """See `provider.Clears`: the key pair and the placement group, if nothing else is there."""
-        region = self._account.region(inputs.get("region"))
-        with self._changing(region, ending=True), self._groups.changing(inputs, ends=True):
+        node = inputs_of("node", inputs)
+        region = self._account.region(node.region)
+        with self._changing(region, ending=True), self._groups.changing(node, ends=True):
             self._keys.left(region)
 
     def _end(self, region: Region, made: str, address: Address) -> None:
@@ -247,7 +248,7 @@ class Nodes:
         """The instance of a record, if it is alive; one that is not ours is an error, and so is one that does
         not say whose it is, unless that is to be mended. Who is `ending` it forgets what is gone.
         """
-        region = self._account.region(have.inputs.get("region"))
+        region = self._account.region(have.node.region)
         made = made_id(have, "i")
         instance = region.instances_by_id([made]).get(made) if made else None
         if ending and made and instance is None:
@@ -268,7 +269,7 @@ class Nodes:
         """What EC2 says of nodes. Ready is what runs and has passed its own checks."""
         by_region: dict[str, list[Record]] = {}
         for record in nodes:
-            by_region.setdefault(str(record.inputs.get("region") or ""), []).append(record)
+            by_region.setdefault(record.node.region, []).append(record)
         seen: dict[str, Seen] = {}
         for name, records in by_region.items():
             seen |= self._readiness(self._account.region(name), records)
@@ -290,7 +291,7 @@ class Nodes:
 
     def taken(self, node: Record) -> None:
         """Note that a node was ready once: what it is not from now on is no part of its start."""
-        region = self._account.region(node.inputs.get("region"))
+        region = self._account.region(node.node.region)
         region.tag(str(node.outputs["id"]), {marks.TAKEN: "yes"})
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from declarative.diagnostic import suggest
+from declarative.inputs import VolumeInputs, inputs_of
 from declarative.provider import Ended, PermanentError, PermanentKind, Thing, TransientError, TransientKind
 from declarative.resource import VOLUME_ID
 from declarative.state import Address, Record
@@ -20,6 +21,7 @@ from providers.cloud.ec2.account import Account, made_id
 from providers.cloud.ec2.adopted import adopted, let_go
 from providers.cloud.ec2.answers import Volume
 from providers.cloud.ec2.region import Region, tagged
+from providers.cloud.marks import Mark
 
 FIXED = ("backend", "region", "zone", "volume_type", VOLUME_ID)
 """Inputs that are those of the disk: it is made anew to change them."""
@@ -82,25 +84,26 @@ class Volumes:
 
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. It ends when the volume is listed: it may be attached while it is being made."""
-        region = self._account.region(inputs.get("region"))
-        if VOLUME_ID in inputs:
-            return outputs(adopted(self._account, region, self._account.mark(address, token, inputs)))
+        asked, mark = inputs_of("volume", inputs), self._account.mark(address, token, inputs)
+        region = self._account.region(asked.region)
+        if asked.volume_id is not None:
+            return outputs(adopted(self._account, region, mark))
         volume = self._account.once(
             token,
-            lambda: self._make(region, address, token, inputs),
+            lambda: self._make(region, mark, asked),
             lambda: next((v for v in self.listed(token=token) if v.region == region.name), None),
         )
         self._account.check_answer(volume.tags, token, volume.id)
         return outputs(self._listed(region, volume, token))
 
-    def _make(self, region: Region, address: Address, token: str, inputs: Mapping[str, Any]) -> Volume:
-        zone, kind, size = self.ahead(region.name, address, inputs)
+    def _make(self, region: Region, mark: Mark, asked: VolumeInputs) -> Volume:
+        zone, kind, size = self.ahead(region.name, mark.address, asked)
         action = "CreateVolume"
-        tags = self._account.tags(self._account.mark(address, token, inputs))
+        tags = self._account.tags(mark)
         found, date = region.dated(
             action,
             zone,
-            ClientToken=token,
+            ClientToken=mark.token,
             AvailabilityZone=zone,
             Size=size,
             VolumeType=kind,
@@ -125,10 +128,10 @@ class Volumes:
                 self._account.check_missed(token, f"{volume.id} is not listed", volume.zone, age=volume.age)
         raise AssertionError("waits end with a fault")
 
-    def ahead(self, region: str, address: Address, inputs: Mapping[str, Any]) -> tuple[str, str, int]:
+    def ahead(self, region: str, address: Address, asked: VolumeInputs) -> tuple[str, str, int]:
         """Zone, type and GiB of a volume that is to be made; `PermanentError` for what cannot be."""
-        zone = self.zone(region, address, inputs)
-        size, kind = gibibytes(address, inputs.get("size")), str(inputs.get("volume_type") or TYPE)
+        zone = self.zone(region, address, asked)
+        size, kind = gibibytes(address, asked.size), asked.volume_type or TYPE
         near = suggest(kind, list(SIZES)) if kind not in SIZES else None
         if near:  # another one may be newer than this
             summary = f"{address}: EC2 has no volumes of the type `{kind}`"
@@ -136,15 +139,15 @@ class Volumes:
         check_size(address, kind, size)
         return zone, kind, size
 
-    def zone(self, region: str, address: Address, inputs: Mapping[str, Any]) -> str:
+    def zone(self, region: str, address: Address, asked: VolumeInputs) -> str:
         """The zone of a volume that is to be made; `PermanentError` if none is named."""
         zones = [z for z in self._account.config.zones if z.startswith(region)]
-        zone = inputs.get("zone") or next(iter(zones), None)
+        zone = asked.zone or next(iter(zones), None)
         if not zone:
             summary = f"{address}: a volume of EC2 is in one zone, and none is named"
             hint = f"write `availability_zone: {region}a`"
             raise PermanentError(PermanentKind.INVALID, summary, about="availability_zone", hint=hint)
-        return str(zone)
+        return zone
 
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. It grows in place, at most once in six hours."""
@@ -214,7 +217,7 @@ class Volumes:
         """The volume of a record, if it is there; one that is not ours is an error, and so is one that does
         not say whose it is, unless that is to be mended. Who is `ending` it forgets what is gone.
         """
-        region = self._account.region(have.inputs.get("region"))
+        region = self._account.region(have.volume.region)
         made = made_id(have, "vol")
         volume = region.volume(made) if made else None
         if ending and made and volume is None:

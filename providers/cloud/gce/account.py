@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from declarative.inputs import Placed
 from declarative.provider import Config, PermanentError, PermanentKind
 from providers.cloud import account, settings
 from providers.cloud.connection import Connection
@@ -76,11 +77,11 @@ class Account(account.Account):
         tokens = Tokens(enter, "GCE", self.scrub)
         return Rest(connection(self.config.endpoint or ENDPOINT, project), tokens), project
 
-    def zone(self, inputs: Mapping[str, Any]) -> str:
+    def zone(self, inputs: Placed) -> str:
         """The zone of what is to be made."""
-        region = str(inputs.get("region") or "")
+        region = inputs.region
         zones = [z for z in self.config.zones if z.rpartition("-")[0] == region]
-        zone = inputs.get("zone") or next(iter(zones), None)
+        zone = inputs.zone or next(iter(zones), None)
         if not zone or not re.fullmatch(r"[a-z0-9-]{1,63}", str(zone)):
             summary = "what GCE makes is in one zone, and none is named"
             hint = f"write `availability_zone: {region or 'us-central1'}-a`"

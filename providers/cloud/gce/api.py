@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from declarative.inputs import NodeInputs, Placed, VolumeInputs
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import marks
 from providers.cloud.account import look_up, pauses
@@ -37,17 +38,17 @@ class Api:
         self._reservations = Reservations(account)
         self.sites = Policies(account, self._do, self.machines)
 
-    def reserved(self, inputs: Mapping[str, Any]) -> Reserved:
+    def reserved(self, inputs: NodeInputs) -> Reserved:
         """See `named.Api`."""
         return self._reservations.asked(inputs, self._account.zone(inputs))
 
-    def machine_id(self, name: str, inputs: Mapping[str, Any]) -> str:
+    def machine_id(self, name: str, inputs: Placed) -> str:
         """See `named.Api`."""
         return f"{self._account.project}/{self._account.zone(inputs)}/{name}"
 
     disk_id = machine_id
 
-    def disk_called(self, given: str, inputs: Mapping[str, Any]) -> str | None:
+    def disk_called(self, given: str, inputs: VolumeInputs) -> str | None:
         """See `named.Api`. A machine can have no disks but those of its own project."""
         path = re.search(r"(?:^|/)projects/([^/]+)/zones/([^/]+)/disks/([^/]+)$", given)
         made = "/".join(path.groups()) if path else self.disk_id(given, inputs)
@@ -103,7 +104,7 @@ class Api:
         """See `named.Api`."""
         return machine
 
-    def run(self, wanted: Wanted, told: Told) -> Machine:
+    def run(self, wanted: Wanted[NodeInputs], told: Told) -> Machine:
         """See `named.Api`. Its operation is followed, since what went wrong stands there alone.
 
         No `requestId`: the answer to one that was used before is the operation of then, a failed one
@@ -154,7 +155,7 @@ class Api:
         found = self._thing("disks", made)
         return None if found is None else answers.disk("disk", found)
 
-    def make_disk(self, wanted: Wanted, size: int) -> Disk:
+    def make_disk(self, wanted: Wanted[VolumeInputs], size: int) -> Disk:
         """See `named.Api`."""
         project, zone, name = wanted.id.split("/")
         what = f"create of {name} in {zone}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from declarative.inputs import NodeInputs, VolumeInputs
 from declarative.provider import PermanentError, PermanentKind
 from declarative.spec.clouds import Reach
 from declarative.state import Address
@@ -18,11 +19,11 @@ from providers.cloud.settings import NODE_DISK
 TYPE = "pd-balanced"
 
 
-def instance_body(account: Account, wanted: Wanted, told: Told) -> dict[str, Any]:
+def instance_body(account: Account, wanted: Wanted[NodeInputs], told: Told) -> dict[str, Any]:
     """What makes an instance with its marks, in one request."""
     _, zone, name = wanted.id.split("/")
     inputs = wanted.inputs
-    kind, accelerators = _kind(wanted.address, str(inputs.get("instance_type") or ""), zone)
+    kind, accelerators = _kind(wanted.address, inputs.instance_type, zone)
     mine, text = labels.of_instance(wanted.tags, str(wanted.address))
     items = {labels.ITEM: text, "user-data": told.user_data, "block-project-ssh-keys": "TRUE"}
     groups = list(account.config.network.security_groups)
@@ -59,9 +60,9 @@ def _kind(address: Address, given: str, zone: str) -> tuple[str, list[dict[str, 
     return kind, [{"acceleratorType": accelerator, "acceleratorCount": int(count or "1")}]
 
 
-def _boot(account: Account, zone: str, inputs: Mapping[str, Any], tags: Mapping[str, str]) -> dict[str, Any]:
+def _boot(account: Account, zone: str, inputs: NodeInputs, tags: Mapping[str, str]) -> dict[str, Any]:
     made: dict[str, Any] = {
-        "sourceImage": _image(account.image(str(inputs.get("region")))),
+        "sourceImage": _image(account.image(inputs.region)),
         "labels": {labels.DISK_OF: labels.plain(tags[marks.OWNER])},
         "diskSizeGb": str(account.options.get("disk_size", NODE_DISK)),
     }
@@ -78,9 +79,9 @@ def _image(given: str) -> str:
     return given
 
 
-def _network(account: Account, zone: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _network(account: Account, zone: str, inputs: NodeInputs) -> dict[str, Any]:
     """Where in the network an instance is. It gets a public address where nothing says that it has none."""
-    network, region = account.config.network, str(inputs.get("region") or zone.rpartition("-")[0])
+    network, region = account.config.network, inputs.region or zone.rpartition("-")[0]
     found: dict[str, Any] = {}
     if network.subnets:
         subnet = network.subnets.get(zone) or network.subnets.get(region)
@@ -97,12 +98,12 @@ def _network(account: Account, zone: str, inputs: Mapping[str, Any]) -> dict[str
     return found
 
 
-def _scheduling(inputs: Mapping[str, Any], accelerators: bool, *, grouped: bool) -> dict[str, Any]:
+def _scheduling(inputs: NodeInputs, accelerators: bool, *, grouped: bool) -> dict[str, Any]:
     """With GPUs, and close to others, it cannot be moved while its host is mended. A spot instance that is
     taken away is gone.
     """
-    gpus = (inputs.get("resources") or {}).get("gpus")
-    spot = bool(inputs.get("spot"))
+    gpus = inputs.resources.gpus
+    spot = inputs.spot
     found: dict[str, Any] = {"automaticRestart": not spot}
     if gpus or accelerators or spot or grouped:
         found["onHostMaintenance"] = "TERMINATE"
@@ -111,13 +112,13 @@ def _scheduling(inputs: Mapping[str, Any], accelerators: bool, *, grouped: bool)
     return found
 
 
-def disk_body(wanted: Wanted, size: int) -> dict[str, Any]:
+def disk_body(wanted: Wanted[VolumeInputs], size: int) -> dict[str, Any]:
     """What makes a disk with its marks, in one request."""
     _, zone, name = wanted.id.split("/")
     return {
         "name": name,
         "description": str(wanted.address),
         "sizeGb": str(size),
-        "type": f"zones/{zone}/diskTypes/{wanted.inputs.get('volume_type') or TYPE}",
+        "type": f"zones/{zone}/diskTypes/{wanted.inputs.volume_type or TYPE}",
         "labels": labels.of_disk(wanted.tags, str(wanted.address)),
     }

@@ -9,8 +9,8 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
+from declarative.inputs import NodeInputs
 from declarative.provider import PermanentError, PermanentKind
 from providers.cloud.gce import answers
 from providers.cloud.gce.account import Account
@@ -40,13 +40,13 @@ class Policies:
         self._do = do
         self._machines = machines
 
-    def takes(self, inputs: Mapping[str, Any]) -> bool:
+    def takes(self, inputs: NodeInputs) -> bool:
         """See `Sites`."""
-        return str(inputs.get("instance_type")).partition("-")[0] in FAMILIES
+        return inputs.instance_type.partition("-")[0] in FAMILIES
 
-    def id_of(self, name: str, inputs: Mapping[str, Any]) -> str:
+    def id_of(self, name: str, inputs: NodeInputs) -> str:
         """See `Sites`. One of another project or region takes no machine."""
-        project, region = self._account.project, str(inputs.get("region"))
+        project, region = self._account.project, inputs.region
         path = _PATH.fullmatch(name)
         where = path.groups() if path else (project, region, name)
         if not _NAME.fullmatch(where[2]) or where[:2] != (project, region):
@@ -67,7 +67,7 @@ class Policies:
             told = {}  # another's, in his own words
         return {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}
 
-    def make(self, made: str, inputs: Mapping[str, Any], tags: Mapping[str, str]) -> None:
+    def make(self, made: str, inputs: NodeInputs, tags: Mapping[str, str]) -> None:
         """See `Sites`."""
         project, region, name = made.split("/")
         body = {

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from declarative.inputs import NodeInputs
 from declarative.provider import PermanentError, PermanentKind
 from providers.cloud.gce import answers
 from providers.cloud.gce.account import Account
@@ -47,9 +48,9 @@ class Reservations:
         self._turn = threading.Lock()
         self._seen: dict[tuple[str, str], dict[str, Found] | None] = {}
 
-    def asked(self, inputs: Mapping[str, Any], zone: str) -> Reserved:
+    def asked(self, inputs: NodeInputs, zone: str) -> Reserved:
         """What a machine in a zone takes of the reservation that its inputs name: see `named.Api`."""
-        given = str(inputs.get("reservation"))
+        given = str(inputs.reservation)
         parts = _NAME.fullmatch(given)
         if not parts:
             summary = f"`{given}` is no reservation of GCE"
@@ -132,9 +133,9 @@ def _elsewhere(given: str, zone: str, zones: list[str]) -> PermanentError:
     return PermanentError(PermanentKind.NO_CAPACITY, summary, about=zone, hint=hint)
 
 
-def _check(found: Found, given: str, inputs: Mapping[str, Any]) -> None:
+def _check(found: Found, given: str, inputs: NodeInputs) -> None:
     """Whether the machine can have it: of another type, there is no capacity of it."""
-    kind = str(inputs.get("instance_type") or "").partition("+")[0]
+    kind = inputs.instance_type.partition("+")[0]
     if found.instance_type and found.instance_type != kind:
         summary = f"the reservation {given} is for {found.instance_type} in {found.zone}, not for {kind}"
         hint = f"write `instance_types: [{found.instance_type}]`"

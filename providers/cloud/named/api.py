@@ -6,9 +6,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
+from declarative.inputs import NodeInputs, Placed, VolumeInputs
 from declarative.state import Address
+
+P = TypeVar("P", bound=Placed)
 
 
 class Phase(StrEnum):
@@ -85,7 +88,7 @@ class Reserved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(Generic[P]):
     """What is to be made: under which id, for which address, from what, and with which tags.
 
     Of a machine besides: the id of its placement group, empty for none, and the reservation that it is of.
@@ -93,7 +96,7 @@ class Wanted:
 
     id: str
     address: Address
-    inputs: Mapping[str, Any]
+    inputs: P
     tags: Mapping[str, str]
     group: str = ""
     reserved: Reserved | None = None
@@ -123,16 +126,16 @@ class Sites(Protocol):
     def most(self) -> int | None:
         """Machines that one takes; None if nobody says."""
 
-    def takes(self, inputs: Mapping[str, Any]) -> bool:
+    def takes(self, inputs: NodeInputs) -> bool:
         """Whether a machine of the type can be in one."""
 
-    def id_of(self, name: str, inputs: Mapping[str, Any]) -> str:
+    def id_of(self, name: str, inputs: NodeInputs) -> str:
         """The id of one by its name, or by what else people call it; `PermanentError` if nothing is."""
 
     def tags(self, made: str) -> Mapping[str, str] | None:
         """What one says of itself; None if there is none."""
 
-    def make(self, made: str, inputs: Mapping[str, Any], tags: Mapping[str, str]) -> None:
+    def make(self, made: str, inputs: NodeInputs, tags: Mapping[str, str]) -> None:
         """Make it, where `inputs` put its machines; `CONFLICT` if there is one."""
 
     def used(self, made: str) -> bool:
@@ -158,18 +161,18 @@ class Api(Protocol):
     def sites(self) -> Sites:
         """Its placement groups."""
 
-    def reserved(self, inputs: Mapping[str, Any]) -> Reserved:
+    def reserved(self, inputs: NodeInputs) -> Reserved:
         """What a machine takes of the reservation that `inputs` name; `PermanentError` if there is none such,
         `NO_CAPACITY` if it is not for this machine, here.
         """
 
-    def machine_id(self, name: str, inputs: Mapping[str, Any]) -> str:
+    def machine_id(self, name: str, inputs: NodeInputs) -> str:
         """The id that a machine of that name has, where `inputs` put it; `PermanentError` if they do not."""
 
-    def disk_id(self, name: str, inputs: Mapping[str, Any]) -> str:
+    def disk_id(self, name: str, inputs: VolumeInputs) -> str:
         """The same of a disk."""
 
-    def disk_called(self, given: str, inputs: Mapping[str, Any]) -> str | None:
+    def disk_called(self, given: str, inputs: VolumeInputs) -> str | None:
         """The id of a disk that somebody else made, by what he calls it; None if no disk is called so."""
 
     def machines(self, *, name: str | None = None, states: bool = False) -> list[Machine]:
@@ -181,7 +184,7 @@ class Api(Protocol):
     def with_addresses(self, machine: Machine) -> Machine:
         """The same with its addresses."""
 
-    def run(self, wanted: Wanted, told: Told) -> Machine:
+    def run(self, wanted: Wanted[NodeInputs], told: Told) -> Machine:
         """Make a machine and do not wait for it; `CONFLICT` if there is one of that name."""
 
     def end(self, machine: Machine) -> None:
@@ -199,7 +202,7 @@ class Api(Protocol):
     def disk(self, made: str) -> Disk | None:
         """One."""
 
-    def make_disk(self, wanted: Wanted, size: int) -> Disk:
+    def make_disk(self, wanted: Wanted[VolumeInputs], size: int) -> Disk:
         """Make a disk of so many GiB. Returns when it can be used; `CONFLICT` if its name is taken."""
 
     def grow(self, disk: Disk, size: int) -> None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
+from declarative.inputs import NodeInputs
 from declarative.provider import PermanentError, PermanentKind
 from declarative.spec.fleet import Placement
 from declarative.state import Address
 from providers.cloud import groups
 from providers.cloud.account import Account
 from providers.cloud.named.api import Api, Reserved, name_of
-
-Inputs = Mapping[str, Any]
 
 
 class Groups(groups.Groups):
@@ -25,14 +23,14 @@ class Groups(groups.Groups):
         self._sites = api.sites
         self.CALLED = api.sites.called
 
-    def of_node(self, inputs: Inputs, reserved: Reserved | None) -> str:
+    def of_node(self, inputs: NodeInputs, reserved: Reserved | None) -> str:
         """The id of the group of a node that is about to be made, and is there; empty if it has none."""
         if reserved and (reserved.group or not reserved.grouped):
             return reserved.group
         name = self.bring(inputs)
         return self._sites.id_of(name, inputs) if name else ""
 
-    def went(self, error: PermanentError, made: str, inputs: Inputs) -> bool:
+    def went(self, error: PermanentError, made: str, inputs: NodeInputs) -> bool:
         """Whether a node could not be made since its group went meanwhile, with the last one of another: it
         is brought again.
         """
@@ -47,18 +45,18 @@ class Groups(groups.Groups):
 
     # -------------------------------------------------------------------------------------- ahead
 
-    def unfit(self, wanted: Iterable[Inputs]) -> Iterator[PermanentError]:
+    def unfit(self, wanted: Iterable[NodeInputs]) -> Iterator[PermanentError]:
         """What keeps nodes from being in their groups, as far as that can be told before they are made."""
         # What is reserved has a group of its own, or none.
-        free = (inputs for inputs in wanted if not inputs.get("reservation"))
-        cluster = [inputs for inputs in free if inputs.get("placement") == Placement.CLUSTER]
+        free = (inputs for inputs in wanted if not inputs.reservation)
+        cluster = [inputs for inputs in free if inputs.placement == Placement.CLUSTER]
         if self.given == groups.OFF:
             return
         if self.given:
             yield from self._absent(self.given, cluster)
             return
         most = self._sites.most
-        crowd = Counter((str(i.get("fleet")), self.of(i)) for i in cluster)
+        crowd = Counter((i.fleet, self.of(i)) for i in cluster)
         for fleet, name in crowd:
             count = crowd[fleet, name]
             if name and most is not None and count > most:
@@ -72,8 +70,8 @@ class Groups(groups.Groups):
                 )
                 yield PermanentError(PermanentKind.INVALID, summary, about=groups.OPTION, hint=hint)
 
-    def _absent(self, given: str, cluster: Iterable[Inputs]) -> Iterator[PermanentError]:
-        for made, region in sorted({(self._sites.id_of(given, i), str(i.get("region"))) for i in cluster}):
+    def _absent(self, given: str, cluster: Iterable[NodeInputs]) -> Iterator[PermanentError]:
+        for made, region in sorted({(self._sites.id_of(given, i), i.region) for i in cluster}):
             try:
                 there = self._sites.tags(made) is not None
             except PermanentError as error:
@@ -87,28 +85,28 @@ class Groups(groups.Groups):
 
     # ------------------------------------------------------------------------- what each cloud has
 
-    def takes(self, inputs: Inputs) -> bool:
+    def takes(self, inputs: NodeInputs) -> bool:
         """See `groups.Groups`."""
         return self._sites.takes(inputs)
 
-    def name(self, inputs: Inputs) -> str:
+    def name(self, inputs: NodeInputs) -> str:
         """See `groups.Groups`: owners are too long to be part of a name."""
-        fleet, where = inputs.get("fleet"), inputs.get("zone") or inputs.get("region")
+        fleet, where = inputs.fleet, inputs.zone or inputs.region
         whose = hashlib.sha256(f"{self._account.owner}\0{fleet}\0{where}".encode()).hexdigest()
         return name_of(Address("fleet", f"fleetform-{fleet}"), whose)
 
-    def make(self, name: str, inputs: Inputs, told: Mapping[str, str]) -> None:
+    def make(self, name: str, inputs: NodeInputs, told: Mapping[str, str]) -> None:
         """See `groups.Groups`."""
         self._sites.make(self._sites.id_of(name, inputs), inputs, told)
 
-    def tags(self, name: str, inputs: Inputs) -> Mapping[str, str] | None:
+    def tags(self, name: str, inputs: NodeInputs) -> Mapping[str, str] | None:
         """See `groups.Groups`."""
         return self._sites.tags(self._sites.id_of(name, inputs))
 
-    def used(self, name: str, inputs: Inputs) -> bool:
+    def used(self, name: str, inputs: NodeInputs) -> bool:
         """See `groups.Groups`."""
         return self._sites.used(self._sites.id_of(name, inputs))
 
-    def remove(self, name: str, inputs: Inputs) -> None:
+    def remove(self, name: str, inputs: NodeInputs) -> None:
         """See `groups.Groups`."""
         self._sites.remove(self._sites.id_of(name, inputs))

@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from declarative.inputs import NodeInputs, inputs_of
 from declarative.provider import (
     Ended,
     PermanentError,
@@ -26,6 +27,7 @@ from providers.cloud.exception_kinds import Kind
 from providers.cloud.faults import fault
 from providers.cloud.hosts import Seen
 from providers.cloud.keys import SHARE, Keys
+from providers.cloud.marks import Mark
 from providers.cloud.named.api import Api, Machine, Phase, Reserved, Told, Wanted, name_of
 from providers.cloud.named.groups import Groups
 from providers.ssh.pair import Login
@@ -99,44 +101,43 @@ class Nodes:
 
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. It ends when the machine runs."""
-        with self.groups.changing(inputs):
-            return self._create(address, token, inputs)
+        node = inputs_of("node", inputs)
+        with self.groups.changing(node):
+            return self._create(self._account.mark(address, token, inputs), node)
 
-    def _create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        made = self._api.machine_id(name_of(address, token), inputs)
+    def _create(self, mark: Mark, node: NodeInputs) -> Mapping[str, Any]:
+        made = self._api.machine_id(name_of(mark.address, mark.token), node)
         machine = self._api.machine(made)
         if machine is None:
             try:
-                machine = self._run(*self._asked(address, made, token, inputs))
+                machine = self._run(*self._asked(mark, made, node))
             except PermanentError:
                 with suppress(ProviderError):  # what it is about was said
                     self._api.clean(made)
                 raise
         elif machine.phase is Phase.ENDING or machine.state.lower() == "stopping":
             # The same create once made it, before this state was brought back from a backup.
-            raise leaving(machine.name, address)
-        if not self._ours(machine) or machine.tags.get(marks.TOKEN) != token:
+            raise leaving(machine.name, mark.address)
+        if not self._ours(machine) or machine.tags.get(marks.TOKEN) != mark.token:
             summary = f"{machine.id} is there, and does not carry this state's marks"
             hint = f"somebody removed them: look at it in {self._account.CLOUD}, and delete it"
-            raise PermanentError(PermanentKind.CONFLICT, summary, about=str(address), hint=hint)
+            raise PermanentError(PermanentKind.CONFLICT, summary, about=str(mark.address), hint=hint)
         return outputs(self._running(machine))
 
-    def _asked(
-        self, address: Address, made: str, token: str, inputs: Mapping[str, Any]
-    ) -> tuple[Wanted, Told]:
+    def _asked(self, mark: Mark, made: str, node: NodeInputs) -> tuple[Wanted[NodeInputs], Told]:
         """What the machine is made from. What it needs besides is there then."""
-        login, key = self._login(), self._keys.host_key(token)
+        login, key = self._login(), self._keys.host_key(mark.token)
         user = self._account.config.ssh_user or cloud_init.USER
-        mine = tags_of(self._account, address, token, inputs)
+        mine = tags_of(mark)
         tags = {**mine, marks.HOST_KEY: key.public, marks.USER: user, FINGERPRINT: login.fingerprint}
         told = Told(user_data=cloud_init.user_data(user, login.public, key), login=login.public)
-        reserved = self.reserved(inputs)
-        group = self.groups.of_node(inputs, reserved)
+        reserved = self.reserved(node)
+        group = self.groups.of_node(node, reserved)
         return Wanted(
-            id=made, address=address, inputs=inputs, tags=tags, group=group, reserved=reserved
+            id=made, address=mark.address, inputs=node, tags=tags, group=group, reserved=reserved
         ), told
 
-    def _run(self, wanted: Wanted, told: Told) -> Machine:
+    def _run(self, wanted: Wanted[NodeInputs], told: Told) -> Machine:
         """The machine, made now or by another try."""
         try:
             return self._api.run(wanted, told)
@@ -150,9 +151,9 @@ class Nodes:
                 raise TransientError(TransientKind.BUSY, error.summary, about=error.about) from None
             return there
 
-    def reserved(self, inputs: Mapping[str, Any]) -> Reserved | None:
+    def reserved(self, node: NodeInputs) -> Reserved | None:
         """What a node takes of its reservation; `PermanentError` if it cannot."""
-        return self._api.reserved(inputs) if inputs.get("reservation") else None
+        return self._api.reserved(node) if node.reservation else None
 
     def _login(self) -> Login:
         """The key; `PermanentError` if the nodes that there are let in another one."""
@@ -204,11 +205,11 @@ class Nodes:
             raise gone(have.address)
         if self._account.lost(machine.tags):
             # Somebody took everything away: it is written anew.
-            after = tags_of(self._account, have.address, token, inputs)
+            after = tags_of(self._account.mark(have.address, token, inputs))
             after |= marks.of_node(have.outputs)
         else:
             made = marks.read(machine.tags, machine.id)
-            after = tags_of(self._account, made.address, made.token, inputs)
+            after = tags_of(self._account.mark(made.address, made.token, inputs))
         self._api.tag_machine(machine, retagged(machine.tags, machine.id, after, have))
         return have.outputs
 
@@ -216,7 +217,7 @@ class Nodes:
         """See the port. It ends when nothing of the machine is left. With the last one of a cluster goes its
         placement group: also where the machine had ended before.
         """
-        with self.groups.changing(have.inputs, ends=True):
+        with self.groups.changing(have.node, ends=True):
             self._delete(have)
 
     def _delete(self, have: Record) -> None:
@@ -233,8 +234,9 @@ class Nodes:
 
     def clear(self, address: Address, token: str, inputs: Mapping[str, Any]) -> None:
         """See `provider.Clears`."""
-        made = self._api.machine_id(name_of(address, token), inputs)
-        with self.groups.changing(inputs, ends=True):
+        node = inputs_of("node", inputs)
+        made = self._api.machine_id(name_of(address, token), node)
+        with self.groups.changing(node, ends=True):
             if self._api.machine(made) is None:
                 self._api.clean(made)
 
@@ -290,14 +292,14 @@ def outputs(machine: Machine) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value or key == "address"}
 
 
-def tags_of(account: Account, address: Address, token: str, inputs: Mapping[str, Any]) -> dict[str, str]:
+def tags_of(mark: Mark) -> dict[str, str]:
     """What is written on a thing: the user's tags, and the mark."""
-    users = {str(k): str(v) for k, v in (inputs.get("tags") or {}).items()}
+    users = mark.tags
     for key in users:
         if key.lower().startswith(marks.OURS[:-1]):
-            summary = f"{address}: a tag cannot begin with `{marks.OURS[:-1]}`: {key}"
+            summary = f"{mark.address}: a tag cannot begin with `{marks.OURS[:-1]}`: {key}"
             raise PermanentError(PermanentKind.INVALID, summary, about="tags")
-    return {**users, **marks.written(account.mark(address, token, inputs))}
+    return {**users, **marks.written(mark)}
 
 
 def retagged(have: Mapping[str, str], thing: str, after: Mapping[str, str], record: Record) -> dict[str, str]:
@@ -305,8 +307,8 @@ def retagged(have: Mapping[str, str], thing: str, after: Mapping[str, str], reco
 
     `record` says what it was made with where somebody removed its mark.
     """
-    before = marks.read(have, thing).inputs if marks.OWNER in have else record.inputs
-    old = set(before.get("tags") or {}) | {key for key in have if key.startswith(marks.INPUTS)}
+    before = marks.read(have, thing).tags if marks.OWNER in have else marks.tags_in(record.inputs)
+    old = set(before) | {key for key in have if key.startswith(marks.INPUTS)}
     return {**{key: value for key, value in have.items() if key not in old}, **after}
 
 

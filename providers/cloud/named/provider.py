@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from declarative.inputs import inputs_of
 from declarative.provider import ProviderError, Thing
 from declarative.state import Address
 from providers.cloud import preflight
@@ -39,9 +40,9 @@ class Named(Cloud):
     @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
         """See `provider.Checks`."""
-        nodes = [inputs for address, inputs in wanted.items() if address.kind == "node"]
-        kinds = {tuple(str(inputs.get(key)) for key in KIND): inputs for inputs in nodes}
-        looks = [partial(self._machines.reserved, inputs) for _, inputs in sorted(kinds.items())]
+        nodes = [inputs_of("node", inputs) for address, inputs in wanted.items() if address.kind == "node"]
+        kinds = {tuple(str(getattr(node, key)) for key in KIND): node for node in nodes}
+        looks = [partial(self._machines.reserved, kinds[key]) for key in sorted(kinds)]
         return [
             *super().check(wanted),
             *preflight.unfit(self._disks.seen, wanted),

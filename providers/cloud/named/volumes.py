@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from declarative.inputs import inputs_of
 from declarative.provider import Ended, PermanentError, PermanentKind, Thing, TransientError, TransientKind
 from declarative.resource import VOLUME_ID
 from declarative.state import Address, Record
@@ -76,14 +77,15 @@ class Volumes:
         """See the port."""
         if VOLUME_ID in inputs:
             return outputs(self._adopted(address, token, inputs))
-        made = self._api.disk_id(name_of(address, token), inputs)
-        size = gibibytes(address, inputs.get("size"))
+        asked = inputs_of("volume", inputs)
+        made = self._api.disk_id(name_of(address, token), asked)
+        size = gibibytes(address, asked.size)
         look = partial(self._api.disk, made)
         disk = look()
         if disk is None:
             try:
-                tags = tags_of(self._account, address, token, inputs)
-                wanted = Wanted(id=made, address=address, inputs=inputs, tags=tags)
+                tags = tags_of(self._account.mark(address, token, inputs))
+                wanted = Wanted(id=made, address=address, inputs=asked, tags=tags)
                 disk = self._api.make_disk(wanted, size)
             except PermanentError as error:
                 if error.kind is not PermanentKind.CONFLICT:
@@ -103,7 +105,7 @@ class Volumes:
         """The disk that is named, with our tags; faults are those of `seen`."""
         disk, free = self.seen(address, token, inputs)
         if free:
-            ours = tags_of(self._account, address, token, inputs)
+            ours = tags_of(self._account.mark(address, token, inputs))
             self._api.tag_disk(disk, taken_on(disk.tags, ours))
         return disk
 
@@ -112,13 +114,13 @@ class Volumes:
         is declared. There is no `token` with a plan.
         """
         mark = self._account.mark(address, token, inputs)
-        made = self._api.disk_called(str(inputs[VOLUME_ID]), inputs)
+        asked = mark.volume
+        made = self._api.disk_called(str(asked.volume_id), asked)
         disk = self._api.disk(made) if made else None
         if disk is None or disk.phase is Phase.ENDING:
             raise absent(mark, self._account.CLOUD, f"write {self._api.called}")
         free = is_free(self._account, mark, disk.tags, disk.name)
-        region = (inputs.get("region") or disk.region, disk.region)
-        zone = (inputs.get("zone"), disk.zone)
+        region, zone = (asked.region, disk.region), (asked.zone, disk.zone)
         check(mark, disk.name, size=disk.size, kind=disk.type, region=region, availability_zone=zone)
         return disk, free
 
@@ -136,7 +138,7 @@ class Volumes:
         size = size_of(have.address, made.inputs, inputs, disk.size)
         if size > disk.size:
             self._api.grow(disk, size)
-        after = tags_of(self._account, made.address, made.token, inputs)
+        after = tags_of(self._account.mark(made.address, made.token, inputs))
         self._api.tag_disk(disk, retagged(disk.tags, disk.id, after, have))
         return outputs(disk)
 

@@ -135,7 +135,7 @@ class Account(regions.Account[Region]):
 
     def tags(self, mark: Mark) -> dict[str, str]:
         """Everything that is written on a thing: the user's tags, and ours."""
-        users = {str(k): str(v) for k, v in (mark.inputs.get("tags") or {}).items()}
+        users = mark.tags
         for key, value in users.items():
             if key.startswith(marks.OURS) or not _KEY.fullmatch(key) or len(value) > _MOST:
                 summary = f"{mark.address}: OpenStack does not take the tag `{key[:60]}`"
@@ -152,7 +152,7 @@ class Account(regions.Account[Region]):
         """
         before = {} if self.lost(have) else marks.read(have, path).inputs
         after = self.tags(mark)
-        users = [k for k in before.get("tags") or {} if k in have and k not in after]
+        users = [k for k in marks.tags_in(before) if k in have and k not in after]
         region.untag(api, path, users)  # first: which they are stands in the old mark
         region.tag(api, path, after)
         rest = re.compile(re.escape(marks.INPUTS) + r"\.\d+")

@@ -27,13 +27,13 @@ def adopted(account: Account, region: Region, mark: Mark) -> Volume:
 
 def seen(account: Account, region: Region, mark: Mark) -> tuple[Volume, bool]:
     """The volume that is named, and whether it is still to be taken; faults are those of `adopted`."""
-    made = str(mark.inputs[VOLUME_ID])
+    made = str(mark.volume.volume_id)
     volume = region.volume(made) if re.fullmatch(ID, made) else None
     if volume is None or volume.gone:
         hint = "it goes by its id, in the project and the `region` that are named: `openstack volume list`"
         raise absent(mark, region.name, hint)
     free = is_free(account, mark, volume.tags, made)
-    zone = names.disk_zone(region, mark.inputs.get("zone")) or volume.zone
+    zone = names.disk_zone(region, mark.volume.zone) or volume.zone
     check(mark, made, size=volume.size, kind=volume.type, availability_zone=(zone, volume.zone))
     if volume.status in BAD:
         summary = f"{mark.address}: {made} cannot be used: cinder says `{volume.status}`"

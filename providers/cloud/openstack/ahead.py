@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from declarative.inputs import Placed, inputs_of
 from declarative.provider import PermanentError
-from declarative.resource import VOLUME_ID
 from declarative.state import Address
 from providers.cloud import preflight
 from providers.cloud.openstack import adopted, names
@@ -21,9 +21,13 @@ def faults(account: Account, wanted: Wanted) -> list[PermanentError]:
     """Each fault once. One of the credentials or of the way there is raised: nothing else is seen."""
     probes: list[preflight.Look] = []
     looks: list[preflight.Look] = []
-    for name in sorted({str(inputs.get("region")) for inputs in wanted.values()}):
+    asked: dict[Address, Placed] = {
+        address: inputs_of("node" if address.kind == "node" else "volume", inputs)
+        for address, inputs in wanted.items()
+    }
+    for name in sorted({inputs.region for inputs in asked.values()}):
         region = account.region(name)
-        here = {a: inputs for a, inputs in wanted.items() if inputs.get("region") == name}
+        here = {address: wanted[address] for address, inputs in asked.items() if inputs.region == name}
         probes.append(partial(names.zones, region))
         looks += _looks(account, region, here)
     return preflight.found(probes, looks, "Policy doesn't allow")
@@ -33,9 +37,9 @@ def _looks(account: Account, region: Region, wanted: Wanted) -> Iterator[preflig
     if any(address.kind == "node" for address in wanted):
         yield lambda: names.image(region, account.image(region.name))
         yield partial(names.network, region, account.options.get("network"))
-    for address, inputs in wanted.items():
-        if address.kind == "volume" and VOLUME_ID in inputs:
-            yield partial(adopted.seen, account, region, account.mark(address, "", inputs))
-    zones = {inputs.get("zone") for address, inputs in wanted.items() if address.kind == "volume"}
-    for zone in sorted(str(zone) for zone in zones if zone):
+    disks = {a: inputs_of("volume", i) for a, i in wanted.items() if a.kind == "volume"}
+    for address, disk in disks.items():
+        if disk.volume_id is not None:
+            yield partial(adopted.seen, account, region, account.mark(address, "", wanted[address]))
+    for zone in sorted({disk.zone for disk in disks.values() if disk.zone}):
         yield partial(names.disk_zone, region, zone)

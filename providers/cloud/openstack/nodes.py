@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
+from declarative.inputs import NodeInputs, inputs_of
 from declarative.provider import Ended, PermanentError, PermanentKind, ProviderError, Thing, TransientError
 from declarative.provider import TransientKind as Kind
 from declarative.state import Address, NodeState, Readiness, Record
@@ -105,13 +106,14 @@ class Nodes:
 
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. It ends when the server runs and has an address."""
-        region = self._account.region(inputs.get("region"))
-        if inputs.get("spot"):
+        node, mark = inputs_of("node", inputs), self._account.mark(address, token, inputs)
+        region = self._account.region(node.region)
+        if node.spot:
             summary = "OpenStack has no spot instances"
             raise PermanentError(PermanentKind.INVALID, summary, about="spot_policy")
         with self._changing(region, ending=False):
             try:
-                server = self._made(region, address, token, inputs)
+                server = self._made(region, mark, node)
             except PermanentError:
                 self._keys.left(region)
                 raise
@@ -124,20 +126,21 @@ class Nodes:
                 raise TransientError(Kind.BUSY, text, about=str(address))
         return outputs(self._floating.public(region, server))
 
-    def _made(self, region: Region, address: Address, token: str, inputs: Mapping[str, Any]) -> Server:
+    def _made(self, region: Region, mark: Mark, node: NodeInputs) -> Server:
         """The server that runs; that an earlier try failed is said once nothing is left of it."""
+        address, token = mark.address, mark.token
         if token in self._failed:
             self._there(region, address, token)
             raise self._failed.pop(token)
         made = self._account.made_once(
             token,
-            lambda: self._ask(region, address, token, inputs),
+            lambda: self._ask(region, mark, node),
             lambda: self._there(region, address, token),
         )
         server = self._running(region, made)
         if not server.stillborn:
             return server
-        self._failed[token] = _why(server, str(inputs.get("zone") or region.name))
+        self._failed[token] = _why(server, node.zone or region.name)
         self._removed(region, made)
         raise self._failed.pop(token)
 
@@ -149,18 +152,18 @@ class Nodes:
                 self._removed(region, server.id)
         return next((server.id for server in found if not server.stillborn), None)
 
-    def _ask(self, region: Region, address: Address, token: str, inputs: Mapping[str, Any]) -> str:
+    def _ask(self, region: Region, mark: Mark, node: NodeInputs) -> str:
         """Have one made; its id."""
         options = self._account.options
         image = names.image(region, self._account.image(region.name))
         network = names.network(region, options.get("network"))
-        flavor = names.flavor(region, str(inputs.get("instance_type")))
-        login, key = self._keys.bring(region), self._keys.host_key(token)
+        flavor = names.flavor(region, node.instance_type)
+        login, key = self._keys.bring(region), self._keys.host_key(mark.token)
         user = self._account.config.ssh_user or cloud_init.USER
-        mine = self._account.tags(self._account.mark(address, token, inputs))
+        mine = self._account.tags(mark)
         told = cloud_init.user_data(user, login.public, key)
         asked: dict[str, Any] = {
-            "name": address.name,
+            "name": mark.address.name,
             "flavorRef": flavor,
             "networks": [{"uuid": network}],
             "metadata": {**mine, marks.HOST_KEY: key.public, marks.USER: user},
@@ -168,18 +171,18 @@ class Nodes:
             "key_name": options.get("key_name") or self._keys.name,
             **self._disk(image),
         }
-        if inputs.get("zone"):
-            asked["availability_zone"] = inputs["zone"]
+        if node.zone:
+            asked["availability_zone"] = node.zone
         if groups := self._account.config.network.security_groups:
             asked["security_groups"] = [{"name": group} for group in groups]
         try:
             found = region.ask(
-                f"making {address}",
+                f"making {mark.address}",
                 "compute",
                 "POST",
                 "/servers",
                 {"server": asked},
-                about=inputs.get("zone") or region.name,
+                about=node.zone or region.name,
             )
         except PermanentError as error:
             self._stale(region, error)
@@ -293,7 +296,7 @@ class Nodes:
         """The server of a record, if it is there; one that is not ours is an error, and so is one that does
         not say whose it is, unless that is to be mended.
         """
-        region = self._account.region(have.inputs.get("region"))
+        region = self._account.region(have.node.region)
         made = made_id(have)
         server = region.server(made) if made else None
         if server is None or server.status in answers.GONE:
@@ -315,7 +318,7 @@ class Nodes:
         """What nova says of nodes."""
         by_region: dict[str, list[Record]] = {}
         for record in nodes:
-            by_region.setdefault(str(record.inputs.get("region") or ""), []).append(record)
+            by_region.setdefault(record.node.region, []).append(record)
         seen: dict[str, Seen] = {}
         for name, records in by_region.items():
             seen |= self._readiness(self._account.region(name), records)
@@ -337,7 +340,7 @@ class Nodes:
 
     def taken(self, node: Record) -> None:
         """Note that a node was ready once: what it is not from now on is no part of its start."""
-        region = self._account.region(node.inputs.get("region"))
+        region = self._account.region(node.node.region)
         region.tag("compute", f"/servers/{node.outputs['id']}", {marks.TAKEN: "yes"})
 
 

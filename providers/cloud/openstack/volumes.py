@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from declarative.inputs import VolumeInputs, inputs_of
 from declarative.provider import Ended, PermanentError, PermanentKind, Thing, TransientError, TransientKind
 from declarative.resource import VOLUME_ID
 from declarative.state import Address, Record
@@ -14,6 +15,7 @@ from providers.cloud.account import gibibytes, look_up, pauses
 from providers.cloud.adopted import check_tags, was_adopted
 from providers.cloud.changes import check_fixed, gone, size_of
 from providers.cloud.claims import ON
+from providers.cloud.marks import Mark
 from providers.cloud.openstack import answers, names
 from providers.cloud.openstack.account import Account, made_id
 from providers.cloud.openstack.adopted import adopted, let_go
@@ -87,12 +89,13 @@ class Volumes:
 
     def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. It ends when the volume can be attached."""
-        region = self._account.region(inputs.get("region"))
-        if VOLUME_ID in inputs:
-            return outputs(adopted(self._account, region, self._account.mark(address, token, inputs)))
+        wanted, mark = inputs_of("volume", inputs), self._account.mark(address, token, inputs)
+        region = self._account.region(wanted.region)
+        if wanted.volume_id is not None:
+            return outputs(adopted(self._account, region, mark))
         made = self._account.made_once(
             token,
-            lambda: self._make(region, address, token, inputs),
+            lambda: self._make(region, mark, wanted),
             lambda: self._there(region, token),
         )
         volume = self._available(region, made)
@@ -113,23 +116,23 @@ class Volumes:
                 self._end(region, volume.id)
         return next((v.id for v in found if v.status != "error" or v.held), None)
 
-    def _make(self, region: Region, address: Address, token: str, inputs: Mapping[str, Any]) -> str:
+    def _make(self, region: Region, mark: Mark, wanted: VolumeInputs) -> str:
         asked: dict[str, Any] = {
-            "name": address.name,
-            "size": gibibytes(address, inputs.get("size")),
-            "metadata": self._account.tags(self._account.mark(address, token, inputs)),
+            "name": mark.address.name,
+            "size": gibibytes(mark.address, wanted.size),
+            "metadata": self._account.tags(mark),
         }
-        if zone := names.disk_zone(region, inputs.get("zone")):
+        if zone := names.disk_zone(region, wanted.zone):
             asked["availability_zone"] = zone
-        if inputs.get("volume_type"):
-            asked["volume_type"] = inputs["volume_type"]
+        if wanted.volume_type:
+            asked["volume_type"] = wanted.volume_type
         found = region.ask(
-            f"making {address}",
+            f"making {mark.address}",
             "volume",
             "POST",
             "/volumes",
             {"volume": asked},
-            about=inputs.get("zone") or region.name,
+            about=wanted.zone or region.name,
         )
         return str(answers.inside("making a volume", found, "volume").get("id") or "")
 
@@ -239,7 +242,7 @@ class Volumes:
         """The volume of a record, if it is there; one that is not ours is an error, and so is one that does
         not say whose it is, unless that is to be mended.
         """
-        region = self._account.region(have.inputs.get("region"))
+        region = self._account.region(have.volume.region)
         made = made_id(have)
         volume = region.volume(made) if made else None
         if volume is None or volume.gone:
