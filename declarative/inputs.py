@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, cast, overload
 
 from declarative.blocks import Shape
-from declarative.codec import BadDataError, reader
+from declarative.codec import BadDataError as BadDataError  # noqa: PLC0414  # for who calls `inputs_of`
+from declarative.codec import reader
 from declarative.schema import BadValueError
 from declarative.spec.values import Duration, Size
 

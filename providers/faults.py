@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from declarative.codec import BadDataError
+from declarative.inputs import BadDataError
 from declarative.provider import (
     PermanentError,
     PermanentKind,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from declarative.codec import BadDataError
+from declarative.inputs import BadDataError
 from declarative.provider import PermanentError, PermanentKind
 from declarative.state import Address
 from providers.local.folders import ATTACHMENT, DamagedError, Folders, Meta, load, put, sync

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from declarative.codec import BadDataError
+from declarative.inputs import BadDataError
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
 from providers.faults import from_data, from_runner
 from providers.runner import RunnerError

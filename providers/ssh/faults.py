@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from declarative.codec import BadDataError
+from declarative.inputs import BadDataError
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
 from providers import faults
 from providers.runner import RunnerError
