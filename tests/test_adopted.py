@@ -355,6 +355,7 @@ def test_what_lost_our_tags_gets_them_back_or_is_let_go(there, fleet):
     assert set(there.before) <= set(there.labels())
 
 
+@pytest.mark.slow
 def test_lost_answers_leave_nothing_behind(there, fleet):
     """Each third change is carried out without an answer, or not at all: tried again it is whole."""
     there.spoil()

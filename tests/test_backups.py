@@ -15,6 +15,7 @@ from tests.cli import fleet, task, volume
 STATE = ".fleetform/state.db"
 
 
+@pytest.mark.slow
 def test_an_apply_keeps_the_state_as_it_was(project):
     """One that changes something, from the second on; only its owner can read it."""
     project.declare(fleet(), volume())
@@ -48,6 +49,7 @@ def test_the_last_ten_stay(tmp_path):
     assert names == sorted([*wanted, by_hand.name])
 
 
+@pytest.mark.slow
 def test_a_state_that_was_removed_or_damaged_comes_back(project):
     """Its message names the command and the file; nothing is made a second time."""
     project.declare(fleet(), volume())

@@ -207,6 +207,7 @@ def declare(project, *commands, **fields):
     project.declare(fleet(), cache, task("fill", *commands, volumes=["cache:/cache"]))
 
 
+@pytest.mark.slow
 def test_from_its_first_task_to_its_deletion_and_back(project):
     """`plan` shows it, online and offline; a saved plan does it; the next task gets an empty one."""
     declare(project, WRITES)

@@ -169,6 +169,7 @@ def test_nobody_to_ask(small):
     assert "error[not-approved]" in ended(closed, 1).err
 
 
+@pytest.mark.slow
 def test_terminal(small):
     """In colour, and only `yes` is consent; declined, nothing is done."""
     for answer in ("no\n", "y\n", "\n", b"\x04"):
@@ -197,6 +198,7 @@ def test_a_long_plan_is_paged(small):
     assert "paged:" not in small.run("plan", env=pager).out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_terminal_without_colours(small, env):
     """`NO_COLOR` and a terminal that can do nothing are heeded, also by the live display."""
@@ -210,6 +212,7 @@ def test_terminal_without_colours(small, env):
         assert ESCAPE not in screen
 
 
+@pytest.mark.slow
 def test_pipes_get_no_escapes(small):
     """Neither on stdout nor on stderr, whatever TERM says."""
     env = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "CLICOLOR_FORCE": ""}
@@ -231,6 +234,7 @@ def piped(project, line, reader):
     return int((project.path / "code").read_text()), (project.path / "err").read_text()
 
 
+@pytest.mark.slow
 def test_reader_goes_away(small):
     """`fleetform plan | head -1` is no fault, and cuts no apply short."""
     assert piped(small, "plan", "head -1 >/dev/null") == (0, "")
@@ -245,6 +249,7 @@ def test_reader_goes_away(small):
     assert piped(small, "apply --auto-approve --wait", "head -1 >/dev/null")[0] == 4
 
 
+@pytest.mark.slow
 def test_streams_that_take_not_everything(small):
     """A terminal of another encoding, and streams that are closed, are no reason to end with a traceback."""
     env = {"LC_ALL": "en_US.ISO-8859-1", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
@@ -264,6 +269,7 @@ def test_streams_that_take_not_everything(small):
 # ---------------------------------------------------------------------------------------- the project
 
 
+@pytest.mark.slow
 def test_init(project):
     """A project that plans at once; nothing that is there is overwritten; .fleetform/ is kept out of git."""
     project.write(".gitignore", "*.pyc")
@@ -346,6 +352,7 @@ def test_plan_makes_nothing(small):
     assert [p.name for p in small.path.iterdir()] == ["main.yaml"]
 
 
+@pytest.mark.slow
 def test_plan_offline(small):
     """It looks at the files and the recorded inventory alone, in the state that the project names."""
     small.apply("--wait")
@@ -389,6 +396,7 @@ def test_state(small):
     assert small.plan()["lineage"] == pulled["lineage"]
 
 
+@pytest.mark.slow
 def test_state_check_finds_damage(small):
     """Exit code 1, and a sentence for each thing that is wrong."""
     import sqlite3

@@ -85,6 +85,7 @@ def keys(items):
     return list(found.pop())
 
 
+@pytest.mark.slow
 def test_plan(project):
     """Before the first apply, after it, and with a task that cannot be placed."""
     project.declare(
@@ -197,6 +198,7 @@ def test_validate(project):
     )
 
 
+@pytest.mark.slow
 def test_apply(project):
     """A line for each event: the plan, what is begun and ended, ranks, the summary, the tasks."""
     project.declare(fleet(), task("job", "exit 3"))

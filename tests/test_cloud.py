@@ -63,6 +63,7 @@ def installs(project, cloud, env):
     assert cloud.things() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [(), ("--names",)])
 def test_plugged_in_by_being_installed(project, tmp_path, mode):
     """A third party's package needs nothing but to be installed."""

@@ -167,6 +167,7 @@ def test_what_leads_nowhere_is_not_followed(tmp_path, monkeypatch, pem, to):
         assert len(web.asked) == 1
 
 
+@pytest.mark.slow
 def test_a_redirection_of_the_same_server_is_followed(tmp_path, monkeypatch, pem):
     """As of an API that wants a `/` at the end."""
     with Raw(307, {"Location": "/elsewhere"}) as web:

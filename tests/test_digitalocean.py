@@ -175,6 +175,7 @@ def fleet(server, tmp_path):
     return Fleet(server.port, tmp_path)
 
 
+@pytest.mark.slow
 def test_each_is_made_once_whatever_is_lost(server, fleet):
     """Every third request is lost, cut, refused for now, or done without an answer: as many are there in the
     end as were asked for, each with its marks and its volume; then nothing, tags and keys included.
@@ -211,6 +212,7 @@ def lose_once(method, path, fault="lost"):
     return lambda m, p: left.pop() if (m, p) == (method, path) and left else None
 
 
+@pytest.mark.slow
 def test_what_comes_to_light_late_is_deleted(server, fleet):
     """The answer was lost, and longer than is waited nothing is listed: the second droplet is made, the first
     one appears. One of the two stays, and it is the one that is recorded.
@@ -395,6 +397,7 @@ def test_a_volume_that_was_detached_is_seen(server, fleet):
     assert fleet.provider.recall([held]) == {held.address: None}
 
 
+@pytest.mark.slow
 def test_the_command_makes_mends_and_deletes(server, tmp_path):
     """Volumes: made by the first run, though both answers are lost; one whose tags went gets them back. One
     that was there is adopted, and stays.

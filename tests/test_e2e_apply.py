@@ -5,11 +5,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests.cli import fleet, free_port, lines, task, volume
 
 QUICKSTART = Path(__file__).parents[1] / "examples" / "quickstart"
 
 
+@pytest.mark.slow
 def test_quickstart(project):
     """The whole life of the example: planned, run, idle, nothing to do, destroyed but for its volumes."""
     for file in QUICKSTART.glob("*.yaml"):
@@ -43,6 +46,7 @@ def test_quickstart(project):
     assert again["summary"] == {"create": 8, "update": 0, "delete": 0, "replace": 0, "restarts": 0}
 
 
+@pytest.mark.slow
 def test_unprotected_volumes_go(project):
     """With `prevent_destroy: false` declared, nothing is left, and nothing is made for it again."""
     docs = [fleet(), task("job", "echo kept > $FLEETFORM_VOLUME_DATA/x", volumes=["data:/data"])]
@@ -62,6 +66,7 @@ def test_unprotected_volumes_go(project):
     assert project.run("destroy", "--auto-approve").out == "Nothing to destroy.\n"
 
 
+@pytest.mark.slow
 def test_what_is_declared_now_is_what_destroy_leaves(project):
     """Also protection that was never applied, of volumes and nodes; what is not declared is as recorded."""
     project.declare(fleet(), volume(), volume("old", prevent_destroy=True))

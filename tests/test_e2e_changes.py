@@ -32,6 +32,7 @@ def test_volume_grows_in_place(project):
     assert lines(project.data("data") / "runs") == ["x"]
 
 
+@pytest.mark.slow
 def test_changed_commands(project):
     """A task that runs stops and starts again; one that had ended runs again."""
     first, second, runs = (project.path / n for n in ("first", "second", "runs"))
@@ -72,6 +73,7 @@ def test_removed_task(project):
     project.no_changes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("destroy", [False, True])
 def test_removed_task_with_volumes_of_its_own(project, destroy):
     """Its volumes are protected, and the document is gone in which that could be changed: one error for all
@@ -143,6 +145,7 @@ def test_blocks(project):
     assert project.status()["nodes"][0]["blocks"] == {"total": 1, "busy": 0, "idle": 1}
 
 
+@pytest.mark.slow
 def test_running_rank_in_place(project):
     """`priority`, `tags` and the limits of a running rank change without a restart, and the limit holds."""
     up = project.path / "up"
@@ -189,6 +192,7 @@ def test_form_is_no_change(project):
     assert first == project.run("plan", "--json", "--detailed-exitcode").out
 
 
+@pytest.mark.slow
 def test_replace(project):
     """`--replace task/x` runs a task again about which nothing changed; a name that is none is an error."""
     runs = project.path / "runs"
@@ -202,6 +206,7 @@ def test_replace(project):
     assert "did you mean `task/job`?" in project.apply("--replace", "task/jobs", code=1).err
 
 
+@pytest.mark.slow
 def test_unplaced(project):
     """Nothing is done unless `--allow-unplaced` says so; then the rest is, and that counts as done."""
     project.declare(fleet(nodes=1), task("job", "true"), task("big", "true", resources={"cpu": "64.."}))

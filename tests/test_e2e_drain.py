@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.cli import fleet, hold, task, until, volume
 
 SMALL = {"resources": {"cpu": 1}}
@@ -17,6 +19,7 @@ def drift_free(project):
     assert "sound" in project.run("state", "check").out
 
 
+@pytest.mark.slow
 def test_a_volume_is_made_anew_where_its_content_may_be_lost(project):
     """Its tasks run again on the empty one; a protected one is refused, and so is what is not there."""
     write = task(
@@ -40,6 +43,7 @@ def test_a_volume_is_made_anew_where_its_content_may_be_lost(project):
     project.no_changes()
 
 
+@pytest.mark.slow
 def test_a_drained_node_finishes_what_runs_and_gets_nothing_new(project):
     """It says so in status, plans, explain and the history; the state keeps it through pull and push."""
     up = project.path / "up"
@@ -103,6 +107,7 @@ def test_a_plan_that_was_saved_before_a_node_was_drained_is_refused(project):
     assert "the state has changed" in project.run("apply", "a.plan", code=1).err
 
 
+@pytest.mark.slow
 def test_a_node_is_made_anew_with_what_runs_on_it(project):
     """By `--replace` or by a saved plan; the plan shows the ranks that restart."""
     up = project.path / "up"

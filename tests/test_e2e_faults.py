@@ -61,6 +61,7 @@ def test_killed_at_every_step(tmp_path, command, when):
         )
 
 
+@pytest.mark.slow
 def test_killed_at_any_time(project):
     """Killed again and again at chance instants, apply still comes to its end, with everything there once."""
     project.declare(
@@ -134,6 +135,7 @@ def slow(project):
     return Slow(project)
 
 
+@pytest.mark.slow
 def test_one_interrupt(project, slow):
     """No new actions, the running one ends, exit 130; the next apply does the rest, and nothing twice."""
     slow.process.send_signal(signal.SIGINT)
@@ -147,6 +149,7 @@ def test_one_interrupt(project, slow):
     slow.complete()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
 def test_two_interrupts(slow, second):
     """The second one ends it at once; the journal covers the rest."""
@@ -185,6 +188,7 @@ def test_lock(project, slow):
     assert "No changes" in ended(waiting).out
 
 
+@pytest.mark.slow
 def test_lock_of_a_dead_holder(project, slow):
     """It lapses at once where the holder can be seen to be dead."""
     slow.process.kill()
@@ -193,6 +197,7 @@ def test_lock_of_a_dead_holder(project, slow):
     assert project.run("state", "unlock").out == "Nobody holds the lock.\n"
 
 
+@pytest.mark.slow
 def test_unlock(project, slow):
     """Who loses the lock writes nothing more, and says so; the next run takes up what it had begun."""
     assert f"pid {slow.process.pid}" in project.run("state", "unlock").out
@@ -203,6 +208,7 @@ def test_unlock(project, slow):
 # ------------------------------------------------------------------------------------ things that go
 
 
+@pytest.mark.slow
 def test_node_is_gone(project):
     """A folder that was removed by hand is drift; its rank is lost, and apply makes both anew."""
     project.declare(fleet(nodes=2), gang(project))
@@ -239,6 +245,7 @@ def test_node_goes_while_apply_waits(project):
     assert done.out.endswith("task/job: lost: rank/job-0 lost: node/gpu-0 is gone\n")
 
 
+@pytest.mark.slow
 def test_several_things_are_gone(project):
     """That is more likely a fault than the truth: apply stops and asks, `--accept-vanished` goes on."""
     project.declare(fleet(nodes=3), gang(project))
@@ -271,6 +278,7 @@ def test_several_things_go_while_apply_waits(project):
     assert sorted(lines(project.path / "runs")) == ["0", "1"]
 
 
+@pytest.mark.slow
 def test_a_watcher_that_was_told_to_accept_what_vanished_goes_on(project):
     """`--accept-vanished` is its user's word for as long as it follows: the gang runs again on new nodes."""
     project.declare(fleet(nodes="0..2"), {**gang(project), "retry": True})
@@ -300,6 +308,7 @@ def test_damaged_node(project):
     assert project.ranks("job")[0]["node"] == "gpu-1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["damaged", "gone"])
 def test_node_breaks_between_preview_and_use(project, fault):
     """The plan was made while it was ready. It is looked at once more before its blocks are taken: nothing is
@@ -329,6 +338,7 @@ def test_node_breaks_between_preview_and_use(project, fault):
     assert processes(project.path) == {}
 
 
+@pytest.mark.slow
 def test_conflict(project):
     """What belongs to another state is left alone: an action fails, with a hint; what needs it is skipped."""
     other = project.data("data-0").parent

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.cli import fleet, task
 from tests.test_e2e_saved import seal
 
 
+@pytest.mark.slow
 def test_ranks_run_from_the_project(project):
     """Each in a folder of its own; what is edited there is the project's no more, and no other rank's."""
     project.write("src/train.py", "print('first')\n")
@@ -32,6 +35,7 @@ def test_ranks_run_from_the_project(project):
     assert project.ids() == []
 
 
+@pytest.mark.slow
 def test_an_ended_task_stays_ended_whatever_comes_into_its_folders(project):
     """The plan names what came; asked for, or with another declaration, it runs again."""
     project.write("data/a.csv", "1")
@@ -67,6 +71,7 @@ def test_the_plan_names_the_files_for_which_a_running_task_starts_again(project)
     assert "digest" not in said
 
 
+@pytest.mark.slow
 def test_a_saved_plan_is_about_the_files_as_they_were(project):
     """One that would send anything else is refused before anything is made. Other files do not matter."""
     project.write("train.py", "print('planned')\n")

@@ -9,11 +9,14 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from tests.cli import COMMAND, PATIENCE, clean_env, ended, every_text, fleet, hold, task, until, volume
 
 SECRET = {"TOKEN_OF_MINE": "hunter2"}
 
 
+@pytest.mark.slow
 def test_a_command_runs_beside_a_rank(project):
     """In its folder, with its environment and secrets, on its CPUs, among its volumes; nothing is kept."""
     up = project.path / "up"
@@ -41,6 +44,7 @@ def test_a_command_runs_beside_a_rank(project):
     assert "rank/job-0 does not run: it is stopped" in project.run("exec", "job", "--", "true", code=1).err
 
 
+@pytest.mark.slow
 def test_who_is_not_there_is_said(project):
     up = project.path / "up"
     project.declare(fleet(nodes=1), task("job", hold(up), nodes=2, exclusive=False, resources={"cpu": 1}))
@@ -113,6 +117,7 @@ def runs(*argv: str) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_ends_of_logs(project):
     """`--tail` and `--since`, of each rank."""
     project.declare(

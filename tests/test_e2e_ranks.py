@@ -34,6 +34,7 @@ def both(env, name):
 # ------------------------------------------------------------------------------------ the environment
 
 
+@pytest.mark.slow
 def test_environment_of_a_cluster(project):
     """The variables of docs/tasks.md, with both prefixes; what fleet, task and volumes add; and no more."""
     project.declare(
@@ -73,6 +74,7 @@ def test_environment_of_a_cluster(project):
         assert "CALLERS_SECRET" not in env
 
 
+@pytest.mark.slow
 def test_ranks_of_placement_any_are_told_nothing_of_each_other(project):
     """`NODE_RANK` and `NODES_NUM`, and no variable about other nodes."""
     project.declare(fleet(nodes=2, placement="any"), task("job", ENVIRONMENT, nodes=2, placement="any"))
@@ -84,6 +86,7 @@ def test_ranks_of_placement_any_are_told_nothing_of_each_other(project):
         assert "SKYPILOT_NODE_IPS" not in env
 
 
+@pytest.mark.slow
 def test_folders_of_the_host(project, tmp_path):
     """At their paths in the rank, without a volume; a change of them runs the task anew."""
     (tmp_path / "own").mkdir()
@@ -104,6 +107,7 @@ def test_folders_of_the_host(project, tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_a_rank_without_its_folder_of_the_host_fails_and_says_so(project, tmp_path):
     """Before its first command; its log says so too."""
     project.declare(fleet(nodes=1), task("job", "echo ran", volumes=[f"{tmp_path}/nosuch:/seen"]))
@@ -114,6 +118,7 @@ def test_a_rank_without_its_folder_of_the_host_fails_and_says_so(project, tmp_pa
     )
 
 
+@pytest.mark.slow
 def test_tasks_that_share_a_node_share_nothing_else(project):
     """Two tasks on one node see GPUs and CPUs that are not each other's, and threads for their own CPUs."""
     shape = {"cpu": 2, "memory": "1GB", "gpu": 8}
@@ -139,6 +144,7 @@ def test_tasks_that_share_a_node_share_nothing_else(project):
     assert [json.loads(text)["OMP_NUM_THREADS"] for text, _ in found] == ["1", "1"]
 
 
+@pytest.mark.slow
 def test_blocks_are_real(project):
     """The kernel holds ranks to their CPUs and memory where it can, and whoever wants more is told."""
     look = f'. "{RUNNER.with_name("confine.sh")}"; able'
@@ -169,6 +175,7 @@ def test_blocks_are_real(project):
     assert re.search(r"rank/eats-0 +failed .*exit code 137, .*killed: out of memory \(limit 64MB\)", said)
 
 
+@pytest.mark.slow
 def test_old_attempts_go_and_the_last_two_stay(project):
     """Logs and folders of what was long ago, and of tasks that are forgotten."""
     job, other = task("job", "echo hello > file; cat file"), task("other", "true")
@@ -186,6 +193,7 @@ def test_old_attempts_go_and_the_last_two_stay(project):
 SECRET = "correct-horse-battery-staple"
 
 
+@pytest.mark.slow
 def test_secrets_reach_the_rank_and_nothing_else(project):
     """`${{ env.X }}` is in no file of the state, no plan and no output."""
     seen = project.path.parent / "seen"
@@ -214,6 +222,7 @@ def test_secrets_reach_the_rank_and_nothing_else(project):
     assert [str(file) for file, data in every_text(project.path) if SECRET.encode() in data] == []
 
 
+@pytest.mark.slow
 def test_missing_variable_is_named_before_anything_is_made(project):
     """All that are missing at once; neither nodes nor ranks are made for them."""
     project.declare(
@@ -235,6 +244,7 @@ def test_missing_variable_is_named_before_anything_is_made(project):
 # ----------------------------------------------------------------------------------------- the gang
 
 
+@pytest.mark.slow
 def test_first_failure_stops_the_others(project):
     """`--wait` stops the gang, says which rank it was and why, and exits 4."""
     up = project.path / "up"
@@ -253,6 +263,7 @@ def test_first_failure_stops_the_others(project):
     project.no_changes()  # what has failed stays so until its declaration changes
 
 
+@pytest.mark.slow
 def test_next_apply_stops_a_gang_that_has_failed(project):
     """Without `--wait`, too: whichever command may act does."""
     up, go = project.path / "up", project.path / "go"
@@ -270,6 +281,7 @@ def test_next_apply_stops_a_gang_that_has_failed(project):
     assert processes(project.path) == {}
 
 
+@pytest.mark.slow
 def test_master_done(project):
     """With `stop_criteria: master-done` the others are stopped once rank 0 is done, and all is well."""
     up = project.path / "up"
@@ -280,6 +292,7 @@ def test_master_done(project):
     assert done.out.endswith("task/job: succeeded\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("order", "where"), [("master-first", 0), ("workers-first", -1)])
 def test_startup_order(project, order, where):
     """Rank 0 is started before all others, or after all others have been."""
@@ -290,6 +303,7 @@ def test_startup_order(project, order, where):
     assert pairs[where] == ["rank/job-0: starting…", "rank/job-0: started"]
 
 
+@pytest.mark.slow
 def test_max_duration(project):
     """The supervisor ends a rank that takes too long, whoever watches; it has failed."""
     up = project.path / "up"
@@ -298,6 +312,7 @@ def test_max_duration(project):
     assert done.out.endswith("task/job: failed: rank/job-0 failed: max_duration reached\n")
 
 
+@pytest.mark.slow
 def test_stop_duration(project):
     """A rank that does not heed TERM is killed when its `stop_duration` is over; `stop` returns then."""
     up = project.path / "up"
@@ -317,6 +332,7 @@ def test_stop_duration(project):
     project.no_changes()
 
 
+@pytest.mark.slow
 def test_stop_while_apply_waits(project):
     """The watcher holds the lock for moments only; it says that the task was stopped, and exits 4."""
     up = project.path / "up"
@@ -343,6 +359,7 @@ def test_task_is_removed_while_apply_waits(project):
 # ------------------------------------------------------------------------------------------- output
 
 
+@pytest.mark.slow
 def test_logs(project):
     """Several ranks with a prefix, one without; `-f` until the end; what is not there is said."""
     go = project.path / "go"

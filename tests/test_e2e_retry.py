@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.cli import ended, fleet, lines, release, task, until
 
 
@@ -21,6 +23,7 @@ def attempts(project):
     return [r["attempt"] for r in project.ranks("job").values()]
 
 
+@pytest.mark.slow
 def test_wait_retries_the_whole_gang(project):
     """As a new attempt of every rank, once the old one has ended and given its blocks back."""
     project.declare(fleet(), flaky(project.path, good=2, retry=True))
@@ -34,6 +37,7 @@ def test_wait_retries_the_whole_gang(project):
     project.no_changes()
 
 
+@pytest.mark.slow
 def test_plan_shows_it_and_apply_does_it(project):
     """With the reason; and what was only observed so far, too: rank 0 is stopped first."""
     project.declare(fleet(), flaky(project.path, good=3, retry={"on_events": ["error"]}))
@@ -55,6 +59,7 @@ def test_plan_shows_it_and_apply_does_it(project):
     project.no_changes()
 
 
+@pytest.mark.slow
 def test_other_ends_than_the_named_stay_ended_and_say_why(project):
     project.declare(fleet(), flaky(project.path, good=9, retry={"on_events": ["interruption"]}))
     done = project.apply("--wait", code=4)
@@ -65,6 +70,7 @@ def test_other_ends_than_the_named_stay_ended_and_say_why(project):
     assert "rank/job-1 failed: exit code 3" in said  # why rank 0 was stopped
 
 
+@pytest.mark.slow
 def test_what_is_stopped_by_the_user_is_not_started_again_by_who_follows(project):
     """Also between two attempts, when nothing runs."""
     project.declare(fleet(), flaky(project.path, good=9, retry=True))
@@ -76,6 +82,7 @@ def test_what_is_stopped_by_the_user_is_not_started_again_by_who_follows(project
     project.no_changes()
 
 
+@pytest.mark.slow
 def test_who_follows_does_not_take_back_what_another_command_declares(project):
     """What it would do again is not what is declared by now."""
     project.declare(fleet(), flaky(project.path, good=9, retry=True))
@@ -89,6 +96,7 @@ def test_who_follows_does_not_take_back_what_another_command_declares(project):
     assert [r["exit_code"] for r in project.ranks("job").values()] == [5]
 
 
+@pytest.mark.slow
 def test_who_follows_says_that_another_command_took_its_task_away(project):
     """It waits until that one is done: a task that is declared anew is gone for a moment, too."""
     project.declare(fleet(), flaky(project.path, good=9, retry=True))
@@ -101,6 +109,7 @@ def test_who_follows_says_that_another_command_took_its_task_away(project):
     assert "task/job was changed by another command: this one runs nothing again" in done.err
 
 
+@pytest.mark.slow
 def test_wait_waits_for_a_place(project):
     """A task that does not fit now is started when another one gives its blocks back."""
     go, ran = project.path / "go", project.path / "ran"
@@ -115,6 +124,7 @@ def test_wait_waits_for_a_place(project):
     assert lines(ran) == ["late"]
 
 
+@pytest.mark.slow
 def test_idle_nodes_are_given_back_while_tasks_are_followed(project):
     """As docs/placement.md says; another one stays for who needs it, and the target stays."""
     go = project.path / "go"
@@ -136,6 +146,7 @@ def test_idle_nodes_are_given_back_while_tasks_are_followed(project):
     assert "task/long: succeeded" in done.out
 
 
+@pytest.mark.slow
 def test_who_ends_says_what_stays_and_is_billed(project):
     """It does not go on for idle nodes alone."""
     priced = {"instance_type": "big", "cpu": 2, "memory": "1GB", "price": 2.5}

@@ -29,6 +29,7 @@ def apply(project, *args: str, code: int = 0, env=None):
     return project.run("apply", "p.plan", *args, code=code, env=env)
 
 
+@pytest.mark.slow
 def test_two_dollars_are_text_to_the_end(project):
     """Through the plan file, the state and `fmt`: the rank sees `${{`, and the next plan is empty."""
     text = "$${{ github.sha }} $${{ env.HOME }}"
@@ -63,6 +64,7 @@ def seal(data) -> str:
     return json.dumps({**data, "checksum": "sha256:" + hashlib.sha256(text.encode()).hexdigest()})
 
 
+@pytest.mark.slow
 def test_exactly_the_plan_that_was_saved(project):
     """The YAML may be changed, broken or gone by then; nobody is asked; once done it is no plan any more."""
     project.declare(fleet(), volume(), task("job", "echo first", volumes=["data:/data"]))
@@ -94,6 +96,7 @@ def test_show(project):
     assert [d["code"] for d in found] == ["not-a-plan"]
 
 
+@pytest.mark.slow
 def test_no_secrets(project):
     """Names of variables, never their values: neither of a rank's environment nor of any other."""
     env = {"HF_TOKEN": CANARY, "AWS_SECRET_ACCESS_KEY": f"{CANARY}-2", "DEPLOY": f"{CANARY}-3"}
@@ -188,6 +191,7 @@ def test_the_file_was_edited(lived):
     assert found["summary"] == "`p.plan` is not as it was saved: its checksum does not match"
 
 
+@pytest.mark.slow
 def test_a_rank_that_ends_does_not_make_it_stale(lived):
     """Nor does another command that records that it has ended: observing is not changing."""
     project, _, _ = lived
@@ -197,6 +201,7 @@ def test_a_rank_that_ends_does_not_make_it_stale(lived):
     assert "new" in project.logs("new")
 
 
+@pytest.mark.slow
 def test_a_rank_that_ends_by_itself_does_not_make_it_stale(project):
     """Even one whose node the plan uses: what it held is given back first, as with every apply."""
     go = project.path / "go"
@@ -361,6 +366,7 @@ def cut_short(project) -> None:
         backends.get("local").create(address, intent.token, inputs, {})
 
 
+@pytest.mark.slow
 def test_what_a_killed_apply_had_made_is_said(lived):
     """The plan does not know of it. One that is made then does, and is carried out: it is adopted first."""
     project, _, _ = lived

@@ -23,6 +23,7 @@ def late(project, **fields):
     return task("late", f"echo late >> {project.path / 'ran'}", resources={"cpu": 2}, **fields)
 
 
+@pytest.mark.slow
 def test_a_task_that_waits_holds_nothing_up(full):
     """`plan` lists it and exits 3; `apply` does the rest, says that it stays pending, and exits 0. The next
     `apply` after room was made starts it.
@@ -94,6 +95,7 @@ def test_retry_changes_in_place(full):
     full.no_changes()
 
 
+@pytest.mark.slow
 def test_reuse_launches_nothing_for_tasks(project):
     """`plan --reuse` and `apply --reuse`: as if each task said `creation_policy: reuse`."""
     job = task("job", f"echo ran >> {project.path / 'ran'}")

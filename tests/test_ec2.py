@@ -445,6 +445,7 @@ def test_a_region_that_was_given_up_is_still_looked_at(ec2, tmp_path):
     assert both.inventory() == ()
 
 
+@pytest.mark.slow
 def test_disks_of_one_node_have_devices_of_their_own(fleet):
     """Though they are attached side by side."""
     node = fleet.create("node", "gpu-0", ZONE, **SMALL)

@@ -250,6 +250,7 @@ def test_a_node_that_does_not_start_in_time_is_asked_for_again(ec2):
     assert caught.value.kind is TransientKind.BUSY
 
 
+@pytest.mark.slow
 def test_one_asks_for_all_that_start(ec2, monkeypatch):
     """A cloud that is asked by each of a hundred nodes, time after time, refuses all of them."""
     monkeypatch.setattr(account, "PATIENCE", 1e6)
@@ -489,6 +490,7 @@ def test_a_volume_that_was_removed_uses_its_token_up(ec2, monkeypatch, made, sec
     assert getattr(caught.value, "kind", None) is fault
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "then"),
     [

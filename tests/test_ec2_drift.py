@@ -106,6 +106,7 @@ def account(project, ec2):
     return Account(project, ec2.port)
 
 
+@pytest.mark.slow
 def test_what_others_change_is_seen_and_mended(project, ec2, account):
     """A type, a size, tags: what can be put back in place is, a node of another type is made anew, and what
     lost its tags is neither forgotten nor made twice.

@@ -78,6 +78,7 @@ def disks_of(there, record):
     return [(item["size"], item["volumeType"]) for item in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "disk"),
     [

@@ -82,6 +82,7 @@ def test_whom_ec2_does_not_let_in(project, line, fault, words):
     assert line.count("RunInstances") == 0
 
 
+@pytest.mark.slow
 def test_a_cloud_that_cannot_be_read_is_no_success(project, line):
     """A nightly check whose credentials have expired is not green: by its exit code, nor by its JSON."""
     project.declare(backend(line.port), small())
@@ -133,6 +134,7 @@ def test_ctrl_c_ends_a_plan_whose_questions_nobody_answers(project):
         asked.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

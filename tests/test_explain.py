@@ -359,6 +359,7 @@ def test_long_lists_are_cut_and_counted():
 # ------------------------------------------------------------------------------------- the installed command
 
 
+@pytest.mark.slow
 def test_the_command(project):
     """Before and after an apply, as text and as JSON; nothing is written but by `apply`."""
     project.declare(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 
 from declarative.placement.board import ANYWHERE
@@ -46,6 +47,7 @@ def goes(scene: Scene, one: Ask, node: str, rules: dict[str, FleetRule] | None =
     return [c.node for c in found.choices] == [node]
 
 
+@pytest.mark.slow
 @settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=100)
 @given(cases())
 def test_what_else_would_do_does_and_what_would_not_does_not(case):

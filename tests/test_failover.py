@@ -635,6 +635,7 @@ def test_killed_at_any_write():
 # ----------------------------------------------------------------------------------- after it was made
 
 
+@pytest.mark.slow
 def test_who_is_cut_short_while_nodes_boot_makes_no_more_of_them(site, market):
     """Though the fleet has room for as many again; what was planned meanwhile holds once they are ready."""
     desired = declared(fleets=[{**FLEET, "nodes": "0..8"}], tasks=[GANG], **ZONES)

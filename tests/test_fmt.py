@@ -388,6 +388,7 @@ def test_what_cannot_be_read_is_left_alone(text):
     assert result.diagnostics == parse(text, "f.yaml").diagnostics != ()
 
 
+@pytest.mark.slow
 def test_many_values_take_no_longer_each():
     start = time.process_time()
     formatted("a:\n" + "- 'x y'\n" * 15_000)
@@ -600,6 +601,7 @@ class Scribe:
         return text.replace("\n", "\r\n") if self.often(0.1) else text
 
 
+@pytest.mark.slow
 @settings(max_examples=250, deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_generated_documents(seed):
@@ -618,6 +620,7 @@ def test_most_generated_documents_are_valid():
     assert len(valid) > 150
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 1 << 32), st.data())
 def test_damaged_documents(seed, data):
@@ -638,6 +641,7 @@ def test_damaged_documents(seed, data):
         formatted(text)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.text(alphabet="ab:-#'\"{}[],|>+& *?!\n \t1", max_size=60))
 @example("a: |\n\n   \n")
@@ -689,6 +693,7 @@ def test_command_rewrites(tmp_path):
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
 
 
+@pytest.mark.slow
 def test_command_check_and_diff(tmp_path):
     (tmp_path / "a.yaml").write_text(ROUGH)
     check, diff, both = run(tmp_path, "--check"), run(tmp_path, "--diff"), run(tmp_path, "--check", "--diff")
@@ -754,6 +759,7 @@ def test_command_follows_links_within_the_project(tmp_path):
     assert link.is_symlink()
 
 
+@pytest.mark.slow
 def test_command_follows_no_link_out_of_the_project(tmp_path):
     outside, project = tmp_path / "outside.yaml", tmp_path / "project"
     project.mkdir()
@@ -768,6 +774,7 @@ def test_command_follows_no_link_out_of_the_project(tmp_path):
     assert outside.read_text() == SMOOTH
 
 
+@pytest.mark.slow
 def test_command_with_a_read_only_file(tmp_path):
     path = tmp_path / "a.yaml"
     path.write_text(ROUGH)
@@ -781,6 +788,7 @@ def test_command_with_a_read_only_file(tmp_path):
     assert (run(tmp_path, "--check").stdout, run(tmp_path, "--diff").returncode) == ("a.yaml\n", 0)
 
 
+@pytest.mark.slow
 def test_command_with_what_is_no_file(tmp_path):
     os.mkfifo(tmp_path / "pipe.yaml")
     (tmp_path / "b.yaml").write_text(ROUGH)

@@ -23,6 +23,7 @@ from tests.killing import Kill, die, fork, warm_up
 from tests.model import of_node, of_reservation
 
 
+@pytest.mark.slow
 def test_a_gang_that_is_not_whole_in_time_is_stopped_and_starts_anew(project):
     """The rank that waits has waited long enough; the cause says for which one."""
     up = project.path / "up"
@@ -91,6 +92,7 @@ def cut_short(project, when, step):
     assert code == -signal.SIGKILL, (project.path / "output").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("step", range(1, 6))
 def test_a_gang_runs_once_and_whole_wherever_its_apply_is_killed(project, when, step):
@@ -127,6 +129,7 @@ def test_rank_0_does_not_run_again_and_again_without_its_gang(project):
     assert sorted(lines(project.path / "runs")) == ["0", "1", "2"]
 
 
+@pytest.mark.slow
 def test_a_gang_that_nobody_released_ends_and_starts_anew(project, monkeypatch):
     """By itself, and it is no failure of its own: the next apply prepares it again."""
     monkeypatch.setattr(execute, "GATE_SECONDS", 1)
@@ -140,6 +143,7 @@ def test_a_gang_that_nobody_released_ends_and_starts_anew(project, monkeypatch):
     assert {r["attempt"] for r in project.ranks("job").values()} == {2}
 
 
+@pytest.mark.slow
 def test_a_rank_that_was_released_alone_is_stopped_by_the_next_apply(project, monkeypatch):
     """Its siblings were never released, and waited for as long as they may. It did run, so that the task is
     lost, and runs again if that is asked for.
@@ -162,6 +166,7 @@ def test_a_rank_that_was_released_alone_is_stopped_by_the_next_apply(project, mo
     assert sorted(lines(project.path / "runs")) == ["0", "0", "1", "2"]
 
 
+@pytest.mark.slow
 def test_a_prepared_gang_that_is_stopped_never_ran(project):
     declare_three(project)
     cut_short(project, "before", 4)

@@ -297,6 +297,7 @@ def usual(tmp_path_factory):
     return {command: run(folder, *command) for command in COMMANDS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_a_hostile_project_is_refused_soon(tmp_path, usual, command, name):
@@ -326,6 +327,7 @@ PLANS = {
 """Projects that are valid, and too large for a plan."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANS)
 def test_what_is_too_large_for_a_plan_is_refused_soon(tmp_path, usual, name):
     text(PLANS[name])(tmp_path)

@@ -7,6 +7,7 @@ import os
 import random
 from dataclasses import replace
 
+import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
@@ -59,6 +60,7 @@ def wanted_of(world, kind):
     return {r.address: {k: v for k, v in r.inputs.items() if k != RETRIES} for r in world.of(kind)}
 
 
+@pytest.mark.slow
 @LAW
 @given(pairs(), SEEDS)
 def test_after_apply_the_plan_is_empty(found, seed):
@@ -75,6 +77,7 @@ def test_after_apply_the_plan_is_empty(found, seed):
         happen(world, rng)
 
 
+@pytest.mark.slow
 @LAW
 @given(pairs(), SEEDS)
 def test_a_plan_that_was_cut_short_is_completed_by_the_next(found, seed):
@@ -139,6 +142,7 @@ def test_destroy_then_plan_is_a_first_plan_but_for_protected_volumes(found, seed
     ]
 
 
+@pytest.mark.slow
 @LAW
 @given(pairs(), SEEDS)
 def test_the_order_of_input_does_not_matter(found, seed):
@@ -195,6 +199,7 @@ def test_actions_are_in_an_order_in_which_they_could_run(found, seed):
     assert counts["create"] + counts["update"] + counts["delete"] + 2 * counts["replace"] == len(done)
 
 
+@pytest.mark.slow
 @LAW
 @given(pairs(), SEEDS)
 def test_a_gang_has_all_its_places_or_none(found, seed):
@@ -225,6 +230,7 @@ def test_a_gang_has_all_its_places_or_none(found, seed):
         assert [v for v in refusal.ranks if v.verdict.value == "cause"]
 
 
+@pytest.mark.slow
 @LAW
 @given(words(), words(), SEEDS)
 def test_a_change_of_tasks_touches_no_other_task(found, other, seed):
@@ -272,6 +278,7 @@ def test_what_is_in_place_touches_no_rank(found, seed):
     assert not [a.id for a in plan.actions if a.address in held and a.op is not Op.UPDATE]
 
 
+@pytest.mark.slow
 @LAW
 @given(pairs(), SEEDS)
 def test_protected_volumes_are_never_lost(found, seed):

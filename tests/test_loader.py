@@ -1211,6 +1211,7 @@ def as_yaml(value: object) -> str:
     return json.dumps(value, ensure_ascii=False).replace("NaN", ".nan").replace("Infinity", ".inf")
 
 
+@pytest.mark.slow
 @given(projects())
 @settings(max_examples=300, deadline=None)
 def test_any_documents_load_or_are_refused(documents):

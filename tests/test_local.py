@@ -191,6 +191,7 @@ def test_a_create_that_broke_off_is_completed_by_the_next(place, kind, step, mon
     assert [t.outputs for t in place.provider.inventory()] == [made.outputs]
 
 
+@pytest.mark.slow
 def test_creates_that_are_killed_leave_one_thing(tmp_path):
     """SIGKILL at any instant, then once more in peace: there is one, it is whole, and nothing else."""
     script = f"""
@@ -564,6 +565,7 @@ def test_a_volume_without_its_data_is_not_replaced_by_an_empty_one(place):
         place.start(node, "a-0.1", "true", volumes={"/data": volume})
 
 
+@pytest.mark.slow
 def test_a_rank_outlives_the_process_that_started_it(place):
     """Killed with all its group, it leaves a rank that goes on, and that the next process finds."""
     node = place.node()

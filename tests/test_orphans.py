@@ -22,6 +22,7 @@ def forgetful(project):
     return project
 
 
+@pytest.mark.slow
 def test_an_orphan_is_adopted(forgetful):
     """It is recorded as it was made; from then on it is as if it had never been forgotten."""
     text = forgetful.run("plan").out

@@ -79,6 +79,7 @@ def figures() -> Figures:
     return out
 
 
+@pytest.mark.slow
 def test_nothing_is_better_than_the_best_possible():
     """Else a rule was broken, or the search for the best misses something."""
     assert figures().broken == []
@@ -101,6 +102,7 @@ def test_launches_cost_little_more_than_the_least():
     assert figures().gap <= 0.04
 
 
+@pytest.mark.slow
 def test_never_fits_is_the_truth():
     """A task is refused for ever exactly if no placement of it alone is possible where all is idle and
     ready, no offer has a limit and no volume is held.
@@ -116,6 +118,7 @@ def test_never_fits_is_the_truth():
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_a_new_idle_node_hardly_ever_costs_a_place():
     """One more idle node of a kind that is there, and room for it: the blocks that are placed of each
     priority, the highest first, do not become fewer, but for one case in a hundred.
@@ -140,6 +143,7 @@ def test_a_new_idle_node_hardly_ever_costs_a_place():
     assert len(fewer) <= looked // 100
 
 
+@pytest.mark.slow
 def test_gangs_of_one_vendor_are_placed_as_well_as_can_be():
     """With GPUs of several vendors, too: as many blocks as any placement has, in 99 of 100 cases, and never
     more; what is said never to fit never does.

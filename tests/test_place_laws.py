@@ -7,6 +7,7 @@ import os
 import random
 from dataclasses import replace
 
+import pytest
 from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
@@ -118,6 +119,7 @@ def test_obtained_is_what_was_requested(case):
 # ------------------------------------------------------------------------------------------ what depends on
 
 
+@pytest.mark.slow
 @LAW
 @given(cases(), SEEDS)
 def test_the_order_of_input_does_not_matter(case, seed):

@@ -389,6 +389,7 @@ def test_it_waits_for_a_server_that_is_restarted(postgres, postgres_url) -> None
         assert store.read().serial == 1
 
 
+@pytest.mark.slow
 def test_an_apply_goes_on_when_the_server_was_restarted(project: Project, postgres, postgres_url) -> None:
     """Killed while a rank runs that the apply follows, and started again: the apply ends well."""
     project.declare(

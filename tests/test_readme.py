@@ -176,6 +176,7 @@ def test_all_pages_are_found_from_the_readme():
     )  # GitHub links that one
 
 
+@pytest.mark.slow
 def test_tests_leave_nothing_in_the_temporary_directory(tmp_path):
     """`./dev test` removes its temporary files when all tests pass; else it says where they are."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}

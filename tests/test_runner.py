@@ -322,6 +322,7 @@ def test_memory_has_a_limit(host, confines):
     assert (host.ended("not").exit_code, host.poll("not").reason) == (137, None)
 
 
+@pytest.mark.slow
 def test_what_hides_from_its_environment_is_killed_all_the_same(host, confines):
     """A new session, no variables, and a parent that is gone: its group still tells whose it is."""
     cpu = min(os.sched_getaffinity(0))
@@ -802,6 +803,7 @@ def test_stop_of_what_ended_or_never_was(host):
     assert host.runner.stop("b", 1) == Attempt(attempt_id="b", state=AttemptState.MISSING)
 
 
+@pytest.mark.slow
 def test_what_a_task_leaves_behind_is_swept(host):
     host.start("setsid sleep 1000 & sleep 1000 & (trap '' TERM; exec sleep 1000) & exit 4")
     attempt = host.ended()
@@ -832,6 +834,7 @@ def test_limit_ends_the_run(host):
     assert not host.tasks()
 
 
+@pytest.mark.slow
 def test_limit_of_an_orphan_holds(host):
     # Not before the task runs: a supervisor that dies earlier leaves nothing that a limit could end.
     host.start("echo begun; exec sleep 1000", limit_seconds=6)
@@ -843,6 +846,7 @@ def test_limit_of_an_orphan_holds(host):
     assert host.poll().reason == "limit"
 
 
+@pytest.mark.slow
 def test_limit_of_a_running_attempt_can_be_changed(host):
     host.start("exec sleep 1000", "b", limit_seconds=4)  # not sooner: a busy machine takes its time
     host.runner.set_limit("b", None)

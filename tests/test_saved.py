@@ -96,6 +96,7 @@ def refused(text: str) -> Diagnostic:
 # ------------------------------------------------------------------------------------------------ laws
 
 
+@pytest.mark.slow
 @LAW
 @given(pairs(), st.integers(0, 1 << 16))
 def test_what_comes_back_is_what_was_saved(found, seed):

@@ -96,6 +96,7 @@ def test_what_is_not_signed_is_refused(project: Project, keys: Path) -> None:
     assert "it was made for something else" in refused(project, "plan-signature", *by)["summary"]
 
 
+@pytest.mark.slow
 def test_a_plan_that_was_edited_is_refused(project: Project, keys: Path) -> None:
     """Though its checksum was made anew; not even a blank may be added."""
     saved(project, "--sign", keys / "team")

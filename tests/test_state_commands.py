@@ -32,6 +32,7 @@ def family(project):
 # ------------------------------------------------------------------------------------------ mv
 
 
+@pytest.mark.slow
 def test_a_renamed_family_of_volumes(family):
     """Nothing is made anew: the plan after the same rename in the YAML is empty, and the data is there."""
     (family.data("data-1") / "file").write_text("kept")

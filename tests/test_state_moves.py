@@ -78,6 +78,7 @@ def round_trip(url: Callable[[], str], state: State, held) -> None:
         assert not filled(second, *parse(json.loads(pulled))), "it is there already"
 
 
+@pytest.mark.slow
 @FEW
 @given(states())
 def test_a_pulled_state_is_pushed_whole(found):

@@ -866,6 +866,7 @@ class Blocks(RuleBasedStateMachine):
         assert self.store.check() == []
 
 
+@pytest.mark.slow
 def test_blocks_against_a_model(new_state) -> None:
     run_state_machine_as_test(
         cast("Any", lambda: Blocks(new_state())),

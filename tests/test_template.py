@@ -51,6 +51,7 @@ def fault(text, place=Place.TEXT, within=None) -> TemplateError:
     return error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "result"),
     [

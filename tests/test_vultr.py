@@ -240,6 +240,7 @@ def test_a_block_says_in_its_label_whose_it_is(vultr, server, api):
     assert not api.blocks
 
 
+@pytest.mark.slow
 def test_a_block_is_attached_while_the_instance_runs(vultr, server, api):
     """Whose it is there stands on the instance, beside what stood there before."""
     there, disk = node(vultr), volume(vultr)

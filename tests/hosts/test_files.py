@@ -33,6 +33,7 @@ def project(machines: Machines, tmp_path) -> Iterator[Rack]:
     wipe(machines)
 
 
+@pytest.mark.slow
 def test_ranks_of_one_host_share_what_is_sent(nodes):
     node, files = nodes.make(), Packed({"train.py": "x" * 3_000_000})
     with ThreadPoolExecutor(4) as pool:
@@ -43,6 +44,7 @@ def test_ranks_of_one_host_share_what_is_sent(nodes):
     assert files.opened == 1
 
 
+@pytest.mark.slow
 def test_what_nobody_uses_any_more_is_removed(nodes):
     """When others come, after all attempts with it have ended; and with the attempts."""
     node, machine = nodes.make(), nodes.machines[0]

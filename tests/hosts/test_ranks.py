@@ -104,6 +104,7 @@ def started(nodes: Nodes, node, attempt: str) -> None:
 # -------------------------------------------------------------------------------------- exactly once
 
 
+@pytest.mark.slow
 def test_two_controllers_start_one_attempt_once(nodes):
     node = nodes.make()
     others = [starter(nodes, 0, "train-0.1") for _ in range(2)]
@@ -313,6 +314,7 @@ def test_chatter_of_the_login_is_ignored(nodes):
     assert nodes.provider.readiness([node])["gpu-0"].state is NodeState.READY
 
 
+@pytest.mark.slow
 def test_clocks_may_differ(nodes):
     """By hours: it is mentioned, times are the host's, limits hold."""
     script = '#!/bin/sh\nexec /usr/bin/date -d "-3 hours" "$@"'

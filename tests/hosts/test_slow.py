@@ -59,6 +59,7 @@ def test_all_that_a_host_knows_comes_in_one_round_trip(machines, tmp_path, monke
     nodes.provider.delete(node)
 
 
+@pytest.mark.slow
 def test_one_slow_host_is_marked_and_nobody_waits_for_it(rack, machines):
     """It has not answered yet: that is not `unreachable`, and nothing of it is taken away."""
     rack.bring(rack.rack(), task("train", "exec sleep 1000", nodes=3))
