@@ -20,19 +20,25 @@ from declarative.spec.values import Duration, Size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeInputs:
-    """Of a node. Prices are USD an hour."""
+class OfferInputs:
+    """Those of a node that follow from the offer that it takes. Prices are USD an hour."""
 
-    fleet: str
     backend: str
     region: str
-    instance_type: str
-    blocks: int
-    resources: Shape
     zone: str | None = None
+    instance_type: str
     spot: bool = False
     price: float | None = None
     max_price: float | None = None
+    resources: Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInputs(OfferInputs):
+    """Of a node."""
+
+    fleet: str
+    blocks: int
     host: Mapping[str, Any] = field(default_factory=dict)
     placement: str = "any"
     tags: Mapping[str, str] = field(default_factory=dict)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from declarative.blocks import Shape, gpu_order, split
 from declarative.diagnostic import Span
-from declarative.inputs import NodeInputs
+from declarative.inputs import NodeInputs, OfferInputs
 from declarative.manifest import Manifest
 from declarative.schema import encode
 from declarative.spec import Backend, Fleet, Project, Task, Volume
@@ -315,7 +315,7 @@ def size_order(offer: Offer) -> tuple[object, ...]:
     return (guide, shape.gpus, *gpu_order(shape), shape.cpu, shape.memory_mib)
 
 
-OF_OFFER = ("backend", "region", "zone", "instance_type", "spot", "price", "max_price", "resources")
+OF_OFFER = tuple(f.name for f in fields(OfferInputs))
 """The inputs of a node that follow from the offer that it takes."""
 
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from declarative.inputs import ReservationInputs
+from declarative.inputs import NodeInputs, OfferInputs, ReservationInputs
 from declarative.plan.types import Action, Fallback, Op, Plan, Reason, Spare
 from declarative.provider import PermanentError, PermanentKind
 from declarative.resource import OF_OFFER
 from declarative.spec.fleet import Placement
-from declarative.state import Address, Intent, Record, State
+from declarative.state import Intent, Record, State
 
 REFUSED = (PermanentKind.NO_CAPACITY, PermanentKind.QUOTA)
 """Faults of a planned offer for which another one is taken. Of a spare one it is any lasting fault."""
@@ -77,15 +76,18 @@ class _Group:
     members: Mapping[str, int]
     """Name → the number of its kind."""
     fallback: Fallback
-    planned: dict[str, Mapping[str, Any]]
+    planned: Mapping[str, Action]
+    """The create of each; of those that are there, where they follow the others."""
+    nodes: Mapping[str, NodeInputs]
+    """What they are by the plan."""
     way: int = 0
     """0 is as planned, then the fallback's own from 1."""
     open: set[str] = field(default_factory=set)
     """Those whose creates have not ended for good."""
     made: set[str] = field(default_factory=set)
     """Those that this apply has made where the group is now."""
-    leaving: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Those that it has made where the group was before, as what: they are to be deleted."""
+    leaving: dict[str, Action] = field(default_factory=dict)
+    """The deletes of those that it has made where the group was before."""
     later: set[str] = field(default_factory=set)
     """Those that were there before, and have not followed yet."""
     at: dict[str, int] = field(default_factory=dict)
@@ -96,11 +98,22 @@ class _Group:
     """One failed for other reasons: the group goes nowhere else any more."""
     over: bool = False
 
-    def inputs(self, name: str) -> Mapping[str, Any]:
-        """Of a member, where the group is now."""
-        if not self.way:
-            return self.planned[name]
-        return placed(self.planned[name], self.fallback.ways[self.way - 1][self.members[name]])
+    def spare(self, name: str) -> Spare | None:
+        """What a member takes where the group is now; None for what is planned."""
+        return self.fallback.ways[self.way - 1][self.members[name]] if self.way else None
+
+    def offer(self, name: str) -> OfferInputs:
+        """The same, or what is planned."""
+        spare = self.spare(name)
+        return spare.offer if spare else self.nodes[name]
+
+    def create(self, name: str) -> Action:
+        """The create of a member where the group is now."""
+        planned, spare = self.planned[name], self.spare(name)
+        if spare is None:
+            return planned
+        own = {k: v for k, v in (planned.after or {}).items() if k not in OF_OFFER}
+        return replace(planned, after={**own, **spare.inputs}, backend=spare.offer.backend)
 
 
 class Failover:
@@ -108,10 +121,11 @@ class Failover:
 
     def __init__(self, plan: Plan, state: State) -> None:
         self._groups: dict[str, _Group] = {}
-        self._keys: dict[str, Key] = {r.address.name: _key(r.inputs) for r in state.of("node")}
         creates = {a.address.name: a for a in plan.actions if _is_create(a)}
-        self._keys |= {name: _key(a.after or {}) for name, a in creates.items()}
-        self._clusters = {name: fleet for name, a in creates.items() if (fleet := _cluster(a.after))}
+        made = {name: a.typed for name, a in creates.items() if isinstance(a.typed, NodeInputs)}
+        self._nodes = {r.address.name: r.node for r in state.of("node")} | made
+        self._keys = {name: _key(node) for name, node in self._nodes.items()}
+        self._clusters = {n: node.fleet for n, node in made.items() if node.placement == Placement.CLUSTER}
         self._unmade: dict[str | None, set[str]] = {}
         """Of clusters by their fleets: nodes whose creates have no result yet."""
         for name, fleet in self._clusters.items():
@@ -127,10 +141,10 @@ class Failover:
         kinds = {name: i for i, kind in enumerate(fallback.kinds) for name in kind}
         new = [name for name in kinds if name in creates]
         there = [name for name in fallback.idle if name in idle and name not in creates]
-        planned = {name: creates[name].after or {} for name in new} | {n: idle[n].inputs for n in there}
+        planned = {name: creates[name] for name in new} | {name: _follow(idle[name]) for name in there}
         for part in ([*new, *there],) if fallback.together else [[name] for name in new]:
             members = {name: kinds[name] for name in part}
-            group = _Group(members=members, fallback=fallback, planned={n: planned[n] for n in part})
+            group = _Group(members=members, fallback=fallback, planned=planned, nodes=self._nodes)
             group.open, group.later = set(part) & set(new), set(part) & set(there)
             if group.open:
                 self._groups.update(dict.fromkeys(part, group))
@@ -164,20 +178,17 @@ class Failover:
             return action
         name = action.address.name
         if name in group.leaving:
-            return _gone(name, group.leaving[name])
+            return group.leaving[name]
         asked, self._asked = name in self._asked, self._asked - {name}
         group.at[name] = 0 if asked else group.way
-        if not group.at[name]:
-            return action
-        after = group.inputs(name)
-        return replace(action, after=after, backend=str(after["backend"]))
+        return group.create(name) if group.at[name] else action
 
     def noted(self, action: Action, *, done: bool) -> None:
         """An action has its result."""
         if not _is_create(action):
             return
         name = action.address.name
-        self._unmade.get(_cluster(action.after), set()).discard(name)
+        self._unmade.get(self._clusters.get(name), set()).discard(name)
         group = self._groups.get(name)
         if group is not None and not done:
             group.open.discard(name)
@@ -196,7 +207,7 @@ class Failover:
             return self._late(error, begun) if error else self._undo(group, {name})
         if begun != group.way:
             if error is None or isinstance(error, PermanentError):
-                group.leaving |= {} if error else {name: action.after or {}}
+                group.leaving |= {} if error else {name: _gone(action)}
                 return Verdict(again=(action.id,))
             return self._stay(group, name, error)  # it may be there, and is found by the next look
         if error is None:
@@ -233,17 +244,17 @@ class Failover:
         note = _instead(group, name) if group.way else None
         if group.open or not group.way or group.broken:
             return Verdict(note=note)
-        follow = sorted(n for n in group.later if not _is_at(group.planned[n], group.inputs(n)))
+        follow = sorted(n for n in group.later if not _is_at(group.nodes[n], group.offer(n)))
         group.later.clear()
         group.open.update(follow)
-        return Verdict(note=note, more=tuple(_follow(n, group.planned[n]) for n in follow))
+        return Verdict(note=note, more=tuple(group.planned[n] for n in follow))
 
     def _refused(self, group: _Group, action: Action, error: PermanentError) -> Verdict:
         name = action.address.name
-        refused = offer_name(action.after or {})
+        refused = _offer_name(group.offer(name))
         group.tried.append((refused, error.summary[:ERROR_LENGTH]))
         if error.kind is PermanentKind.QUOTA:
-            group.full.add(_key(action.after or {}))
+            group.full.add(_key(group.offer(name)))
         way = None if group.broken or group.over else self._next(group)
         told = tuple(sorted(group.members)) if group.fallback.together else (name,)
         if way is None:
@@ -253,12 +264,12 @@ class Failover:
             undo = self._undo(group, group.made | waiting) if group.over else Verdict()
             move = Move(nodes=told, refused=refused, error=error.summary, taken=None)
             return replace(undo, error=left, move=move)
-        group.leaving |= {member: group.inputs(member) for member in group.made}
+        group.leaving |= {member: _gone(group.create(member)) for member in group.made}
         group.way = way
         for member in group.members:
             if member not in group.later:
-                self._keys[member] = _key(group.inputs(member))
-        taken = offer_name(group.inputs(name))
+                self._keys[member] = _key(group.offer(member))
+        taken = _offer_name(group.offer(name))
         again = {name, *group.made}
         group.open |= group.made
         group.made = set()
@@ -274,13 +285,13 @@ class Failover:
         return None
 
     def _has_room(self, group: _Group, way: Sequence[Spare], spare: Spare) -> bool:
-        key = _key(spare.inputs)
+        key = _key(spare.offer)
         if key in group.full:
             return False
         if spare.limit is None:
             return True
         others = sum(k == key for name, k in self._keys.items() if name not in group.members)
-        mine = sum(_key(way[kind].inputs) == key for kind in group.members.values())
+        mine = sum(_key(way[kind].offer) == key for kind in group.members.values())
         return others + mine <= spare.limit
 
     def _undo(self, group: _Group, names: set[str]) -> Verdict:
@@ -290,13 +301,8 @@ class Failover:
         group.made -= names
         return Verdict(
             undone=tuple(f"create:node/{n}" for n in sorted(names)),
-            more=tuple(_gone(n, group.inputs(n)) for n in made),
+            more=tuple(_gone(group.create(n)) for n in made),
         )
-
-
-def placed(inputs: Mapping[str, Any], spare: Spare) -> dict[str, Any]:
-    """The inputs of a node that takes another offer."""
-    return {**{k: v for k, v in inputs.items() if k not in OF_OFFER}, **spare.inputs}
 
 
 def is_scarce(action: Action, error: BaseException) -> bool:
@@ -306,38 +312,29 @@ def is_scarce(action: Action, error: BaseException) -> bool:
     return isinstance(error, NoOfferError) or (isinstance(error, PermanentError) and error.kind in REFUSED)
 
 
-def offer_name(inputs: Mapping[str, Any]) -> str:
+def _offer_name(offer: OfferInputs) -> str:
     """What an offer is called: `p5.48xlarge in us-east-1a as spot`."""
-    spot = " as spot" if inputs.get("spot") else ""
-    return f"{inputs.get('instance_type')} in {inputs.get('zone') or inputs.get('region')}{spot}"
+    return f"{offer.instance_type} in {offer.zone or offer.region}{' as spot' if offer.spot else ''}"
 
 
 def _is_create(action: Action) -> bool:
     return action.op is Op.CREATE and _is_node(action)
 
 
-def _cluster(inputs: Mapping[str, Any] | None) -> str | None:
-    """The fleet whose nodes are one cluster."""
-    cluster = inputs is not None and inputs.get("placement") == Placement.CLUSTER.value
-    return str(inputs.get("fleet")) if inputs is not None and cluster else None
-
-
 def _is_node(what: Action | Intent) -> bool:
     return what.address.kind == "node"
 
 
-def _key(inputs: Mapping[str, Any]) -> Key:
-    where = (str(inputs.get(k)) for k in ("backend", "region", "instance_type"))
-    backend, region, instance_type = where
-    return (backend, region, instance_type, bool(inputs.get("spot")))
+def _key(offer: OfferInputs) -> Key:
+    return (offer.backend, offer.region, offer.instance_type, offer.spot)
 
 
 def _may_go_on(error: BaseException, way: int) -> bool:
     return isinstance(error, PermanentError) and (way > 0 or error.kind in REFUSED)
 
 
-def _is_at(have: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    return _key(have) == _key(wanted) and have.get("zone") == wanted.get("zone")
+def _is_at(have: OfferInputs, wanted: OfferInputs) -> bool:
+    return _key(have) == _key(wanted) and have.zone == wanted.zone
 
 
 def _tried(group: _Group) -> str:
@@ -347,29 +344,29 @@ def _tried(group: _Group) -> str:
 
 
 def _instead(group: _Group, name: str) -> str:
-    return f"as {offer_name(group.inputs(name))}, for it was not to be had as {_tried(group)}"
+    return f"as {_offer_name(group.offer(name))}, for it was not to be had as {_tried(group)}"
 
 
 def _in_vain(group: _Group) -> str:
     return f"none of the plan's offers could be had: {_tried(group)}"
 
 
-def _follow(name: str, inputs: Mapping[str, Any]) -> Action:
+def _follow(node: Record) -> Action:
     """A node that was there goes with its cluster."""
     return Action(
         op=Op.CREATE,
-        address=Address("node", name),
+        address=node.address,
         reason=Reason.CASCADE,
-        after=inputs,
-        backend=str(inputs.get("backend")),
+        after=node.inputs,
+        backend=node.node.backend,
     )
 
 
-def _gone(name: str, inputs: Mapping[str, Any]) -> Action:
+def _gone(create: Action) -> Action:
     return Action(
         op=Op.DELETE,
-        address=Address("node", name),
+        address=create.address,
         reason=Reason.INCOMPLETE,
-        before=inputs,
-        backend=str(inputs.get("backend")),
+        before=create.after,
+        backend=create.backend,
     )

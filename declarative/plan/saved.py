@@ -17,14 +17,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from declarative.blocks import Shape
 from declarative.codec import BadDataError, outline, reader, to_data
 from declarative.diagnostic import Diagnostic, InvalidError, is_version
 from declarative.inputs import RankInputs, inputs_of
 from declarative.manifest import Manifest
 from declarative.plan.assumptions import AGAIN, Facts, digest
 from declarative.plan.types import Action, Fallback, Op, Plan
-from declarative.resource import OF_OFFER
 from declarative.schema import Problem, decode, encode
 from declarative.spec import Backend
 
@@ -229,11 +227,10 @@ def _check_ways(fallback: Fallback, done: set[str]) -> None:
         if len(way) != len(fallback.kinds):
             raise BadDataError("one offer for each kind").at(number).at("ways")
         for spare in way:
-            for name in ("backend", "region", "instance_type"):
-                _as(str, spare.inputs, name)
-            if not spare.inputs.keys() <= {*OF_OFFER}:
-                raise BadDataError("an offer").at(number).at("ways")
-            _as(Shape, spare.inputs, "resources")
+            try:
+                _ = spare.offer
+            except BadDataError as bad:
+                raise bad.at(number).at("ways") from None
 
 
 def _sound_files(file: _File) -> None:
@@ -269,12 +266,3 @@ def _check(action: Action, done: set[str]) -> None:
             inputs_of(action.address.kind, action.after)
         except BadDataError as bad:
             raise bad.at("after") from None
-
-
-def _as(hint: Any, inputs: Mapping[str, Any], name: str) -> None:
-    if name not in inputs:
-        raise BadDataError("there").at(name)
-    try:
-        reader(hint)(inputs[name])
-    except BadDataError as bad:
-        raise bad.at(name) from None

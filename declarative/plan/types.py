@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, cast
 
+from declarative.codec import reader
 from declarative.diagnostic import Diagnostic
-from declarative.inputs import Inputs, NodeInputs, VolumeInputs, inputs_of
+from declarative.inputs import Inputs, NodeInputs, OfferInputs, VolumeInputs, inputs_of
 from declarative.placement.suggest import Suggestion
 from declarative.placement.types import Refusal
 from declarative.plan.health import LEFT_OUT, UNREADABLE, Health, of_backends
@@ -168,6 +169,14 @@ class Spare:
     """What the node's inputs are then, as far as they follow from the offer (`resource.OF_OFFER`)."""
     limit: int | None = None
     """How many nodes of this kind there may be, those that are there included."""
+    _offer: OfferInputs | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def offer(self) -> OfferInputs:
+        """The inputs, typed; `BadDataError` where a saved plan's are none of an offer, or more."""
+        if self._offer is None:
+            object.__setattr__(self, "_offer", reader(OfferInputs)(self.inputs))
+        return cast("OfferInputs", self._offer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
