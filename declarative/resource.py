@@ -9,7 +9,7 @@ from typing import Any
 
 from declarative.blocks import Shape, gpu_order, split
 from declarative.diagnostic import Span
-from declarative.inputs import NodeInputs, OfferInputs
+from declarative.inputs import NodeInputs, OfferInputs, VolumeInputs
 from declarative.manifest import Manifest
 from declarative.schema import encode
 from declarative.spec import Backend, Fleet, Project, Task, Volume
@@ -181,10 +181,10 @@ class Desired:
     go for that.
     """
 
-    def protects(self, address: str, inputs: Mapping[str, Any]) -> bool:
+    def protects(self, address: str, inputs: NodeInputs | VolumeInputs) -> bool:
         """Whether `destroy` leaves a node or a volume: as declared, and if that says nothing as recorded."""
-        owner = f"fleet/{inputs['fleet']}" if "fleet" in inputs else address
-        return self.protected.get(owner, bool(inputs.get("prevent_destroy")))
+        owner = f"fleet/{inputs.fleet}" if isinstance(inputs, NodeInputs) else address
+        return self.protected.get(owner, inputs.prevent_destroy)
 
 
 def volume_inputs(volume: Volume, backend: Backend) -> dict[str, Any]:

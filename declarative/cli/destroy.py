@@ -69,8 +69,10 @@ def command(session: Session, *, orphans: bool, **options: Any) -> int:
 
 def _say_kept(run: Run) -> None:
     state = run.store.read()
-    left = (*state.of("node"), *state.of("volume"))
-    names = [str(r.address) for r in left if run.desired.protects(str(r.address), r.inputs)]
+    left = {str(r.address): r.node for r in state.of("node")} | {
+        str(r.address): r.volume for r in state.of("volume")
+    }
+    names = [address for address, inputs in left.items() if run.desired.protects(address, inputs)]
     if run.as_json:
         run.event({"event": "kept", "addresses": names})
     elif names:

@@ -203,7 +203,7 @@ def _spare_protected(fleets: Fleets) -> None:
     """`destroy` leaves protected nodes alone."""
     for fate in fleets.fates.values():
         record = fate.record
-        spared = fleets.desired.protects(str(record.address), record.inputs)
+        spared = fleets.desired.protects(str(record.address), record.node)
         fate.goes = None if spared else Reason.DESTROY
 
 

@@ -148,7 +148,7 @@ def _removed(
         # What was adopted is let go, and stays as it is.
         adopted = record.volume.volume_id is not None
         said = desired.project.removed.of(name)
-        protected = not adopted and said is None and desired.protects(str(record.address), record.inputs)
+        protected = not adopted and said is None and desired.protects(str(record.address), record.volume)
         out[name] = VolumeFate(
             name=name,
             record=record,
