@@ -197,6 +197,11 @@ def inputs_of(kind: str, data: Mapping[str, Any]) -> Inputs:
     return found
 
 
+def zone_asked(found: Inputs) -> str | None:
+    """The zone that a node or a volume was asked for in; it is a part of its token."""
+    return found.zone if isinstance(found, NodeInputs | VolumeInputs) else None
+
+
 def _check_task(found: RankInputs, data: Mapping[str, Any]) -> None:
     for name in _DURATIONS:
         _notation(Duration, data, name)

@@ -19,6 +19,7 @@ from declarative.state import (
     State,
 )
 from declarative.store.check import Held
+from tests.model import of_node, of_volume
 
 LINEAGE = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
@@ -70,12 +71,10 @@ class Draft:
 def states(draw: st.DrawFn) -> tuple[State, Held]:
     """A state that `check` finds nothing wrong with, and its blocks."""
     made = Draft()
-    tags = st.dictionaries(texts, plain, max_size=2)
-    nodes = [
-        made.add("node", f"gpu-{i}", {"fleet": "gpu", "blocks": 4, "tags": draw(tags)}) for i in range(2)
-    ]
+    tags = st.dictionaries(texts, texts, max_size=2)
+    nodes = [made.add("node", f"gpu-{i}", of_node(blocks=4, tags=draw(tags))) for i in range(2)]
     volumes = [
-        made.add("volume", f"data-{i}", {"size": "1GB", "zone": draw(st.sampled_from([None, "a"]))})
+        made.add("volume", f"data-{i}", of_volume(zone=draw(st.sampled_from([None, "a"]))))
         for i in range(draw(st.integers(0, 3)))
     ]
     for rank in range(draw(st.integers(0, 3))):
@@ -102,7 +101,7 @@ def states(draw: st.DrawFn) -> tuple[State, Held]:
             backend="local",
             generation=3,
             token=token(LINEAGE, Address("node", "gpu-7"), 3, None),
-            inputs={"fleet": "gpu", "blocks": draw(st.integers(1, 4))},
+            inputs=of_node(blocks=draw(st.integers(1, 4))),
         ),
     )
     state = State(

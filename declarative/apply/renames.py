@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from declarative.inputs import zone_asked
 from declarative.plan.hosts import reached_by
 from declarative.provider import (
     Buries,
@@ -83,7 +84,7 @@ def record_token(state: State, record: Record) -> str:
     known = record.outputs.get(MADE_AS)
     if known:
         return str(known["token"])
-    return token(state.lineage or "", record.address, record.generation, record.inputs.get("zone"))
+    return token(state.lineage or "", record.address, record.generation, zone_asked(record.typed))
 
 
 def to_make(
@@ -143,8 +144,8 @@ class Renamed:
 
     def _own(self, node: Record) -> Record:
         """A record as the provider knows it, to be reached as it is declared."""
-        way, host = self._ways.get(node.address.name), node.inputs.get("host")
-        if node.address.kind == "node" and way and host:
+        way = self._ways.get(node.address.name) if node.address.kind == "node" else None
+        if way and (host := node.node.host):
             node = replace(node, inputs={**node.inputs, "host": reached_by(host, way)})
         return as_made(node)
 

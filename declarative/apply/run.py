@@ -13,7 +13,7 @@ from declarative.apply.interrupted import clear, is_node
 from declarative.apply.log_cleanup import tidy
 from declarative.apply.retry_schedule import Lack, lacking
 from declarative.apply.settle import detach, gang_stops, release_ended, stop_ranks
-from declarative.inputs import AttachmentInputs, NodeInputs, RankInputs
+from declarative.inputs import AttachmentInputs, NodeInputs, RankInputs, zone_asked
 from declarative.plan.types import Action, Op, Plan, Reason
 from declarative.spec.fleet import Placement
 from declarative.state import Address, RankStatus
@@ -66,8 +66,8 @@ def _give_up_elsewhere(actions: Sequence[Action], tools: Tools) -> None:
         if intent.address.kind == "rank":
             moved = Address("reservation", intent.address.name) in planned
         else:
-            zone = (action.after or {}).get("zone")
-            moved = (action.backend, zone) != (intent.backend, intent.inputs.get("zone"))
+            wanted = (action.backend, zone_asked(action.typed))
+            moved = wanted != (intent.backend, zone_asked(intent.typed))
         if moved:
             if is_node(intent) and intent.address not in state.records:
                 clear(tools.backends, [intent])
