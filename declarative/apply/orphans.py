@@ -12,6 +12,7 @@ from declarative.apply.backends import Backends
 from declarative.apply.drift import Orphan
 from declarative.apply.graph_walk import INTERRUPTED, ActionResult, Listener, Outcome, code_of
 from declarative.apply.settle import DEFAULT_GRACE
+from declarative.inputs import RankInputs
 from declarative.provider import ProviderError, token
 from declarative.retry import call
 from declarative.state import ATTEMPT, MADE_AS, STARTED, Address, Intent, Record, State
@@ -47,17 +48,18 @@ def as_rank(orphan: Orphan, found: Sequence[Orphan], begun: Intent, state: State
     is recorded is left out, and so is what is not there.
     """
     rank, node = orphan.thing.address, str(orphan.thing.inputs["node"])
-    have = state.records[Address("node", node)]
+    have, asked = state.records[Address("node", node)], begun.typed
+    assert isinstance(asked, RankInputs)
     place = Address("reservation", rank.name)
     reservation = Record(
         address=place,
         backend=None,
         inputs={
-            "task": begun.inputs["task"],
-            "rank": begun.inputs["rank"],
+            "task": asked.task,
+            "rank": asked.rank,
             "node": node,
             "blocks": list(orphan.thing.inputs["blocks"]),
-            "total_blocks": have.inputs["blocks"],
+            "total_blocks": have.node.blocks,
         },
         needs=frozenset({have.address}),
     )
