@@ -1,5 +1,6 @@
 """What a state made and does not record: found, taken into the state again, or deleted."""
 
+import json
 from typing import Any
 
 import pytest
@@ -131,3 +132,15 @@ def test_what_another_backend_of_the_same_account_has_is_no_orphan(every):
     found = look(site.store.read(), backends, every=every).orphans
     assert [(str(o.thing.address), o.backend) for o in found] == [("volume/data", "sky")]
     site.close()
+
+
+@pytest.mark.slow
+def test_an_orphan_on_which_something_else_is_written_is_not_adopted(forgetful):
+    file = forgetful.path / ".fleetform/local/volumes/data/fleetform.json"
+    body = json.loads(file.read_text())
+    file.write_text(json.dumps({**body, "inputs": {**body["inputs"], "backend": ["local"]}}))
+    done = forgetful.run("state", "adopt", "volume/data", code=1)
+    assert "volume/data cannot be adopted: what is written on it was changed" in done.err
+    assert "`inputs.backend` is not text" in done.err
+    assert "volume/data  orphan" in forgetful.run("plan").out
+    forgetful.run("state", "adopt", "volume/keep")

@@ -607,3 +607,19 @@ def test_a_time_that_no_calendar_has_is_named():
     status = replace(state.ranks["train-0"], started_at=1e12)
     found = list(faults(replace(state, ranks={"train-0": status}, idle_since={"gpu-0": -1.0})))
     assert found == ["rank/train-0: `started_at` is not a time", "node/gpu-0: `idle_since` is not a time"]
+
+
+@pytest.mark.parametrize("odd", [{"size": ["1GB"]}, {"backend": "x; evil|sh"}, {"region": None}])
+def test_what_is_written_on_a_thing_is_not_believed_blindly(local, tmp_path, odd):
+    """Whoever may change what a cloud keeps of our things cannot break every later command by it."""
+    writer, backends = local
+    intent = made(writer, backends, Address("volume", "new-0"), of_volume(), finish=False)
+    file = tmp_path / ".fleetform/local/volumes/new-0/fleetform.json"
+    body = json.loads(file.read_text())
+    assert body["inputs"] == of_volume()
+    file.write_text(json.dumps({**body, "inputs": {**of_volume(), **odd}}))
+    (found,) = look(writer.state(), backends, offers=False).resolutions
+    assert found.record
+    assert found.record.inputs == of_volume()
+    writer.adopt(found.record, intent)
+    assert [line for line in faults(writer.state()) if "new-0" in line] == []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from declarative.apply.answers import PATIENT
@@ -42,6 +42,7 @@ from declarative.state import (
     made_as,
     rank_of_attempt,
 )
+from declarative.store.validate import fault
 
 MADE = ("node", "volume", "attachment")
 """Kinds that a backend lists."""
@@ -384,6 +385,8 @@ def _resolve_thing(state: State, intent: Intent, provider: Provider) -> Resoluti
         needs=intent.needs if intent.op == "create" or not have else have.needs,
         generation=intent.generation,
     )
+    if fault(record):  # somebody has changed what is written on it: it is what its token was asked for with
+        record = replace(record, inputs=intent.inputs)
     return Resolution(intent=intent, record=record)
 
 

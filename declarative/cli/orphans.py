@@ -40,6 +40,7 @@ def adopt(session: Session, address: str | None, made: str | None, lock_timeout:
     """
     from declarative.apply.orphans import as_record, matching
     from declarative.store.rename import parse
+    from declarative.store.validate import fault
 
     loaded = session.load(required=False)
     desired = loaded.desired if loaded else None
@@ -60,6 +61,9 @@ def adopt(session: Session, address: str | None, made: str | None, lock_timeout:
             raise _none(address, few, found)
         if not few[0].thing.known and wanted.kind != "rank":
             summary = f"{address} cannot be adopted: its backend keeps no more of it than its name"
+            raise failed("usage", summary, "delete it: `fleetform destroy --orphans`, or by hand")
+        if wanted.kind != "rank" and (wrong := fault(as_record(few[0], state))):
+            summary = f"{address} cannot be adopted: what is written on it was changed ({wrong})"
             raise failed("usage", summary, "delete it: `fleetform destroy --orphans`, or by hand")
         if wanted.kind == "rank":
             _adopt_rank(writer, few[0], found, state)

@@ -75,6 +75,15 @@ def faults(state: State) -> Iterator[str]:
             yield f"{record.address}: `inputs.node` is not recorded"
 
 
+def fault(record: Record) -> str | None:
+    """What no record of ours has, in a sentence without its name: a backend may have said it."""
+    try:
+        _check(record)
+    except BadDataError as bad:
+        return str(bad)
+    return None
+
+
 def _is(hint: Any, value: Any, key: str) -> None:
     try:
         reader(hint)(value)
