@@ -522,6 +522,32 @@ def test_wrong_types_are_named(text, change, where):
     assert where in found.summary
 
 
+@pytest.mark.parametrize(
+    ("before", "where"),
+    [
+        ({"node": 3}, "before.node` is not text"),
+        ({}, "before.task` is not there"),
+        (None, "before.task` is not"),
+    ],
+)
+def test_what_is_deleted_is_named_by_its_types(text, before, where):
+    """Its volume, its node and its fleet are read from there."""
+
+    def change(data: Any) -> None:
+        action = data["plan"]["actions"][0]
+        action |= {"op": "delete", "before": before and {**action["after"], **before}, "holds": []}
+        del action["after"]
+        data["plan"]["actions"] = [action]
+        if before is None:
+            del action["before"]
+        elif not before:
+            action["before"] = {}
+
+    found = refused(again_sealed(text, change))
+    assert found.code == "not-a-plan"
+    assert where in found.summary
+
+
 @pytest.mark.parametrize("source", ["../x", "/x", "a//b", "a/./b", "", "a\0b"])
 @pytest.mark.parametrize("field", ["source", "path"])
 def test_files_lie_below_the_project(text, field, source):

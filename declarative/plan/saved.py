@@ -19,7 +19,7 @@ from typing import Any
 
 from declarative.codec import BadDataError, outline, reader, to_data
 from declarative.diagnostic import Diagnostic, InvalidError, is_version
-from declarative.inputs import RankInputs, inputs_of
+from declarative.inputs import RankInputs
 from declarative.manifest import Manifest
 from declarative.plan.assumptions import AGAIN, Facts, digest
 from declarative.plan.types import Action, Fallback, Op, Plan
@@ -261,8 +261,7 @@ def _check(action: Action, done: set[str]) -> None:
     base = wanted.get(action.address.kind) if action.op is Op.CREATE else None
     if base and kinds.count(base) != 1:
         raise BadDataError(f"with one {base}").at("holds")
-    if action.after is not None:
-        try:
-            inputs_of(action.address.kind, action.after)
-        except BadDataError as bad:
-            raise bad.at("after") from None
+    try:
+        _ = action.typed
+    except BadDataError as bad:
+        raise bad.at("before" if action.op is Op.DELETE else "after") from None
