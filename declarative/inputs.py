@@ -155,6 +155,17 @@ KINDS: Mapping[str, type[Inputs]] = {
     "attachment": AttachmentInputs,
     "rank": RankInputs,
 }
+
+
+class Stored(dict[str, Any]):
+    """Data as they are stored, only to be looked at. The things of one document share them, and what they
+    were read as is kept with them.
+    """
+
+    __slots__ = ("typed",)
+    typed: tuple[str, Inputs]
+
+
 MOST = 1_000_000
 """Blocks, ranks, CPUs and GPUs: a larger number is none of a node or a task."""
 _BOUNDS = {"blocks": 1, "total_blocks": 1, "nodes": 1, "rank": 0}
@@ -176,6 +187,15 @@ def inputs_of(kind: Literal["attachment"], data: Mapping[str, Any]) -> Attachmen
 def inputs_of(kind: str, data: Mapping[str, Any]) -> Inputs: ...
 def inputs_of(kind: str, data: Mapping[str, Any]) -> Inputs:
     """The inputs of a record of that kind, typed; `BadDataError` with the key that is wrong."""
+    if not isinstance(data, Stored):
+        return _read(kind, data)
+    known = getattr(data, "typed", None)
+    if known is None or known[0] != kind:
+        known = data.typed = kind, _read(kind, data)
+    return known[1]
+
+
+def _read(kind: str, data: Mapping[str, Any]) -> Inputs:
     found: Inputs = known(KINDS[kind], data)
     for name, least in _BOUNDS.items():
         value = getattr(found, name, least)

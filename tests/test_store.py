@@ -39,6 +39,7 @@ from declarative.store import FORMAT_VERSION, StateError, Store, Writer, open_st
 from declarative.store.check import check
 from declarative.store.database import Database
 from tests.cli import until
+from tests.model import of_volume
 
 NODE = Address("node", "gpu-0")
 VOLUME = Address("volume", "data-0")
@@ -968,3 +969,14 @@ def test_a_commit_that_fails_is_everybodys_fault(store, writer, monkeypatch) -> 
     monkeypatch.undo()
     assert store.read().intents == ()
     assert writer.begin("create", VOLUME, "local", {}).address == VOLUME
+
+
+def test_what_many_records_share_is_read_once(store, writer) -> None:
+    """The volumes of one document have the same inputs; the next load finds what they were read as."""
+    names = [Address("volume", f"data-{i}") for i in range(3)]
+    for name in names:
+        make(writer, name, **of_volume())
+    first = {id(store.read().records[name].volume) for name in names}
+    again = {id(writer.state().records[name].volume) for name in names}
+    assert len(first | again) == 1
+    assert store.read().records[names[0]].inputs == of_volume()

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from declarative.inputs import Stored
 from declarative.spec.policy import Policy
 from declarative.store.faults import (
     FROM_BACKUP,
@@ -372,7 +373,8 @@ def dumps(value: Any) -> str:
 @functools.lru_cache(maxsize=256)
 def loads(text: str) -> Any:
     """What is stored, as a value that is only looked at: the things of one document share their inputs."""
-    return json.loads(text)
+    found = json.loads(text)
+    return Stored(found) if isinstance(found, dict) else found
 
 
 def plain(value: Any) -> Any:
