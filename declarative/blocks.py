@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from declarative.codec import ALWAYS
 from declarative.spec.values import Count, Memory, Resources, show_mib
 
 
@@ -15,7 +16,7 @@ class Shape:
 
     cpu: int
     memory_mib: int
-    gpus: int = 0
+    gpus: int = field(default=0, metadata=ALWAYS)
     gpu_name: str | None = None
     gpu_memory_mib: int | None = None
     disk_mib: int | None = None

@@ -60,14 +60,23 @@ def to_data(value: Any) -> Any:
     return {name: to_data(item) for name, item, default in pairs if item != default}
 
 
+FIRST: Mapping[str, Any] = {"first": True}
+"""Metadata of a field that is written before the others."""
+ALWAYS: Mapping[str, Any] = {"always": True}
+"""Metadata of a field that is written also where it has its default."""
+
+
 def _fields(cls: Any) -> list[dataclasses.Field[Any]]:
-    """Those that a value is made of; what it only keeps is none."""
-    return [f for f in dataclasses.fields(cls) if f.init]
+    """Those that a value is made of, as they are written; what it only keeps is none."""
+    found = [f for f in dataclasses.fields(cls) if f.init]
+    return sorted(found, key=lambda f: "first" not in f.metadata)
 
 
 @functools.cache
 def _defaults(cls: type) -> tuple[tuple[str, Any], ...]:
-    return tuple((f.name, _default(f)) for f in _fields(cls))
+    return tuple(
+        (f.name, dataclasses.MISSING if "always" in f.metadata else _default(f)) for f in _fields(cls)
+    )
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
@@ -200,23 +209,31 @@ def _member(hint: type[Enum], data: Any) -> Enum:
 def _whole_of(cls: Any) -> Reader:
     """A dataclass: every field that has no default is there, and nothing else is."""
     hints = typing.get_type_hints(cls)
-    readers = {f.name: reader(hints[f.name]) for f in _fields(cls)}
+    dependent = {f.name: f.metadata["read"] for f in _fields(cls) if "read" in f.metadata}
+    readers = {f.name: reader(Any if f.name in dependent else hints[f.name]) for f in _fields(cls)}
     required = [f.name for f in _fields(cls) if _default(f) is dataclasses.MISSING]
 
     def read(data: Any) -> Any:
         if not isinstance(data, dict):
             raise BadDataError("a mapping")
-        given: dict[str, Any] = {}
-        for name, value in data.items():
-            if name not in readers:
-                raise BadDataError("known").at(name)
-            try:
-                given[name] = readers[name](value)
-            except BadDataError as bad:
-                raise bad.at(name) from None
+        given = {name: _part(name, readers.get(name, _unknown), value) for name, value in data.items()}
         for name in required:
             if name not in given:
                 raise BadDataError("there").at(name)
+        for name in dependent.keys() & given.keys():
+            if given[name] is not None:
+                given[name] = _part(name, functools.partial(dependent[name], given), given[name])
         return cls(**given)
 
     return read
+
+
+def _unknown(_data: Any) -> Any:
+    raise BadDataError("known")
+
+
+def _part(name: str, read: Reader, data: Any) -> Any:
+    try:
+        return read(data)
+    except BadDataError as bad:
+        raise bad.at(name) from None

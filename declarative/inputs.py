@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, cast, overload
 
 from declarative.blocks import Shape
+from declarative.codec import ALWAYS, FIRST, reader, to_data
 from declarative.codec import BadDataError as BadDataError  # noqa: PLC0414  # for who calls `inputs_of`
-from declarative.codec import reader
 from declarative.schema import BadValueError
 from declarative.spec.values import Duration, Size
 
@@ -37,10 +37,10 @@ class OfferInputs:
 class NodeInputs(OfferInputs):
     """Of a node."""
 
-    fleet: str
+    fleet: str = field(metadata=FIRST)
     blocks: int
     host: Mapping[str, Any] = field(default_factory=dict)
-    placement: str = "any"
+    placement: str = field(default="any", metadata=ALWAYS)
     tags: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     prevent_destroy: bool = False
@@ -58,7 +58,7 @@ class VolumeInputs:
     volume_type: str | None = None
     volume_id: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
-    prevent_destroy: bool = False
+    prevent_destroy: bool = field(default=False, metadata=ALWAYS)
     host: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -108,40 +108,40 @@ class RankInputs:
 
     task: str
     rank: int
-    commands: tuple[str, ...] = ()
     nodes: int = 1
-    env: Mapping[str, str] = field(default_factory=dict)
-    volumes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    instance_paths: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    files: Files | None = None
-    retries: RetrySeries | None = None
-    resources: Mapping[str, Any] = field(default_factory=dict)
-    retry: Any = None
-    tags: Mapping[str, str] = field(default_factory=dict)
     placement: str | None = None
     exclusive: bool | None = None
-    image: str | None = None
-    isolation: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
     working_dir: str | None = None
-    startup_order: str | None = None
-    stop_criteria: str | None = None
-    max_duration: Any = None
-    stop_duration: Any = None
-    priority: int | None = None
+    resources: Mapping[str, Any] = field(default_factory=dict)
     fleets: tuple[str, ...] = ()
     instances: tuple[Any, ...] = ()
+    creation_policy: str | None = None
     backends: tuple[str, ...] = ()
     regions: tuple[str, ...] = ()
-    creation_policy: str | None = None
     spot_policy: str | None = None
     max_price: float | None = None
+    max_duration: Any = None
+    stop_duration: Any = None
+    startup_order: str | None = None
+    stop_criteria: str | None = None
+    priority: int | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    commands: tuple[str, ...] = ()
     groups: Any = None
-    file_sums: Any = None
+    isolation: str | None = None
+    image: str | None = None
     registry_auth: Mapping[str, str] = field(default_factory=dict)
     privileged: bool = False
     python: str | None = None
     nvcc: bool = False
     repos: tuple[Mapping[str, str], ...] = ()
+    files: Files | None = None
+    retry: Any = None
+    file_sums: Any = None
+    volumes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    instance_paths: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    retries: RetrySeries | None = None
 
 
 T = TypeVar("T")
@@ -164,6 +164,18 @@ class Stored(dict[str, Any]):
 
     __slots__ = ("typed",)
     typed: tuple[str, Inputs]
+
+
+def data_of(found: Inputs) -> dict[str, Any]:
+    """Inputs as they are stored and handed to backends."""
+    data: dict[str, Any] = to_data(found)
+    return data
+
+
+def differing(before: Inputs, after: Inputs) -> tuple[str, ...]:
+    """The names of the fields that differ, sorted."""
+    names = sorted(_names(cast("Any", type(after))))
+    return tuple(name for name in names if getattr(before, name) != getattr(after, name))
 
 
 MOST = 1_000_000

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from declarative.blocks import Shape, gpu_order, split
 from declarative.diagnostic import Span
-from declarative.inputs import NodeInputs, OfferInputs, VolumeInputs
+from declarative.inputs import NodeInputs, OfferInputs, RankInputs, VolumeInputs, known
 from declarative.manifest import Manifest
 from declarative.schema import encode
 from declarative.spec import Backend, Fleet, Project, Task, Volume
@@ -112,7 +112,7 @@ class VolumeWant:
     """One volume that shall be there."""
 
     name: str
-    inputs: Mapping[str, Any]
+    inputs: VolumeInputs
     declared_by: str
     cleanup: int | None = None
     """Seconds after which it is deleted when nothing has it attached; None to keep it. What is cleaned up is
@@ -136,7 +136,7 @@ class TaskWant:
             frozenset(e.path for e in self.files.entries if e.source in named) if self.files else frozenset()
         )
 
-    def rank_inputs(self, rank: int) -> dict[str, Any]:
+    def rank_inputs(self, rank: int) -> RankInputs:
         """What is recorded of a rank, and compared to see whether it changed."""
         body = encode(self.spec)
         body.pop("name")
@@ -151,13 +151,8 @@ class TaskWant:
             for m in self.spec.volumes
             if m.instance_path is not None
         }
-        return {
-            "task": str(self.spec.name),
-            "rank": rank,
-            **body,
-            **({"volumes": mounts} if mounts else {}),
-            **({"instance_paths": folders} if folders else {}),
-        }
+        own = {"task": str(self.spec.name), "rank": rank, "volumes": mounts, "instance_paths": folders}
+        return known(RankInputs, {**body, **own})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,23 +182,22 @@ class Desired:
         return self.protected.get(owner, inputs.prevent_destroy)
 
 
-def volume_inputs(volume: Volume, backend: Backend) -> dict[str, Any]:
+def volume_inputs(volume: Volume, backend: Backend) -> VolumeInputs:
     """What is recorded of a volume. One on a host's disk is in that host as others are in a zone."""
     on_host = backend.provider == SSH
     region = SSH if on_host else volume.region or (backend.regions[0] if backend.regions else LOCAL)
     same = (r for r in backend.regions if r.casefold() == region.casefold())
     region = next(same, region)  # as the backend spells it
-    inputs: dict[str, Any] = {
-        "backend": str(backend.name),
-        "region": region,
-        "zone": volume.host if on_host else volume.availability_zone,
-        "size": show_mib(volume.size.mib) if volume.size else None,
-        "volume_type": volume.volume_type,
-        VOLUME_ID: volume.volume_id,
-        "tags": dict(sorted(volume.tags.items())) or None,
-        "prevent_destroy": volume.protected,
-    }
-    return {k: v for k, v in inputs.items() if v is not None}
+    return VolumeInputs(
+        backend=str(backend.name),
+        region=region,
+        zone=volume.host if on_host else volume.availability_zone,
+        size=show_mib(volume.size.mib) if volume.size else None,
+        volume_type=volume.volume_type,
+        volume_id=volume.volume_id,
+        tags=dict(sorted(volume.tags.items())),
+        prevent_destroy=volume.protected,
+    )
 
 
 def volume_names(volume: Volume) -> tuple[str, ...]:
@@ -315,58 +309,44 @@ def size_order(offer: Offer) -> tuple[object, ...]:
     return (guide, shape.gpus, *gpu_order(shape), shape.cpu, shape.memory_mib)
 
 
-OF_OFFER = tuple(f.name for f in fields(OfferInputs))
-"""The inputs of a node that follow from the offer that it takes."""
+def offer_inputs(fleet: Fleet, offer: Offer) -> OfferInputs:
+    """What is recorded of the offer that a node of `fleet` takes."""
+    return OfferInputs(**_of_offer(fleet, offer))
 
 
-def offer_inputs(fleet: Fleet, offer: Offer) -> dict[str, Any]:
-    """What is recorded of the offer that a node of `fleet` takes. Memory is in MiB."""
-    inputs: dict[str, Any] = {
+def node_inputs(fleet: Fleet, offer: Offer) -> NodeInputs:
+    """What is recorded of a node of `fleet` that takes `offer`, which can be split as that says."""
+    blocks = split(offer.shape, offer.blocks(fleet))
+    assert blocks is not None
+    return NodeInputs(
+        fleet=str(fleet.name),
+        blocks=blocks,
+        host=dict(offer.host.fields) if offer.host else {},
+        **_of_offer(fleet, offer),
+        **fleet_marks(fleet),
+    )
+
+
+def _of_offer(fleet: Fleet, offer: Offer) -> dict[str, Any]:
+    return {
         "backend": offer.backend,
         "region": offer.region,
         "zone": offer.zone,
         "instance_type": offer.instance_type,
-        "spot": offer.spot or None,
+        "spot": offer.spot,
         "price": offer.price,
         "max_price": fleet.max_price if offer.spot and offer.bids else None,
-        "resources": shape_inputs(offer.shape),
+        "resources": offer.shape,
     }
-    return {k: inputs[k] for k in OF_OFFER if inputs[k] is not None}
-
-
-def node_inputs(fleet: Fleet, offer: Offer) -> dict[str, Any]:
-    """What is recorded of a node of `fleet` that takes `offer`."""
-    inputs: dict[str, Any] = {
-        "fleet": str(fleet.name),
-        **offer_inputs(fleet, offer),
-        "blocks": split(offer.shape, offer.blocks(fleet)),
-        "host": dict(offer.host.fields) if offer.host else None,
-        **fleet_marks(fleet),
-    }
-    return {k: v for k, v in inputs.items() if v is not None}
-
-
-def shape_inputs(shape: Shape) -> dict[str, Any]:
-    """A shape among the inputs of a node."""
-    found = (
-        ("cpu", shape.cpu),
-        ("memory_mib", shape.memory_mib),
-        ("gpus", shape.gpus),
-        ("gpu_name", shape.gpu_name),
-        ("gpu_memory_mib", shape.gpu_memory_mib),
-        ("disk_mib", shape.disk_mib),
-        ("gpu_vendor", shape.gpu_vendor),
-    )
-    return {key: value for key, value in found if value is not None}
 
 
 def fleet_marks(fleet: Fleet) -> dict[str, Any]:
-    """The fleet's fields that its nodes carry and that do not depend on the offer; None when not set."""
+    """Those of `NodeInputs` that are fields of the fleet and do not depend on the offer."""
     return {
         "placement": fleet.placement.value,
-        "tags": dict(sorted(fleet.tags.items())) or None,
-        "env": dict(fleet.env) or None,
-        "prevent_destroy": fleet.prevent_destroy or None,
+        "tags": dict(sorted(fleet.tags.items())),
+        "env": dict(fleet.env),
+        "prevent_destroy": fleet.prevent_destroy,
         "reservation": fleet.reservation,
     }
 

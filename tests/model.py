@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from declarative.apply.settle import gang_stops
 from declarative.blocks import Shape
+from declarative.inputs import data_of
 from declarative.plan.make import make
 from declarative.plan.observe import effective
 from declarative.plan.types import Action, Inventory, Op, Plan
@@ -326,8 +327,7 @@ class World:
             raise RefusedError(f"{action.id}: {why}") from None
 
     def _create(self, action: Action) -> None:
-        address, inputs = action.address, action.after
-        assert inputs is not None
+        address, inputs = action.address, data_of(action.typed)
         must(action.before is None, "a create has no `before`")
         must(address not in self.records, "it is there already")
         missing = [str(a) for a in action.holds if a not in self.records]
@@ -394,10 +394,9 @@ class World:
         record = self.records.get(action.address)
         must(record, "it is not there")
         assert record is not None
-        assert action.after is not None
-        must(action.before == record.inputs, "`before` is not what is recorded")
-        must(action.after != record.inputs, "nothing changes")
-        kind, before, after = action.address.kind, record.inputs, action.after
+        must(action.before == record.typed, "`before` is not what is recorded")
+        must(action.after != record.typed, "nothing changes")
+        kind, before, after = action.address.kind, record.inputs, data_of(action.typed)
         off = {k for k in {*before, *after} if before.get(k) != after.get(k)}
         free = {
             "node": {"tags", "prevent_destroy", "blocks", "host"},
@@ -419,7 +418,7 @@ class World:
         must(record, "it is not there")
         assert record is not None
         must(action.after is None, "a delete has no `after`")
-        must(action.before == record.inputs, "`before` is not what is recorded")
+        must(action.before == record.typed, "`before` is not what is recorded")
         users = [str(r.address) for r in self.records.values() if action.address in r.needs]
         must(not users, f"it is still needed by {users}")
         del self.records[action.address]

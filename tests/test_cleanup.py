@@ -186,7 +186,7 @@ def test_it_may_be_destroyed_and_replaced_unless_it_is_kept():
     given = {"1h": False, "off": True, None: True}
     for duration, protected in given.items():
         (want,) = wanted({"name": "cache", "auto_cleanup_duration": duration}).volumes.values()
-        assert want.inputs["prevent_destroy"] is protected
+        assert want.inputs.prevent_destroy is protected
     world = filled()
     assert "delete:volume/cache" in ids(world.plan(declared(), destroy=True))
     kept = {"name": "cache", "auto_cleanup_duration": "off", "prevent_destroy": True}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from dataclasses import replace
@@ -16,10 +17,9 @@ from declarative.apply.run import give_back
 from declarative.apply.settle import refresh
 from declarative.apply.watch import follow
 from declarative.diagnostic import InvalidError
-from declarative.plan.assumptions import Facts
+from declarative.plan.assumptions import Facts, digest
 from declarative.plan.fallbacks import MOST_WAYS
 from declarative.plan.saved import Saved, dump, load
-from declarative.plan.types import Spare
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.state import NodeState, Readiness
 from tests.cli import until
@@ -228,7 +228,7 @@ def test_spot_falls_back_to_on_demand_within_the_cap(site, market):
     fleet = {**FLEET, "spot_policy": "auto"}
     desired = declared(fleets=[fleet], tasks=[{**GANG, "max_price": 90}], catalog=catalog, **ZONES)
     plan = site.plan(desired)
-    assert all(spare.inputs["price"] <= 90 for f in plan.fallbacks for way in f.ways for spare in way)
+    assert all((spare.offer.price or 0.0) <= 90 for f in plan.fallbacks for way in f.ways for spare in way)
     assert site.apply(desired)
     assert {(n["zone"], n.get("spot"), n["price"]) for n in market.nodes().values()} == {("za", None, 80.0)}
     assert "h100x8 in za as spot" in site.results["create:node/gpu-0"].note
@@ -236,7 +236,7 @@ def test_spot_falls_back_to_on_demand_within_the_cap(site, market):
 
     other = {**fleet, "name": "other", "spot_policy": "spot"}
     only = declared(fleets=[other], tasks=[GANG], catalog=catalog, **ZONES)
-    assert all(spare.inputs["spot"] for f in site.plan(only).fallbacks for way in f.ways for spare in way)
+    assert all(spare.offer.spot for f in site.plan(only).fallbacks for way in f.ways for spare in way)
 
 
 def test_a_quota_is_one_of_all_zones(site, market):
@@ -283,12 +283,12 @@ def test_blocks_and_shapes_are_as_promised():
     desired = declared(fleets=[fleet], tasks=tasks, catalog=[H100, halves, large, same])
     # Eight blocks each: of `halves` a rank would need four, of `large` one.
     plan = World().plan(desired)
-    assert [way[0].inputs["instance_type"] for f in plan.fallbacks for way in f.ways] == ["same"]
+    assert [way[0].offer.instance_type for f in plan.fallbacks for way in f.ways] == ["same"]
 
     # Nobody is on it yet: it is split as planned all the same.
     bare = {**fleet, "nodes": 1, "blocks": "auto"}
     plan = World().plan(declared(fleets=[bare], catalog=[H100, halves, large, same]))
-    assert [way[0].inputs["instance_type"] for f in plan.fallbacks for way in f.ways] == ["same"]
+    assert [way[0].offer.instance_type for f in plan.fallbacks for way in f.ways] == ["same"]
 
 
 def test_who_stays_holds_the_others(site, market):
@@ -850,11 +850,8 @@ def test_a_saved_plan_knows_where_else(site, market):
     assert set(market.where().values()) == {"zb"}
 
     (fallback,) = plan.fallbacks
-    other = Spare(inputs={**fallback.ways[0][0].inputs, "blocks": 1})
     for wrong in (
         replace(fallback, ways=((),)),
-        replace(fallback, ways=((other,),)),
-        replace(fallback, ways=((Spare(inputs={"backend": "sky"}),),)),
         replace(fallback, kinds=(("gpu-0", "gpu-7"),)),
         replace(fallback, kinds=(("gpu-0", "gpu-0"),)),
     ):
@@ -863,6 +860,16 @@ def test_a_saved_plan_knows_where_else(site, market):
         with pytest.raises(InvalidError) as refused:
             load(text, "p.plan", "1")
         assert refused.value.diagnostics[0].code == "not-a-plan"
+
+    data = json.loads(dump(Saved(plan=plan, facts=Facts(), backends=desired.backends, **words)))
+    spare = data["plan"]["fallbacks"][0]["ways"][0][0]
+    for offer in ({**spare["offer"], "blocks": 1}, {"backend": "sky"}):
+        spare["offer"] = offer
+        rest = {key: value for key, value in data.items() if key != "checksum"}
+        with pytest.raises(InvalidError) as refused:
+            load(json.dumps({**rest, "checksum": digest(rest)}), "p.plan", "1")
+        assert refused.value.diagnostics[0].code == "not-a-plan"
+        assert "offer" in refused.value.diagnostics[0].summary
 
 
 def test_an_answer_that_was_lost_is_looked_for_where_it_was_asked(site, market):
@@ -899,11 +906,11 @@ def test_the_ways_of_a_plan_are_few():
     plan = World().plan(declared(fleets=[fleet], tasks=tasks, catalog=types, **ZONES))
     (fallback,) = plan.fallbacks
     assert len(fallback.ways) <= MOST_WAYS
-    spares = [spare.inputs for way in fallback.ways for spare in way]
-    assert {s["zone"] for s in spares} == {"za", "zb", "zc"}
+    spares = [spare.offer for way in fallback.ways for spare in way]
+    assert {s.zone for s in spares} == {"za", "zb", "zc"}
     each = {**fleet, "placement": "any"}
     loose = [{**t, "placement": "any"} for t in tasks]
     plan = World().plan(declared(fleets=[each], tasks=loose, catalog=types, **ZONES))
     (fallback,) = plan.fallbacks
     assert len(fallback.ways) <= 2 * MOST_WAYS
-    assert {bool(way[0].inputs.get("spot")) for way in fallback.ways} == {True, False}
+    assert {way[0].offer.spot for way in fallback.ways} == {True, False}

@@ -222,7 +222,7 @@ def test_a_gang_has_all_its_places_or_none(found, seed):
         wanted = int(ranks[0].inputs.get("nodes", 1)) if ranks else 0
         assert len(ranks) == wanted or name in refused
         if name in refused:
-            assert not [a for a in plan.actions if a.op is Op.CREATE and (a.after or {}).get("task") == name]
+            assert not [a for a in plan.actions if a.op is Op.CREATE and a.task == name]
         else:
             assert wanted == want.spec.nodes
     for refusal in plan.unplaced:
@@ -292,8 +292,8 @@ def test_protected_volumes_are_never_lost(found, seed):
     for action in plan.actions:
         if action.op is Op.DELETE and action.address.kind == "volume":
             want = desired.volumes.get(action.address.name)
-            inputs = want.inputs if want else world.records[action.address].inputs
-            if inputs["prevent_destroy"]:
+            inputs = want.inputs if want else world.records[action.address].volume
+            if inputs.prevent_destroy:
                 lost.add(str(action.address))
     named = {d.address for d in plan.diagnostics if d.code == "protected"}
     assert lost <= named

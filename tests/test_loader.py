@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from declarative.codes import CODES
 from declarative.diagnostic import Diagnostic, InvalidError, Severity
+from declarative.inputs import data_of
 from declarative.loader import Loaded, load
 from declarative.loader import files as files_module
 from declarative.provider import installed
@@ -87,14 +88,14 @@ def test_a_whole_project(tmp_path):
     assert desired.fleets["gpu"].env == (("TOKEN", "${{ env.TOKEN }}"),)
     assert list(desired.volumes) == [*(f"data-{i}" for i in range(4)), *(f"scratch-{i}" for i in range(4))]
     assert desired.volumes["data-3"].declared_by == "volume/data"
-    assert desired.volumes["data-3"].inputs == {
+    assert data_of(desired.volumes["data-3"].inputs) == {
         "backend": "local",
         "region": "local",
         "size": "500GB",
         "prevent_destroy": True,
     }
     assert desired.volumes["scratch-1"].declared_by == "task/train"
-    assert desired.volumes["scratch-1"].inputs == {
+    assert data_of(desired.volumes["scratch-1"].inputs) == {
         "backend": "local",
         "region": "local",
         "size": "100GB",
@@ -814,7 +815,7 @@ SIZED = VOLUME.replace("1GB", "${{ var.size }}")
 
 
 def size_of(loaded: Loaded) -> object:
-    return loaded.desired.volumes["data"].inputs["size"]
+    return loaded.desired.volumes["data"].inputs.size
 
 
 def test_the_precedence_of_variables(tmp_path):
@@ -1066,14 +1067,14 @@ def test_a_volume_on_a_host_is_in_it_as_in_a_zone(tmp_path):
     text += VOLUME + "backend: lab\nhost: b\n---\n" + TASK
     text += "nodes: 2\nvolumes: [{name: 's-${{ node_rank }}', path: /s, size: 2GB, backend: ssh}]\n"
     volumes = load(write(tmp_path, a=text)).desired.volumes
-    assert volumes["data"].inputs == {
+    assert data_of(volumes["data"].inputs) == {
         "backend": "lab",
         "region": "ssh",
         "zone": "b",
         "size": "1GB",
         "prevent_destroy": True,
     }
-    assert volumes["s-1"].inputs == {
+    assert data_of(volumes["s-1"].inputs) == {
         "backend": "ssh",
         "region": "ssh",
         "size": "2GB",
@@ -1092,8 +1093,8 @@ def test_a_folder_of_the_host_is_no_volume(tmp_path):
         "/cache": {"instance_path": "/var/cache", "optional": True},
         "/x": {"instance_path": "/x"},
     }
-    assert [task.rank_inputs(rank)["instance_paths"] for rank in (0, 1)] == [folders, folders]
-    assert "volumes" not in task.rank_inputs(0)
+    assert [task.rank_inputs(rank).instance_paths for rank in (0, 1)] == [folders, folders]
+    assert not task.rank_inputs(0).volumes
     assert task.spec.volumes.plain() == [
         "/mnt/d:/d",
         {"instance_path": "/var/cache", "path": "/cache", "optional": True},
@@ -1118,11 +1119,11 @@ def test_the_only_declared_backend_is_the_default(tmp_path):
     lab = "type: backend\nname: lab\ndriver: local\nregions: [here]\n---\n"
     desired = load(write(tmp_path, a=lab + VOLUME)).desired
     assert list(desired.backends) == ["lab"]
-    assert desired.volumes["data"].inputs["backend"] == "lab"
-    assert desired.volumes["data"].inputs["region"] == "here"
+    assert desired.volumes["data"].inputs.backend == "lab"
+    assert desired.volumes["data"].inputs.region == "here"
     assert "backend/lab" in desired.places
     two = lab + lab.replace("lab", "den") + VOLUME
-    assert load(write(tmp_path, a=two)).desired.volumes["data"].inputs["backend"] == "local"
+    assert load(write(tmp_path, a=two)).desired.volumes["data"].inputs.backend == "local"
 
 
 # ------------------------------------------------------------------------------------------------ laws

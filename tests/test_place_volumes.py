@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from declarative.inputs import VolumeInputs
 from declarative.plan.types import Plan
 from declarative.render.data import plan_json
 from declarative.resource import VolumeWant
@@ -207,7 +208,7 @@ def inline(desired, *names):
     """The project, with volumes that a mount itself declares."""
     wants = {
         name: VolumeWant(
-            name=name, inputs={"backend": "sky", "region": "east", "size": "1GB"}, declared_by="task/train"
+            name=name, inputs=VolumeInputs(backend="sky", region="east", size="1GB"), declared_by="task/train"
         )
         for name in names
     }

@@ -570,7 +570,7 @@ def test_a_volume_that_is_adopted_is_let_go_and_never_deleted():
     world = World()
     plan = world.plan(wanted(volumes=(ADOPTED,), tasks=()))
     made = action(plan, "create:volume/old")
-    assert (made.reason, made.after["volume_id"]) == (Reason.ADOPTED, "vol-1")
+    assert (made.reason, made.after.volume_id) == (Reason.ADOPTED, "vol-1")
     assert "adopted: vol-1 is there" in plan_text(plan, color=False, width=100)
     world.apply(plan)
     assert world.plan(wanted(volumes=(ADOPTED,), tasks=())).result == "none"
@@ -927,7 +927,7 @@ def test_a_node_is_split_after_its_blocks_are_given_back():
     assert action(plan, "update:node/pair-0").needs == ("delete:reservation/train-0",)
     again = brought().plan(wanted({**FLEET, "blocks": 1}, tasks=({**TRAIN, "commands": ["false"]},)))
     assert "update:node/pair-0" in action(again, "create:reservation/train-0").needs
-    assert action(again, "create:reservation/train-0").after["blocks"] == [0]
+    assert action(again, "create:reservation/train-0").after.blocks == (0,)
     assert {(r.blocks, r.total_blocks) for r in again.reservations} == {((0,), 1)}
 
 

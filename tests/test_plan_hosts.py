@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from declarative.blocks import Shape
+from declarative.inputs import NodeInputs, RankInputs
 from declarative.plan.hosts import declared_shape, hosts_of, hosts_of_plan, offer_of_host, reached_by
 from declarative.plan.make import make
 from declarative.plan.types import Plan
@@ -211,8 +212,9 @@ def test_how_a_host_is_reached_changes_in_place():
     )
     assert ids(found) == ["update:node/rack-0", "update:node/rack-1"]
     assert [a.because for a in found.actions] == [("host",), ("host",)]
-    assert found.actions[1].after is not None
-    assert found.actions[1].after["host"] == {"hostname": "b", "port": 2222, "user": "you"}
+    node = found.actions[1].after
+    assert isinstance(node, NodeInputs)
+    assert node.host == {"hostname": "b", "port": 2222, "user": "you"}
 
 
 def test_another_declared_shape_makes_an_idle_node_anew_under_its_name():
@@ -286,8 +288,8 @@ def test_a_pinned_address_is_that_of_its_host(there):
     assert [(r.task, r.code) for r in found.unplaced] == [("else", "never-fits")]
     assert "hostname:d is not" in str(found.unplaced[0].hint)
     started = next(a for a in found.actions if a.id == "create:rank/hold-0")
-    assert started.after is not None
-    assert started.after["instances"] == ["hostname:10.0.0.2"]
+    assert isinstance(started.after, RankInputs)
+    assert started.after.instances == ("hostname:10.0.0.2",)
 
 
 def test_a_host_that_moves_to_another_fleet_is_given_back_first():

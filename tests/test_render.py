@@ -5,7 +5,7 @@ import json
 import os
 import re
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from declarative.blocks import Shape
 from declarative.diagnostic import Diagnostic, Severity, Span
+from declarative.inputs import KINDS, RankInputs, data_of, known
 from declarative.placement.types import RankVerdict, Refusal, Rejection, Verdict
 from declarative.plan.health import Health
 from declarative.plan.types import (
@@ -57,8 +58,28 @@ def golden(name, text):
     assert text == path.read_text(encoding="utf-8"), f"if it is meant: FLEETFORM_ACCEPT=1 pytest {__file__}"
 
 
+LEAST: dict[str, dict[str, Any]] = {
+    "volume": {"backend": "local", "region": "local"},
+    "node": {
+        "fleet": "f",
+        "backend": "local",
+        "region": "local",
+        "instance_type": "local",
+        "resources": {"cpu": 1, "memory_mib": 1},
+        "blocks": 1,
+    },
+    "reservation": {"task": "t", "rank": 0, "node": "n", "blocks": [], "total_blocks": 1},
+    "attachment": {"task": "t", "rank": "t-0", "node": "n", "volume": "v", "path": "/v", "variable": "V"},
+    "rank": {"task": "t", "rank": 0},
+}
+"""What inputs of each kind have at least."""
+
+
 def act(op, address, reason=Reason.NEW, **more):
-    return Action(op=op, address=Address.parse(address), reason=reason, **more)
+    at = Address.parse(address)
+    for key in {"before", "after"} & more.keys():
+        more[key] = known(KINDS[at.kind], {**LEAST[at.kind], **more[key]})
+    return Action(op=op, address=at, reason=reason, **more)
 
 
 def volume(**more):
@@ -417,14 +438,14 @@ def test_letters_of_another_script_are_told_apart(field, old, new):
 
 @pytest.mark.parametrize("width", [None, 60])
 @pytest.mark.parametrize(("old", "new"), LOOKALIKES)
-@pytest.mark.parametrize("field", ["commands", "env", "tags", "image", "files", "retry", "deep"])
+@pytest.mark.parametrize("field", ["commands", "env", "tags", "image", "files", "retry", "resources"])
 def test_no_two_values_look_alike(field, old, new, width):
     """Whatever the field, the lines that go and those that come differ."""
     values: Any = {
         "commands": [[old], [new]],
         "files": [{"paths": ["a"], "digest": old}, {"paths": ["a"], "digest": new}],
         "image": [old, new],
-        "deep": [{"a": [{"b": old}]}, {"a": [{"b": new}]}],
+        "resources": [{"a": [{"b": old}]}, {"a": [{"b": new}]}],
     }.get(field, [{"K": old}, {"K": new}])
     lines = change({field: values[0]}, {field: values[1]}, width=width)
     arrows = [line.split(" → ") for line in lines if " → " in line]
@@ -614,12 +635,19 @@ def test_plan_json_golden(name):
         golden(f"plan-{name}.json", to_json(plan_json(PLANS[name])))
 
 
+def _turned(found):
+    """The same inputs, the keys of their mappings the other way round."""
+    if found is None:
+        return None
+    own = {f.name: getattr(found, f.name) for f in fields(found)}
+    return replace(found, **{k: dict(reversed(v.items())) for k, v in own.items() if isinstance(v, dict)})
+
+
 def test_plan_json_is_the_same_whatever_the_order_of_keys_in_the_database():
     """Inputs of a record may come back in another order than they were written in."""
     plan = replace_plan()
-    turned = tuple(
-        replace(a, before=dict(reversed(a.before.items())) if a.before else None) for a in plan.actions
-    )
+    turned = tuple(replace(a, before=_turned(a.before)) for a in plan.actions)
+    assert any(a.before for a in turned)
     assert to_json(plan_json(plan)) == to_json(plan_json(replace(plan, actions=turned)))
 
 
@@ -1212,12 +1240,14 @@ def unsafe(text):
 
 def everything(evil, *, color=False):
     """Every rendering, with `evil` wherever something from outside is shown."""
-    inputs = {
-        "commands": [evil],
-        "env": {evil: evil, "K": f"${{{{ env.{evil} }}}}"},
-        evil: evil,
-        "tags": {evil: evil},
-    }
+    inputs = RankInputs(
+        task=evil,
+        rank=0,
+        commands=(evil,),
+        env={evil: evil, "K": f"${{{{ env.{evil} }}}}"},
+        tags={evil: evil},
+    )
+    bare = RankInputs(task=evil, rank=0)
     bad = Rejection(target=evil, code=evil, detail=evil, short={evil: 1.0})
     ranks = (RankVerdict(rank=0, verdict=Verdict.CAUSE, rejections=(bad,)), *refusals()[0].ranks)
     many = RankVerdict(rank=1, verdict=Verdict.CAUSE, rejections=(bad,) * 9)
@@ -1228,7 +1258,12 @@ def everything(evil, *, color=False):
         actions=(
             Action(op=Op.CREATE, address=address, reason=Reason.NEW, after=inputs),
             Action(
-                op=Op.UPDATE, address=address, reason=Reason.CHANGED, because=(evil,), before={}, after=inputs
+                op=Op.UPDATE,
+                address=address,
+                reason=Reason.CHANGED,
+                because=(evil,),
+                before=bare,
+                after=inputs,
             ),
             Action(
                 op=Op.DELETE,
@@ -1259,7 +1294,9 @@ def everything(evil, *, color=False):
         Result(id=evil, address=evil, op=evil, outcome=o, error=evil, hint=evil)
         for o in ("failed", "skipped")
     ]
-    recorded = Record(address=address, backend=evil, inputs=inputs, outputs={evil: [evil, {evil: evil}]})
+    recorded = Record(
+        address=address, backend=evil, inputs=data_of(inputs), outputs={evil: [evil, {evil: evil}]}
+    )
     stream = io.StringIO()
     progress = Progress(stream, "plain", 1)
     progress.begin(evil)

@@ -13,6 +13,7 @@ from declarative.apply.retry_schedule import Retries, part_for
 from declarative.apply.watch import follow as watch
 from declarative.apply.watch import is_over, state_of
 from declarative.cli import following
+from declarative.codec import to_data
 from declarative.plan.saved import Saved, dump, load
 from declarative.plan.types import Op
 from declarative.render.data import plan_json
@@ -60,7 +61,7 @@ def retried(world, desired):
     made = [a for a in plan.actions if a.op is Op.CREATE and a.address.kind == "rank"]
     assert {a.reason for a in plan.actions} <= {"retry"}
     assert len(made) in (0, 2), "the whole gang"
-    return dict(made[0].after[RETRIES]) if made else None
+    return to_data(made[0].after.retries) if made else None
 
 
 def test_the_whole_gang_runs_again_and_the_plan_says_why():
@@ -175,7 +176,7 @@ def test_a_change_or_a_request_begins_anew():
     fail(world)
     plan = world.plan(job(), requested=frozenset({"task/job"}))
     assert {a.reason for a in plan.actions} == {"requested"}
-    assert all(RETRIES not in (a.after or {}) for a in plan.actions)
+    assert not any(getattr(a.after, RETRIES, None) for a in plan.actions)
 
 
 def test_fields_that_change_in_place_leave_the_series_alone():
@@ -195,7 +196,7 @@ def test_a_retry_that_was_cut_short_is_completed_as_the_same_one():
     world.apply(plan, stop_after=len(plan.actions) - 1)
     rest = world.plan(job())
     assert [a.id for a in rest.actions] == ["create:rank/job-1"]
-    assert rest.actions[0].after[RETRIES]["count"] == 1
+    assert rest.actions[0].after.retries.count == 1
     world.apply(rest)
     world.now += 60
     fail(world)

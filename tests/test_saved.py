@@ -527,7 +527,7 @@ def test_wrong_types_are_named(text, change, where):
     [
         ({"node": 3}, "before.node` is not text"),
         ({}, "before.task` is not there"),
-        (None, "before.task` is not"),
+        (None, "before` is not there for a delete"),
     ],
 )
 def test_what_is_deleted_is_named_by_its_types(text, before, where):

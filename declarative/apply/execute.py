@@ -15,7 +15,7 @@ from declarative.apply.graph_walk import InterruptedApplyError
 from declarative.apply.launch import launch_of, seconds
 from declarative.apply.peer_check import check_peers
 from declarative.apply.unreachable import end
-from declarative.inputs import RankInputs, ReservationInputs
+from declarative.inputs import RankInputs, ReservationInputs, data_of
 from declarative.plan.types import Action, Op, Reason
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.retry import call
@@ -97,10 +97,6 @@ def _retrying(
     return run
 
 
-def _inputs(action: Action) -> Mapping[str, object]:
-    return action.after if action.after is not None else action.before or {}
-
-
 def _thing(action: Action, tools: Tools) -> None:
     """A node, a volume or an attachment."""
     state = tools.writer.part((action.address, *action.holds))
@@ -109,7 +105,7 @@ def _thing(action: Action, tools: Tools) -> None:
         return
     if action.op is Op.CREATE and action.address.kind == "node" and have is not None:
         # It goes elsewhere with its cluster: first it leaves where it is.
-        leave = replace(action, op=Op.DELETE, before=have.inputs, after=None, backend=have.backend)
+        leave = replace(action, op=Op.DELETE, before=have.typed, after=None, backend=have.backend)
         try:
             _thing(leave, tools)
         except PermanentError as error:
@@ -120,7 +116,7 @@ def _thing(action: Action, tools: Tools) -> None:
         tools.writer.drop([action.address])
         return
     provider = tools.backends.get(action.backend)
-    inputs = _inputs(action)
+    inputs = data_of(action.typed)
     if action.reason is Reason.UNFIT and action.op is Op.DELETE and have is not None:
         _end_held(have, action, tools)
     needs = have.needs if action.op is Op.UPDATE and have else frozenset(action.holds)
@@ -222,9 +218,8 @@ def _reservation(action: Action, tools: Tools) -> None:
         return
     held = action.typed
     assert isinstance(held, ReservationInputs)
-    assert action.after is not None
     wait_ready(Address("node", held.node), tools, action.id)
-    record = Record(address=action.address, backend=None, inputs=action.after, needs=frozenset(action.holds))
+    record = Record(address=action.address, backend=None, inputs=data_of(held), needs=frozenset(action.holds))
     tools.writer.reserve(record, held.node, held.blocks)
 
 
@@ -275,7 +270,7 @@ def _places(inputs: RankInputs) -> list[Address]:
 def _start(action: Action, tools: Tools) -> None:
     asked = action.typed
     assert isinstance(asked, RankInputs)
-    assert action.after is not None
+    inputs = data_of(asked)
     state = tools.writer.part((*action.holds, *_places(asked)))
     missing = [str(a) for a in action.holds if a not in state.records]
     if missing:
@@ -288,11 +283,11 @@ def _start(action: Action, tools: Tools) -> None:
     if not any(need.startswith("create:rank/") for need in action.needs):
         check_peers(asked, state, tools.backends, tools.reached)  # the gang's first: nothing runs yet
     begun = tools.now()
-    intent = tools.writer.begin("create", action.address, node.backend, action.after, action.holds)
+    intent = tools.writer.begin("create", action.address, node.backend, inputs, action.holds)
     record = Record(
         address=action.address,
         backend=node.backend,
-        inputs=action.after,
+        inputs=inputs,
         outputs={"node": node.address.name, STARTED: begun, ATTEMPT: attempt_of(intent)},
         needs=frozenset(action.holds),
         generation=intent.generation,
@@ -345,8 +340,7 @@ def _change(action: Action, tools: Tools) -> None:
     record = state.records[action.address]
     asked = action.typed
     assert isinstance(asked, RankInputs)
-    assert action.after is not None
-    intent = tools.writer.begin("update", action.address, record.backend, action.after, record.needs)
+    intent = tools.writer.begin("update", action.address, record.backend, data_of(asked), record.needs)
     status = state.ranks.get(action.address.name)
     if "max_duration" in action.because and status and status.state is RankState.RUNNING:
         reservation = state.records[Address("reservation", action.address.name)]

@@ -10,12 +10,11 @@ was there before goes last: not before it is certain that the others can be had.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from declarative.inputs import NodeInputs, OfferInputs, ReservationInputs
 from declarative.plan.types import Action, Fallback, Op, Plan, Reason, Spare
 from declarative.provider import PermanentError, PermanentKind
-from declarative.resource import OF_OFFER
 from declarative.spec.fleet import Placement
 from declarative.state import Intent, Record, State
 
@@ -112,8 +111,8 @@ class _Group:
         planned, spare = self.planned[name], self.spare(name)
         if spare is None:
             return planned
-        own = {k: v for k, v in (planned.after or {}).items() if k not in OF_OFFER}
-        return replace(planned, after={**own, **spare.inputs}, backend=spare.offer.backend)
+        offer = {f.name: getattr(spare.offer, f.name) for f in fields(OfferInputs)}
+        return replace(planned, after=replace(self.nodes[name], **offer), backend=spare.offer.backend)
 
 
 class Failover:
@@ -357,7 +356,7 @@ def _follow(node: Record) -> Action:
         op=Op.CREATE,
         address=node.address,
         reason=Reason.CASCADE,
-        after=node.inputs,
+        after=node.typed,
         backend=node.node.backend,
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from declarative.apply.backends import Backends
 from declarative.diagnostic import Diagnostic, Severity, Span, in_order, located
+from declarative.inputs import data_of
 from declarative.plan.types import Op, Plan
 from declarative.provider import PermanentError, ProviderError
 from declarative.resource import LOCAL
@@ -25,8 +26,8 @@ def foresee(plan: Plan, backends: Backends, places: Mapping[str, Span]) -> Plan:
     """
     wanted: dict[str, dict[Address, Mapping[str, Any]]] = {}
     for action in plan.actions:
-        if action.op is Op.CREATE and action.address.kind in ("node", "volume") and action.after:
-            wanted.setdefault(action.backend or LOCAL, {})[action.address] = action.after
+        if action.op is Op.CREATE and action.address.kind in ("node", "volume"):
+            wanted.setdefault(action.backend or LOCAL, {})[action.address] = data_of(action.typed)
     asked = (item for name in sorted(wanted) for item in _ask(name, wanted[name], backends))
     found = located(asked, places)
     if not found:

@@ -136,7 +136,7 @@ def _late(tools: Tools) -> list[Action]:
     held = {r.reservation.node for r in state.of("reservation")}
     found = (state.records[a] for a in sorted(tools.late) if a in state.records and a.name not in held)
     return [
-        Action(op=Op.DELETE, address=r.address, reason=Reason.UNFIT, before=r.inputs, backend=str(r.backend))
+        Action(op=Op.DELETE, address=r.address, reason=Reason.UNFIT, before=r.typed, backend=str(r.backend))
         for r in found
         if not r.node.host and not r.node.prevent_destroy
     ]

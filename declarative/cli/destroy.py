@@ -47,7 +47,7 @@ def command(session: Session, *, orphans: bool, **options: Any) -> int:
     session.warn()
     desired = loaded.desired if loaded else Desired()
     fleets = {f"fleet/{name}": fleet.prevent_destroy for name, fleet in desired.fleets.items()}
-    volumes = {f"volume/{name}": bool(v.inputs["prevent_destroy"]) for name, v in desired.volumes.items()}
+    volumes = {f"volume/{name}": v.inputs.prevent_destroy for name, v in desired.volumes.items()}
     nothing = Desired(
         project=desired.project,
         backends=desired.backends,

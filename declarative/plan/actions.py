@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
+from declarative.inputs import AttachmentInputs, ReservationInputs, differing
 from declarative.placement.types import Choice, Node, Outcome
 from declarative.plan.decisions import Fates
 from declarative.plan.fleets import Fleets
@@ -15,7 +16,7 @@ from declarative.plan.types import Action, Op, Reason
 from declarative.plan.volumes import VolumeFate
 from declarative.resource import node_inputs
 from declarative.spec import StartupOrder
-from declarative.state import RETRIES, Address, Record, State, rank_name
+from declarative.state import Address, Record, State, rank_name
 
 
 def build(recorded: State, state: State, found: Fates, *, destroy: bool) -> tuple[Action, ...]:
@@ -66,7 +67,7 @@ def _delete(
             address=record.address,
             reason=reason,
             because=because,
-            before=record.inputs,
+            before=record.typed,
             backend=record.backend,
             forget=forget,
         )
@@ -83,7 +84,7 @@ def _volume_actions(steps: Steps, volumes: Mapping[str, VolumeFate], recorded: S
             _delete(steps, fate.record, fate.reason, fate.because, forget=fate.forgotten)
         if fate.after is None or fate.unused:
             continue
-        backend = str(fate.after["backend"])
+        backend = fate.after.backend
         if fate.record is None or fate.replaced:
             gone = fate.record is None and address in recorded.records
             reason = Reason.GONE if gone else fate.reason
@@ -104,7 +105,7 @@ def _volume_actions(steps: Steps, volumes: Mapping[str, VolumeFate], recorded: S
                     address=address,
                     reason=fate.reason,
                     because=fate.because,
-                    before=fate.record.inputs,
+                    before=fate.record.typed,
                     after=fate.after,
                     backend=backend,
                 )
@@ -123,7 +124,7 @@ def _node_actions(steps: Steps, fleets: Fleets, outcome: Outcome, recorded: Stat
                     address=fate.record.address,
                     reason=Reason.CHANGED if fate.changed else Reason.DRIFT,
                     because=fate.changed or fate.mended,
-                    before=fate.record.inputs,
+                    before=fate.record.typed,
                     after=fate.after,
                     backend=fate.record.backend,
                 )
@@ -205,10 +206,10 @@ def _stops(steps: Steps, state: State, fate: TaskFate, *, placed: bool) -> None:
 
 def _in_place(steps: Steps, fate: TaskFate, rank: int, record: Record) -> None:
     """Fields that change while the rank runs on. One that has to restart and cannot is left as it is."""
-    after = fate.want.rank_inputs(rank) if rank < fate.want.spec.nodes else dict(record.inputs)
-    if RETRIES in record.inputs:
-        after[RETRIES] = record.inputs[RETRIES]
-    restart, in_place = changed_fields(record.inputs, after)
+    before = record.rank
+    after = fate.want.rank_inputs(rank) if rank < fate.want.spec.nodes else before
+    after = replace(after, retries=before.retries)
+    restart, in_place = changed_fields(before, after)
     if not in_place or restart:
         return
     steps.add(
@@ -217,7 +218,7 @@ def _in_place(steps: Steps, fate: TaskFate, rank: int, record: Record) -> None:
             address=record.address,
             reason=Reason.CHANGED,
             because=in_place,
-            before=record.inputs,
+            before=before,
             after=after,
             backend=record.backend,
             holds=tuple(sorted(record.needs)),
@@ -283,24 +284,31 @@ def _reserve(steps: Steps, state: State, choice: Choice, fate: TaskFate, *, tota
         op=Op.CREATE,
         address=Address("reservation", name),
         reason=fate.reason,
-        after={
-            "task": choice.task,
-            "rank": choice.rank,
-            "node": choice.node,
-            "blocks": list(choice.blocks),
-            "total_blocks": total,
-        },
+        after=ReservationInputs(
+            task=choice.task,
+            rank=choice.rank,
+            node=choice.node,
+            blocks=tuple(choice.blocks),
+            total_blocks=total,
+        ),
         holds=(node,),
     )
     _put(steps, state, reservation)
     variables = {m.path: m.variable for m in fate.want.mounts[choice.rank]} if fate.want.mounts else {}
     for path, volume in choice.volumes.items():
-        inputs = {"task": choice.task, "rank": name, "node": choice.node, "volume": volume, "path": path}
+        inputs = AttachmentInputs(
+            task=choice.task,
+            rank=name,
+            node=choice.node,
+            volume=volume,
+            path=path,
+            variable=variables[path],
+        )
         attachment = Action(
             op=Op.CREATE,
             address=Address("attachment", f"{name}.{volume}"),
             reason=fate.reason,
-            after={**inputs, "variable": variables[path]},
+            after=inputs,
             holds=(Address("volume", volume), node, reservation.address),
             backend=backend,
         )
@@ -314,10 +322,8 @@ def _put(steps: Steps, state: State, wanted: Action) -> None:
     if record is None:
         steps.add(wanted)
         return
-    assert wanted.after is not None
     renewed = tuple(str(h) for h in wanted.holds if h in record.needs and f"create:{h}" in steps.actions)
-    keys = sorted(set(record.inputs) | set(wanted.after))
-    changed = tuple(k for k in keys if record.inputs.get(k) != wanted.after.get(k))
+    changed = differing(record.typed, wanted.typed)
     # Before it is tried again a gang is stopped, by whoever looks first: what it held is given back then.
     again = wanted.reason is Reason.RETRY
     if not renewed and not changed and not again:

@@ -122,7 +122,7 @@ def _working(plan: Plan, known: State) -> set[str]:
 def _able(plan: Plan, known: State, inventory: Inventory) -> dict[str, bool]:
     can = {o.host.name: o.can for found in inventory.offers.values() for o in found if o.host}
     can |= {name: seen.can for name, seen in inventory.readiness.items()}
-    made = [a for a in plan.actions if a.op is Op.CREATE and a.after]
+    made = [a for a in plan.actions if a.op is Op.CREATE]
     places = {r.address.name: r.reservation.node for r in known.of("reservation")}
     places |= {a.address.name: a.typed.node for a in made if isinstance(a.typed, ReservationInputs)}
     out: dict[str, bool] = {}

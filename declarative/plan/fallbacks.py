@@ -313,4 +313,4 @@ def _cost(offer: Offer) -> float:
 
 
 def _spare(fleet: Fleet, offer: Offer) -> Spare:
-    return Spare(inputs=offer_inputs(fleet, offer), limit=offer.limit)
+    return Spare(offer=offer_inputs(fleet, offer), limit=offer.limit)

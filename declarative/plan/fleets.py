@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from declarative.blocks import Shape, divisors, split
 from declarative.diagnostic import Diagnostic, Severity
+from declarative.inputs import NodeInputs, differing
 from declarative.placement.types import FleetRule, Node
 from declarative.plan.fitness import BOOTS, unfit, usefulness
 from declarative.plan.hosts import declared_hosts, found_offer, offer_of_host, unseen
@@ -43,11 +44,11 @@ class NodeFate:
 
     record: Record
     node: Node
+    after: NodeInputs
     goes: Reason | None = None
     again: bool = False
     """It goes and a node of the same name takes its place."""
     because: tuple[str, ...] = ()
-    after: dict[str, Any] = field(default_factory=dict)
     mended: tuple[str, ...] = ()
     """What others changed about it, and is put back in place."""
 
@@ -59,7 +60,7 @@ class NodeFate:
     @property
     def blocks(self) -> int:
         """Into how many it is split by this plan."""
-        return int(self.after["blocks"])
+        return self.after.blocks
 
     @property
     def waits(self) -> bool:
@@ -69,9 +70,7 @@ class NodeFate:
     @property
     def changed(self) -> tuple[str, ...]:
         """The fields that change in place."""
-        before = self.record.inputs
-        keys = sorted(set(before) | set(self.after))
-        return tuple(k for k in keys if before.get(k) != self.after.get(k))
+        return differing(self.record.node, self.after)
 
 
 def offer_of(record: Record) -> Offer:
@@ -157,7 +156,7 @@ class Fleets:
             staying = {b: h for b, h in held.get(name, {}).items() if h.removeprefix("rank/") not in freed}
             seen = readiness_of(record, inventory.readiness.get(name, unknown))
             node = node_of(record, seen, staying)
-            self.fates[name] = NodeFate(record=record, node=node, after=dict(record.inputs))
+            self.fates[name] = NodeFate(record=record, node=node, after=record.node)
         self.hosts: dict[tuple[str, str, str], Host] = {}
         self.found: dict[tuple[str, str, str], Offer] = {}
         for fleet in desired.fleets.values():
@@ -209,7 +208,7 @@ class Fleets:
         """Whether the fleet changed in what cannot be changed on a node: it is made anew."""
         marks = fleet_marks(fleet)
         fixed = (key for key in marks if key not in in_place(Fleet))
-        changed = tuple(key for key in fixed if fate.record.inputs.get(key) != marks[key])
+        changed = tuple(key for key in fixed if getattr(fate.record.node, key) != marks[key])
         if changed and (pinned or fate.waits):
             self._stays(fate, f"its fleet's `{changed[0]}` changed", "replaced")
         elif changed:
@@ -241,7 +240,7 @@ class Fleets:
         # declared now stays as it is: the change would fail.
         if host is not None and _declared(fate) == host.declared and _host_key(fate) not in self.left_out:
             marks["host"] = dict(host.fields)
-        fate.after = {k: v for k, v in {**fate.after, **marks}.items() if v is not None}
+        fate.after = replace(fate.after, **marks)
         self._resplit(fate, fleet, host)
 
     def _off(self, fate: NodeFate, fleet: Fleet, host: Host | None) -> str | None:
@@ -317,7 +316,7 @@ class Fleets:
             text = f"stays at {fate.node.total} blocks while ranks run on it"
             self._note(fate, "blocks-wait", text, f"it is split into {total} once idle")
         else:
-            fate.after["blocks"] = total
+            fate.after = replace(fate.after, blocks=total)
 
     def _shrink(self, fleet: Fleet) -> None:
         """Idle nodes above the fleet's maximum go now, the least useful first."""

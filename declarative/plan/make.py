@@ -226,7 +226,7 @@ def _unstarted(found: Fates) -> Iterator[Action]:
             address=Address("rank", rank_name(fate.name, 0)),
             reason=fate.reason,
             because=fate.because,
-            before=old.inputs if old else None,
+            before=old.typed if old else None,
             after=fate.rank_inputs(0),
         )
 

@@ -103,10 +103,10 @@ def cost(fleets: Fleets, outcome: Outcome, volumes: Mapping[str, VolumeFate]) ->
 
 def _billed(desired: Desired, fate: VolumeFate) -> bool:
     """Whether a volume is there now, or will be, that somebody asks money for."""
-    inputs = (fate.record.inputs if fate.record else None) or (None if fate.waits else fate.after)
+    inputs = fate.record.volume if fate.record else None if fate.waits else fate.after
     if inputs is None:
         return False
-    name = str(inputs["backend"])
+    name = inputs.backend
     backend = desired.backends.get(name)
     return (backend.provider if backend else name) not in (LOCAL, SSH)
 

@@ -226,11 +226,6 @@ def _check_ways(fallback: Fallback, done: set[str]) -> None:
     for number, way in enumerate(fallback.ways):
         if len(way) != len(fallback.kinds):
             raise BadDataError("one offer for each kind").at(number).at("ways")
-        for spare in way:
-            try:
-                _ = spare.offer
-            except BadDataError as bad:
-                raise bad.at(number).at("ways") from None
 
 
 def _sound_files(file: _File) -> None:
@@ -256,12 +251,10 @@ def _check(action: Action, done: set[str]) -> None:
         raise BadDataError("made of actions that come before").at("needs")
     if (action.after is None) is not (action.op is Op.DELETE):
         raise BadDataError("there for all but a delete").at("after")
+    if action.op is Op.DELETE and action.before is None:
+        raise BadDataError("there for a delete").at("before")
     kinds = [held.kind for held in action.holds]
     wanted = {"reservation": "node", "attachment": "reservation", "rank": "reservation"}
     base = wanted.get(action.address.kind) if action.op is Op.CREATE else None
     if base and kinds.count(base) != 1:
         raise BadDataError(f"with one {base}").at("holds")
-    try:
-        _ = action.typed
-    except BadDataError as bad:
-        raise bad.at("before" if action.op is Op.DELETE else "after") from None

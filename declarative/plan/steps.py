@@ -69,7 +69,7 @@ class Steps:
             if action.address.kind == "reservation":
                 self.extra[f"update:node/{record.reservation.node}"].add(action.id)
         for action in list(self.actions.values()):
-            if action.op is Op.CREATE and action.after:
+            if action.op is Op.CREATE:
                 for key in _places(action.typed):
                     self.extra[action.id].update(freed[key])
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
 
-from declarative.codec import to_data
-from declarative.inputs import RetrySeries
+from declarative.inputs import RankInputs, RetrySeries, differing
 from declarative.manifest import changes
 from declarative.plan.retries import again, series
 from declarative.plan.types import Reason
@@ -58,18 +56,14 @@ class TaskFate:
         """The task's name."""
         return str(self.want.spec.name)
 
-    def rank_inputs(self, rank: int) -> dict[str, Any]:
+    def rank_inputs(self, rank: int) -> RankInputs:
         """What is recorded of a rank that this plan starts."""
-        more = {RETRIES: to_data(self.series)} if self.series else {}
-        return {**self.want.rank_inputs(rank), **more}
+        return replace(self.want.rank_inputs(rank), retries=self.series)
 
 
-def changed_fields(
-    before: Mapping[str, Any], after: Mapping[str, Any]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def changed_fields(before: RankInputs, after: RankInputs) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Fields that differ: those that restart the rank, and those that change in place."""
-    declared = (set(before) | set(after)) - {RETRIES, SUMS}
-    keys = sorted(k for k in declared if before.get(k) != after.get(k))
+    keys = [name for name in differing(before, after) if name not in (RETRIES, SUMS)]
     marked = in_place(Task)
     return tuple(k for k in keys if k not in marked), tuple(k for k in keys if k in marked)
 
@@ -79,7 +73,7 @@ def _changed(want: TaskWant, have: Mapping[int, Record]) -> set[str]:
     changed = {"nodes"} if any(rank >= want.spec.nodes for rank in have) else set[str]()
     for rank, record in have.items():
         if rank < want.spec.nodes:
-            changed.update(changed_fields(record.inputs, want.rank_inputs(rank))[0])
+            changed.update(changed_fields(record.rank, want.rank_inputs(rank))[0])
     return changed
 
 
@@ -90,12 +84,11 @@ def _later_files(want: TaskWant, have: Mapping[int, Record], state: State) -> di
     in files that it names themselves: a change of those is a change of the task.
     """
     ended = all((s := state.ranks.get(r.address.name)) and s.state.ended for r in have.values())
-    before = have[0].inputs if ended and 0 in have else {}
-    after = want.rank_inputs(0)
-    if SUMS not in before or SUMS not in after:  # older versions recorded none
+    before, after = have[0].rank if ended and 0 in have else None, want.rank_inputs(0)
+    if not before or before.file_sums is None or after.file_sums is None:  # older versions recorded none
         return {}
-    found = changes(before[SUMS], after[SUMS])
-    same = (before.get("files") or {}).get("paths") == after["files"]["paths"]
+    found = changes(before.file_sums, after.file_sums)
+    same = before.files and after.files and before.files.paths == after.files.paths
     return found if same and not found.keys() & want.own_files else {}
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any
 
-from declarative.codec import reader
 from declarative.diagnostic import Diagnostic
 from declarative.inputs import Inputs, NodeInputs, OfferInputs, VolumeInputs, inputs_of
 from declarative.placement.suggest import Suggestion
 from declarative.placement.types import Refusal
 from declarative.plan.health import LEFT_OUT, UNREADABLE, Health, of_backends
-from declarative.resource import VOLUME_ID, LeftOut, Offer
+from declarative.resource import LeftOut, Offer
 from declarative.state import Address, RankStatus, Readiness, Record, Silence
 
 FORMAT_VERSION = 1
@@ -48,6 +47,15 @@ class Reason(StrEnum):
     DESTROY = "destroy"
 
 
+def _by_kind(action: Mapping[str, Any], data: Any) -> Inputs:
+    address: Address = action["address"]
+    return inputs_of(address.kind, data)
+
+
+BY_KIND: Mapping[str, Any] = {"read": _by_kind}
+"""Metadata of inputs: they are read by the kind of the action's address."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
     """One step. `because` names changed fields, or replaced addresses that this one needs."""
@@ -56,26 +64,21 @@ class Action:
     address: Address
     reason: Reason
     because: tuple[str, ...] = ()
-    before: Mapping[str, Any] | None = None
-    after: Mapping[str, Any] | None = None
+    before: Inputs | None = field(default=None, metadata=BY_KIND)
+    after: Inputs | None = field(default=None, metadata=BY_KIND)
     needs: tuple[str, ...] = ()
     holds: tuple[Address, ...] = ()
     """What the new record needs: written to the state, so that deletions can be ordered later."""
     backend: str | None = None
     forget: bool = False
     """Of a delete: the record goes and nothing is called, since `removed` says `destroy: false`."""
-    _typed: Inputs | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def typed(self) -> Inputs:
-        """What it is to become, or of a delete what it was, by the type of its kind.
-
-        `isinstance` of it tells the kinds apart. `BadDataError` where a saved plan's data are none.
-        """
-        if self._typed is None:
-            data = self.before if self.op is Op.DELETE else self.after
-            object.__setattr__(self, "_typed", inputs_of(self.address.kind, data or {}))
-        return cast("Inputs", self._typed)
+        """What it is to become, or of a delete what it was; `isinstance` of it tells the kinds apart."""
+        found = self.before if self.op is Op.DELETE else self.after
+        assert found is not None
+        return found
 
     @property
     def task(self) -> str | None:
@@ -91,7 +94,8 @@ class Action:
     @property
     def forgets(self) -> bool:
         """Whether a delete only lets go: what was adopted, or is to be kept, stays as it is."""
-        return self.op is Op.DELETE and (self.forget or VOLUME_ID in (self.before or {}))
+        adopted = isinstance(self.before, VolumeInputs) and self.before.volume_id is not None
+        return self.op is Op.DELETE and (self.forget or adopted)
 
 
 class ReservationStatus(StrEnum):
@@ -165,18 +169,10 @@ class Cost:
 class Spare:
     """An offer that a node may take instead of the planned one."""
 
-    inputs: Mapping[str, Any]
-    """What the node's inputs are then, as far as they follow from the offer (`resource.OF_OFFER`)."""
+    offer: OfferInputs
+    """What of the node's inputs follows from the offer is then."""
     limit: int | None = None
     """How many nodes of this kind there may be, those that are there included."""
-    _offer: OfferInputs | None = field(default=None, init=False, repr=False, compare=False)
-
-    @property
-    def offer(self) -> OfferInputs:
-        """The inputs, typed; `BadDataError` where a saved plan's are none of an offer, or more."""
-        if self._offer is None:
-            object.__setattr__(self, "_offer", reader(OfferInputs)(self.inputs))
-        return cast("OfferInputs", self._offer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

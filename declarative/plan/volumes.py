@@ -8,10 +8,11 @@ from types import MappingProxyType
 from typing import Any
 
 from declarative.diagnostic import Diagnostic, Severity
+from declarative.inputs import VolumeInputs, differing
 from declarative.placement.types import VolumeAt
 from declarative.plan.hosts import has_hosts, ways
 from declarative.plan.types import Reason
-from declarative.resource import VOLUME_ID, Desired
+from declarative.resource import Desired
 from declarative.schema import in_place
 from declarative.spec import Volume
 from declarative.spec.values import Size
@@ -24,7 +25,7 @@ class VolumeFate:
 
     name: str
     record: Record | None
-    after: Mapping[str, Any] | None
+    after: VolumeInputs | None
     replaced: bool = False
     reason: Reason = Reason.NEW
     because: tuple[str, ...] = ()
@@ -39,11 +40,11 @@ class VolumeFate:
 
     def at(self, holder: str | None) -> VolumeAt:
         """Where it will be, and who holds it."""
-        after = self.after or {}
+        assert self.after is not None
         return VolumeAt(
-            backend=str(after["backend"]),
-            region=str(after["region"]),
-            zone=after.get("zone"),
+            backend=self.after.backend,
+            region=self.after.region,
+            zone=self.after.zone,
             holder=holder,
             fresh=self.record is None or self.replaced or self.unused,
         )
@@ -69,12 +70,12 @@ def judge_all(
     for name, want in sorted(desired.volumes.items()):
         record = state.get("volume", name)
         if record is None:
-            reason = Reason.ADOPTED if VOLUME_ID in want.inputs else Reason.NEW
-            after = _reached(want.inputs, {}, hosts)
+            reason = Reason.NEW if want.inputs.volume_id is None else Reason.ADOPTED
+            after = _reached(want.inputs, None, hosts)
             fates[name] = VolumeFate(name=name, record=None, after=after, reason=reason)
             continue
-        before, after = record.inputs, _settled(record.inputs, want.inputs)
-        after = _reached(after, before, hosts)
+        before = record.volume
+        after = _reached(_settled(before, want.inputs), before, hosts)
         if str(record.address) in requested:
             errors += _irreplaceable(desired, name, before, after)
             fates[name] = VolumeFate(
@@ -88,14 +89,14 @@ def judge_all(
                 name=name, record=record, after=after, reason=Reason.DRIFT, because=mended
             )
             continue
-        changed = tuple(sorted(k for k in set(before) | set(after) if before.get(k) != after.get(k)))
+        changed = differing(before, after)
         # The input `host` is how its host is reached; the field `host`, which one it is, is the input `zone`.
         moved = tuple(k for k in changed if k not in {*in_place(Volume), "host"})
         because = (*moved, *(("size",) if _shrunk(before, after) else ()))
-        if because == ("size",) and VOLUME_ID in after:
+        if because == ("size",) and after.volume_id is not None:
             errors.append(_smaller(desired, name))
-        elif because and after.get("prevent_destroy") and VOLUME_ID not in before:
-            field = "host" if because[0] == "zone" and "host" in before else because[0]
+        elif because and after.prevent_destroy and before.volume_id is None:
+            field = "host" if because[0] == "zone" and before.host else because[0]
             errors.append(_protected(desired, name, f"be replaced (`{field}` changed)"))
         reason = Reason.CHANGED if changed else Reason.NEW
         fates[name] = VolumeFate(
@@ -116,11 +117,11 @@ def judge_all(
 
 
 def _irreplaceable(
-    desired: Desired, name: str, before: Mapping[str, Any], after: Mapping[str, Any]
+    desired: Desired, name: str, before: VolumeInputs, after: VolumeInputs
 ) -> list[Diagnostic]:
     """Why a volume is not made anew although that is asked for: its content would be lost."""
     address = f"volume/{name}"
-    if VOLUME_ID in before or VOLUME_ID in after:
+    if before.volume_id is not None or after.volume_id is not None:
         return [
             Diagnostic(
                 code="protected",
@@ -130,7 +131,7 @@ def _irreplaceable(
                 span=desired.places.get(address),
             )
         ]
-    if after.get("prevent_destroy"):
+    if after.prevent_destroy:
         return [_protected(desired, name, "be made anew (`--replace`), empty", undo="")]
     return []
 
@@ -162,37 +163,36 @@ def _removed(
     return out, [_undeclared(desired, name, lost) for name in lost]
 
 
-def _shrunk(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+def _shrunk(before: VolumeInputs, after: VolumeInputs) -> bool:
     """Whether it would be smaller. One that was adopted may have a size that is nowhere declared."""
-    sizes = [Size.parse(inputs["size"]).mib for inputs in (before, after) if "size" in inputs]
-    return len(sizes) == 2 and sizes[1] < sizes[0]
+    if before.size is None or after.size is None:
+        return False
+    return Size.parse(after.size).mib < Size.parse(before.size).mib
 
 
 def _staying(fate: VolumeFate) -> VolumeFate:
     """It is held: neither replaced nor deleted."""
     if fate.record is None or not (fate.replaced or fate.after is None):
         return fate
-    return VolumeFate(name=fate.name, record=fate.record, after=fate.record.inputs)
+    return VolumeFate(name=fate.name, record=fate.record, after=fate.record.volume)
 
 
-def _settled(before: Mapping[str, Any], after: Mapping[str, Any]) -> Mapping[str, Any]:
+def _settled(before: VolumeInputs, after: VolumeInputs) -> VolumeInputs:
     """A zone that is not declared was chosen with the first rank, and stays."""
-    if "zone" in after or "zone" not in before:
+    if after.zone is not None or before.zone is None:
         return after
-    same = all(before.get(key) == after.get(key) for key in ("backend", "region"))
-    return {**after, "zone": before["zone"]} if same else after
+    same = (before.backend, before.region) == (after.backend, after.region)
+    return replace(after, zone=before.zone) if same else after
 
 
 def _reached(
-    inputs: Mapping[str, Any], before: Mapping[str, Any], hosts: Mapping[tuple[str, str], Mapping[str, Any]]
-) -> Mapping[str, Any]:
+    inputs: VolumeInputs, before: VolumeInputs | None, hosts: Mapping[tuple[str, str], Mapping[str, Any]]
+) -> VolumeInputs:
     """With the way to its host, if it is on one; as it was recorded, if no fleet has that host any more."""
-    if not hosts and "host" not in before:
-        return inputs
-    where = (str(inputs["backend"]), str(inputs.get("zone")))
-    same = all(before.get(key) == inputs.get(key) for key in ("backend", "zone"))
-    way = hosts.get(where) or (before.get("host") if same else None)
-    return {**inputs, "host": way} if way else inputs
+    way = hosts.get((inputs.backend, str(inputs.zone)))
+    if not way and before and (before.backend, before.zone) == (inputs.backend, inputs.zone):
+        way = before.host
+    return replace(inputs, host=way) if way else inputs
 
 
 def in_zones(
@@ -207,10 +207,10 @@ def in_zones(
     for name, fate in fates.items():
         found = fate
         if fate.after is not None and name in zones:
-            found = replace(fate, after=_reached({**fate.after, "zone": zones[name]}, {}, hosts))
+            found = replace(fate, after=_reached(replace(fate.after, zone=zones[name]), None, hosts))
         making = found.after is not None and (found.record is None or found.replaced)
-        if making and found.after and not found.after.get("zone"):
-            found = replace(found, waits=has_hosts(desired, str(found.after["backend"])))
+        if making and found.after and not found.after.zone:
+            found = replace(found, waits=has_hosts(desired, found.after.backend))
         out[name] = found
     return out
 

@@ -64,7 +64,7 @@ def work(desired: Desired, recorded: State, inventory: Inventory) -> Counter[str
     """How much work a plan of this is, at most: units by the address of what is declared."""
     out = _of_fleets(desired, inventory)
     for volume in desired.volumes.values():
-        out[volume.declared_by] += math.ceil(VOLUME + _told((), volume.inputs.get("tags") or {}))
+        out[volume.declared_by] += math.ceil(VOLUME + _told((), volume.inputs.tags))
     blocks = _most_blocks(desired, inventory)
     networks = _networks(desired, inventory)
     target = sum(fleet.nodes.target for fleet in desired.fleets.values() if fleet.nodes)

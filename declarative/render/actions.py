@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from declarative.inputs import NodeInputs, RankInputs, VolumeInputs
 from declarative.manifest import changes as files_changed
 from declarative.manifest import told as files_told
 from declarative.plan.types import Action, Op, Plan, Reason
 from declarative.render.text import Paint, clean, plural, ranges, wrapped
 from declarative.render.values import FORCES, changes, differing, fields, told, where
-from declarative.resource import SUMS, VOLUME_ID
-from declarative.state import RETRIES, Address
+from declarative.state import Address
 
 SYMBOLS = {
     "create": ("+", "green"),
@@ -73,11 +73,11 @@ def unstarted_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     """What tasks without a place would run, or what would become of those that run: it is not done now."""
     entries: list[_Entry] = []
     for action in plan.unstarted:
-        after, before = action.after or {}, action.before
+        after, before = action.typed, action.before
         made = told("task", after) if before is None else {}
         changed = () if before is None else tuple(differing("task", before, after, ()))
         change = "create" if before is None else "replace"
-        address = Address("task", str(after["task"]))
+        address = Address("task", str(action.task))
         entries.append(_Entry(address, change, "not started: no place", made, changed))
     if not entries:
         return []
@@ -95,19 +95,19 @@ def _entries(plan: Plan) -> list[_Entry]:
             continue  # shown once, where it is made again
         old = deletes.get(action.address) if action.op is Op.CREATE else None
         change = "replace" if old else action.op.value
-        kind, before, after = action.address.kind, (old or action).before, action.after or {}
+        kind, before, after = action.address.kind, (old or action).before, action.after
         forcing = action.because if old else ()
-        made = told(kind, after) if before is None and kind not in PLACED else {}
-        changed = () if before is None or not after else differing(kind, before, after, forcing)
+        made = told(kind, after) if after and before is None and kind not in PLACED else {}
+        changed = differing(kind, before, after, forcing) if before and after else []
         reason = _words(action)
-        if "files" in forcing and (named := sent.get(str(after.get("task")))):
+        if "files" in forcing and (named := sent.get(str(action.task))):
             reason += f": {clean(named)}"
             changed = [pair for pair in changed if pair[0] != "files"]
         if old:
             if action.reason in FORCED and not any(key in forcing for key, _, _ in changed):
                 reason += f" ({FORCES})"
             reason += _again(action, ids) + _left(old)
-        at = where(kind, after) if change == "create" else ""
+        at = where(action.typed) if change == "create" else ""
         out.append(_Entry(action.address, change, reason, made, tuple(changed), forcing, at))
     return out
 
@@ -117,14 +117,13 @@ def _sent(plan: Plan, deletes: Mapping[Address, Action]) -> dict[str, str]:
     out: dict[str, str] = {}
     for action in plan.actions:
         old = deletes.get(action.address) if action.op is Op.CREATE else None
-        before, after = (old and old.before) or {}, action.after or {}
-        if SUMS in before and SUMS in after and _paths(before) == _paths(after):
-            out[str(after["task"])] = files_told(files_changed(before[SUMS], after[SUMS]))
+        before, after = old and old.before, action.after
+        if not (isinstance(before, RankInputs) and isinstance(after, RankInputs)):
+            continue
+        same = before.files and after.files and before.files.paths == after.files.paths
+        if same and before.file_sums is not None and after.file_sums is not None:
+            out[after.task] = files_told(files_changed(before.file_sums, after.file_sums))
     return out
-
-
-def _paths(inputs: Mapping[str, Any]) -> Any:
-    return (inputs.get("files") or {}).get("paths")
 
 
 def _groups(entries: list[_Entry]) -> Iterator[list[_Entry]]:
@@ -189,14 +188,16 @@ def _again(action: Action, ids: set[str]) -> str:
 
 def _words(action: Action) -> str:
     """The reason as people say it."""
-    inputs = action.before or action.after or {}
+    inputs = action.before or action.typed
     kind = action.address.kind
     because = ", ".join(clean(item) if "/" in item else f"`{clean(item)}`" for item in action.because)
-    fleet, task = (clean(f"{k}/{inputs.get(k)}") for k in ("fleet", "task"))
+    fleet = clean(f"fleet/{inputs.fleet}") if isinstance(inputs, NodeInputs) else "its fleet"
+    task = clean(f"task/{action.task}")
+    adopted = clean(inputs.volume_id) if isinstance(inputs, VolumeInputs) else ""
     removed = {"volume": "not declared any more", "node": f"{fleet} is not declared any more"}
     plain = {
         Reason.NEW: "new",
-        Reason.ADOPTED: f"adopted: {clean(inputs.get(VOLUME_ID))} is there",
+        Reason.ADOPTED: f"adopted: {adopted} is there",
         Reason.REMOVED: removed.get(kind, f"{task} is not declared any more"),
         Reason.GONE: "recorded, but not there any more",
         Reason.INCOMPLETE: f"{task} was not started whole",
@@ -221,16 +222,16 @@ def _left(action: Action) -> str:
     """That what was adopted, or is to be kept, is not deleted with its record."""
     if action.forget:
         return "; forgotten, and stays as it is (`removed`)"
-    kept = clean((action.before or {}).get(VOLUME_ID))
-    return f"; {kept} itself stays: it was adopted" if action.forgets else ""
+    adopted = action.before.volume_id if isinstance(action.before, VolumeInputs) else None
+    return f"; {clean(adopted)} itself stays: it was adopted" if action.forgets else ""
 
 
 def _retry(action: Action, task: str) -> str:
     """`retry 2 after rank/train-1 failed: exit code 1`."""
     if not action.because:
         return f"retry of {task}"
-    series = (action.after or {}).get(RETRIES)
-    number = f" {series['count']}" if isinstance(series, Mapping) and "count" in series else ""
+    series = action.after.retries if isinstance(action.after, RankInputs) else None
+    number = f" {series.count}" if series else ""
     return f"retry{number} after {clean(action.because[0])}"
 
 

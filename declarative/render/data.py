@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from declarative.diagnostic import Diagnostic
+from declarative.inputs import data_of
 from declarative.placement.types import Refusal
 from declarative.plan.health import Health
 from declarative.plan.types import FORMAT_VERSION, Action, Plan, Reservation
@@ -77,7 +78,7 @@ def validate_json(valid: bool, diagnostics: Iterable[Diagnostic]) -> dict[str, A
 
 def plan_json(plan: Plan) -> dict[str, Any]:
     """What `plan --json` prints."""
-    wanted = {str(a.after["task"]): _inputs(a) for a in plan.unstarted if a.after}
+    wanted = {str(a.task): _inputs(a) for a in plan.unstarted}
     return {
         "format_version": FORMAT_VERSION,
         "lineage": plan.lineage,
@@ -104,8 +105,8 @@ _NOTHING: dict[str, Any] = {"before": None, "after": None}
 
 def _inputs(action: Action) -> dict[str, Any]:
     return {
-        "before": None if action.before is None else plain(action.before),
-        "after": None if action.after is None else plain(action.after),
+        "before": None if action.before is None else plain(data_of(action.before)),
+        "after": None if action.after is None else plain(data_of(action.after)),
     }
 
 

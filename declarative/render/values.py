@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from declarative.inputs import AttachmentInputs, Inputs, ReservationInputs, data_of
 from declarative.render.terminal import PLAIN_WIDTH
 from declarative.render.text import Paint, cells, clean, ranges, wrapped
 from declarative.resource import SUMS
@@ -102,21 +103,22 @@ def _inside(text: str) -> str:
     return quoted(text) if _AMBIGUOUS.search(text) else clean(text)
 
 
-def where(kind: str, inputs: Mapping[str, Any]) -> str:
+def where(inputs: Inputs) -> str:
     """What a reservation or an attachment is, in a few words; empty for the other kinds."""
-    node = clean(f"node/{inputs.get('node')}")
-    if kind == "reservation":
-        return f"blocks {short('blocks', inputs.get('blocks'))} of {node}"
-    return f"{clean(inputs.get('path'))} on {node}" if kind == "attachment" else ""
+    if isinstance(inputs, ReservationInputs):
+        return f"blocks {short('blocks', inputs.blocks)} of {clean(f'node/{inputs.node}')}"
+    if isinstance(inputs, AttachmentInputs):
+        return f"{clean(inputs.path)} on {clean(f'node/{inputs.node}')}"
+    return ""
 
 
 # -------------------------------------------------------------------------------------------- of actions
 
 
-def told(kind: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def told(kind: str, inputs: Inputs) -> dict[str, Any]:
     """The fields of something that is made which no other part of the plan says."""
     hidden = TOLD_ELSEWHERE.get(kind, frozenset())
-    return {key: value for key, value in inputs.items() if key not in hidden and value is not None}
+    return {key: value for key, value in data_of(inputs).items() if key not in hidden}
 
 
 def fields(made: Mapping[str, Any]) -> Iterator[str]:
@@ -138,12 +140,13 @@ def fields(made: Mapping[str, Any]) -> Iterator[str]:
 
 
 def differing(
-    kind: str, before: Mapping[str, Any], after: Mapping[str, Any], forcing: Collection[str]
+    kind: str, before: Inputs, after: Inputs, forcing: Collection[str]
 ) -> list[tuple[str, Any, Any]]:
     """The fields that differ, each with its old and new value."""
+    was, now = data_of(before), data_of(after)
     hidden = TOLD_ELSEWHERE.get(kind, frozenset()) - set(forcing)
-    keys = [*after, *(key for key in sorted(before) if key not in after)]
-    pairs = ((key, before.get(key), after.get(key)) for key in keys if key not in hidden)
+    keys = [*now, *(key for key in sorted(was) if key not in now)]
+    pairs = ((key, was.get(key), now.get(key)) for key in keys if key not in hidden)
     return [(str(key), old, new) for key, old, new in pairs if old != new]
 
 
