@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from declarative.cli.failure import Failed
-from declarative.cli.signature import check, keys_of, sign
+from declarative.cli.errors import Failed
+from declarative.cli.plan_signatures import check, keys_of, sign
 from declarative.spec.policy import PlanKey
 from tests.cli import Project, fleet, task
 from tests.test_e2e_saved import refused, seal

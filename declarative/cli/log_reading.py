@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from declarative.cli.log_lines import Printer
 from declarative.diagnostic import Diagnostic
 
 if TYPE_CHECKING:
     from declarative.apply.backends import Backends
+    from declarative.cli.logs import Printer
     from declarative.provider import ProviderError
     from declarative.state import Record, State
 

@@ -1,21 +1,21 @@
-"""What `apply` and `destroy` have in common: from looking to the last line."""
+"""One run of `apply` or `destroy`, from looking at the backends to the last line of output."""
 
 from __future__ import annotations
 
 import os
 import sys
 import threading
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-import click
-
-from declarative.cli.failure import failed
-from declarative.cli.options import check_requested
-from declarative.cli.output import Unbroken
-from declarative.cli.session import Session, now, out_style
+from declarative.cli.errors import Failed
+from declarative.cli.options import confirm
+from declarative.cli.output import Unbroken, is_terminal, out_style
+from declarative.cli.session import Session, check_requested, now
 from declarative.cli.signals import INTERRUPTED, stopping
+from declarative.cli.targets import has_ended
 from declarative.diagnostic import Diagnostic, Severity, and_more
 from declarative.inputs import RankInputs
 
@@ -29,19 +29,14 @@ if TYPE_CHECKING:
     from declarative.state import Address, RankState, RankStatus, State
     from declarative.store import Store, Writer
 
-parallelism_option = click.option(
-    "--parallelism",
-    type=click.IntRange(1, 256),
-    default=8,
-    show_default=True,
-    help="How many actions at once.",
-)
-vanished_option = click.option(
-    "--accept-vanished", is_flag=True, help="Go on although several things of one backend are gone at once."
-)
 NOTHING_DONE = "nothing was done: a task cannot be placed (`--allow-unplaced` does the rest)"
 MOST_NAMED = 5
 """Tasks that are named where there may be thousands."""
+
+PENDING = "pending (no capacity now)"
+AS_IT_WAS = "as it was (no capacity now for what changed)"
+ENDED = "ended (no capacity now to run again)"
+"""What becomes of tasks for which there is no place."""
 
 STOPPING = "stopping: no new actions, the running ones end (again to stop now)"
 
@@ -143,10 +138,8 @@ class Run:
         return refresh(writer, backends, now, self.note, accept=accept)
 
     def check_env(self, plan: Plan, state: State) -> None:
-        """Variables that ranks need are there before anything is made for them."""
+        """`Failed` if a variable that ranks need is not set: before anything is made for them."""
         from declarative.apply.launch import missing_env
-        from declarative.cli.failure import Failed
-        from declarative.diagnostic import Diagnostic
 
         missing = missing_env(plan, state, os.environ)
         if missing:
@@ -164,23 +157,14 @@ class Run:
 
     def ask(self) -> None:
         """Consent: by `--auto-approve`, or at the prompt of a terminal."""
-        if self.options["auto_approve"]:
-            return
-        if self.as_json or not _is_terminal(sys.stdin) or not _is_terminal(sys.stderr):
-            raise failed(
-                "not-approved",
-                "nobody can be asked: "
-                + ("`--json` is for programs" if self.as_json else "this is no terminal"),
-                "look at the plan, then add `--auto-approve`",
-            )
         self.out.flush()
-        sys.stderr.write(f"\n{self.doing.capitalize()} this plan? Only `yes` is accepted: ")
-        sys.stderr.flush()
-        answer = sys.stdin.readline()
-        if not answer.endswith("\n"):
-            sys.stderr.write("\n")
-        if answer.strip() != "yes":
-            raise failed("declined", f"{self.doing} was declined: nothing was done")
+        confirm(
+            f"\n{self.doing.capitalize()} this plan? ",
+            approved=self.options["auto_approve"],
+            doing=self.doing,
+            look="look at the plan",
+            as_json=self.as_json,
+        )
 
     def _carry_out(self, plan: Plan, writer: Writer, state: State) -> int:
         from declarative.apply.gate import waiting
@@ -197,6 +181,8 @@ class Run:
                 results, held = self.perform(plan, writer, stop)
                 interrupted = stop.is_set()
         self.done = not interrupted
+        if not interrupted:
+            self._note_retries(plan, results)
         code = INTERRUPTED if interrupted else self._code(plan, results, held)
         self.report(results, self._result(plan, code))
         for task, why in held.items():
@@ -206,19 +192,22 @@ class Run:
             self._say_unread(plan)
         return code
 
-    def _code(self, plan: Plan, results: Sequence[ActionResult], held: Mapping[str, str]) -> int:
-        """The exit code of what was done. What could not be seen may not be as declared: no success."""
+    def _note_retries(self, plan: Plan, results: Sequence[ActionResult]) -> None:
+        """Remember the tasks whose start failed of what their `retry` covers."""
         from declarative.apply.retry_schedule import broken_starts, lacking
 
-        tasks = self.desired.tasks
+        retries = {name: want.spec.retry for name, want in self.desired.tasks.items()}
         for task, lack in lacking(plan, results).items():
-            if task in tasks and (tasks[task].spec.retry.waits or lack.again):
+            if task in retries and (retries[task].waits or lack.again):
                 self.lacking[task] = lack
         for task, missed in broken_starts(plan, results).items():
-            if task in tasks and task not in self.lacking and tasks[task].spec.retry.of_failures:
+            if task in retries and task not in self.lacking and retries[task].of_failures:
                 self.unstarted[task] = missed
+
+    def _code(self, plan: Plan, results: Sequence[ActionResult], held: Mapping[str, str]) -> int:
+        """The exit code of what was done. A backend that could not be read is no success."""
         undone = {r.id for r in results if r.outcome != "done"}
-        if self.options.get("wait"):  # what those tasks need is tried again
+        if self.options.get("wait"):  # the actions of those tasks are tried again
             undone = undone.difference(*(lack.undone for lack in self.lacking.values()))
             undone = undone.difference(*self.unstarted.values())
         return 4 if undone or held or plan.unread else 0
@@ -238,27 +227,20 @@ class Run:
             sys.stderr.write(f"{names} could not be read: {then}\n")
 
     def _keep(self, state: State) -> None:
-        """Keep the state as it is before it is changed. Where that cannot be done, it is said."""
-        import time
-
+        """Keep the state as it is before it is changed; warn where that cannot be done."""
         from declarative.store import StateError
         from declarative.store.state_files import keep_before
 
-        if state.records:
-            try:
-                at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now()))
-                keep_before(self.session.directory, self.store.pull(), at)
-            except StateError as error:
-                self.session.say(
-                    (
-                        Diagnostic(
-                            code="no-backup",
-                            summary=error.summary,
-                            hint=error.hint,
-                            severity=Severity.WARNING,
-                        ),
-                    )
-                )
+        if not state.records:
+            return
+        try:
+            at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now()))
+            keep_before(self.session.directory, self.store.pull(), at)
+        except StateError as error:
+            warning = Severity.WARNING
+            self.session.say(
+                (Diagnostic(code="no-backup", summary=error.summary, hint=error.hint, severity=warning),)
+            )
 
     def perform(
         self, plan: Plan, writer: Writer, stop: threading.Event
@@ -270,7 +252,8 @@ class Run:
         from declarative.apply.interrupted import complete
         from declarative.apply.run import apply
 
-        state = _with_lineage(writer)
+        writer.ensure_lineage()  # what is made carries it
+        state = writer.state()
         listener = self.listener()
         listener.expect(len(plan.actions), _only_records(plan, state))
         tools = Tools(
@@ -312,19 +295,17 @@ class Run:
             self.out.write(plan_text(plan, **out_style()))
 
     def _say_waiting(self, plan: Plan, state: State) -> None:
-        """Tasks that stay pending, and those that run on as they were: there is no place for what changed."""
-        going = _going(state)
-        for task in plan.waiting:
-            if self.as_json:
+        """Tasks for which there is no place: they stay pending, or run on as they were."""
+        if self.as_json:
+            for task in plan.waiting:
                 self.event({"event": "pending", "address": f"task/{task}"})
-        ended = {r.rank.task for r in state.of("rank")} - going
-        fresh = [t for t in plan.waiting if t not in going | ended]
-        for tasks, what in (
-            (fresh, "pending (no capacity now)"),
-            ([t for t in plan.waiting if t in going], "as it was (no capacity now for what changed)"),
-            ([t for t in plan.waiting if t in ended], "ended (no capacity now to run again)"),
-        ):
-            if tasks and not self.as_json:
+            return
+        going, recorded = _going(state), {r.rank.task for r in state.of("rank")}
+        groups: dict[str, list[str]] = {PENDING: [], AS_IT_WAS: [], ENDED: []}
+        for task in plan.waiting:
+            groups[AS_IT_WAS if task in going else ENDED if task in recorded else PENDING].append(task)
+        for what, tasks in groups.items():
+            if tasks:
                 verb = "stays" if len(tasks) == 1 else "stay"
                 sys.stderr.write(f"{_some(tasks)} {verb} {what}: the next `fleetform apply` tries again\n")
 
@@ -336,7 +317,14 @@ class Run:
         elif self.lacking and not self.options.get("wait"):
             verb = "stays" if len(self.lacking) == 1 else "stay"
             then = "`fleetform apply --wait` tries again until there is some"
-            sys.stderr.write(f"{_some(tuple(self.lacking))} {verb} pending (no capacity now): {then}\n")
+            sys.stderr.write(f"{_some(tuple(self.lacking))} {verb} {PENDING}: {then}\n")
+
+    def say_kept(self, names: Sequence[str], hint: str) -> None:
+        """What stays because it is protected, and how it can be deleted."""
+        if self.as_json:
+            self.event({"event": "kept", "addresses": names})
+        elif names:
+            self.out.write(f"Kept, because of `prevent_destroy`: {', '.join(names)}.\n{hint}\n")
 
     def event(self, data: Mapping[str, Any]) -> None:
         """One event as a line of JSON."""
@@ -349,7 +337,7 @@ class Run:
         from declarative.render.progress import Progress
 
         if self._progress is None:
-            mode: Mode = "json" if self.as_json else "live" if _is_terminal(sys.stderr) else "plain"
+            mode: Mode = "json" if self.as_json else "live" if is_terminal(sys.stderr) else "plain"
             stream = sys.stderr if mode == "live" else Unbroken(sys.stdout if self.as_json else sys.stderr)
             self._progress = Progress(stream, mode, 0)  # type: ignore[arg-type]
             self._progress.__enter__()
@@ -424,27 +412,12 @@ def _some(tasks: Sequence[str]) -> str:
 
 def _going(state: State) -> set[str]:
     """Tasks of which some rank has not ended."""
-    return {
-        r.rank.task
-        for r in state.of("rank")
-        if not ((s := state.ranks.get(r.address.name)) and s.state.ended)
-    }
+    return {r.rank.task for r in state.of("rank") if not has_ended(state, r.address.name)}
 
 
 def _only_records(plan: Plan, state: State) -> Iterator[str]:
     """The ids of deletes that end nothing: of ranks that have ended, and of what was adopted."""
     for action in plan.actions:
-        status = state.ranks.get(action.address.name) if action.address.kind == "rank" else None
-        if action.forgets or (action.op == "delete" and status and status.state.ended):
+        ended = action.address.kind == "rank" and has_ended(state, action.address.name)
+        if action.forgets or (action.op == "delete" and ended):
             yield action.id
-
-
-def _is_terminal(stream: Any) -> bool:
-    """A closed stream (`<&-`) is None."""
-    return stream is not None and stream.isatty()
-
-
-def _with_lineage(writer: Writer) -> State:
-    """The state, which has a lineage from now on: what is made carries it."""
-    writer.ensure_lineage()
-    return writer.state()

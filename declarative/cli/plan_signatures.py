@@ -20,7 +20,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from declarative.cli.failure import failed
+from declarative.cli.errors import failed
 from declarative.schema import BadValueError
 from declarative.spec.policy import PlanKey
 
