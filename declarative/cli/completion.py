@@ -209,14 +209,16 @@ fish:  fleetform completion fish > ~/.config/fish/completions/fleetform.fish
 
 @click.command("completion", epilog=HOW)
 @click.argument("shell", type=click.Choice(sorted(INSTALL)))
-def completion_command(shell: str) -> int:
+@click.pass_context
+def completion_command(ctx: click.Context, shell: str) -> int:
     """Print the completion script of SHELL: commands, options, addresses, tasks and ranks."""
     from click.shell_completion import get_completion_class
 
-    from declarative.cli import cli
     from declarative.cli.output import emit_text
 
     found = get_completion_class(shell)
     assert found is not None
-    emit_text(INSTALL[shell] + found(cli, {}, "fleetform", "_FLEETFORM_COMPLETE").source())
+    emit_text(
+        INSTALL[shell] + found(ctx.find_root().command, {}, "fleetform", "_FLEETFORM_COMPLETE").source()
+    )
     return 0

@@ -165,10 +165,13 @@ def _unknown_option(error: click.NoSuchOption, words: Sequence[str]) -> tuple[st
         if not name.startswith("--") and f"-{name}" in known:
             return name, f"write `-{name}`"
     for name in typed:
-        if name not in known and error.option_name in (name, name[:2]):
-            hint = OPTIONS.get(name.lstrip("-"))
-            if hint == APPROVE and "--auto-approve" not in known:
-                hint = NOT_ASKED.get(error.ctx.info_name or "")
-            if hint:
-                return name, hint
+        hint = _instead_of(name.lstrip("-"), error.ctx.info_name, asks="--auto-approve" in known)
+        if hint and name not in known and error.option_name in (name, name[:2]):
+            return name, hint
     return error.option_name, suggest(error.option_name, ["--help", *(n for n in known if n[:2] == "--")])
+
+
+def _instead_of(option: str, command: str | None, *, asks: bool) -> str | None:
+    """What to write instead of another tool's option; `asks` tells whether the command asks for consent."""
+    hint = OPTIONS.get(option)
+    return hint if asks or hint != APPROVE else NOT_ASKED.get(command or "")

@@ -58,13 +58,11 @@ class Run:
         self.done = False
         """Whether the plan was carried out, as far as it could be."""
         self.lacking: dict[str, Lack] = {}
-        """The tasks that found no capacity when they were to be started, and whose `retry` says to wait."""
+        """The tasks that found no capacity when they were started, and whose `retry` says to wait."""
         self.unstarted: dict[str, frozenset[str]] = {}
-        """The tasks whose start failed of something else, and whose `retry` covers that, with what was not
-        done.
-        """
+        """The tasks whose start failed otherwise, and whose `retry` covers that, with what was not done."""
         self._taken: dict[Address, str] = {}
-        """Nodes that a command which was cut short has begun to make, by the tokens of that."""
+        """Nodes that an interrupted command has begun to make, by their tokens."""
         self._progress: Progress | None = None
 
     def __enter__(self) -> Self:
@@ -134,26 +132,21 @@ class Run:
         """Look, and record what happened by itself; the new state."""
         from declarative.apply.settle import refresh
 
-        accept = bool(self.options["accept_vanished"])
-        return refresh(writer, backends, now, self.note, accept=accept)
+        return refresh(writer, backends, now, self.note, accept=self.options["accept_vanished"])
 
     def check_env(self, plan: Plan, state: State) -> None:
         """`Failed` if a variable that ranks need is not set: before anything is made for them."""
         from declarative.apply.launch import missing_env
 
-        missing = missing_env(plan, state, os.environ)
-        if missing:
-            raise Failed(
-                tuple(
-                    Diagnostic(
-                        code="missing-env",
-                        summary=f"the environment variable `{name}` is not set; {_tasks(tasks)} needs it",
-                        hint=f"`export {name}=…`, then run this again; nothing was done",
-                        address=f"task/{tasks[0]}",
-                    )
-                    for name, tasks in missing.items()
-                )
-            )
+        found = []
+        for name, tasks in missing_env(plan, state, os.environ).items():
+            users = ", ".join(f"task/{task}" for task in tasks)
+            summary = f"the environment variable `{name}` is not set; {users} needs it"
+            hint = f"`export {name}=…`, then run this again; nothing was done"
+            address = f"task/{tasks[0]}"
+            found.append(Diagnostic(code="missing-env", summary=summary, hint=hint, address=address))
+        if found:
+            raise Failed(tuple(found))
 
     def ask(self) -> None:
         """Consent: by `--auto-approve`, or at the prompt of a terminal."""
@@ -189,7 +182,9 @@ class Run:
             self.say(f"task/{task} is prepared and waits: {why}; the next `fleetform apply` lets it run")
         if not interrupted:
             self._say_lacking()
-            self._say_unread(plan)
+            if plan.unread and not self.as_json:
+                then = "what is there was not compared with what is declared. Fix that, and apply again"
+                sys.stderr.write(f"{', '.join(plan.unread)} could not be read: {then}\n")
         return code
 
     def _note_retries(self, plan: Plan, results: Sequence[ActionResult]) -> None:
@@ -220,12 +215,6 @@ class Run:
             return "waiting"
         return "unhealthy" if plan.health else "done"
 
-    def _say_unread(self, plan: Plan) -> None:
-        if plan.unread and not self.as_json:
-            names = ", ".join(plan.unread)
-            then = "what is there was not compared with what is declared. Mend that, and apply again"
-            sys.stderr.write(f"{names} could not be read: {then}\n")
-
     def _keep(self, state: State) -> None:
         """Keep the state as it is before it is changed; warn where that cannot be done."""
         from declarative.store import StateError
@@ -237,10 +226,8 @@ class Run:
             at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now()))
             keep_before(self.session.directory, self.store.pull(), at)
         except StateError as error:
-            warning = Severity.WARNING
-            self.session.say(
-                (Diagnostic(code="no-backup", summary=error.summary, hint=error.hint, severity=warning),)
-            )
+            code, level = "no-backup", Severity.WARNING
+            self.session.say((Diagnostic(code=code, summary=error.summary, hint=error.hint, severity=level),))
 
     def perform(
         self, plan: Plan, writer: Writer, stop: threading.Event
@@ -297,8 +284,7 @@ class Run:
     def _say_waiting(self, plan: Plan, state: State) -> None:
         """Tasks for which there is no place: they stay pending, or run on as they were."""
         if self.as_json:
-            for task in plan.waiting:
-                self.event({"event": "pending", "address": f"task/{task}"})
+            self._pending_events(plan.waiting)
             return
         going, recorded = _going(state), {r.rank.task for r in state.of("rank")}
         groups: dict[str, list[str]] = {PENDING: [], AS_IT_WAS: [], ENDED: []}
@@ -312,12 +298,15 @@ class Run:
     def _say_lacking(self) -> None:
         """What to do about tasks that found no capacity, unless that is being done."""
         if self.as_json:
-            for task in self.lacking:
-                self.event({"event": "pending", "address": f"task/{task}"})
+            self._pending_events(self.lacking)
         elif self.lacking and not self.options.get("wait"):
             verb = "stays" if len(self.lacking) == 1 else "stay"
             then = "`fleetform apply --wait` tries again until there is some"
             sys.stderr.write(f"{_some(tuple(self.lacking))} {verb} {PENDING}: {then}\n")
+
+    def _pending_events(self, tasks: Iterable[str]) -> None:
+        for task in tasks:
+            self.event({"event": "pending", "address": f"task/{task}"})
 
     def say_kept(self, names: Sequence[str], hint: str) -> None:
         """What stays because it is protected, and how it can be deleted."""
@@ -399,10 +388,6 @@ class Run:
                 self.event({"event": "task", "address": f"task/{task}", "state": found.value, "cause": cause})
             else:
                 self.out.write(f"task/{task}: {found.value}" + (f": {cause}" if cause else "") + "\n")
-
-
-def _tasks(names: Iterable[str]) -> str:
-    return ", ".join(f"task/{name}" for name in names)
 
 
 def _some(tasks: Sequence[str]) -> str:

@@ -256,15 +256,14 @@ def check_requested(requested: Iterable[str], desired: Desired, state: State | N
     """
     from declarative.diagnostic import suggest
 
+    nodes = [r for r in (state.of("node") if state else ()) if r.node.fleet in desired.fleets]
+    hosts = {str(r.address) for r in nodes if r.node.host}
     known = [f"task/{name}" for name in desired.tasks]
-    hosts: list[str] = []
-    for record in state.of("node") if state else ():
-        if record.node.fleet in desired.fleets:
-            (hosts if record.node.host else known).append(str(record.address))
+    known += [str(r.address) for r in nodes if not r.node.host]
     known += [f"volume/{name}" for name in desired.volumes if state is None or state.get("volume", name)]
     for address in requested:
-        kind, slash, name = address.partition("/")
-        if address in known or (kind == "node" and slash and state is None):
+        kind, _, name = address.partition("/")
+        if address in known or (state is None and address.startswith("node/")):
             continue
         if address in hosts:
             hint = f"`fleetform drain {name}`, repair it, then `fleetform undrain {name}`"

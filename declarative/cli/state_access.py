@@ -48,7 +48,7 @@ class Patience:
     """
 
     def __init__(self) -> None:
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._since: float | None = None
 
     def __call__(self, step: Callable[[], T], /) -> T:
@@ -67,7 +67,7 @@ class Patience:
         from declarative.store import UnreachableError
 
         def told(error: UnreachableError, _wait: float) -> None:
-            with self._turn:
+            with self._lock:
                 first, self._since = self._since is None, self._since or time.monotonic()
             if first:
                 _note(f"waiting up to {AWAY:.0f} s: {error.summary}")
@@ -280,8 +280,8 @@ class StateAccess:
 
         Someone who follows tasks holds it for moments only, so that even without a timeout it is waited for.
         """
-        from declarative.apply.watch import FOLLOWING
         from declarative.store import StateError, project_copy
+        from declarative.store.lock import FOLLOWING
 
         folder = self.folder(store.url)
         if folder:
