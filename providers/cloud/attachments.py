@@ -88,8 +88,8 @@ class Volumes(Protocol[V_co]):
     def listed(self, *, address: str = ...) -> Iterable[V_co]:
         """All that are ours, or those of an address."""
 
-    def of(self, have: Record) -> tuple[object, V_co | None]:
-        """The region and the volume of a record; `PermanentError` if it is not ours."""
+    def of(self, have: Record) -> V_co | None:
+        """The volume of a record; `PermanentError` if it is not ours."""
 
 
 class Driver(Protocol[V_contra]):
@@ -276,7 +276,7 @@ class Attachments(Generic[V]):
                 raise
 
     def _of(self, volume: Record) -> Disk | None:
-        _, found = self._volumes.of(volume)
+        found = self._volumes.of(volume)
         return None if found is None else self._driver.disk(found)
 
     def _disk(self, region: str, made: str) -> Disk | None:

@@ -11,12 +11,13 @@ from declarative.inputs import Placed, inputs_of
 from declarative.provider import PermanentError, PermanentKind
 from declarative.state import Address
 from providers.cloud import preflight
-from providers.cloud.ec2 import adopted, answers
+from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import Account
 from providers.cloud.ec2.images import disk_of, look
 from providers.cloud.ec2.nodes import Nodes
 from providers.cloud.ec2.region import Region
-from providers.cloud.ec2.volumes import Volumes
+from providers.cloud.ec2.volumes import Ec2Volumes
+from providers.cloud.volumes import Volumes
 
 KIND = ("zone", "instance_type", "spot", "reservation")
 """Inputs of a node by which the conditions differ under which it is made."""
@@ -25,7 +26,7 @@ LEAST_PAGE = 5
 Wanted = Mapping[Address, Mapping[str, Any]]
 
 
-def faults(account: Account, nodes: Nodes, volumes: Volumes, wanted: Wanted) -> list[PermanentError]:
+def faults(account: Account, nodes: Nodes, volumes: Ec2Volumes, wanted: Wanted) -> list[PermanentError]:
     """Each fault once. One of the credentials, the clock or the way there is raised: nothing else is seen."""
     if not wanted:
         return []
@@ -50,7 +51,7 @@ def _probe(region: Region) -> None:
 
 
 def _looks(
-    account: Account, nodes: Nodes, volumes: Volumes, region: Region, wanted: Wanted
+    account: Account, nodes: Nodes, volumes: Ec2Volumes, region: Region, wanted: Wanted
 ) -> Iterator[Callable[[], object]]:
     machines = [inputs_of("node", inputs) for address, inputs in wanted.items() if address.kind == "node"]
     if machines:
@@ -59,9 +60,10 @@ def _looks(
     for kind in sorted(kinds):
         yield partial(nodes.conditions, region, kinds[kind])
     disks = {a: inputs_of("volume", i) for a, i in wanted.items() if a.kind == "volume"}
+    seen = Volumes(account, volumes).seen
     for address, disk in disks.items():
         if disk.volume_id is not None:
-            yield partial(adopted.seen, account, region, account.mark(address, "", wanted[address]))
+            yield partial(seen, address, "", wanted[address])
         else:
             yield partial(volumes.ahead, region.name, address, disk)
     zones = {disk.zone: str(address) for address, disk in disks.items() if disk.zone}

@@ -15,8 +15,9 @@ from providers.cloud.ec2.account import Account
 from providers.cloud.ec2.keys import Ec2Keys
 from providers.cloud.ec2.nodes import Nodes
 from providers.cloud.ec2.offers import offers
-from providers.cloud.ec2.volumes import Volumes
+from providers.cloud.ec2.volumes import Ec2Volumes
 from providers.cloud.provider import Cloud
+from providers.cloud.volumes import Volumes
 
 
 class Ec2(Cloud):
@@ -39,7 +40,8 @@ class Ec2(Cloud):
         self._account = Account(config)
         keys = Ec2Keys(self._account)
         self._instances = Nodes(self._account, keys)
-        self._disks = Volumes(self._account)
+        self._driver = Ec2Volumes(self._account)
+        self._disks = Volumes(self._account, self._driver)
         self._held = Attachments(self._account, self._disks, attachments.Driver(self._account))
         super().__init__(config, keys, self._instances, self._disks, self._held)
 
@@ -67,5 +69,5 @@ class Ec2(Cloud):
     @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
         """See `provider.Checks`."""
-        faults = ahead.faults(self._account, self._instances, self._disks, wanted)
+        faults = ahead.faults(self._account, self._instances, self._driver, wanted)
         return [*super().check(wanted), *faults]

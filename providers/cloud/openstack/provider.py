@@ -15,8 +15,9 @@ from providers.cloud.openstack.account import Account
 from providers.cloud.openstack.keys import NovaKeys
 from providers.cloud.openstack.nodes import Nodes
 from providers.cloud.openstack.offers import offers
-from providers.cloud.openstack.volumes import Volumes
+from providers.cloud.openstack.volumes import CinderVolumes
 from providers.cloud.provider import Cloud
+from providers.cloud.volumes import Volumes
 
 
 class OpenStack(Cloud):
@@ -40,7 +41,7 @@ class OpenStack(Cloud):
         self._account = Account(config)
         keys = NovaKeys(self._account)
         self._servers = Nodes(self._account, keys)
-        self._disks = Volumes(self._account)
+        self._disks = Volumes(self._account, CinderVolumes(self._account))
         self._held = Attachments(self._account, self._disks, attachments.Driver(self._account))
         super().__init__(config, keys, self._servers, self._disks, self._held)
 
@@ -63,4 +64,4 @@ class OpenStack(Cloud):
     @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
         """See `provider.Checks`."""
-        return [*super().check(wanted), *ahead.faults(self._account, wanted)]
+        return [*super().check(wanted), *ahead.faults(self._account, self._disks.seen, wanted)]
