@@ -34,7 +34,7 @@ class Failed(click.ClickException):
     def show(self, file: Any = None) -> None:
         from declarative.render.data import diagnostics_json, to_event, to_json
         from declarative.render.diagnostics import diagnostics_text
-        from declarative.render.terminal import use_color
+        from declarative.render.text import use_color
 
         locked = any(d.code == "locked" for d in self.diagnostics)
         result = "locked" if locked else "error"

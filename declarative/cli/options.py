@@ -13,7 +13,7 @@ import click
 
 from declarative.cli import completion
 from declarative.cli.errors import failed
-from declarative.cli.output import is_terminal
+from declarative.render.text import is_terminal
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -94,14 +94,9 @@ def emit_text(text: str) -> None:
 
 def out_style() -> dict[str, Any]:
     """Colour and width of stdout."""
-    from declarative.render.terminal import use_color, width
+    from declarative.render.text import use_color, width
 
     return {"color": use_color(sys.stdout, os.environ), "width": width(sys.stdout)}
-
-
-def is_terminal(stream: Any) -> bool:
-    """Whether a stream is a terminal; a closed one (`<&-`) is None."""
-    return stream is not None and stream.isatty()
 
 
 def show_paged(text: str, *, paged: bool, summary: str = "") -> None:

@@ -16,9 +16,9 @@ import click
 from declarative.cli import completion
 from declarative.cli.errors import Failed, failed
 from declarative.cli.options import examples, rank_option, ranks_argument, words_argument
-from declarative.cli.output import is_terminal
 from declarative.cli.session import Session, project_command
 from declarative.cli.targets import find_node, find_ranks, node_of, observed, parse_target
+from declarative.render.text import is_terminal
 
 if TYPE_CHECKING:
     from declarative.apply.backends import Backends

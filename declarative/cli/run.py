@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from declarative.cli.errors import Failed
 from declarative.cli.options import confirm
-from declarative.cli.output import Unbroken, is_terminal, out_style
+from declarative.cli.output import Unbroken, out_style
 from declarative.cli.session import Session, check_requested, now
 from declarative.cli.signals import INTERRUPTED, stopping
 from declarative.cli.targets import has_ended
 from declarative.diagnostic import Diagnostic, Severity, and_more
 from declarative.inputs import RankInputs
+from declarative.render.text import is_terminal
 
 if TYPE_CHECKING:
     from declarative.apply.backends import Backends

@@ -191,7 +191,7 @@ class Session:
         """Show diagnostics on stderr."""
         if diagnostics:
             from declarative.render.diagnostics import diagnostics_text
-            from declarative.render.terminal import use_color
+            from declarative.render.text import use_color
 
             sys.stderr.write(diagnostics_text(diagnostics, color=use_color(sys.stderr, os.environ)))
 

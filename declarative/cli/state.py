@@ -148,7 +148,7 @@ def _finding(
 @project_command
 def history(session: Session, addresses: tuple[str, ...], limit: int, as_json: bool) -> int:
     """What was done when, with what result, newest first; of some addresses alone, also by earlier names."""
-    from declarative.render.history import history_json, history_text
+    from declarative.render.records import history_json, history_text
     from declarative.store.rename import parse
 
     for address in addresses:
