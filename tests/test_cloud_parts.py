@@ -40,8 +40,8 @@ from declarative.provider import (
 )
 from declarative.schema import BadValueError
 from declarative.spec import Backend, Name
+from declarative.spec.backend import Credentials
 from declarative.spec.clouds import Endpoint, Images
-from declarative.spec.credentials import Credentials
 from declarative.state import Address, Record, State
 from declarative.store import StateError
 from providers.cloud import cloud, exception_kinds, faults, marks, preflight, settings

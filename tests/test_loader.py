@@ -19,7 +19,7 @@ from declarative.loader import files as files_module
 from declarative.provider import installed
 from declarative.resource import RankMount
 from declarative.schema import Problem, fields_of, validate
-from declarative.schema.validate import _validator
+from declarative.schema.json_schema import _validator
 from declarative.spec import DOCUMENTS, Fleet, Resources
 from tests.cli import clean_env, fleet
 

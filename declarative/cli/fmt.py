@@ -70,8 +70,7 @@ def _project(root: Path, findings: Findings) -> list[tuple[str, Path]]:
     """The files that the loader reads, by its own rules: which may be opened, and what `include` names."""
     from declarative.loader.documents import classify
     from declarative.loader.files import Files
-    from declarative.loader.project import complete, declared, excluded, find_project
-    from declarative.loader.variables import settle
+    from declarative.loader.project import complete, declared, excluded, find_project, settle
 
     other = Findings()  # about documents: `validate` says it
     files = Files(root, findings)

@@ -1,6 +1,6 @@
 """A project's directory into `Desired`, or into everything that is wrong with it.
 
-`files` finds and reads, `variables` settles the values of `${{ var.x }}`, `documents` decodes each document,
+`files` finds and reads, `project` settles the values of `${{ var.x }}`, `documents` decodes each document,
 `references` holds them against each other, `mounts` works out the volumes of each rank, `file_lists` the
 files that ranks get. All of it is bounded: the directory may be a stranger's.
 """
@@ -16,10 +16,17 @@ from declarative.diagnostic import Diagnostic, Span
 from declarative.loader.documents import classify, decode_all, skipped
 from declarative.loader.files import Files
 from declarative.loader.findings import Findings
-from declarative.loader.project import check_removed, complete, declared, excluded, find_project, state_of
+from declarative.loader.project import (
+    check_removed,
+    complete,
+    declared,
+    excluded,
+    find_project,
+    settle,
+    state_of,
+)
 from declarative.loader.references import assemble
 from declarative.loader.task_files import with_files
-from declarative.loader.variables import settle
 from declarative.resource import Desired
 
 Look: TypeAlias = Literal["none", "names", "contents"]

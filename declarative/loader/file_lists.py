@@ -19,7 +19,7 @@ from declarative.loader import ignore, safe_open
 from declarative.loader.ignore import Rules
 from declarative.manifest import Entry, Manifest
 from declarative.plan.saved import KIND
-from declarative.spec.files import File, Files
+from declarative.spec.software import File, Files
 
 MAX_FILES = 20_000
 """Of one task; and four times as many of all tasks together, those with the same `files` counted once."""

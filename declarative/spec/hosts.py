@@ -12,8 +12,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from declarative.schema import BadValueError, Doc, Is, Json, decode_part, encode, object_schema, raise_all
 from declarative.schema.decode import describe
-from declarative.spec.split import Blocks
-from declarative.spec.values import Resources
+from declarative.spec.values import Blocks, Resources
 
 
 def _address(value: str | None, field: str) -> None:
