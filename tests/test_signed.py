@@ -136,8 +136,8 @@ def test_keys_that_cannot_be_used(project: Project, keys: Path) -> None:
     keygen("-q", "-t", "rsa", "-N", "", "-f", keys / "rsa")
     for name, why in (
         ("locked", "has a passphrase"),
-        ("rsa", "is no private Ed25519 key"),
-        ("team.pub", "is no private Ed25519 key"),
+        ("rsa", "is not a private Ed25519 key"),
+        ("team.pub", "is not a private Ed25519 key"),
         ("none", "cannot be read: No such file or directory"),
     ):
         done = project.run("plan", "--out", "p.plan", "--sign", str(keys / name), code=1)

@@ -33,7 +33,7 @@ def _reason(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     text = " ".join(value.split()) if value else ""
     if len(text) > LONGEST or not text.isprintable():
         raise failed(
-            "usage", "the reason is no plain text", f"write one line of {LONGEST} characters at most"
+            "usage", "the reason is not plain text", f"write one line of {LONGEST} characters at most"
         )
     return text or None
 

@@ -94,8 +94,8 @@ def _check_free(state: State, address: Address) -> None:
         hint = f"give the recorded one another name (`fleetform state mv {address} …`), or delete the orphan"
         raise failed("exists", f"{address} is recorded already, as {have.outputs.get('id')}", hint)
     if any(intent.address == address for intent in state.intents):
-        hint = "it is read back from its backend first: run `fleetform apply`"
-        raise failed("open-intent", f"it is not known what came of {address}", hint)
+        hint = "run `fleetform apply`: it asks the backend first"
+        raise failed("open-intent", f"the result of an earlier call for {address} is not known", hint)
 
 
 def _adopt_rank(writer: Writer, orphan: Orphan, found: Sequence[Orphan], state: State) -> None:
@@ -126,7 +126,7 @@ def _none(address: str, few: Sequence[Orphan], found: Sequence[Orphan]) -> Faile
             "usage", f"{len(few)} orphans have the address {address}", f"say which: `--id` with {ids}"
         )
     names = ", ".join(sorted({str(o.thing.address) for o in found})[:5]) or "there are none"
-    return failed("unknown-address", f"`{address}` is no orphan", f"orphans: {names}")
+    return failed("unknown-address", f"`{address}` is not an orphan", f"orphans: {names}")
 
 
 def destroy(run: Run) -> int:

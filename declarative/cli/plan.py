@@ -353,4 +353,4 @@ def _check_known(kind: str, name: str, known: Collection[str], near: Iterable[st
     if name not in known:
         address = f"{kind}/{name}"
         hint = suggest(address, [f"{kind}/{n}" for n in near]) or "`fleetform plan` shows what there is"
-        raise failed("unknown-address", f"nothing in the project or its plan is `{address}`", hint)
+        raise failed("unknown-address", f"the project and its plan have no `{address}`", hint)

@@ -52,14 +52,14 @@ def check_target(name: str) -> None:
         found = path.lstat()
     except FileNotFoundError:
         if not path.parent.is_dir():
-            raise failed("unwritable", f"`{path.parent}` is no directory", "make it first") from None
+            raise failed("unwritable", f"`{path.parent}` is not a directory", "make it first") from None
         return
     except OSError as error:
         raise failed("unwritable", f"`{name}` cannot be written: {error.strerror}") from None
     if not stat.S_ISREG(found.st_mode) or (found.st_size and not _OURS.match(_head(path))):
         hint = "name another file, or remove that one"
         raise failed(
-            "not-overwritten", f"`{name}` is there, and no plan of fleetform: it is left alone", hint
+            "not-overwritten", f"`{name}` exists, and is not a plan of fleetform: it is left alone", hint
         )
 
 
@@ -138,7 +138,7 @@ def read(name: str, keys: Collection[PlanKey] | None = None) -> Saved:
         hint = "save one: `fleetform plan --out FILE`"
         if Path(name).suffix in SUFFIXES:
             hint = f"to apply the project with this file of it, write `fleetform apply -f {name}`"
-        raise failed("not-a-plan", f"`{name}` is no plan that fleetform saved", hint)
+        raise failed("not-a-plan", f"`{name}` is not a plan that fleetform saved", hint)
     if len(content) > MOST_BYTES:
         raise failed(
             "too-large", f"`{name}` has more than 256 MiB", "plan again: `fleetform plan --out FILE`"

@@ -170,7 +170,7 @@ def import_command(source: str, files: tuple[Path, ...], out: Path | None) -> in
         with out.open("x", encoding="utf-8") as file_out:
             file_out.write(text)
     except FileExistsError:
-        raise failed("not-overwritten", f"`{out}` is there: it is left alone", "name another file") from None
+        raise failed("not-overwritten", f"`{out}` exists: it is left alone", "name another file") from None
     except OSError as error:
         raise failed("unwritable", f"`{out}` cannot be written: {error.strerror}") from None
     emit_text(f"Wrote {out}. Next: read its comments, then `fleetform validate`.\n")

@@ -157,7 +157,7 @@ def run_in(terminal: Terminal, node: Record) -> int:
     if fault is not None and heard.number is not None:
         return 128 + heard.number  # it was we who ended it
     if fault is not None:
-        hint = f"what is wrong with the host of {node.address}, `fleetform status --refresh` says"
+        hint = f"`fleetform status --refresh` shows what is wrong with the host of {node.address}"
         failed("backend", fault, hint).show()
         return NOT_RUN
     return code

@@ -1,4 +1,5 @@
-"""Carrying out a saved plan: it is held against what is recorded and what is there, and then done as it is.
+"""Carrying out a saved plan: it is compared with what is recorded and what
+is there, and then done as it is.
 
 The YAML is not read, and nothing is planned again. Relative paths are those of the project's directory, which
 is the current one or that of `-C`, as with every command.
@@ -60,7 +61,7 @@ def signers(session: Session, given: str | None) -> Collection[PlanKey] | None:
 
 
 def check_options() -> None:
-    """`Failed` for options that a saved plan leaves nothing to do for."""
+    """`Failed` for options that have no effect on a saved plan."""
     ctx = click.get_current_context()
     given = [
         max(p.opts, key=len)
@@ -74,7 +75,7 @@ def check_options() -> None:
         hint = (
             "give it to `fleetform plan --out FILE`" if len(given) == 1 else "give them to `fleetform plan`"
         )
-        raise failed("usage", f"{names} has no effect on a plan that is made already", hint)
+        raise failed("usage", f"{names} has no effect on a saved plan", hint)
 
 
 class SavedRun(Run):
@@ -121,7 +122,7 @@ class SavedRun(Run):
         return plan
 
     def ask(self) -> None:
-        """Who saved the plan has seen it."""
+        """Nobody is asked: the user who saved the plan has seen it."""
 
 
 def _check_place(session: Session, saved: Saved, desired: Desired) -> None:
@@ -144,7 +145,7 @@ def _check_place(session: Session, saved: Saved, desired: Desired) -> None:
 
 
 def _check_files(session: Session, saved: Saved) -> None:
-    """`Failed` unless all files that ranks get are as they were: nothing is begun that could not be ended."""
+    """`Failed` if a file that a rank gets has changed: checked before anything is begun."""
     from declarative.apply.bundles import changed_files, named
 
     found = {f for manifest in saved.files.values() for f in changed_files(session.directory, manifest)}

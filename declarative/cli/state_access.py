@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from declarative.store import LockInfo, StateError, Store, Who, Writer
 
 PATIENCE = 30.0
-"""Seconds to wait for a lock that is held for moments only."""
+"""Seconds to wait for a lock that its holder gives back within moments."""
 
 AWAY = 60.0
-"""Seconds to wait for a state's database that is away, before a command that writes or in its middle."""
+"""Seconds that a command which writes waits for a state's database that does not answer."""
 
 DEFAULT_STATE = "sqlite:///.fleetform/state.db"
 
@@ -42,9 +42,9 @@ T = TypeVar("T")
 
 
 class Patience:
-    """Waits for a state's database that is away: a minute in all, for all threads of the command together.
+    """Waits for a state's database that does not answer: a minute in all, for all threads of the command.
 
-    Once that was in vain nobody waits any more, and what is left of the command fails at once.
+    After that minute no thread waits any more: each further step fails at once.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Patience:
         self._since: float | None = None
 
     def __call__(self, step: Callable[[], T], /) -> T:
-        """What came of the step."""
+        """What the step returns."""
         from declarative.store import UnreachableError
 
         try:
@@ -134,10 +134,10 @@ class StateAccess:
         typed: bool = True,
         anew: bool = False,
     ) -> Store:
-        """The state, opened once; for reading it need not exist, and for writing it is made. Where it was
-        removed and backups are left, that is said, and it is made only if it is meant to be `anew`.
+        """The state, opened once. It need not exist for reading, and is made for writing. If it was removed
+        and backups are left, a command that writes fails, unless it makes the state `anew`; others warn.
 
-        Commands that look into records or mend them do without `typed`, which refuses damaged ones.
+        `typed` refuses damaged records; commands that show or correct records leave it out.
         """
         if self._store is None:
             url = self.url(desired)
@@ -206,7 +206,7 @@ class StateAccess:
             raise of_state(error, self.directory) from None
 
     def _lost(self, url: str) -> tuple[str, str] | None:
-        """That the project's state was removed, and what to do: what it knew would be made a second time."""
+        """A summary and a hint if the project's state was removed: its things would be made a second time."""
         from declarative.store import file_of
         from declarative.store.state_files import FOLDER, kept
 
@@ -276,7 +276,7 @@ class StateAccess:
 
     @contextlib.contextmanager
     def lock(self, store: Store, doing: str, timeout: float | None) -> Iterator[Writer]:
-        """The state's lock; says on stderr whom it waits for.
+        """The state's lock; tells on stderr which holder it waits for.
 
         Someone who follows tasks holds it for moments only, so that even without a timeout it is waited for.
         """
