@@ -149,13 +149,11 @@ def import_command(source: str, files: tuple[Path, ...], out: Path | None) -> in
     Nothing is contacted, and no file is changed; --out makes a new one. Read the comments, then
     `fleetform validate`.
     """
+    from declarative.loader.conversion import from_dstack, from_skypilot
     from declarative.loader.documents import file_name
     from declarative.loader.foreign_formats import Draft, backends_of, text_of
 
-    if source == "dstack":
-        from declarative.loader.from_dstack import convert
-    else:
-        from declarative.loader.from_skypilot import convert
+    convert = from_dstack if source == "dstack" else from_skypilot
     drafts: list[Draft] = []
     for file in files:
         name = file_name(file.name) or "imported"
