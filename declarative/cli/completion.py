@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ SECONDS = 0.25
 """For the files, and for the state: what was found by then is offered."""
 MOST = 10_000
 """Recorded addresses that are looked at."""
+MOST_RANKS = 1000
+"""Of a task, the ranks that are offered."""
 _NAME = re.compile(r"[a-z][a-z0-9-]{1,50}")
 _ADDRESS = re.compile(r"[a-z]{2,20}/[a-z][a-z0-9.-]{1,100}")
 
@@ -123,11 +125,15 @@ def _groups(ctx: click.Context) -> Iterator[str]:
             yield f"{_GROUPS[kind]}/{base}"
 
 
+def _matching(known: Iterable[str], incomplete: str) -> list[Any]:
+    return sorted(text for text in known if text.startswith(incomplete))
+
+
 def _offered(known: set[str], incomplete: str) -> list[Any]:
     """A kind first, then the names of that kind."""
     if "/" not in incomplete:
         known = {a.partition("/")[0] + "/" for a in known}
-    return sorted(a for a in known if a.startswith(incomplete))
+    return _matching(known, incomplete)
 
 
 def recorded(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
@@ -144,51 +150,47 @@ def movable(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
 def nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
     """The names of recorded nodes."""
     known = [a.removeprefix("node/") for a in _recorded(ctx) if a.startswith("node/")]
-    return sorted(name for name in known if name.startswith(incomplete))
+    return _matching(known, incomplete)
 
 
 def tasks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
     """Task names."""
-    return sorted(name for name in _tasks(ctx) if name.startswith(incomplete))
+    return _matching(_tasks(ctx), incomplete)
 
 
 def fleets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
     """`fleet/<name>` of those that are declared."""
     names = [d["name"] for d in _documents(ctx) if d.get("type") == "fleet" and _is_name(d.get("name"))]
-    return sorted(a for name in names if (a := f"fleet/{name}").startswith(incomplete))
+    return _matching([f"fleet/{name}" for name in names], incomplete)
 
 
 def replaceable(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
     """`task/<name>` of declared tasks, and recorded nodes and volumes."""
     nodes = {a for a in _recorded(ctx) if a.startswith(("node/", "volume/"))}
-    return sorted(a for a in {*(f"task/{n}" for n in _tasks(ctx)), *nodes} if a.startswith(incomplete))
+    return _matching({*(f"task/{name}" for name in _tasks(ctx)), *nodes}, incomplete)
 
 
 def explained(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
     """Tasks, ranks and nodes, declared or recorded: a kind first, then the names of that kind."""
     kind, slash, _ = incomplete.partition("/")
     if not slash:
-        return [k for k in ("node/", "rank/", "task/") if k.startswith(incomplete)]
+        return _matching(("node/", "rank/", "task/"), incomplete)
     if kind == "node":
-        return sorted(a for a in _recorded(ctx) if a.startswith(incomplete))
-    known = _tasks(ctx)
-    names = [f"task/{name}" for name in known]
-    if kind == "rank":
-        names = [f"rank/{name}-{r}" for name, count in known.items() for r in range(min(count, 1000))]
-    return sorted(name for name in names if name.startswith(incomplete))
+        return _matching(_recorded(ctx), incomplete)
+    if kind == "task":
+        return _matching([f"task/{name}" for name in _tasks(ctx)], incomplete)
+    ranks = [f"rank/{name}-{r}" for name, count in _tasks(ctx).items() for r in range(min(count, MOST_RANKS))]
+    return _matching(ranks, incomplete)
 
 
 def ranks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
     """Task names, and after a `/` the numbers of the task's ranks."""
     known = _tasks(ctx)
     task, slash, _ = incomplete.partition("/")
-    if slash:
-        return [
-            text
-            for r in range(min(known.get(task, 0), 1000))
-            if (text := f"{task}/{r}").startswith(incomplete)
-        ]
-    return sorted(name for name in known if name.startswith(incomplete))
+    if not slash:
+        return _matching(known, incomplete)
+    found = [f"{task}/{rank}" for rank in range(min(known.get(task, 0), MOST_RANKS))]
+    return [text for text in found if text.startswith(incomplete)]  # in their order
 
 
 # -------------------------------------------------------------------------------------- the command

@@ -254,24 +254,32 @@ def check_requested(requested: Iterable[str], desired: Desired, state: State | N
     """`Failed` unless `--replace` names declared tasks, recorded volumes that are declared, or nodes that a
     declared fleet launched. Without a `state` only what is declared is checked.
     """
+    known, hosts = _replaceable(desired, state)
+    for address in requested:
+        if address not in known and (state is not None or not address.startswith("node/")):
+            raise _not_replaceable(address, known, hosts)
+
+
+def _replaceable(desired: Desired, state: State | None) -> tuple[list[str], set[str]]:
+    """The addresses that `--replace` takes, and those of hosts, which cannot be made anew."""
+    nodes = [r for r in (state.of("node") if state else ()) if r.node.fleet in desired.fleets]
+    launched = [str(r.address) for r in nodes if not r.node.host]
+    volumes = [name for name in desired.volumes if state is None or state.get("volume", name)]
+    known = [f"task/{name}" for name in desired.tasks] + launched + [f"volume/{name}" for name in volumes]
+    return known, {str(r.address) for r in nodes if r.node.host}
+
+
+def _not_replaceable(address: str, known: list[str], hosts: set[str]) -> Failed:
     from declarative.diagnostic import suggest
 
-    nodes = [r for r in (state.of("node") if state else ()) if r.node.fleet in desired.fleets]
-    hosts = {str(r.address) for r in nodes if r.node.host}
-    known = [f"task/{name}" for name in desired.tasks]
-    known += [str(r.address) for r in nodes if not r.node.host]
-    known += [f"volume/{name}" for name in desired.volumes if state is None or state.get("volume", name)]
-    for address in requested:
-        kind, _, name = address.partition("/")
-        if address in known or (state is None and address.startswith("node/")):
-            continue
-        if address in hosts:
-            hint = f"`fleetform drain {name}`, repair it, then `fleetform undrain {name}`"
-            raise failed("usage", f"`{address}` is a host that exists: it cannot be made anew", hint)
-        near = suggest(address, known)
-        hint = near or "write `task/NAME` or `volume/NAME` as it is declared, or `node/NAME` of a node"
-        what = {"node": "launched node", "volume": "recorded volume"}.get(kind, "task")
-        raise failed("unknown-address", f"`{address}` is not a {what} of this project", hint)
+    kind, _, name = address.partition("/")
+    if address in hosts:
+        hint = f"`fleetform drain {name}`, repair it, then `fleetform undrain {name}`"
+        return failed("usage", f"`{address}` is a host that exists: it cannot be made anew", hint)
+    near = suggest(address, known)
+    hint = near or "write `task/NAME` or `volume/NAME` as it is declared, or `node/NAME` of a node"
+    what = {"node": "launched node", "volume": "recorded volume"}.get(kind, "task")
+    return failed("unknown-address", f"`{address}` is not a {what} of this project", hint)
 
 
 def allowed_work(asked: int | None, *, offline: bool) -> int | None:

@@ -63,8 +63,8 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     gpus = may_rehearse(desired, state)
     inventory = look(state, backends, offline=offline, offers=False, gpus=gpus, patience=HURRIED).inventory
     current = effective(state, inventory)
-    nodes = current.of("node")
-    there = [Rehearsed(r.node.fleet, r.node.backend, r.node.resources, r.address.name) for r in nodes]
+    named = {r.address.name: r for r in current.of("node")}
+    there = [Rehearsed(r.node.fleet, r.node.backend, r.node.resources, name) for name, r in named.items()]
     rehearsed = rehearsals(desired, there, inventory.own_gpus)
     lacking = {str(node.name): lacks for node, lacks in judged(desired, there, inventory.own_gpus)}
     noted = in_order(located((*inventory.diagnostics, *rehearsed), desired.places))
@@ -74,8 +74,7 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     views = tuple(host_view(host, note) for host, note in others)
     left_out = [LeftOut(host=o[0], reason=v.reason) for o, v in zip(others, views, strict=True) if not v.fit]
     unknown = Readiness(state=NodeState.UNKNOWN)
-    names = [(r, r.address.name) for r in nodes]
-    seen = [(name, readiness_of(r, current.readiness.get(name, unknown))) for r, name in names]
+    seen = [(name, readiness_of(node, current.readiness.get(name, unknown))) for name, node in named.items()]
     view = status_view(desired, current, now=now() if refresh or offline else None)
     return replace(
         view,
