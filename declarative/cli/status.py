@@ -14,6 +14,7 @@ from declarative.cli.session import Session, now, project_command
 
 if TYPE_CHECKING:
     from declarative.render.views import StatusView
+    from declarative.state import Readiness, State
 
 
 @click.command("status", epilog=examples("fleetform status --json", "fleetform status --refresh"))
@@ -55,7 +56,6 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     from declarative.plan.rehearsal import Rehearsed, judged, may_rehearse, rehearsals
     from declarative.render.views import host_view, status_view
     from declarative.resource import Desired, LeftOut
-    from declarative.state import NodeState, Readiness, readiness_of
 
     desired = session.declared(warn=True) or Desired()
     state = session.state.open(desired, offline=offline).read()
@@ -63,27 +63,34 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     gpus = may_rehearse(desired, state)
     inventory = look(state, backends, offline=offline, offers=False, gpus=gpus, patience=HURRIED).inventory
     current = effective(state, inventory)
-    named = {r.address.name: r for r in current.of("node")}
-    there = [Rehearsed(r.node.fleet, r.node.backend, r.node.resources, name) for name, r in named.items()]
+    nodes = state.of("node")
+    there = [Rehearsed(r.node.fleet, r.node.backend, r.node.resources, r.address.name) for r in nodes]
     rehearsed = rehearsals(desired, there, inventory.own_gpus)
     lacking = {str(node.name): lacks for node, lacks in judged(desired, there, inventory.own_gpus)}
     noted = in_order(located((*inventory.diagnostics, *rehearsed), desired.places))
     session.say(noted)
     hosts = hosts_of(desired, state) if refresh else ()
     others = survey(hosts, state, backends, gone=inventory.gone, patience=HURRIED)
-    views = tuple(host_view(host, note) for host, note in others)
-    left_out = [LeftOut(host=o[0], reason=v.reason) for o, v in zip(others, views, strict=True) if not v.fit]
-    unknown = Readiness(state=NodeState.UNKNOWN)
-    seen = [(name, readiness_of(node, current.readiness.get(name, unknown))) for name, node in named.items()]
     view = status_view(desired, current, now=now() if refresh or offline else None)
     return replace(
         view,
         nodes=tuple(replace(node, rehearsal=lacking.get(node.name, False)) for node in view.nodes),
         health=(
-            *of_nodes(seen, inventory.silent, now()),
-            *of_hosts(left_out),
+            *of_nodes(_readiness(current), inventory.silent, now()),
+            *of_hosts(
+                [LeftOut(host=host, reason=host_view(host, note).reason) for host, note in others if note]
+            ),
             *of_backends(noted),
         ),
-        hosts=views,
+        hosts=tuple(host_view(host, note) for host, note in others),
         diagnostics=tuple(note for _, note in others if note),
     )
+
+
+def _readiness(state: State) -> list[tuple[str, Readiness]]:
+    """How each recorded node was seen."""
+    from declarative.state import NodeState, Readiness, readiness_of
+
+    unknown = Readiness(state=NodeState.UNKNOWN)
+    nodes = {r.address.name: r for r in state.of("node")}
+    return [(name, readiness_of(node, state.readiness.get(name, unknown))) for name, node in nodes.items()]
