@@ -47,11 +47,10 @@ from declarative.store import StateError
 from providers.cloud import cloud, exception_kinds, faults, marks, preflight, settings
 from providers.cloud.catalog import catalog
 from providers.cloud.cloud_init import user_data
-from providers.cloud.connection import Connection, _ask_late, _stay
+from providers.cloud.connection import Connection, Limiter, _ask_late, _stay, limiter
 from providers.cloud.ec2.region import Region, quoted
 from providers.cloud.exception_kinds import BY_CLASS
 from providers.cloud.faults import Answer, by_class, classify
-from providers.cloud.limiter import Limiter, limiter
 from providers.cloud.redact import MOST_SHOWN, Scrub
 from providers.cloud.settings import Host
 from providers.ssh import pair

@@ -23,10 +23,9 @@ from declarative.provider import (
 from declarative.state import Address, Record
 from providers.cloud import claims, marks, regions
 from providers.cloud.account import look_up, pauses
-from providers.cloud.adopted import was_adopted
-from providers.cloud.changes import gone
 from providers.cloud.claims import ON, id_of, is_of, of_tags, thing_of, to_tags, volume_of
 from providers.cloud.disks import OnNode
+from providers.cloud.volume_checks import gone, was_adopted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any
 from declarative.provider import PermanentError, PermanentKind, TransientError
 from declarative.resource import VOLUME_ID
 from declarative.state import Address
-from providers.cloud.parallel import asking
+from providers.cloud.shared_looks import asking
 
 AT_ONCE = 8
 """Questions under way at a time."""

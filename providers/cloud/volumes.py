@@ -15,10 +15,9 @@ from declarative.resource import VOLUME_ID
 from declarative.state import Address, Record
 from providers.cloud import marks
 from providers.cloud.account import Account, gibibytes
-from providers.cloud.adopted import absent, check_tags, is_free, was_adopted
-from providers.cloud.changes import check_fixed, gone, size_of
 from providers.cloud.claims import ON
 from providers.cloud.marks import Mark
+from providers.cloud.volume_checks import absent, check_fixed, check_tags, gone, is_free, size_of, was_adopted
 
 FIXED = ("backend", "region", "zone", "volume_type", VOLUME_ID)
 """Inputs that are those of the disk: it is made anew to change them."""

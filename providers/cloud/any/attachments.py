@@ -27,9 +27,9 @@ from providers.cloud.any.account import Account, At
 from providers.cloud.any.nodes import Nodes
 from providers.cloud.any.plain import Disk, Machine, claim_key
 from providers.cloud.any.volumes import Volumes
-from providers.cloud.changes import gone
 from providers.cloud.claims import id_of, is_of, parse, text_of, thing_of, volume_of
 from providers.cloud.disks import OnNode
+from providers.cloud.volume_checks import gone
 
 
 class Attachments:

@@ -14,10 +14,9 @@ from declarative.blocks import Shape
 from declarative.provider import PermanentError, PermanentKind
 from declarative.resource import Offer
 from providers.cloud.azure.account import ARCHITECTURES, Account
-from providers.cloud.libcloud_prices import day, prices
-from providers.cloud.requirements import write
+from providers.cloud.catalog import day, prices
 from providers.cloud.rest import strange
-from providers.cloud.settings import NODE_DISK
+from providers.cloud.settings import NODE_DISK, write
 
 VERSION = "2021-07-01"
 WHAT = "list of SKUs"

@@ -12,12 +12,12 @@ from declarative.provider import PermanentError, PermanentKind
 from declarative.state import Address, Record
 from providers.cloud import marks
 from providers.cloud.account import SURE, gibibytes, look_up, waits
-from providers.cloud.adopted import check, users
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import Account, made_id
 from providers.cloud.ec2.answers import LEAVING, Volume
 from providers.cloud.ec2.region import Region, tagged
 from providers.cloud.marks import Mark
+from providers.cloud.volume_checks import check, users
 
 TYPE = "gp3"
 SIZES = {

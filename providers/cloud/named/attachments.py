@@ -14,12 +14,11 @@ from declarative.provider import PermanentError, PermanentKind, Thing, Transient
 from declarative.state import Address, Record
 from providers.cloud import claims, marks
 from providers.cloud.account import Account, look_up, pauses
-from providers.cloud.adopted import was_adopted
-from providers.cloud.changes import gone
 from providers.cloud.claims import ON, id_of, is_of, of_tags, thing_of, to_tags, volume_of
 from providers.cloud.disks import OnNode
 from providers.cloud.named import nodes
 from providers.cloud.named.api import Api, Device, Disk, Machine, Phase
+from providers.cloud.volume_checks import gone, was_adopted
 from providers.cloud.volumes import Volumes
 
 

@@ -10,10 +10,10 @@ from declarative.provider import PermanentError, PermanentKind, TransientError, 
 from declarative.state import Address, Record
 from providers.cloud import marks
 from providers.cloud.account import Account, gibibytes, look_up
-from providers.cloud.adopted import check, left, taken_on
 from providers.cloud.marks import Mark
 from providers.cloud.named.api import Api, Disk, Phase, Wanted, name_of
 from providers.cloud.named.nodes import leaving, retagged, tags_of
+from providers.cloud.volume_checks import check, left, taken_on
 
 
 class NamedVolumes:

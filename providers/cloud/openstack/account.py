@@ -15,7 +15,7 @@ from providers.cloud.openstack import names
 from providers.cloud.openstack.login import Login
 from providers.cloud.openstack.once import SETTLE, Once
 from providers.cloud.openstack.region import Region
-from providers.cloud.requirements import write
+from providers.cloud.settings import write
 
 TEXTS = (
     "project",

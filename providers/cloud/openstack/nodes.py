@@ -16,7 +16,6 @@ from declarative.provider import TransientKind as Kind
 from declarative.state import Address, NodeState, Readiness, Record
 from providers.cloud import cloud_init, marks
 from providers.cloud.account import look_up, pauses
-from providers.cloud.changes import check_fixed, gone
 from providers.cloud.faults import fault
 from providers.cloud.hosts import Seen
 from providers.cloud.marks import Mark
@@ -29,6 +28,7 @@ from providers.cloud.openstack.keys import NovaKeys
 from providers.cloud.openstack.once import extras
 from providers.cloud.openstack.region import Region
 from providers.cloud.redact import Scrub
+from providers.cloud.volume_checks import check_fixed, gone
 
 FIXED = ("backend", "region", "zone", "instance_type", "spot", "resources")
 """Inputs of a node that are those of its server: it is made anew to change them."""

@@ -13,7 +13,6 @@ from declarative.resource import VOLUME_ID
 from declarative.state import Address, Record
 from providers.cloud import marks
 from providers.cloud.account import gibibytes, look_up, pauses
-from providers.cloud.adopted import check, left
 from providers.cloud.claims import ON
 from providers.cloud.marks import Mark
 from providers.cloud.openstack import answers, names
@@ -21,6 +20,7 @@ from providers.cloud.openstack.account import ID, Account, made_id
 from providers.cloud.openstack.answers import BAD, Volume
 from providers.cloud.openstack.once import extras
 from providers.cloud.openstack.region import Region
+from providers.cloud.volume_checks import check, left
 
 CHANGING = ("detaching", "attaching", "reserved", "in-use")
 """States of a volume that is on its way to a server, or from it."""
