@@ -16,9 +16,8 @@ from providers.cloud.account import gibibytes, look_up, pauses
 from providers.cloud.claims import ON
 from providers.cloud.marks import Mark
 from providers.cloud.openstack import answers, names
-from providers.cloud.openstack.account import ID, Account, made_id
+from providers.cloud.openstack.account import ID, Account, extras, made_id
 from providers.cloud.openstack.answers import BAD, Volume
-from providers.cloud.openstack.once import extras
 from providers.cloud.openstack.region import Region
 from providers.cloud.volume_checks import check, left
 
