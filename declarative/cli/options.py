@@ -104,6 +104,35 @@ def apply_options(command: F) -> F:
     return command
 
 
+ALLOW_OPTIONS = (
+    click.option(
+        "--allow-commands",
+        "commands",
+        is_flag=True,
+        envvar="FLEETFORM_ALLOW_COMMANDS",
+        help="Let the project's `ssh_config` run commands and read other files.",
+    ),
+    click.option(
+        "--allow-path",
+        "paths",
+        metavar="PATH",
+        multiple=True,
+        envvar="FLEETFORM_ALLOW_PATH",
+        type=click.Path(),
+        help="Let ssh's files lie there too, besides the project and ~/.ssh.",
+    ),
+    click.option(
+        "--allow-variable",
+        "allowed_variables",
+        metavar="NAME",
+        multiple=True,
+        envvar="FLEETFORM_ALLOW_VARIABLE",
+        help="Let backends use this variable as a credential, besides those of their own tools.",
+    ),
+)
+"""What the user allows the project besides the operator's policy."""
+
+
 def project_options(command: F, short: tuple[str, ...]) -> F:
     """The options of every command that reads the project. `short` is what `--file` is called too."""
     for option in (
@@ -131,30 +160,7 @@ def project_options(command: F, short: tuple[str, ...]) -> F:
             multiple=True,
             help="Read this file of the project too: a hidden one, or one in a folder.",
         ),
-        click.option(
-            "--allow-commands",
-            "commands",
-            is_flag=True,
-            envvar="FLEETFORM_ALLOW_COMMANDS",
-            help="Let the project's `ssh_config` run commands and read other files.",
-        ),
-        click.option(
-            "--allow-path",
-            "paths",
-            metavar="PATH",
-            multiple=True,
-            envvar="FLEETFORM_ALLOW_PATH",
-            type=click.Path(),
-            help="Let ssh's files lie there too, besides the project and ~/.ssh.",
-        ),
-        click.option(
-            "--allow-variable",
-            "allowed_variables",
-            metavar="NAME",
-            multiple=True,
-            envvar="FLEETFORM_ALLOW_VARIABLE",
-            help="Let backends use this variable as a credential, besides those of their own tools.",
-        ),
+        *ALLOW_OPTIONS,
     ):
         command = option(command)
     return command

@@ -15,8 +15,8 @@ from declarative.cli.options import confirm
 from declarative.cli.output import Unbroken, out_style
 from declarative.cli.session import Session, check_requested, now
 from declarative.cli.signals import INTERRUPTED, stopping
-from declarative.cli.targets import has_ended
-from declarative.diagnostic import Diagnostic, Severity, and_more
+from declarative.cli.targets import going_tasks, has_ended, name_tasks
+from declarative.diagnostic import Diagnostic, Severity
 from declarative.inputs import RankInputs
 from declarative.render.text import is_terminal
 
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from declarative.store import Store, Writer
 
 NOTHING_DONE = "nothing was done: a task cannot be placed (`--allow-unplaced` does the rest)"
-MOST_NAMED = 5
-"""Tasks that are named where there may be thousands."""
-
 PENDING = "pending (no capacity now)"
 AS_IT_WAS = "as it was (no capacity now for what changed)"
 ENDED = "ended (no capacity now to run again)"
@@ -262,7 +259,7 @@ class Run:
         """Declared tasks that this plan started, and those that run."""
         actions = self.plan.actions if self.plan else ()
         started = {a.typed.task for a in actions if isinstance(a.typed, RankInputs) and a.after}
-        going = _going(self.store.read())
+        going = going_tasks(self.store.read())
         return tuple(sorted(t for t in started | going if t in self.names))
 
     # ---------------------------------------------------------------------------------- what is said
@@ -287,14 +284,16 @@ class Run:
         if self.as_json:
             self._pending_events(plan.waiting)
             return
-        going, recorded = _going(state), {r.rank.task for r in state.of("rank")}
+        going, recorded = going_tasks(state), {r.rank.task for r in state.of("rank")}
         groups: dict[str, list[str]] = {PENDING: [], AS_IT_WAS: [], ENDED: []}
         for task in plan.waiting:
             groups[AS_IT_WAS if task in going else ENDED if task in recorded else PENDING].append(task)
         for what, tasks in groups.items():
             if tasks:
                 verb = "stays" if len(tasks) == 1 else "stay"
-                sys.stderr.write(f"{_some(tasks)} {verb} {what}: the next `fleetform apply` tries again\n")
+                sys.stderr.write(
+                    f"{name_tasks(tasks)} {verb} {what}: the next `fleetform apply` tries again\n"
+                )
 
     def _say_lacking(self) -> None:
         """What to do about tasks that found no capacity, unless that is being done."""
@@ -303,7 +302,7 @@ class Run:
         elif self.lacking and not self.options.get("wait"):
             verb = "stays" if len(self.lacking) == 1 else "stay"
             then = "`fleetform apply --wait` tries again until there is some"
-            sys.stderr.write(f"{_some(tuple(self.lacking))} {verb} {PENDING}: {then}\n")
+            sys.stderr.write(f"{name_tasks(tuple(self.lacking))} {verb} {PENDING}: {then}\n")
 
     def _pending_events(self, tasks: Iterable[str]) -> None:
         for task in tasks:
@@ -363,7 +362,7 @@ class Run:
         """What goes on after the command, and how to follow it."""
         tasks = self.tasks()
         if tasks and not self.as_json:
-            sys.stderr.write(f"running: {_some(tasks)} (follow with `fleetform logs {tasks[0]} -f`)\n")
+            sys.stderr.write(f"running: {name_tasks(tasks)} (follow with `fleetform logs {tasks[0]} -f`)\n")
 
     def say_waits(self, waits: Mapping[str, Due]) -> None:
         """When tasks that were not started are tried again, and why they were not."""
@@ -374,7 +373,7 @@ class Run:
             causes = {waits[task].cause for task in tasks}
             why = causes.pop() if len(causes) == 1 else "no capacity"
             verb = "is" if len(tasks) == 1 else "are"
-            self.say(f"{_some(tasks)} {verb} tried again in {seconds} s: {why}")
+            self.say(f"{name_tasks(tasks)} {verb} tried again in {seconds} s: {why}")
 
     def say_ended(self, states: Mapping[str, RankState], causes: Mapping[str, str] | None = None) -> None:
         """How each task ended; `causes` are of those that never began."""
@@ -389,16 +388,6 @@ class Run:
                 self.event({"event": "task", "address": f"task/{task}", "state": found.value, "cause": cause})
             else:
                 self.out.write(f"task/{task}: {found.value}" + (f": {cause}" if cause else "") + "\n")
-
-
-def _some(tasks: Sequence[str]) -> str:
-    """The first few by name, and how many more there are."""
-    return and_more((f"task/{task}" for task in tasks), MOST_NAMED)
-
-
-def _going(state: State) -> set[str]:
-    """Tasks of which some rank has not ended."""
-    return {r.rank.task for r in state.of("rank") if not has_ended(state, r.address.name)}
 
 
 def _only_records(plan: Plan, state: State) -> Iterator[str]:

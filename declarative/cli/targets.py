@@ -1,11 +1,12 @@
-"""The nodes, tasks and ranks that a command line names, looked up in the state."""
+"""Nodes, tasks and ranks: those that a command line names, looked up in the state, and how they are named."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from declarative.cli.errors import failed
-from declarative.diagnostic import suggest
+from declarative.diagnostic import and_more, suggest
 
 if TYPE_CHECKING:
     from declarative.cli.session import Session
@@ -64,6 +65,16 @@ def has_ended(state: State, rank: str) -> bool:
     """Whether a rank is recorded to have ended."""
     seen = state.ranks.get(rank)
     return seen is not None and seen.state.ended
+
+
+def going_tasks(state: State) -> set[str]:
+    """Tasks of which some rank has not ended."""
+    return {r.rank.task for r in state.of("rank") if not has_ended(state, r.address.name)}
+
+
+def name_tasks(tasks: Iterable[str]) -> str:
+    """The first five by name, and how many more there are: there may be thousands."""
+    return and_more((f"task/{task}" for task in tasks), 5)
 
 
 def node_of(record: Record, state: State) -> Record | None:
