@@ -123,7 +123,7 @@ def test_the_operators_policy_requires_it(project: Project, keys: Path) -> None:
     private = (keys / "team").read_text().splitlines()[1]
     policy.write_text(f"plan_keys:\n  - {private}\n")
     done = project.run("apply", "p.plan", code=1, env=env)
-    assert "this is no public Ed25519 key" in done.err
+    assert "this is not a public Ed25519 key" in done.err
     assert f"{policy}:2:5" in done.err
     assert private not in done.err + done.out
 

@@ -334,7 +334,7 @@ def _unreadable(name: str, error: OSError) -> CannotSendError:
     if isinstance(error, FileNotFoundError):
         return _missing(name)
     if isinstance(error, NotADirectoryError) or error.errno == errno.ELOOP:
-        summary = f"`{name}` leads through a link, or through what is no folder"
+        summary = f"`{name}` leads through a link, or through something that is not a folder"
         return CannotSendError("outside-project", summary, "name it by the folder in which it is")
     return CannotSendError("unreadable", f"`{name}` cannot be read: {error.strerror or error}")
 

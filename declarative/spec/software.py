@@ -91,7 +91,9 @@ class Python(str):
         """`bad-value`. Without quotes YAML reads a number, of which 3.1 was written as 3.10."""
         text = "3.10" if value == 3.1 else str(value)
         if isinstance(value, bool) or not isinstance(value, str | float) or not _PYTHON.fullmatch(text):
-            raise BadValueError("bad-value", f"{describe(value)} is no version of Python", 'write `"3.12"`')
+            raise BadValueError(
+                "bad-value", f"{describe(value)} is not a version of Python", 'write `"3.12"`'
+            )
         return cls(text)
 
     @classmethod
@@ -153,7 +155,9 @@ class Repos(tuple[Repo, ...]):
         repo = Repo(**given)
         for text in (repo.branch, repo.hash):
             if text is not None and not _REVISION.fullmatch(text):
-                raise BadValueError("bad-value", f"{describe(text)} is no branch or commit", cls.HINT, (0,))
+                raise BadValueError(
+                    "bad-value", f"{describe(text)} is not a branch or a commit", cls.HINT, (0,)
+                )
         if _leads_away(repo.path, ("/", "~") if repo.local else ("~", "-")):
             hint = "leave the path out: what is sent lies where the commands start"
             raise BadValueError("bad-path", f"`{repo.path}` is not below the rank's folder", hint, (0,))
