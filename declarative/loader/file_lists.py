@@ -10,7 +10,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -311,14 +311,10 @@ def _check_link(found: _Found, path: str) -> None:
 def _check_folders(places: dict[str, Entry]) -> None:
     """A file at the place of another one's folder."""
     for path, entry in places.items():
-        for above in _above(path):
+        parts = path.split("/")
+        for above in ("/".join(parts[:i]) for i in range(1, len(parts))):
             if above in places:
                 raise _collides(above, places[above].source, entry.source)
-
-
-def _above(path: str) -> Iterable[str]:
-    parts: Sequence[str] = path.split("/")
-    return ("/".join(parts[:i]) for i in range(1, len(parts)))
 
 
 def _collides(path: str, first: str, second: str) -> CannotSendError:

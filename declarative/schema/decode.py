@@ -300,7 +300,8 @@ def decode(cls: type[T], value: Json, path: Path, out: list[Problem]) -> T | Non
         field = fields.get(key)
         if field is None:
             out.append(_unknown(cls, str(key), path))
-        elif not _left_out(item, field):
+        # A key without a value means the field's default.
+        elif field.required or not (item is None or (item is True and field.bounds.true_is_default)):
             given[key] = _value(field.hint, item, (*path, key), field.bounds, out)
     missing = [f for f in fields.values() if f.required and f.name not in value]
     unknown = [str(key) for key in value if key not in fields][:MAX_PROBLEMS] if missing else []
@@ -319,13 +320,6 @@ def decode(cls: type[T], value: Json, path: Path, out: list[Problem]) -> T | Non
     except BadValueError as bad:
         out += _problems(bad, path)
     return found if len(out) == wrong else None
-
-
-def _left_out(item: Json, field: Field) -> bool:
-    """Whether a field that is there means its default: nothing stands behind it."""
-    if field.required:
-        return False
-    return item is None or (item is True and field.bounds.true_is_default)
 
 
 def _clause(sentence: str) -> str:

@@ -170,7 +170,7 @@ class Login(str):
 
     @classmethod
     def parse(cls, value: Json) -> Self:
-        """`wrong-type`, or `bad-value` for what is no user's name."""
+        """`wrong-type`, or `bad-value` for what is not a user's name."""
         if not isinstance(value, str):
             raise BadValueError("wrong-type", f"expected a user's name, found {describe(value)}", cls.HINT)
         if not re.fullmatch(cls.PATTERN, value):
