@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 
 from declarative.codec import ALWAYS
-from declarative.spec.values import Count, Memory, Resources, show_mib
+from declarative.spec.values import Count, Gpu, Memory, Resources, show_mib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,48 +131,39 @@ def share(shape: Shape, total: int, blocks: int) -> Shape:
     )
 
 
-def _number(dimension: str, want: Count, had: int) -> Shortfall | None:
-    if want.holds(had):
-        return None
-    return Shortfall(dimension, str(want.plain()), str(had), _short(want, had))
-
-
-def _short(want: Count | Memory, had: int) -> int:
-    """What is missing; below 0 what is too much."""
-    return want.min - had if had < want.min else (want.max or 0) - had
+def _outside(dimension: str, limits: Count | Memory | None, had: int | None, shown: str) -> list[Shortfall]:
+    """At most one shortfall; what is too much is below 0. A value of None counts as 0."""
+    number = had or 0
+    if limits is None or limits.holds(number):
+        return []
+    short = limits.min - number if number < limits.min else (limits.max or 0) - number
+    return [Shortfall(dimension, str(limits.plain()), shown, short)]
 
 
 def misfits(want: Resources, shape: Shape) -> tuple[Shortfall, ...]:
     """Where `shape` is too small (short above 0) or too large (below 0) for `want`; empty when it does."""
-    out: list[Shortfall | None] = []
-    if want.cpu:
-        out.append(_number("cpu", want.cpu, shape.cpu))
-    for name, limits, had in (
-        ("memory_mib", want.memory, shape.memory_mib),
-        ("disk_mib", want.disk, shape.disk_mib),
-    ):
-        if limits and had is not None and not limits.holds(had):
-            out.append(Shortfall(name, str(limits.plain()), show_mib(had), _short(limits, had)))
+    out = _outside("cpu", want.cpu, shape.cpu, str(shape.cpu))
+    out += _outside("memory_mib", want.memory, shape.memory_mib, show_mib(shape.memory_mib))
+    if shape.disk_mib is not None:
+        out += _outside("disk_mib", want.disk, shape.disk_mib, show_mib(shape.disk_mib))
     if want.gpu:
-        out.append(_number("gpu", want.gpu.count, shape.gpus))
-        names = tuple(n.lower() for n in want.gpu.names)
-        if shape.gpus and names and (shape.gpu_name or "").lower() not in names:
-            out.append(
-                Shortfall(
-                    "gpu_model", ",".join(want.gpu.names), shape.gpu_name or "unknown", want.gpu.count.min
-                )
-            )
-        vendor = shape.gpu_vendor or vendor_of(shape.gpu_name)
-        if shape.gpus and want.gpu.vendor and vendor != want.gpu.vendor:
-            found = vendor or "unknown"
-            out.append(Shortfall("gpu_vendor", want.gpu.vendor, found, want.gpu.count.min))
-        memory = want.gpu.memory
-        had_each = shape.gpu_memory_mib
-        if shape.gpus and memory and not memory.holds(had_each or 0):
-            had_text = "unknown" if had_each is None else show_mib(had_each)
-            short = _short(memory, had_each or 0)
-            out.append(Shortfall("gpu_memory_mib", str(memory.plain()), had_text, short))
-    return tuple(item for item in out if item is not None)
+        out += _outside("gpu", want.gpu.count, shape.gpus, str(shape.gpus))
+        if shape.gpus:
+            out += _gpu_misfits(want.gpu, shape)
+    return tuple(out)
+
+
+def _gpu_misfits(want: Gpu, shape: Shape) -> list[Shortfall]:
+    """The same of the model, the vendor and the memory of the GPUs that there are."""
+    out: list[Shortfall] = []
+    names = {name.lower() for name in want.names}
+    if names and (shape.gpu_name or "").lower() not in names:
+        out.append(Shortfall("gpu_model", ",".join(want.names), shape.gpu_name or UNKNOWN, want.count.min))
+    vendor = shape.gpu_vendor or vendor_of(shape.gpu_name)
+    if want.vendor and vendor != want.vendor:
+        out.append(Shortfall("gpu_vendor", want.vendor, vendor or UNKNOWN, want.count.min))
+    each = shape.gpu_memory_mib
+    return out + _outside("gpu_memory_mib", want.memory, each, UNKNOWN if each is None else show_mib(each))
 
 
 def fewest(want: Resources, shape: Shape, total: int) -> int | None:

@@ -13,6 +13,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from declarative.diagnostic import and_more
+
 _FORMAT = "fleetform files 1"
 MOST_SUMS = 500
 """Of how many files, or folders of many, a state records a sum: so that a plan can name what changed."""
@@ -86,6 +88,4 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, st
 
 def told(found: Mapping[str, str], most: int = 5) -> str:
     """Those changes in a line: `data/x.csv added, train.py changed and 3 more`."""
-    named = [f"{path} {what}" for path, what in found.items()]
-    more = f" and {len(named) - most} more" if len(named) > most else ""
-    return ", ".join(named[:most]) + more
+    return and_more((f"{path} {what}" for path, what in found.items()), most)

@@ -13,8 +13,7 @@ from declarative.inputs import NodeInputs, OfferInputs, RankInputs, VolumeInputs
 from declarative.manifest import Manifest
 from declarative.schema import encode
 from declarative.spec import Backend, Fleet, Project, Task, Volume
-from declarative.spec.split import Blocks
-from declarative.spec.values import Resources, show_mib
+from declarative.spec.values import Blocks, Resources, show_mib
 
 LOCAL = "local"
 """The backend that is there without a document, and the name of its region."""

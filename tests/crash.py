@@ -144,7 +144,7 @@ def crash_cleanup(project: Path, step: int, when: str) -> dict[str, Any] | None:
 
 def main() -> None:
     """One line of JSON for each step, to the last one there is."""
-    for name in ("apply", "destroy", "status", "plan", "state", "logs"):
+    for name in ("apply", "status", "plan", "state", "logs"):
         importlib.import_module(f"declarative.cli.{name}")
     for name in ("apply", "plan", "render", "store", "loader"):
         importlib.import_module(f"declarative.{name}")

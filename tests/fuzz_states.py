@@ -25,7 +25,7 @@ from typing import Any
 import click
 
 from declarative.cli import cli
-from declarative.cli.failure import Failed
+from declarative.cli.errors import Failed
 from declarative.cli.plan import compute
 from declarative.cli.session import Session
 from declarative.cli.status import gather
@@ -209,6 +209,7 @@ class Tried:
         session, shown = self.session(url), ""
         found: tuple[Diagnostic, ...] = ()
         session.load = lambda **_: self.loaded  # type: ignore[method-assign]
+        session.declared = lambda **_: self.loaded.desired  # type: ignore[method-assign]
         try:
             with contextlib.redirect_stderr(io.StringIO()):
                 plan = compute(session, offline=True, requested=())

@@ -39,7 +39,7 @@ Act = Callable[[], None]
 
 def warm_up() -> None:
     """What takes long, done once, before the forks."""
-    for name in ("apply", "destroy", "status", "plan", "state"):
+    for name in ("apply", "status", "plan", "state"):
         importlib.import_module(f"declarative.cli.{name}")
     for name in ("apply", "plan", "render", "store", "loader"):
         importlib.import_module(f"declarative.{name}")

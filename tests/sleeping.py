@@ -97,8 +97,7 @@ class Sleeper:
         """The places on the way to a cloud."""
         from urllib3.connectionpool import HTTPConnectionPool
 
-        from providers.cloud.connection import Connection
-        from providers.cloud.limiter import Limiter
+        from providers.cloud.connection import Connection, Limiter
 
         real: Any = Connection.call
 

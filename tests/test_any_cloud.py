@@ -25,10 +25,10 @@ from declarative.provider import (
 from declarative.spec.clouds import Network
 from declarative.state import Address, Record
 from providers.cloud import WIRED
-from providers.cloud.any import AnyCloud, gpus, kinds, names
+from providers.cloud.any import AnyCloud, kinds, names
 from providers.cloud.any.named import Named
-from providers.cloud.any.plain import Written
-from providers.cloud.any.shared import Shared
+from providers.cloud.any.plain import Written, gpu_model
+from providers.cloud.shared_looks import Shared
 from tests.cli import Project
 from tests.cloud_any.plain import NAME, Cloud
 from tests.cloud_any.scripted import Scripted, recorded
@@ -153,7 +153,7 @@ def test_a_unique_name_is_that_of_one_create():
     ],
 )
 def test_gpus_have_the_names_that_people_use(text, told):
-    assert gpus.model(text) == told
+    assert gpu_model(text) == told
 
 
 def test_listings_are_shared_by_those_who_wait():

@@ -8,7 +8,7 @@ import pytest
 
 from declarative import store
 from declarative.cli import state_access
-from declarative.cli.failure import Failed
+from declarative.cli.errors import Failed
 from declarative.store.state_files import KEPT, keep_before
 from tests.cli import fleet, task, volume
 

@@ -33,8 +33,8 @@ class Cloud:
     def listed(self, *, address: str = "") -> list[Disk]:
         return self.looks[:1]
 
-    def of(self, have: Record) -> tuple[None, Disk]:
-        return None, self.looks.pop(0) if self.looks[1:] else self.looks[0]
+    def of(self, have: Record) -> Disk:
+        return self.looks.pop(0) if self.looks[1:] else self.looks[0]
 
     def disk(self, volume: Disk) -> Disk:
         return replace(volume, tags={**volume.tags, **self.tags})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from declarative.provider import PermanentError
-from providers.cloud import WIRED, account, cloud, requirements, settings
+from providers.cloud import WIRED, account, cloud, settings
 from providers.cloud.any import named
 from providers.cloud.azure import account as azure
 from providers.cloud.ec2 import account as ec2
@@ -22,7 +22,7 @@ AWS = {"key": "AWS_ACCESS_KEY_ID", "secret": "AWS_SECRET_ACCESS_KEY"}
 
 
 def test_every_driver_of_ours_has_examples() -> None:
-    assert requirements.NEEDED.keys() == WIRED.keys()
+    assert settings.NEEDED.keys() == WIRED.keys()
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,9 @@ def test_every_option_is_told_of(driver: str, module: Any) -> None:
 def test_what_is_there_is_not_asked_for_again(tmp_path: Any) -> None:
     application = {"id": "OS_ID", "secret": "OS_SECRET"}
     more: dict[str, Any] = {"driver": "openstack", "image": {}, "options": {}, "credentials": application}
-    hint = requirements.write(config(9, tmp_path, **more), "regions")
+    hint = settings.write(config(9, tmp_path, **more), "regions")
     assert hint == "write `regions: [RegionOne]`; missing as well: `image: debian-12`"
-    assert requirements.write(config(9, tmp_path, driver="linode"), "regions") is None
+    assert settings.write(config(9, tmp_path, driver="linode"), "regions") is None
 
 
 def test_a_backend_without_an_image(tmp_path: Any) -> None:

@@ -40,18 +40,17 @@ from declarative.provider import (
 )
 from declarative.schema import BadValueError
 from declarative.spec import Backend, Name
+from declarative.spec.backend import Credentials
 from declarative.spec.clouds import Endpoint, Images
-from declarative.spec.credentials import Credentials
 from declarative.state import Address, Record, State
 from declarative.store import StateError
 from providers.cloud import cloud, exception_kinds, faults, marks, preflight, settings
 from providers.cloud.catalog import catalog
 from providers.cloud.cloud_init import user_data
-from providers.cloud.connection import Connection, _ask_late, _stay
+from providers.cloud.connection import Connection, Limiter, _ask_late, _stay, limiter
 from providers.cloud.ec2.region import Region, quoted
 from providers.cloud.exception_kinds import BY_CLASS
 from providers.cloud.faults import Answer, by_class, classify
-from providers.cloud.limiter import Limiter, limiter
 from providers.cloud.redact import MOST_SHOWN, Scrub
 from providers.cloud.settings import Host
 from providers.ssh import pair

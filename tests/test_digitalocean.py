@@ -17,7 +17,7 @@ from providers.cloud import cloud
 from providers.cloud.any import labels
 from providers.cloud.any.digitalocean import DigitalOcean as Site
 from providers.cloud.any.plain import Written
-from providers.cloud.packing import packed
+from providers.cloud.marks import packed
 from providers.testing import NODE, VOLUME, Conformance, Crowd, Spoilt
 from tests.cli import Project
 from tests.cloud_any.digitalocean import LUCK, DigitalOcean

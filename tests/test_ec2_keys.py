@@ -15,7 +15,7 @@ from declarative.spec.clouds import Network, Reach
 from declarative.state import Address, NodeState, Record
 from providers.cloud.account import Account
 from providers.cloud.cloud_init import MOST, PROGRAM, user_data
-from providers.cloud.key_pairs import Pairs
+from providers.cloud.keys import Pairs
 from providers.ssh import pair
 from providers.ssh.pair import Login, make
 from tests.cloud_ec2.run import REGION, SECRETS, ZONE, provider

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from declarative.inputs import data_of
 from declarative.plan.make import make
 from declarative.plan.types import Op
 from declarative.provider import PermanentError
@@ -34,7 +35,7 @@ def planned(world, fleet, catalog=(), **more):
 
 def made(plan):
     """The inputs of the nodes that a plan makes."""
-    return [a.after for a in plan.actions if a.op is Op.CREATE and a.address.kind == "node"]
+    return [data_of(a.after) for a in plan.actions if a.op is Op.CREATE and a.address.kind == "node"]
 
 
 def test_where_nodes_have_subnets_those_zones_are_offered():

@@ -20,7 +20,7 @@ from declarative.loader import files as files_module
 from declarative.provider import installed
 from declarative.resource import RankMount
 from declarative.schema import Problem, fields_of, validate
-from declarative.schema.validate import _validator
+from declarative.schema.json_schema import _validator
 from declarative.spec import DOCUMENTS, Fleet, Resources
 from tests.cli import clean_env, fleet
 
@@ -298,21 +298,21 @@ CASES = {
     ),
     "bad-value: a cloud's field": (
         "type: backend\nname: local\nendpoint: http://lab:8773\n",
-        "`endpoint` is a cloud's, and means nothing to the driver `local`",
+        "`endpoint` is for clouds: it means nothing to the driver `local`",
         "remove it",
         "backend/local",
         (3, 11),
     ),
     "bad-value: a volume that is here": (
         VOLUME + "volume_id: vol-1\n",
-        "`volume_id` is a cloud's, and means nothing to the driver `local`",
+        "`volume_id` is for clouds: it means nothing to the driver `local`",
         "remove it",
         "volume/data",
         (4, 12),
     ),
     "bad-value: a kind of disk": (
         VOLUME + "volume_type: gp3\n",
-        "`volume_type` is a cloud's, and means nothing to the driver `local`",
+        "`volume_type` is for clouds: it means nothing to the driver `local`",
         "remove it",
         "volume/data",
         (4, 14),
@@ -348,7 +348,7 @@ CASES = {
     "wrong-type: an owner that is a number": (
         "type: backend\nname: lab\ndriver: ec2\nimage: {filter: {name: x, owner: 099720109477}}\n",
         "expected a string, found a number",
-        "write it in quotes: as a number it has no zeros in front",
+        "write it in quotes: a number loses the zeros at its start",
         "backend/lab",
         (4, 34),
     ),
@@ -361,14 +361,14 @@ CASES = {
     ),
     "bad-value: a reservation of this machine": (
         FLEET + "reservation: cr-1\nbackends: [local]\n",
-        "`reservation` is a cloud's, and means nothing to the driver `local`",
+        "`reservation` is for clouds: it means nothing to the driver `local`",
         "name a cloud's backend, or remove `reservation`",
         "fleet/gpu",
         (5, 12),
     ),
     "bad-value: a reservation without a cloud": (
         FLEET + "reservation: cr-1\n",
-        "`reservation` is a cloud's, and means nothing to the driver `local`",
+        "`reservation` is for clouds: it means nothing to the driver `local`",
         "name a cloud's backend, or remove `reservation`",
         "fleet/gpu",
         (4, 14),
@@ -473,7 +473,7 @@ CASES = {
     ),
     "volume-host: a region": (
         RACK + "---\n" + VOLUME + "backend: ssh\nhost: a\nregion: east\n",
-        "hosts are in no region, so a volume on one has no `region`",
+        "a host is in no region, so a volume on it cannot have `region`",
         "remove it: `host` says where the volume is, else it is where its rank goes",
         "volume/data",
         (10, 9),
@@ -483,7 +483,7 @@ CASES = {
         + "---\n"
         + TASK
         + "volumes: [{name: tmp, path: /t, size: 1GB, backend: ssh, availability_zone: a}]\n",
-        "hosts are in no region, so a volume on one has no `availability_zone`",
+        "a host is in no region, so a volume on it cannot have `availability_zone`",
         "remove it: `host` says where the volume is, else it is where its rank goes",
         "task/train",
         (8, 77),

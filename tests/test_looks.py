@@ -1,11 +1,11 @@
-"""`providers.cloud.shared_polling`: who waits for the same takes part in one look."""
+"""`providers.cloud.shared_looks`: who waits for the same takes part in one look."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from providers.cloud.shared_polling import Looks
+from providers.cloud.shared_looks import Looks
 from tests.cli import until
 
 LONG = 600.0

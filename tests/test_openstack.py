@@ -16,7 +16,7 @@ from declarative.state import Address, Record
 from providers.cloud import account
 from providers.cloud.marks import OWNER
 from providers.cloud.openstack import OpenStack
-from providers.cloud.openstack.once import Once
+from providers.cloud.openstack.account import Once
 from providers.testing import NODE, VOLUME, Conformance, Crowd, Spoilt
 from tests.cloud_ec2.proxy import LUCK
 from tests.cloud_openstack.run import SECRETS, config

@@ -233,7 +233,7 @@ def test_a_policy_is_checked_as_yaml_is(project: Project, tmp_path: Path) -> Non
     # Elsewhere nothing behind a field is no field; here everything would be allowed by it.
     policy.write_text("drivers:\n")
     said = planned(project, env={"FLEETFORM_POLICY": str(policy)})
-    assert "error[bad-value]: `drivers` has nothing behind it" in said
+    assert "error[bad-value]: `drivers` has no value" in said
     policy.write_text("type: fleet\nname: x\n---\ndrivers: []\n")
     said = planned(project, env={"FLEETFORM_POLICY": str(policy)})
     assert "error[unknown-type]" in said

@@ -39,8 +39,7 @@ from declarative.render.progress import Progress, duration
 from declarative.render.records import state_text
 from declarative.render.report import notes_json, report_text, result_json
 from declarative.render.status import status_text
-from declarative.render.terminal import use_color, width
-from declarative.render.text import Paint, cells, ranges, wrapped
+from declarative.render.text import Paint, cells, ranges, use_color, width, wrapped
 from declarative.render.views import FleetView, NodeView, RankView, StatusView, TaskView, VolumeView
 from declarative.state import Address, Record
 from tests.cli import events_of

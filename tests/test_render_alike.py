@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from declarative.blocks import Shape
-from declarative.render.alike import MOST, folded
 from declarative.render.blocks import Row, map_lines
 from declarative.render.status import status_text
-from declarative.render.text import Cell, Paint
+from declarative.render.text import MOST_ALIKE, Cell, Paint, folded
 from declarative.render.views import NodeView, RankView, StatusView, TaskView, VolumeView
 
 
@@ -22,9 +21,9 @@ def test_many_that_count_together_are_one_row() -> None:
 
 
 def test_up_to_four_keep_their_lines() -> None:
-    rows = [[f"node/gpu-{n}", "kept"] for n in range(MOST)]
+    rows = [[f"node/gpu-{n}", "kept"] for n in range(MOST_ALIKE)]
     assert texts(rows) == rows
-    assert len(texts([*rows, [f"node/gpu-{MOST}", "kept"]])) == 1
+    assert len(texts([*rows, [f"node/gpu-{MOST_ALIKE}", "kept"]])) == 1
 
 
 def test_a_gap_in_the_names_is_told() -> None:

@@ -12,7 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
-from declarative.cli.schema import schemas
+from declarative.cli.project_files import schemas
 from declarative.codes import CODES, REJECTIONS
 from declarative.schema import Problem, decode, fields_of
 from declarative.source import read

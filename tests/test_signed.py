@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from declarative.cli.failure import Failed
-from declarative.cli.signature import check, keys_of, sign
+from declarative.cli.errors import Failed
+from declarative.cli.plan_signatures import check, keys_of, sign
 from declarative.spec.policy import PlanKey
 from tests.cli import Project, fleet, task
 from tests.test_e2e_saved import refused, seal
@@ -123,7 +123,7 @@ def test_the_operators_policy_requires_it(project: Project, keys: Path) -> None:
     private = (keys / "team").read_text().splitlines()[1]
     policy.write_text(f"plan_keys:\n  - {private}\n")
     done = project.run("apply", "p.plan", code=1, env=env)
-    assert "this is no public Ed25519 key" in done.err
+    assert "this is not a public Ed25519 key" in done.err
     assert f"{policy}:2:5" in done.err
     assert private not in done.err + done.out
 
@@ -136,8 +136,8 @@ def test_keys_that_cannot_be_used(project: Project, keys: Path) -> None:
     keygen("-q", "-t", "rsa", "-N", "", "-f", keys / "rsa")
     for name, why in (
         ("locked", "has a passphrase"),
-        ("rsa", "is no private Ed25519 key"),
-        ("team.pub", "is no private Ed25519 key"),
+        ("rsa", "is not a private Ed25519 key"),
+        ("team.pub", "is not a private Ed25519 key"),
         ("none", "cannot be read: No such file or directory"),
     ):
         done = project.run("plan", "--out", "p.plan", "--sign", str(keys / name), code=1)

@@ -7,7 +7,7 @@ import dataclasses
 import click
 import pytest
 
-from declarative.cli import COMMANDS, cli, usage_hints
+from declarative.cli import COMMANDS, cli, errors
 from declarative.diagnostic import suggest
 from declarative.schema import decode, fields_of
 from declarative.schema.decode import Problem
@@ -83,12 +83,12 @@ def test_one_slip_in_an_option_is_answered_with_the_option(name):
 
         def hint(typed: str, command: click.Command = command) -> str | None:
             error = click.NoSuchOption(typed, ctx=click.Context(command))
-            return usage_hints.usage(error, [typed]).diagnostics[0].hint
+            return errors.usage(error, [typed]).diagnostics[0].hint
 
         wrong = [
             m
             for m in misses(tuple(long), hint)
-            if m[1].startswith("--") and m[1].lstrip("-") not in usage_hints.OPTIONS
+            if m[1].startswith("--") and m[1].lstrip("-") not in errors.OPTIONS
         ]
         assert wrong == []
 

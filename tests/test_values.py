@@ -9,7 +9,7 @@ import pytest
 
 from declarative.schema import decode, fields_of
 from declarative.schema.decode import Problem
-from declarative.schema.validate import validate
+from declarative.schema.json_schema import validate
 from declarative.spec import DOCUMENTS
 from declarative.spec.backend import CatalogOffer
 from declarative.spec.clouds import Network

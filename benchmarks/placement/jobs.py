@@ -19,8 +19,7 @@ from declarative.placement.types import Ask, FleetRule, Node, VolumeAt
 from declarative.resource import Offer, RankMount, TaskWant
 from declarative.spec import Fleet, Name, SpotPolicy, Task
 from declarative.spec.fleet import Nodes, Placement
-from declarative.spec.split import Blocks
-from declarative.spec.values import Count, Gpu, Resources
+from declarative.spec.values import Blocks, Count, Gpu, Resources
 
 DOMAINS = tuple((backend, region) for backend in ("aa", "bb") for region in ("east", "north", "west"))
 ZONES = ("z1", "z2", "z3")

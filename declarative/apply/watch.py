@@ -36,6 +36,7 @@ from declarative.state import (
     task_state,
 )
 from declarative.store import StateError, Store, Writer
+from declarative.store.lock import FOLLOWING
 
 PERIOD = 0.5
 """Seconds between two turns; how often nodes are asked, `Rounds` decides."""
@@ -46,9 +47,6 @@ SELDOM = 32
 REMINDER = 60.0
 """Seconds after which it is said once more what is waited for."""
 MOST_NAMED = 5
-
-FOLLOWING = "apply --wait"
-"""What the lock says while a watcher writes: it is given back within moments."""
 
 
 def ranks_of(state: State, task: str) -> list[str]:

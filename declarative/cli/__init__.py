@@ -42,67 +42,21 @@ COMMANDS: dict[str, str] = {
 }
 """Name → one line, so that `--help` need not import the commands."""
 
-EXAMPLES: dict[str, tuple[str, ...]] = {
-    "fleetform": (
-        "fleetform init",
-        "fleetform plan",
-        "fleetform apply --wait",
-        "fleetform logs train/0 -f",
-    ),
-    "validate": ("fleetform validate --json", "fleetform -C infra/gpu validate --var size=8"),
-    "import": (
-        "fleetform import dstack .dstack.yml",
-        "fleetform import skypilot train.yaml --out train.fleet.yaml",
-    ),
-    "fmt": ("fleetform fmt", "fleetform fmt --check --diff"),
-    "plan": (
-        "fleetform plan --json",
-        "fleetform plan --offline --detailed-exitcode",
-        "fleetform plan --replace task/train",
-        "fleetform plan --replace node/gpu-3",
-        "fleetform plan --reuse",
-        "fleetform plan --out next.plan",
-    ),
-    "explain": ("fleetform explain task/train", "fleetform explain node/gpu-0 --json"),
-    "offers": (
-        "fleetform offers --gpu H100:8",
-        "fleetform offers fleet/gpu --max-price 10",
-        "fleetform offers --cpu 8.. --region us-east-1 --on-demand --json",
-    ),
-    "show": ("fleetform show next.plan", "fleetform show next.plan --json"),
-    "apply": (
-        "fleetform apply --auto-approve --wait",
-        "fleetform apply --lock-timeout 5m",
-        "fleetform apply --reuse",
-        "fleetform apply next.plan",
-    ),
-    "destroy": ("fleetform destroy --auto-approve",),
-    "status": ("fleetform status --json", "fleetform status --refresh"),
-    "logs": (
-        "fleetform logs train",
-        "fleetform logs train/0 -f",
-        "fleetform logs train -f --tail 10",
-        "fleetform logs train --since 10m -n 3",
-    ),
-    "ssh": ("fleetform ssh gpu-0", "fleetform ssh gpu-0 -- nvidia-smi"),
-    "exec": ("fleetform exec train/0", "fleetform exec train/0 -- py-spy dump --pid 4242"),
-    "stop": ("fleetform stop train",),
-    "drain": ('fleetform drain gpu-3 --reason "bad NIC"',),
-    "undrain": ("fleetform undrain gpu-3",),
-    "state": (
-        "fleetform state list volume",
-        "fleetform state mv volume/data volume/datasets",
-        "fleetform state pull --state sqlite:///.fleetform/state.db | fleetform state push -",
-    ),
-    "schema": ("fleetform schema task", "fleetform schema --check --dir schemas"),
+MODULES = {
+    "init": "project_files",
+    "validate": "project_files",
+    "import": "project_files",
+    "schema": "project_files",
+    "explain": "plan",
+    "show": "plan",
+    "destroy": "apply",
+    "stop": "nodes",
+    "drain": "nodes",
+    "undrain": "nodes",
+    "ssh": "remote",
+    "exec": "remote",
 }
-"""Lines to copy, under each command's help."""
-
-
-def _examples(name: str) -> str | None:
-    """The epilog of a command, each example on a line of its own."""
-    lines = EXAMPLES.get(name)
-    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines))) if lines else None
+"""The module of a command that has not its name. `plan_command` in it is the command `plan`."""
 
 
 class _ReaderGoneError(Exception):
@@ -117,8 +71,23 @@ def _reader() -> Iterator[None]:
         raise _ReaderGoneError from None
 
 
-class Commands(click.Group):
-    """A group whose commands are imported when they are asked for."""
+class Group(click.Group):
+    """A group that says which command was meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = click.utils.make_str(args[0]) if args else ""
+        known = self.list_commands(ctx)
+        if args and name not in known and not name.startswith("-"):
+            from declarative.cli import errors
+
+            raise errors.NoCommandError(name, ctx, known)
+        return super().resolve_command(ctx, args)
+
+
+class Commands(Group):
+    """All commands, each imported when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
@@ -126,10 +95,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        # `import` is no name for a module.
-        module = importlib.import_module(f"declarative.cli.{'imports' if cmd_name == 'import' else cmd_name}")
-        command: click.Command = module.command
-        command.epilog = command.epilog or _examples(cmd_name)
+        module = importlib.import_module(f"declarative.cli.{MODULES.get(cmd_name, cmd_name)}")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
@@ -140,24 +107,20 @@ class Commands(click.Group):
         with _reader():
             return super().invoke(ctx)
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = click.utils.make_str(args[0]) if args else ""
-        if args and name not in COMMANDS and not name.startswith("-"):
-            from declarative.cli import usage_hints
-
-            raise usage_hints.NoCommandError(name, ctx, COMMANDS, usage_hints.COMMANDS)
-        return super().resolve_command(ctx, args)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(
-    cls=Commands, epilog=_examples("fleetform"), context_settings={"help_option_names": ["-h", "--help"]}
-)
+EXAMPLES = """\b
+Examples:
+  fleetform init
+  fleetform plan
+  fleetform apply --wait
+  fleetform logs train/0 -f"""
+
+
+@click.group(cls=Commands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="fleetform", message="%(prog)s %(version)s")
 @click.option(
     "-C",
@@ -199,36 +162,37 @@ def _end_if_asking(code: int) -> None:
 
 def main() -> NoReturn:
     """Run the command; exit codes are those of docs/commands.md (usage errors are 1, not click's 2)."""
-    code: Any = 0
-    # A large project is half a million values that all live to the end: to go through them at every 700
-    # new ones, as Python does, takes a quarter of the time of a plan. Garbage is still collected.
+    # A large project is half a million values that all live to the end. Python would go through them at every
+    # 700 new ones, which takes a quarter of the time of a plan. Garbage is still collected.
     gc.set_threshold(100_000, 20, 50)
     _mend_streams()
+    sys.exit(_run())
+
+
+def _run() -> int:
+    """The exit code; what went wrong was printed."""
+    code: Any = 0
     try:
         code = cli.main(prog_name="fleetform", standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.Exit as error:
-        code = error.exit_code
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        code = 1
-    except click.UsageError as error:
-        from declarative.cli import usage_hints
-
-        usage_hints.usage(error, sys.argv[1:]).show()
-        code = 1
+        return error.exit_code
     except click.ClickException as error:
+        if isinstance(error, click.UsageError) and not isinstance(error, click.exceptions.NoArgsIsHelpError):
+            from declarative.cli import errors
+
+            error = errors.usage(error, sys.argv[1:])
         error.show()
-        code = 1
+        return 1
     except (click.Abort, KeyboardInterrupt):
         sys.stderr.write("interrupted\n")
-        code = 130
-        _end_if_asking(code)
+        _end_if_asking(130)
+        return 130
     except (_ReaderGoneError, BrokenPipeError):
         # `| head` has what it wanted, which is no fault. Nothing more can be printed, not even what is
         # still buffered when Python exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except OSError as error:
         sys.stderr.write(f"error: {error.filename or 'fleetform'}: {error.strerror or error}\n")
-        code = 1
-    sys.exit(code if isinstance(code, int) else 0)
+        return 1
+    return code if isinstance(code, int) else 0

@@ -1,33 +1,46 @@
-"""`fleetform apply`."""
+"""`fleetform apply` and `destroy`."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from declarative.cli.failure import failed
-from declarative.cli.following import follow
-from declarative.cli.options import check_requested, replace_option, reuse_option
-from declarative.cli.run import Run, parallelism_option, vanished_option
-from declarative.cli.session import (
-    Session,
+from declarative.cli.errors import failed
+from declarative.cli.options import (
+    apply_options,
     approve_option,
+    examples,
     json_option,
     lock_option,
-    project_command,
-    state_errors,
+    replace_option,
+    reuse_option,
+)
+from declarative.cli.run import Run
+from declarative.cli.session import Session, check_requested, project_command
+
+ELSEWHERE = (
+    "there is no YAML file here, and nothing was ever recorded: "
+    "`fleetform -C DIR destroy` names the project's directory"
 )
 
 
-@click.command("apply")
+@click.command(
+    "apply",
+    epilog=examples(
+        "fleetform apply --auto-approve --wait",
+        "fleetform apply --lock-timeout 5m",
+        "fleetform apply --reuse",
+        "fleetform apply next.plan",
+    ),
+)
 @click.argument("file", required=False, type=click.Path())
 @approve_option
 @click.option("--wait", is_flag=True, help="Follow the tasks to their end, and fail if they fail.")
 @click.option("--allow-unplaced", is_flag=True, help="Do the rest although some task cannot be placed.")
-@parallelism_option
-@vanished_option
+@apply_options
 @click.option(
     "--signed-by",
     metavar="KEY",
@@ -39,8 +52,7 @@ from declarative.cli.session import (
 @json_option
 @lock_option
 @project_command
-@state_errors
-def command(session: Session, *, file: str | None, **options: Any) -> int:
+def apply_command(session: Session, *, file: str | None, **options: Any) -> int:
     """Converge: create, change and delete until everything is as declared.
 
     Shows the plan and asks first. Exits 0, 1 on errors, 3 if a task cannot be placed (and does nothing
@@ -57,6 +69,8 @@ def command(session: Session, *, file: str | None, **options: Any) -> int:
     with _saved(session, file, options) if file is not None else _declared(session, options) as run:
         code = run.converge(destroy=False)
         if options["wait"] and code in (0, 4) and run.done:
+            from declarative.cli.following import follow
+
             return max(follow(run), code)
         if code == 0:
             run.say_running()
@@ -67,17 +81,70 @@ def _declared(session: Session, options: Mapping[str, Any]) -> Run:
     """An apply of what the YAML declares."""
     if options["signed_by"] is not None:
         raise failed("usage", "`--signed-by` is about a saved plan", "name its file: `fleetform apply FILE`")
-    loaded = session.load(look="contents")
-    assert loaded is not None
-    session.warn()
-    check_requested(options["requested"], loaded.desired)
-    return Run(session, loaded.desired, "apply", options)
+    desired = session.load(look="contents").desired
+    session.say(session.warnings)
+    check_requested(options["requested"], desired)
+    return Run(session, desired, "apply", options)
 
 
 def _saved(session: Session, file: str, options: Mapping[str, Any]) -> Run:
     """An apply of a saved plan."""
-    from declarative.cli.planfile import read
-    from declarative.cli.saved import SavedRun, check_options, signers
+    from declarative.cli.plan_files import read
+    from declarative.cli.saved_plans import SavedRun, check_options, signers
 
     check_options()
     return SavedRun(session, read(file, signers(session, options["signed_by"])), options)
+
+
+@click.command("destroy", epilog=examples("fleetform destroy --auto-approve"))
+@approve_option
+@click.option(
+    "--orphans", is_flag=True, help="Delete what this state made and does not record, and nothing else."
+)
+@apply_options
+@json_option
+@lock_option
+@project_command
+def destroy_command(session: Session, *, orphans: bool, **options: Any) -> int:
+    """Stop all tasks and delete all nodes and volumes, but for those with `prevent_destroy`: as the YAML says
+    now, and if it has them no more, as it said at the last apply.
+
+    It is the plan to nothing: the same steps, in reverse. Volumes are protected unless they say otherwise;
+    what is left is named. With --orphans, what is recorded stays as it is.
+    """
+    from declarative.resource import Desired
+
+    loaded = session.load_if_any()
+    session.say(session.warnings)
+    desired = loaded.desired if loaded else Desired()
+    fleets = {f"fleet/{name}": fleet.prevent_destroy for name, fleet in desired.fleets.items()}
+    volumes = {f"volume/{name}": v.inputs.prevent_destroy for name, v in desired.volumes.items()}
+    nothing = Desired(
+        project=desired.project,
+        backends=desired.backends,
+        places=desired.places,
+        protected={**fleets, **volumes},
+    )
+    with Run(session, nothing, "destroy", options) as run:
+        if orphans:
+            from declarative.cli import orphans as forgotten
+
+            return forgotten.destroy(run)
+        code = run.converge(destroy=True)
+        if run.done:
+            _say_kept(run)
+            if loaded is None and run.store.read().lineage is None and not run.as_json:
+                sys.stderr.write(f"{ELSEWHERE}\n")
+        return code
+
+
+def _say_kept(run: Run) -> None:
+    state = run.store.read()
+    left = {str(r.address): r.node for r in state.of("node")} | {
+        str(r.address): r.volume for r in state.of("volume")
+    }
+    names = [address for address, inputs in left.items() if run.desired.protects(address, inputs)]
+    undeclared = any(n.startswith("volume/") and n not in run.desired.protected for n in names)
+    also = " (of a volume without one: `removed: [{from: volume/NAME, destroy: true}]` in the project)"
+    what = "write `prevent_destroy: false` in their fleets and volumes" + (also if undeclared else "")
+    run.say_kept(names, f"To delete them too: {what}, and destroy again.")

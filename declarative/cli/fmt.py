@@ -12,17 +12,11 @@ from pathlib import Path
 
 import click
 
-from declarative.cli.failure import Failed
-from declarative.cli.session import emit_text
+from declarative.cli.errors import Failed
+from declarative.cli.options import examples
+from declarative.cli.output import emit_text
 from declarative.diagnostic import Severity, Span, in_order
 from declarative.loader.findings import Findings
-
-EXAMPLES = """\b
-Examples:
-  fleetform fmt
-  fleetform fmt --check --diff     in CI
-  fleetform fmt fleets/gpu.yaml
-"""
 
 
 class _RefusedError(Exception):
@@ -33,12 +27,17 @@ class _RefusedError(Exception):
         self.code, self.summary, self.hint = code, summary, hint
 
 
-@click.command("fmt", epilog=EXAMPLES)
+@click.command(
+    "fmt",
+    epilog=examples(
+        "fleetform fmt", "fleetform fmt --check --diff     in CI", "fleetform fmt fleets/gpu.yaml"
+    ),
+)
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False))
 @click.option("--check", is_flag=True, help="Write nothing; list the files that would change, and exit 1.")
 @click.option("--diff", is_flag=True, help="Write nothing; show what would change.")
 @click.pass_context
-def command(ctx: click.Context, files: tuple[str, ...], check: bool, diff: bool) -> int:
+def fmt_command(ctx: click.Context, files: tuple[str, ...], check: bool, diff: bool) -> int:
     """Put the project's files, or FILES, into their normal form, and print the names of those that changed.
 
     Keys come in one order, values in one notation. Comments, templates and the order of lists stay, and the
@@ -71,8 +70,7 @@ def _project(root: Path, findings: Findings) -> list[tuple[str, Path]]:
     """The files that the loader reads, by its own rules: which may be opened, and what `include` names."""
     from declarative.loader.documents import classify
     from declarative.loader.files import Files
-    from declarative.loader.project import complete, declared, excluded, find_project
-    from declarative.loader.variables import settle
+    from declarative.loader.project import complete, declared, excluded, find_project, settle
 
     other = Findings()  # about documents: `validate` says it
     files = Files(root, findings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from declarative.cli.run import STOPPING, Run
 from declarative.cli.session import now
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PATIENCE = 5.0
 """Seconds that a retry waits for the lock before it looks again."""
 OVERTAKEN = "was changed by another command: this one runs nothing again; `fleetform apply --wait` does"
+Step = Literal["on", "over", "interrupted"]
 LEAVING = "leaving: the tasks go on (`fleetform status`, `fleetform logs {} -f`)"
 
 
@@ -31,7 +32,6 @@ def follow(run: Run) -> int:
     from declarative.apply.idle import Idle
     from declarative.apply.retry_schedule import NOT_STARTED
     from declarative.apply.watch import follow as watch
-    from declarative.apply.watch import is_over
 
     retries, waiting = _retries(run)
     idle = Idle(run.desired.fleets, now)
@@ -39,7 +39,8 @@ def follow(run: Run) -> int:
     tasks = tuple(sorted({*run.tasks(), *waiting}))
     if not tasks:
         return 0
-    while True:
+    step: Step = "on"
+    while step == "on":
         # Anew each time: what is made for a task that runs again may be on other nodes.
         backends = run.session.backends(run.desired, run.store.read())
         with stopping(LEAVING.format(tasks[0])) as stop:
@@ -53,25 +54,32 @@ def follow(run: Run) -> int:
                 settled=run.refresh,
                 remind=run.say,
             )
-        if stop.is_set():
-            return INTERRUPTED
-        state = run.store.read()
-        ready = retries.ready(state)
-        over = not ready and is_over(state, tasks, retries)  # else another command was faster: it runs again
-        # Where another command declares them anew, its ranks come when the old ones have gone.
-        amid = over and retries.any and retries.overtaken(state, tasks) is not None
-        if over and not amid:
-            break
-        if ready or amid:
-            going = _again(run, ready, retries, idle)
-        else:
-            going = not idle.ready(state) or _give_back(run, retries, idle)
-        if not going:
-            return INTERRUPTED
+        step = "interrupted" if stop.is_set() else _step(run, tasks, retries, idle)
+    if step == "interrupted":
+        return INTERRUPTED
     never = {t: NOT_STARTED for t in states if not retries.knew(t)}
     run.say_ended(states, {**never, **retries.without_place})
     _say_idle(run, idle)
     return _code(states, retries.without_place)
+
+
+def _step(run: Run, tasks: tuple[str, ...], retries: Retries, idle: Idle) -> Step:
+    """Start the tasks that are to run again, or delete idle nodes; `over` when all tasks have ended."""
+    from declarative.apply.watch import is_over
+
+    state = run.store.read()
+    ready = retries.ready(state)
+    # If a task is ready although it had ended, another command was faster: it runs again.
+    over = not ready and is_over(state, tasks, retries)
+    # If another command declares the tasks anew, their new ranks come when the old ones have gone.
+    amid = over and retries.any and retries.overtaken(state, tasks) is not None
+    if over and not amid:
+        return "over"
+    if ready or amid:
+        going = _again(run, ready, retries, idle)
+    else:
+        going = not idle.ready(state) or _give_back(run, retries, idle)
+    return "on" if going else "interrupted"
 
 
 def _code(states: Mapping[str, RankState], without_place: Collection[str]) -> int:
@@ -113,19 +121,19 @@ def _again(run: Run, tasks: Collection[str], retries: Retries, idle: Idle) -> bo
         if writer is None:
             return not stop.is_set()
         plan = _part(run, writer, tasks)
-        results = run.perform(plan, writer, stop)[0] if plan and plan.actions else ()
+        results = run.perform(plan, writer, stop)[0] if plan.actions else ()
         retries.leave(writer.state())
         idle.leave(writer.state())
-    bad = {r.address for r in results if r.outcome != "done"}
+    undone = {r.address for r in results if r.outcome != "done"}
     starts = {
-        a.address: a.typed.task
-        for a in (plan.actions if plan else ())
+        str(a.address): a.typed.task
+        for a in plan.actions
         if a.op == "create" and isinstance(a.typed, RankInputs)
     }
-    begun = {*starts.values()}
-    broken = {task for address, task in starts.items() if str(address) in bad}
-    lacks = lacking(plan, results) if plan else {}
-    retries.tried(tasks, begun - broken, {t: lacks[t].what if t in lacks else None for t in broken})
+    broken = {task for address, task in starts.items() if address in undone}
+    lacks = lacking(plan, results)
+    causes = {task: lacks[task].what if task in lacks else None for task in broken}
+    retries.tried(tasks, {*starts.values()} - broken, causes)
     if not stop.is_set():
         run.say_waits(retries.waits(tasks))
     return not stop.is_set()
@@ -177,14 +185,14 @@ def _locked(run: Run, retries: Retries, idle: Idle) -> Iterator[Writer | None]:
         yield None if changed else writer
 
 
-def _part(run: Run, writer: Writer, tasks: Collection[str]) -> Plan | None:
-    """Of a plan of everything what starts these tasks; None where it has errors."""
+def _part(run: Run, writer: Writer, tasks: Collection[str]) -> Plan:
+    """The actions of a new plan that start these tasks; none if it has errors."""
     from declarative.apply.retry_schedule import part_for
 
     whole = run.make_plan(writer)
     if whole.result == "error":
         run.session.say(whole.diagnostics)
-        return None
+        return replace(whole, actions=())
     part = part_for(whole, tasks)
     run.check_env(part, writer.state())
     return part

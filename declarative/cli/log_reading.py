@@ -7,17 +7,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from declarative.cli.log_lines import Printer
 from declarative.diagnostic import Diagnostic
 
 if TYPE_CHECKING:
     from declarative.apply.backends import Backends
+    from declarative.cli.logs import Printer
     from declarative.provider import ProviderError
     from declarative.state import Record, State
+
+T = TypeVar("T")
 
 PIECE = 256 * 1024
 """Bytes that are read at once."""
@@ -31,8 +34,8 @@ GIVE_UP = 30.0
 """Seconds after which a host that does not answer is given up, where the rank is known to have ended."""
 
 
-class Hands:
-    """Threads that read. They do not keep the process alive: Ctrl-C shall not wait for a silent host."""
+class Readers:
+    """Threads that read. They do not keep the process alive: Ctrl-C does not wait for a silent host."""
 
     def __init__(self, count: int) -> None:
         self._work: queue.SimpleQueue[tuple[Any, Callable[[], Any]]] = queue.SimpleQueue()
@@ -40,16 +43,13 @@ class Hands:
         for _ in range(min(AT_ONCE, count)):
             threading.Thread(target=self._run, name="logs", daemon=True).start()
 
-    def give(self, key: Any, function: Callable[[], Any]) -> None:
-        """Do it some time."""
+    def submit(self, key: Any, function: Callable[[], Any]) -> None:
+        """Let a thread call the function."""
         self._work.put((key, function))
 
-    def take(self, timeout: float | None = None) -> tuple[Any, Any] | None:
-        """What came of something that was given, or the exception; None if nothing came in time."""
-        try:
-            return self._done.get(timeout=timeout)
-        except queue.Empty:
-            return None
+    def result(self, timeout: float | None = None) -> tuple[Any, Any]:
+        """A key, and what its function returned or raised; raises `queue.Empty` after the timeout."""
+        return self._done.get(timeout=timeout)
 
     def _run(self) -> None:
         while True:
@@ -90,9 +90,7 @@ class Source:
 
     def patiently(self) -> bytes:
         """The next piece, tried again for a while."""
-        from declarative.retry import Policy, call
-
-        return call(self.read, policy=Policy(deadline=GIVE_UP, longest=5.0))
+        return _patiently(self.read)
 
     def has_ended(self) -> bool:
         """Whether its host says that it has ended."""
@@ -113,6 +111,13 @@ class Source:
         return b""
 
 
+def _patiently(function: Callable[[], T]) -> T:
+    """What the function returns; a host that does not answer is asked again for a while."""
+    from declarative.retry import Policy, call
+
+    return call(function, policy=Policy(deadline=GIVE_UP, longest=5.0))
+
+
 def unreadable(source: Source, error: ProviderError) -> Diagnostic:
     """Why the output of a rank is not there."""
     where = f"{source.record.address} on {source.node.address}"
@@ -131,15 +136,13 @@ def begin(
         return list(sources), []
     from declarative.provider import ProviderError
 
-    hands = Hands(len(sources))
+    readers = Readers(len(sources))
     for source in sources:
-        hands.give(source, partial(_place, source, tail, since))
+        readers.submit(source, partial(_place, source, tail, since))
     wanted: set[Source] = set()
     faults: dict[int, Diagnostic] = {}
     for _ in sources:
-        taken = hands.take()
-        assert taken is not None
-        source, result = taken
+        source, result = readers.result()
         if isinstance(result, ProviderError):
             faults[source.rank] = unreadable(source, result)
         elif isinstance(result, Exception):
@@ -151,15 +154,9 @@ def begin(
 
 def _place(source: Source, tail: int | None, since: float | None) -> bool:
     """Whether it has printed something lately."""
-    from declarative.provider import LogEnd
-    from declarative.retry import Policy, call
-
     provider = source.backends.get(source.node.backend)
 
-    def ask() -> LogEnd | None:
-        return provider.log_ends(source.node, [source.attempt]).get(source.attempt)
-
-    end = call(ask, policy=Policy(deadline=GIVE_UP, longest=5.0))
+    end = _patiently(partial(provider.log_ends, source.node, [source.attempt])).get(source.attempt)
     if end is None:
         return since is None
     if since is not None and end.quiet > since:
@@ -172,14 +169,12 @@ def _place(source: Source, tail: int | None, since: float | None) -> bool:
 
 def _from_end(source: Source, size: int, lines: int) -> int:
     """Where the last lines begin. Read backwards, a piece at a time, and only newlines are counted."""
-    from declarative.retry import Policy, call
-
     provider = source.backends.get(source.node.backend)
     left, at = lines, size
     while at > 0 and lines > 0:
         start = max(0, at - PIECE)
         read = partial(provider.read_log, source.node, source.attempt, start, at - start)
-        data = call(read, policy=Policy(deadline=GIVE_UP, longest=5.0))
+        data = _patiently(read)
         if not data:  # it was cleared away meanwhile
             return size
         here = len(data) - 1 if at == size and data.endswith(b"\n") else len(data)
@@ -195,19 +190,18 @@ def dump(sources: Sequence[Source], printer: Printer) -> list[Diagnostic]:
     """Print all that is there, by rank; what could not be read."""
     from declarative.provider import ProviderError
 
-    hands = Hands(len(sources))
+    readers = Readers(len(sources))
     asked = 0
     came: dict[Source, Any] = {}
     faults: list[Diagnostic] = []
     for number, source in enumerate(sources):
         while asked < min(len(sources), number + AT_ONCE):
-            hands.give(sources[asked], sources[asked].patiently)
+            readers.submit(sources[asked], sources[asked].patiently)
             asked += 1
         while True:
             while source not in came:
-                taken = hands.take()
-                assert taken is not None
-                came[taken[0]] = taken[1]
+                other, result = readers.result()
+                came[other] = result
             data = came.pop(source)
             if isinstance(data, ProviderError):
                 faults.append(unreadable(source, data))
@@ -217,7 +211,7 @@ def dump(sources: Sequence[Source], printer: Printer) -> list[Diagnostic]:
             if not data:
                 break
             source.offset += len(data)
-            hands.give(source, source.patiently)  # while this is printed
+            readers.submit(source, source.patiently)  # while this is printed
             printer.add(source.rank, data)
         printer.end(source.rank)
     return faults
@@ -250,7 +244,7 @@ class Follower:
     def follow(self, sources: Iterable[Source]) -> list[Diagnostic]:
         """Print what comes; at the end, what could not be read."""
         self.tracks = {source.rank: _Track(source) for source in sources}
-        hands = Hands(AT_ONCE)
+        readers = Readers(AT_ONCE)
         next_look = 0.0
         while True:
             now = time.monotonic()
@@ -263,10 +257,9 @@ class Follower:
             for track in going:
                 if not track.busy and track.due <= now:
                     track.busy = True
-                    hands.give(track, track.source.step)
-            taken = hands.take(FIRST)
-            if taken:
-                self._take(*taken)
+                    readers.submit(track, track.source.step)
+            with suppress(queue.Empty):
+                self._take(*readers.result(FIRST))
 
     def _renew(self) -> None:
         """Ranks that were started anew, or for the first time; those that are recorded to have ended."""
@@ -284,24 +277,13 @@ class Follower:
                     _say(f"{record.address}: attempt {record.generation}")
 
     def _take(self, track: _Track, result: Any) -> None:
-        from declarative.provider import PermanentError, ProviderError
+        """Print a piece, or note why there is none; then say when the rank is read again."""
+        from declarative.provider import ProviderError
 
         track.busy = False
         now = time.monotonic()
         if isinstance(result, ProviderError):
-            first = track.away is None
-            track.away = now if track.away is None else track.away
-            gone = track.source.final and now - track.away >= GIVE_UP
-            if isinstance(result, PermanentError) or gone:
-                self.faults.append(unreadable(track.source, result))
-                self._close(track)
-                return
-            if first:
-                address = track.source.record.address
-                _say(f"{address}: {result.summary}; it is tried again until its host answers")
-                track.pause = FIRST
-            track.pause = min(LONGEST_WAIT, track.pause * 2)
-            track.due = now + track.pause
+            self._take_fault(track, result, now)
             return
         if isinstance(result, Exception):
             raise result
@@ -317,6 +299,24 @@ class Follower:
         else:
             track.due = now + track.pause
             track.pause = min(QUIET, track.pause * 1.5)
+
+    def _take_fault(self, track: _Track, error: ProviderError, now: float) -> None:
+        """Try again later; give up after a permanent error, or when the rank is known to have ended."""
+        from declarative.provider import PermanentError
+
+        first = track.away is None
+        track.away = now if track.away is None else track.away
+        gone = track.source.final and now - track.away >= GIVE_UP
+        if isinstance(error, PermanentError) or gone:
+            self.faults.append(unreadable(track.source, error))
+            self._close(track)
+            return
+        if first:
+            address = track.source.record.address
+            _say(f"{address}: {error.summary}; it is tried again until its host answers")
+            track.pause = FIRST
+        track.pause = min(LONGEST_WAIT, track.pause * 2)
+        track.due = now + track.pause
 
     def _close(self, track: _Track) -> None:
         track.over = True

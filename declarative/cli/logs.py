@@ -1,45 +1,45 @@
-"""`fleetform logs`."""
+"""`fleetform logs`: which ranks are printed, and how their lines come out side by side.
+
+Each line of several ranks has its own prefix, in bounded memory however long it is. `log_reading` reads them.
+"""
 
 from __future__ import annotations
 
+import codecs
+import io
+import re
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from declarative.cli import complete
-from declarative.cli.failure import Failed, failed
-from declarative.cli.log_lines import Printer
-from declarative.cli.log_reading import Follower, Source, begin, dump
-from declarative.cli.session import Seconds, Session, now, project_command, state_errors
+from declarative.cli.errors import Failed, failed
+from declarative.cli.options import Seconds, examples, rank_option, ranks_argument
+from declarative.cli.output import Tame
+from declarative.cli.session import Session, now, project_command
+from declarative.cli.targets import find_ranks, node_of, observed, parse_target, ranks_of
 
 if TYPE_CHECKING:
+    from declarative.cli.log_reading import Source
     from declarative.resource import Desired
     from declarative.state import Record, State
 
 AGAIN = "is to run again, as its `retry` says: `apply --wait` does that, or the next `fleetform apply`"
 
 
-def parse_target(text: str, rank: int | None) -> tuple[str, int | None]:
-    """`train`, `train/0`, `task/train` or `rank/train-0` as a task and a rank."""
-    if text.startswith("task/"):
-        text = text.removeprefix("task/")
-    elif text.startswith("rank/"):
-        task, _, number = text.removeprefix("rank/").rpartition("-")
-        text = f"{task}/{number}"
-    task, slash, number = text.partition("/")
-    if not slash:
-        return task, rank
-    if not number.isdecimal():
-        raise failed("usage", f"`{number}` is not a rank", f"write `{task}/0`")
-    return task, int(number)
-
-
-@click.command("logs")
-@click.argument("target", metavar="TASK[/RANK]", shell_complete=complete.ranks)
+@click.command(
+    "logs",
+    epilog=examples(
+        "fleetform logs train",
+        "fleetform logs train/0 -f",
+        "fleetform logs train -f --tail 10",
+        "fleetform logs train --since 10m -n 3",
+    ),
+)
+@ranks_argument
 @click.option("-f", "--follow", is_flag=True, help="Go on until the ranks have ended.")
-@click.option("--rank", type=click.IntRange(min=0), help="The same as TASK/RANK.")
+@rank_option
 @click.option(
     "-n", "--tail", metavar="LINES", type=click.IntRange(min=0), help="Of each rank, only the last lines."
 )
@@ -51,8 +51,9 @@ def parse_target(text: str, rank: int | None) -> tuple[str, int | None]:
 )
 @click.option("--raw", is_flag=True, help="Print everything as it is: colours, and what moves the cursor.")
 @partial(project_command, short=())  # `-f` follows
-@state_errors
-def command(session: Session, target: str, rank: int | None, follow: bool, raw: bool, **options: Any) -> int:
+def logs_command(
+    session: Session, target: str, rank: int | None, follow: bool, raw: bool, **options: Any
+) -> int:
     """Print the output of a task's ranks, one after the other; with --follow, as it comes. With several
     ranks, each line begins with its rank.
 
@@ -67,30 +68,26 @@ def command(session: Session, target: str, rank: int | None, follow: bool, raw: 
     comes twice. When a rank is started anew while others run, it goes on with that attempt; once all have
     ended it ends, and says if the task is to run again. Exits 1 if the output of a rank cannot be read.
     """
-    loaded = session.load(required=False)
-    session.warn()
-    desired = loaded.desired if loaded else None
+    from declarative.cli.log_reading import Follower, Source, begin, dump
+
+    desired = session.declared(warn=True)
     task, wanted = parse_target(target, rank)
     store = session.state.open(desired)
-    state = known_state(session, desired, store.read())
-    told_ranks(state, task, ranks_of(state, task), wanted)
+    state = store.read()
+    state = observed(session, desired, state) if state.intents else state
+    records = find_ranks(state, task, wanted)
     backends = session.backends(desired, state)
-
-    def chosen(state: State) -> list[Record]:
-        return [r for r in ranks_of(state, task) if wanted in (None, r.rank.rank)]
-
-    def look() -> tuple[list[Record], State]:
-        state = store.read()
-        return chosen(state), state
-
-    records = chosen(state)
     sources = [Source(record, _node(record, state), backends) for record in records]
     printer = Printer(sys.stdout.buffer, prefixed=len(records) > 1, terminal=sys.stdout.isatty(), raw=raw)
     sources, faults = begin(sources, **options, keep=follow)
     if follow:
 
+        def look() -> tuple[list[Record], State]:
+            state = store.read()
+            return [r for r in ranks_of(state, task) if wanted in (None, r.rank.rank)], state
+
         def source(record: Record, state: State) -> Source | None:
-            node = _found(record, state)
+            node = node_of(record, state)
             return Source(record, node, session.backends(desired, state)) if node else None
 
         faults += Follower(look, source, printer).follow(sources)
@@ -103,69 +100,156 @@ def command(session: Session, target: str, rank: int | None, follow: bool, raw: 
     return 0
 
 
-def known_state(session: Session, desired: Desired | None, state: State) -> State:
-    """What is recorded and, where a command was cut short, what can be seen to have come of it."""
-    from declarative.apply.answers import HURRIED
-    from declarative.apply.inventory import look
-    from declarative.plan.observe import effective
-
-    if not state.intents:
-        return state
-    return effective(
-        state, look(state, session.backends(desired, state), offers=False, patience=HURRIED).inventory
-    )
-
-
-def _say_retry(session: Session, desired: Desired | None, state: State, task: str) -> None:
-    """On stderr, that a task which has ended is to run again: who waits for its end shall know."""
-    from declarative.apply.answers import HURRIED
-    from declarative.apply.inventory import look
-    from declarative.plan.observe import effective
-    from declarative.plan.retries import again
-
-    want = desired.tasks.get(task) if desired else None
-    if want is None or not want.spec.retry.on_events:
-        return
-    state = effective(
-        state, look(state, session.backends(desired, state), offers=False, patience=HURRIED).inventory
-    )
-    if again(want, ranks_of(state, task), state, now()):
-        sys.stderr.write(f"task/{task} {AGAIN}\n")
-
-
-def told_ranks(state: State, task: str, records: list[Record], wanted: int | None) -> None:
-    """`Failed` where a task has not run, or has no such rank."""
-    if not records:
-        raise failed("not-run", f"task/{task} has not run", _known(state, task))
-    if wanted is not None and not any(r.rank.rank == wanted for r in records):
-        raise failed(
-            "unknown-rank", f"task/{task} has no rank {wanted}", f"its ranks are 0 to {len(records) - 1}"
-        )
-
-
-def ranks_of(state: State, task: str) -> list[Record]:
-    """The recorded ranks of a task, by rank."""
-    found = [r for r in state.of("rank") if r.rank.task == task]
-    return sorted(found, key=lambda r: r.rank.rank)
-
-
-def _known(state: State, task: str) -> str:
-    from declarative.diagnostic import suggest
-
-    known = sorted({r.rank.task for r in state.of("rank")})
-    near = suggest(task, known)
-    return near or (f"tasks that have run: {', '.join(known)}" if known else "run `fleetform apply` first")
-
-
 def _node(record: Record, state: State) -> Record:
     """The node that has a rank's output."""
-    node = _found(record, state)
+    node = node_of(record, state)
     if node is None:
         raise failed("gone", f"the node of {record.address} is gone, and its output with it")
     return node
 
 
-def _found(record: Record, state: State) -> Record | None:
-    reservation = state.get("reservation", record.address.name)
-    name = record.outputs.get("node") or (reservation.reservation.node if reservation else None)
-    return state.get("node", str(name)) if name else None
+def _say_retry(session: Session, desired: Desired | None, state: State, task: str) -> None:
+    """Tell a user who waits for the task's end that the task is to run again."""
+    from declarative.plan.retries import again
+
+    want = desired.tasks.get(task) if desired else None
+    if want is None or not want.spec.retry.on_events:
+        return
+    state = observed(session, desired, state)
+    if again(want, ranks_of(state, task), state, now()):
+        sys.stderr.write(f"task/{task} {AGAIN}\n")
+
+
+# ------------------------------------------------------------------------------------------- the lines
+
+LONGEST = 64 * 1024
+"""Bytes of a line that are held back for its end; a longer one is printed in pieces."""
+_MOVING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]+")
+"""What moves the cursor of a terminal, answers for its user, or hides; a tab and a line's end do not."""
+
+
+class Out(Protocol):
+    """Where bytes go."""
+
+    def write(self, data: bytes, /) -> object:
+        """All of them."""
+
+    def flush(self) -> object:
+        """Now."""
+
+
+class Safe:
+    """The output of one rank as what may be shown. It comes in pieces, cut anywhere.
+
+    On a terminal nothing of it moves the cursor. Where lines have prefixes, a carriage return ends a line: it
+    would go back to before the prefix.
+    """
+
+    def __init__(self, *, terminal: bool, prefixed: bool) -> None:
+        self._terminal = terminal
+        # Off a terminal bytes stay what they are, in whatever encoding.
+        self._encoding = "utf-8" if terminal else "latin-1"
+        decoder = codecs.getincrementaldecoder(self._encoding)("replace")
+        self._decoder = io.IncrementalNewlineDecoder(decoder, translate=terminal or prefixed)
+
+    def __call__(self, data: bytes, *, final: bool = False) -> bytes:
+        """The next piece."""
+        text = self._decoder.decode(data, final=final)
+        if self._terminal and _MOVING.search(text):
+            from declarative.render.text import clean
+
+            text = _MOVING.sub(lambda found: clean(found.group()), text)
+        return text.encode(self._encoding)
+
+
+class Printer:
+    """One output for all. Without prefixes, what comes is passed on at once.
+
+    `raw` passes on everything as it is; else what comes is made safe for a terminal, if it goes to one, and
+    is no command to a CI agent.
+    """
+
+    def __init__(self, out: Out, *, prefixed: bool, terminal: bool = False, raw: bool = False) -> None:
+        self._out = out if raw else _Tamed(out)
+        self._prefixed = prefixed
+        self._terminal = terminal
+        self._safe: dict[int, Safe] | None = None if raw else {}
+        self._held: dict[int, bytes] = {}
+        """By rank: what has come of a line whose end has not."""
+        self._open: int | None = None
+        """Whose line on the screen has no end yet."""
+
+    def add(self, rank: int, data: bytes) -> None:
+        """What came of a rank: whole lines are printed, and a last part if it is too long to be held."""
+        self._add(rank, self._made_safe(rank, data))
+
+    def _made_safe(self, rank: int, data: bytes, *, final: bool = False) -> bytes:
+        if self._safe is None:
+            return data
+        if rank not in self._safe:
+            self._safe[rank] = Safe(terminal=self._terminal, prefixed=self._prefixed)
+        return self._safe[rank](data, final=final)
+
+    def _add(self, rank: int, data: bytes) -> None:
+        if not data:
+            return
+        if not self._prefixed:
+            self._out.write(data)
+            self._out.flush()
+            self._open = None if data.endswith(b"\n") else rank
+            return
+        whole, newline, rest = (self._held.pop(rank, b"") + data).rpartition(b"\n")
+        if newline:
+            self._lines(rank, whole)
+        if len(rest) > LONGEST:
+            self._begin(rank)
+            self._out.write(rest)
+            self._open = rank
+        elif rest:
+            self._held[rank] = rest
+        self._out.flush()
+
+    def end(self, rank: int) -> None:
+        """There is no more of it: a last line without an end is printed with one."""
+        self._add(rank, self._made_safe(rank, b"", final=True))
+        rest = self._held.pop(rank, b"")
+        if not self._prefixed and self._open == rank:
+            self._out.write(b"\n")
+        elif rest or self._open == rank:
+            self._lines(rank, rest)
+        self._out.flush()
+
+    def held(self) -> int:
+        """Bytes that are held back."""
+        return sum(map(len, self._held.values()))
+
+    def _lines(self, rank: int, text: bytes) -> None:
+        """`text` is lines, the last one without its newline."""
+        self._begin(rank)
+        self._open = None
+        self._out.write(text.replace(b"\n", b"\n" + self._prefix(rank)) + b"\n")
+
+    def _begin(self, rank: int) -> None:
+        """Go on with this rank's line, if that is open, or begin one."""
+        if self._open == rank:
+            return
+        if self._open is not None:
+            self._out.write(b"\n")
+        self._out.write(self._prefix(rank))
+
+    def _prefix(self, rank: int) -> bytes:
+        return f"{rank} | ".encode()
+
+
+class _Tamed:
+    """An output whose bytes are no commands to a CI agent."""
+
+    def __init__(self, out: Out) -> None:
+        self._out = out
+        self._tame = Tame()
+
+    def write(self, data: bytes) -> object:
+        return self._out.write(self._tame(data.decode("latin-1")).encode("latin-1"))
+
+    def flush(self) -> object:
+        return self._out.flush()

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from declarative.cli import complete, pager
-from declarative.cli.failure import failed
-from declarative.cli.session import Session, emit, has_errors, json_option, out_style, project_command
+from declarative.cli import completion
+from declarative.cli.errors import failed
+from declarative.cli.options import examples, json_option, no_pager_option, offline_option
+from declarative.cli.output import emit, out_style, show_paged
+from declarative.cli.session import Session, has_errors, project_command
 
 if TYPE_CHECKING:
     from declarative.diagnostic import Diagnostic
@@ -42,8 +44,15 @@ def _amount(field: str, metavar: str, text: str) -> Callable[[F], F]:
     return click.option(f"--{field}", metavar=metavar, type=Amount(field), help=text)
 
 
-@click.command("offers")
-@click.argument("fleet", metavar="[FLEET]", required=False, shell_complete=complete.fleets)
+@click.command(
+    "offers",
+    epilog=examples(
+        "fleetform offers --gpu H100:8",
+        "fleetform offers fleet/gpu --max-price 10",
+        "fleetform offers --cpu 8.. --region us-east-1 --on-demand --json",
+    ),
+)
+@click.argument("fleet", metavar="[FLEET]", required=False, shell_complete=completion.fleets)
 @_amount("gpu", "GPUS", "As in `resources`: `1`, `H100:8`, `A100:80GB:1..4`.")
 @_amount("cpu", "RANGE", "CPUs: `8..` is 8 or more, `8` exactly 8.")
 @_amount("memory", "RANGE", "`64GB..` is so much or more.")
@@ -60,11 +69,11 @@ def _amount(field: str, metavar: str, text: str) -> Callable[[F], F]:
     "--max-price", metavar="USD", type=click.FloatRange(min=0, min_open=True), help="At most so much an hour."
 )
 @click.option("--all", "everything", is_flag=True, help="Print all, not the cheapest 30.")
-@click.option("--offline", is_flag=True, help="Contact nothing: safe on a stranger's YAML.")
-@click.option("--no-pager", is_flag=True, help="Print a long table as it is, also on a terminal.")
+@offline_option
+@no_pager_option("table")
 @json_option
 @project_command
-def command(
+def offers_command(
     session: Session,
     *,
     fleet: str | None,
@@ -84,16 +93,16 @@ def command(
     """
     from declarative.render.offers import offers_json, offers_text
 
-    found, diagnostics = look(session, fleet, offline=offline, **asked)
+    found, diagnostics = _find(session, fleet, offline=offline, **asked)
     if as_json:
         emit(offers_json(found, diagnostics))
     else:
         session.say(diagnostics)
-        pager.show(offers_text(found, everything=everything, color=out_style()["color"]), paged=not no_pager)
+        show_paged(offers_text(found, everything=everything, color=out_style()["color"]), paged=not no_pager)
     return 1 if has_errors(diagnostics) else 0
 
 
-def look(
+def _find(
     session: Session, name: str | None, *, offline: bool, **asked: Any
 ) -> tuple[Offered, tuple[Diagnostic, ...]]:
     """The offers, and what there is to say of the project and its backends."""
@@ -104,9 +113,7 @@ def look(
     from declarative.plan.types import Inventory
     from declarative.state import State
 
-    loaded = session.load()
-    assert loaded is not None
-    desired = loaded.desired
+    desired = session.load().desired
     fleet = _fleet(desired, name)
     wanted = _asked(desired, **asked)
     names = backends_of(desired, fleet, wanted)

@@ -1,25 +1,62 @@
-"""The options that `plan`, `apply` and `explain` share, and what their values have to be."""
+"""The options and arguments that several commands share, and the values that they take."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+import contextlib
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
-from declarative.cli import complete
-from declarative.cli.failure import failed
+from declarative.cli import completion
+from declarative.cli.errors import failed
+from declarative.render.text import is_terminal
 
-if TYPE_CHECKING:
-    from declarative.resource import Desired
-    from declarative.state import State
+F = TypeVar("F", bound=Callable[..., Any])
 
+
+def examples(*lines: str) -> str:
+    """Lines to copy, as the epilog of a command's help."""
+    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
+
+
+class Seconds(click.ParamType[float]):
+    """`90`, `2.5` or `10m`, in seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        from declarative.schema import BadValueError
+        from declarative.spec.values import Duration
+
+        if re.fullmatch(r"\d{1,9}(\.\d+)?", str(value)):
+            return float(value)
+        found = None
+        with contextlib.suppress(BadValueError):
+            found = Duration.parse(value).seconds
+        if found is None:
+            self.fail(f"`{value}` is not a duration; write seconds, or `30s`, `10m`", param, ctx)
+        return float(found)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout, and nothing else.")
+offline_option = click.option("--offline", is_flag=True, help="Contact nothing: safe on a stranger's YAML.")
+lock_option = click.option(
+    "--lock-timeout",
+    metavar="DURATION",
+    type=Seconds(),
+    help="How long to wait for another command that writes (`90`, `10m`); default 0.",
+)
+approve_option = click.option("--auto-approve", is_flag=True, help="Do not ask.")
 replace_option = click.option(
     "--replace",
     "requested",
     metavar="ADDRESS",
     multiple=True,
-    shell_complete=complete.replaceable,
+    shell_complete=completion.replaceable,
     help="Although nothing changed, run `task/NAME` again, or make `node/NAME` anew with all tasks on it, or "
     "`volume/NAME`, which is empty then.",
 )
@@ -28,7 +65,6 @@ reuse_option = click.option(
     is_flag=True,
     help="Launch nothing for tasks, as if each had `creation_policy: reuse`.",
 )
-
 work_option = click.option(
     "--max-work",
     metavar="N",
@@ -36,36 +72,114 @@ work_option = click.option(
     help="Refuse a plan of more units of work, each about 1 KiB and 40 microseconds; `plan --offline` and "
     "`explain --offline` take 250000 unless told.",
 )
+rank_option = click.option("--rank", type=click.IntRange(min=0), help="The same as TASK/RANK.")
+ranks_argument = click.argument("target", metavar="TASK[/RANK]", shell_complete=completion.ranks)
+words_argument = click.argument("words", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 
 
-def check_requested(requested: Iterable[str], desired: Desired, state: State | None = None) -> None:
-    """`--replace` names declared tasks and volumes, and nodes that a declared fleet launched; what is to be
-    made anew is in the `state`.
+def no_pager_option(result: str) -> Callable[[F], F]:
+    """`result` is what the command prints."""
+    return click.option(
+        "--no-pager", is_flag=True, help=f"Print a long {result} as it is, also on a terminal."
+    )
+
+
+def apply_options(command: F) -> F:
+    """The options of `apply` and `destroy` alike."""
+    for option in (
+        click.option(
+            "--accept-vanished",
+            is_flag=True,
+            help="Go on although several things of one backend are gone at once.",
+        ),
+        click.option(
+            "--parallelism",
+            type=click.IntRange(1, 256),
+            default=8,
+            show_default=True,
+            help="How many actions at once.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+ALLOW_OPTIONS = (
+    click.option(
+        "--allow-commands",
+        "commands",
+        is_flag=True,
+        envvar="FLEETFORM_ALLOW_COMMANDS",
+        help="Let the project's `ssh_config` run commands and read other files.",
+    ),
+    click.option(
+        "--allow-path",
+        "paths",
+        metavar="PATH",
+        multiple=True,
+        envvar="FLEETFORM_ALLOW_PATH",
+        type=click.Path(),
+        help="Let ssh's files lie there too, besides the project and ~/.ssh.",
+    ),
+    click.option(
+        "--allow-variable",
+        "allowed_variables",
+        metavar="NAME",
+        multiple=True,
+        envvar="FLEETFORM_ALLOW_VARIABLE",
+        help="Let backends use this variable as a credential, besides those of their own tools.",
+    ),
+)
+"""What the user allows the project besides the operator's policy."""
+
+
+def project_options(command: F, short: tuple[str, ...]) -> F:
+    """The options of every command that reads the project. `short` is what `--file` is called too."""
+    for option in (
+        click.option(
+            "--state",
+            "state_url",
+            metavar="URL",
+            envvar="FLEETFORM_STATE",
+            help="Where the state is kept; or, to look into it, a file that `state pull` printed.",
+        ),
+        click.option(
+            "--var-file",
+            "var_files",
+            type=click.Path(exists=True, dir_okay=False),
+            multiple=True,
+            help="A YAML file with variables.",
+        ),
+        click.option("--var", "variables", metavar="NAME=VALUE", multiple=True, help="Set a variable."),
+        click.option(
+            *short,
+            "--file",
+            "files",
+            metavar="FILE",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            multiple=True,
+            help="Read this file of the project too: a hidden one, or one in a folder.",
+        ),
+        *ALLOW_OPTIONS,
+    ):
+        command = option(command)
+    return command
+
+
+def confirm(question: str, *, approved: bool, doing: str, look: str, as_json: bool = False) -> None:
+    """Ask at the terminal, unless `--auto-approve` did that; `Failed` without consent.
+
+    `look` is what the hint advises before one approves.
     """
-    from declarative.diagnostic import suggest
-
-    known = [f"task/{name}" for name in desired.tasks]
-    nodes = [r for r in (state.of("node") if state else ()) if r.node.fleet in desired.fleets]
-    known += [str(r.address) for r in nodes if not r.node.host]
-    hosts = {str(r.address): r.address.name for r in nodes if r.node.host}
-    known += [f"volume/{name}" for name in desired.volumes if state is None or state.get("volume", name)]
-    for address in requested:
-        node = address.startswith("node/")
-        if address in known or (node and state is None):
-            continue
-        if address in hosts:
-            name = hosts[address]
-            hint = f"`fleetform drain {name}`, repair it, then `fleetform undrain {name}`"
-            raise failed("usage", f"`{address}` is a host that exists: it cannot be made anew", hint)
-        near = suggest(address, known)
-        hint = near or "write `task/NAME` or `volume/NAME` as it is declared, or `node/NAME` of a node"
-        kind = address.partition("/")[0]
-        what = {"node": "launched node", "volume": "recorded volume"}.get(kind, "task")
-        raise failed("unknown-address", f"`{address}` is not a {what} of this project", hint)
-
-
-def allowed_work(asked: int | None, *, offline: bool) -> int | None:
-    """The units that a plan may take. Offline it may be a stranger's."""
-    from declarative.plan.work_limit import OFFLINE_WORK
-
-    return OFFLINE_WORK if asked is None and offline else asked
+    if approved:
+        return
+    if as_json or not is_terminal(sys.stdin) or not is_terminal(sys.stderr):
+        why = "`--json` is for programs" if as_json else "this is no terminal"
+        raise failed("not-approved", f"nobody can be asked: {why}", f"{look}, then add `--auto-approve`")
+    sys.stderr.write(f"{question}Only `yes` is accepted: ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):
+        sys.stderr.write("\n")
+    if answer.strip() != "yes":
+        raise failed("declined", f"{doing} was declined: nothing was done")

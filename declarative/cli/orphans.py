@@ -7,20 +7,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-from declarative.cli.failure import failed
-from declarative.cli.run import Run
-from declarative.cli.session import Session, emit_text, lock_option, now, project_command, state_errors
+from declarative.cli.errors import Failed, failed
+from declarative.cli.options import lock_option
+from declarative.cli.output import emit_text
+from declarative.cli.session import Session, now, project_command
 from declarative.cli.signals import INTERRUPTED, stopping
 
 if TYPE_CHECKING:
     from declarative.apply.drift import Orphan
+    from declarative.cli.run import Run
     from declarative.diagnostic import Diagnostic
     from declarative.resource import Desired
-    from declarative.state import Address, State
+    from declarative.state import Address, Record, State
     from declarative.store import Writer
 
 ADOPTED = ("node", "volume", "rank")
 
+ADOPT_FIRST = "`fleetform state adopt ADDRESS` records it; then it can be unprotected and destroyed."
 NONE = " of this state. What another made, also one that was lost, is not looked for.\n"
 
 
@@ -29,7 +32,6 @@ NONE = " of this state. What another made, also one that was lost, is not looked
 @click.option("--id", "made", metavar="ID", help="Which one, where several have that address.")
 @lock_option
 @project_command
-@state_errors
 def adopt(session: Session, address: str | None, made: str | None, lock_timeout: float | None) -> int:
     """Record what this state made and does not record any more; nothing real is touched.
 
@@ -38,12 +40,10 @@ def adopt(session: Session, address: str | None, made: str | None, lock_timeout:
     rank is recorded as this state's history says that it was started: where that does not know it, as after a
     restore, nobody knows what it runs.
     """
-    from declarative.apply.orphans import as_record, matching
+    from declarative.apply.orphans import matching
     from declarative.store.rename import parse
-    from declarative.store.validate import fault
 
-    loaded = session.load(required=False)
-    desired = loaded.desired if loaded else None
+    desired = session.declared()
     store = session.state.open(desired, write=address is not None, create=False)
     if address is None:
         found, faults = _orphans(session, desired, store.read())
@@ -59,20 +59,30 @@ def adopt(session: Session, address: str | None, made: str | None, lock_timeout:
         few = matching(found, wanted, made)
         if len(few) != 1:
             raise _none(address, few, found)
-        if not few[0].thing.known and wanted.kind != "rank":
-            summary = f"{address} cannot be adopted: its backend keeps no more of it than its name"
-            raise failed("usage", summary, "delete it: `fleetform destroy --orphans`, or by hand")
-        if wanted.kind != "rank" and (wrong := fault(as_record(few[0], state))):
-            summary = f"{address} cannot be adopted: what is written on it was changed ({wrong})"
-            raise failed("usage", summary, "delete it: `fleetform destroy --orphans`, or by hand")
         if wanted.kind == "rank":
             _adopt_rank(writer, few[0], found, state)
         else:
-            writer.adopt(as_record(few[0], state))
+            writer.adopt(_whole_record(few[0], state))
         if wanted.kind == "node":
             writer.set_idle(wanted.name, now())
     emit_text(f"Adopted: {_name(few[0])}\n")
     return 0
+
+
+def _whole_record(orphan: Orphan, state: State) -> Record:
+    """The record of a node or a volume; `Failed` if its backend does not tell all that it needs."""
+    from declarative.apply.orphans import as_record
+    from declarative.store.validate import fault
+
+    why = "its backend keeps no more of it than its name"
+    if orphan.thing.known:
+        record = as_record(orphan, state)
+        wrong = fault(record)
+        if not wrong:
+            return record
+        why = f"what is written on it was changed ({wrong})"
+    summary = f"{orphan.thing.address} cannot be adopted: {why}"
+    raise failed("usage", summary, "delete it: `fleetform destroy --orphans`, or by hand")
 
 
 def _check_free(state: State, address: Address) -> None:
@@ -84,8 +94,8 @@ def _check_free(state: State, address: Address) -> None:
         hint = f"give the recorded one another name (`fleetform state mv {address} …`), or delete the orphan"
         raise failed("exists", f"{address} is recorded already, as {have.outputs.get('id')}", hint)
     if any(intent.address == address for intent in state.intents):
-        hint = "it is read back from its backend first: run `fleetform apply`"
-        raise failed("open-intent", f"it is not known what came of {address}", hint)
+        hint = "run `fleetform apply`: it asks the backend first"
+        raise failed("open-intent", f"the result of an earlier call for {address} is not known", hint)
 
 
 def _adopt_rank(writer: Writer, orphan: Orphan, found: Sequence[Orphan], state: State) -> None:
@@ -109,14 +119,14 @@ def _adopt_rank(writer: Writer, orphan: Orphan, found: Sequence[Orphan], state: 
             writer.adopt(record)
 
 
-def _none(address: str, few: Sequence[Orphan], found: Sequence[Orphan]) -> Exception:
+def _none(address: str, few: Sequence[Orphan], found: Sequence[Orphan]) -> Failed:
     if few:
         ids = ", ".join(o.id for o in few)
         return failed(
             "usage", f"{len(few)} orphans have the address {address}", f"say which: `--id` with {ids}"
         )
     names = ", ".join(sorted({str(o.thing.address) for o in found})[:5]) or "there are none"
-    return failed("unknown-address", f"`{address}` is no orphan", f"orphans: {names}")
+    return failed("unknown-address", f"`{address}` is not an orphan", f"orphans: {names}")
 
 
 def destroy(run: Run) -> int:
@@ -127,20 +137,23 @@ def destroy(run: Run) -> int:
         state = writer.state()
         found, faults = _orphans(run.session, run.desired, state)
         going = [o for o in found if not protected(o)]
+        kept = [str(o.thing.address) for o in found if protected(o)]
         _show(run, going, faults)
         if not going:
-            _kept(run, found)
+            run.say_kept(kept, ADOPT_FIRST)
             return 1 if faults else 0
         run.ask()
         with stopping("stopping: no new deletions") as stop:
             backends = run.session.backends(run.desired, state)
             results = delete_orphans(going, state, backends, run.listener(len(going)), stop)
             interrupted = stop.is_set()
-    code = INTERRUPTED if interrupted else 0
-    if not interrupted and (faults or any(r.outcome != "done" for r in results)):
-        code = 4
-    run.report(results, "interrupted" if interrupted else "failed" if code else "done")
-    _kept(run, found)
+    code, result = 0, "done"
+    if interrupted:
+        code, result = INTERRUPTED, "interrupted"
+    elif faults or any(r.outcome != "done" for r in results):
+        code, result = 4, "failed"
+    run.report(results, result)
+    run.say_kept(kept, ADOPT_FIRST)
     return code
 
 
@@ -157,19 +170,6 @@ def _show(run: Run, going: Sequence[Orphan], faults: tuple[Diagnostic, ...]) -> 
         run.out.write(f"Orphans: {len(going)} to delete.\n")
     else:
         run.out.write(f"There are no orphans to delete{NONE}")
-
-
-def _kept(run: Run, found: Sequence[Orphan]) -> None:
-    from declarative.apply.orphans import protected
-
-    names = [str(o.thing.address) for o in found if protected(o)]
-    if run.as_json:
-        run.event({"event": "kept", "addresses": names})
-    elif names:
-        run.out.write(f"Kept, because of `prevent_destroy`: {', '.join(names)}.\n")
-        run.out.write(
-            "`fleetform state adopt ADDRESS` records it; then it can be unprotected and destroyed.\n"
-        )
 
 
 def _orphans(

@@ -1,14 +1,17 @@
-"""The way out: stdout and stderr, on which a stranger's text must stay text, and whose reader may go away.
+"""Output on stdout and stderr: text, JSON, the pager. A stranger's text must stay text, and the reader of a
+pipe may go away.
 
-Agents of CI services read the log of a job and obey some of its lines: all that is printed passes `Tame`.
+Agents of CI services read the log of a job and obey some of its lines: all output passes `Tame`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
-from typing import TextIO
+import sys
+from typing import Any, TextIO
 
 _BRACKET = re.compile(r"(##\w*)\[")
 """`##[…]` of GitHub, `##vso[…]` of Azure, `##teamcity[…]`: anywhere in a line."""
@@ -74,3 +77,54 @@ class Unbroken:
         """As the stream's, but for a broken pipe."""
         with contextlib.suppress(BrokenPipeError):
             self._stream.flush()
+
+
+def emit(data: Any) -> None:
+    """JSON on stdout."""
+    from declarative.render.data import to_json
+
+    sys.stdout.write(to_json(data))
+
+
+def emit_text(text: str) -> None:
+    """Text on stdout, before anything that comes on stderr: both may be one file."""
+    sys.stdout.write(text)
+    Unbroken(sys.stdout).flush()
+
+
+def out_style() -> dict[str, Any]:
+    """Colour and width of stdout."""
+    from declarative.render.text import use_color, width
+
+    return {"color": use_color(sys.stdout, os.environ), "width": width(sys.stdout)}
+
+
+def show_paged(text: str, *, paged: bool, summary: str = "") -> None:
+    """Print `text`; through `$FLEETFORM_PAGER` or `$PAGER` (default `less`) if it is longer than the screen.
+
+    An empty pager or `cat` turns it off, and so does anything but a terminal on either side. `summary` is
+    printed once the pager has ended, for a user who leaves it early.
+    """
+    import shutil
+
+    import click
+
+    chosen = os.environ.get("FLEETFORM_PAGER", os.environ.get("PAGER", "less"))
+    terminal = sys.stdout.isatty() and sys.stdin.isatty() and os.environ.get("TERM") != "dumb"
+    lines = shutil.get_terminal_size().lines
+    if not paged or not terminal or chosen in ("", "cat") or text.count("\n") < lines:
+        emit_text(text)
+        return
+    before = {name: os.environ.get(name) for name in ("PAGER", "LESS")}
+    os.environ["PAGER"] = chosen
+    # Colours as they are, the text stays on the screen, and no pager for what fits it.
+    os.environ.setdefault("LESS", "FRX")
+    try:
+        click.echo_via_pager(text, color=True)
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+    emit_text(summary)

@@ -1,39 +1,75 @@
-"""`fleetform plan`."""
+"""`fleetform plan`, `show` and `explain`: what apply would do, what a saved plan would do, and why."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from declarative.cli import pager
-from declarative.cli.failure import Failed, failed
-from declarative.cli.options import allowed_work, check_requested, replace_option, reuse_option, work_option
-from declarative.cli.session import Session, emit, json_option, now, out_style, project_command, state_errors
+from declarative.cli import completion
+from declarative.cli.errors import Failed, failed
+from declarative.cli.options import (
+    examples,
+    json_option,
+    no_pager_option,
+    offline_option,
+    replace_option,
+    reuse_option,
+    work_option,
+)
+from declarative.cli.output import emit, out_style, show_paged
+from declarative.cli.session import (
+    Session,
+    allowed_work,
+    check_requested,
+    has_errors,
+    now,
+    project_command,
+    state_errors,
+)
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+    from declarative.apply.backends import Backends
+    from declarative.apply.inventory import Seen
+    from declarative.diagnostic import Diagnostic
+    from declarative.plan.explain import Explainer
+    from declarative.plan.explanation import Answer
     from declarative.plan.types import Plan
+    from declarative.resource import Desired
+    from declarative.state import State
 
 EXIT = {"none": 0, "unhealthy": 0, "changes": 0, "waiting": 3, "unplaced": 3, "error": 1}
 
 
-@click.command("plan")
+@click.command(
+    "plan",
+    epilog=examples(
+        "fleetform plan --json",
+        "fleetform plan --offline --detailed-exitcode",
+        "fleetform plan --replace task/train",
+        "fleetform plan --replace node/gpu-3",
+        "fleetform plan --reuse",
+        "fleetform plan --out next.plan",
+    ),
+)
 @json_option
 @click.option(
     "--detailed-exitcode",
     is_flag=True,
     help="Exit 2 when there are changes, or something is not well.",
 )
-@click.option("--offline", is_flag=True, help="Contact nothing: safe on a stranger's YAML.")
+@offline_option
 @click.option(
     "--assume-empty",
     is_flag=True,
     help="With --offline: read no state, and plan as if nothing was there yet.",
 )
 @click.option("--summary", "summary_only", is_flag=True, help="Print the last lines only.")
-@click.option("--no-pager", is_flag=True, help="Print a long plan as it is, also on a terminal.")
+@no_pager_option("plan")
 @replace_option
 @reuse_option
 @work_option
@@ -45,7 +81,7 @@ EXIT = {"none": 0, "unhealthy": 0, "changes": 0, "waiting": 3, "unplaced": 3, "e
     help="With --out: sign it with this private Ed25519 key, into FILE.sig.",
 )
 @project_command
-def command(
+def plan_command(
     session: Session,
     *,
     as_json: bool,
@@ -63,13 +99,14 @@ def command(
     host is left out, a backend could not be read. With --reuse, fleets still get the nodes that they declare.
     """
     from declarative.render.data import plan_json
-    from declarative.render.plan import plan_text
 
     try:
         plan = compute(session, out=out, sign=sign, **asked)
     except Failed as error:
         if as_json:
-            emit(plan_json(_erroneous(error)))
+            from declarative.plan.types import Plan
+
+            emit(plan_json(Plan(lineage=None, serial=0, diagnostics=error.diagnostics)))
             return 1
         raise
     if as_json:
@@ -77,15 +114,21 @@ def command(
     else:
         session.say(plan.diagnostics)
         if plan.result != "error":
-            style = out_style()
-            text = plan_text(plan, summary_only=summary_only, **style)
-            summary = plan_text(plan, summary_only=True, **style)
-            pager.show(text, paged=not no_pager, summary=summary)
+            _print(plan, paged=not no_pager, summary_only=summary_only)
     if out is not None:
-        from declarative.cli.saved import say_kept
+        from declarative.cli.plan_files import say_saved
 
-        say_kept(session, out, plan.result)
+        say_saved(session, out, plan.result)
     return 2 if detailed_exitcode and plan.result in ("changes", "unhealthy") else EXIT[plan.result]
+
+
+def _print(plan: Plan, *, paged: bool, summary_only: bool = False, before: str = "") -> None:
+    from declarative.render.plan import plan_text
+
+    style = out_style()
+    summary = plan_text(plan, summary_only=True, **style)
+    text = summary if summary_only else plan_text(plan, **style)
+    show_paged(before + text, paged=paged, summary=summary)
 
 
 @state_errors
@@ -101,30 +144,16 @@ def compute(  # noqa: PLR0913 (keywords, each an option)
     sign: str | None = None,
 ) -> Plan:
     """The plan of the project as it is now, saved in the file `out` if it has no errors, signed by a key."""
-    from dataclasses import replace
-
-    from declarative.apply.inventory import look
     from declarative.apply.preflight import foresee
     from declarative.diagnostic import in_order
-    from declarative.plan.hosts import hosts_of
     from declarative.plan.make import make
-    from declarative.plan.rehearsal import may_rehearse
-    from declarative.state import State
 
     key = _check_out(out, sign, offline=offline)
     if assume_empty and not offline:
         raise failed("usage", "`--assume-empty` reads no state, and a plan needs it", "add `--offline`")
-    loaded = session.load(look="contents")
-    assert loaded is not None
-    state = State() if assume_empty else session.state.open(loaded.desired, offline=offline).read()
-    check_requested(requested, loaded.desired, state)
-    if not assume_empty:
-        session.state.check_moved(loaded.desired)
-    backends = session.backends(loaded.desired, state)
-    hosts, gpus = hosts_of(loaded.desired, state), may_rehearse(loaded.desired, state)
-    seen = look(state, backends, hosts=hosts, offline=offline, gpus=gpus)
+    desired, state, backends, seen = _observe(session, requested, offline=offline, assume_empty=assume_empty)
     plan = make(
-        loaded.desired,
+        desired,
         state,
         seen.inventory,
         now(),
@@ -133,19 +162,38 @@ def compute(  # noqa: PLR0913 (keywords, each an option)
         max_work=allowed_work(max_work, offline=offline),
     )
     if not offline:
-        plan = foresee(plan, backends, loaded.desired.places)
+        plan = foresee(plan, backends, desired.places)
     diagnostics = in_order((*session.warnings, *plan.diagnostics))
     plan = replace(plan, diagnostics=diagnostics, offline=offline)
     if out is not None and plan.result != "error":
-        from declarative.cli.saved import keep
+        from declarative.cli.plan_files import save
 
-        keep(session, out, (plan, loaded.desired, state, seen.inventory), key)
+        save(session, out, (plan, desired, state, seen.inventory), key)
     return plan
+
+
+def _observe(
+    session: Session, requested: Iterable[str], *, offline: bool, assume_empty: bool = False
+) -> tuple[Desired, State, Backends, Seen]:
+    """What is declared, recorded, and there."""
+    from declarative.apply.inventory import look
+    from declarative.plan.hosts import hosts_of
+    from declarative.plan.rehearsal import may_rehearse
+    from declarative.state import State
+
+    desired = session.load(look="contents").desired
+    state = State() if assume_empty else session.state.open(desired, offline=offline).read()
+    check_requested(requested, desired, state)
+    if not assume_empty:
+        session.state.check_moved(desired)
+    backends = session.backends(desired, state)
+    hosts, gpus = hosts_of(desired, state), may_rehearse(desired, state)
+    return desired, state, backends, look(state, backends, hosts=hosts, offline=offline, gpus=gpus)
 
 
 def _check_out(name: str | None, sign: str | None, *, offline: bool) -> Ed25519PrivateKey | None:
     """The key to sign with; `Failed` if the plan could not be saved or signed: said before it is made."""
-    from declarative.cli.planfile import check_target
+    from declarative.cli.plan_files import check_target
 
     if name is None:
         if sign is None:
@@ -157,13 +205,152 @@ def _check_out(name: str | None, sign: str | None, *, offline: bool) -> Ed25519P
     check_target(name)
     if sign is None:
         return None
-    from declarative.cli.signature import check_place, signer_of
+    from declarative.cli.plan_signatures import check_place, signer_of
 
     check_place(name)
     return signer_of(sign)
 
 
-def _erroneous(error: Failed) -> Plan:
-    from declarative.plan.types import Plan
+@click.command("show", epilog=examples("fleetform show next.plan", "fleetform show next.plan --json"))
+@click.argument("file", type=click.Path())
+@json_option
+@no_pager_option("plan")
+def show_command(file: str, *, as_json: bool, no_pager: bool) -> int:
+    """Show the plan that `fleetform plan --out FILE` saved, as it was then.
 
-    return Plan(lineage=None, serial=0, diagnostics=error.diagnostics)
+    Reads nothing but the file. With --json it prints what `plan --json` printed.
+    """
+    from declarative.cli.plan_files import origin, read
+    from declarative.render.data import plan_json
+    from declarative.render.diagnostics import diagnostics_text
+
+    try:
+        saved = read(file)
+    except Failed as error:
+        if as_json:
+            error.use_json("show")
+        raise
+    if as_json:
+        emit(plan_json(saved.plan))
+    else:
+        found = diagnostics_text(saved.plan.diagnostics, color=out_style()["color"])
+        _print(saved.plan, paged=not no_pager, before=f"{origin(saved)}\n{found}")
+    return 0
+
+
+@click.command(
+    "explain", epilog=examples("fleetform explain task/train", "fleetform explain node/gpu-0 --json")
+)
+@click.argument("target", metavar="ADDRESS", shell_complete=completion.explained)
+@json_option
+@offline_option
+@no_pager_option("answer")
+@replace_option
+@reuse_option
+@work_option
+@project_command
+def explain_command(
+    session: Session,
+    *,
+    target: str,
+    as_json: bool,
+    no_pager: bool,
+    **asked: Any,
+) -> int:
+    """Plan, and explain one address of the plan: `task/NAME`, `rank/NAME-0` or `node/NAME`.
+
+    Says why a rank goes where it goes, which other nodes and offers would have done and at what price, and
+    what turned all others down; of a task that cannot be placed, the whole refusal. Changes nothing. Exits 0,
+    1 on errors, 3 if the task that was asked about cannot be placed.
+
+    With --json: format_version, address, kind (task, rank or node), status and diagnostics always. Of a task
+    or rank: reason, because, ranks_count, ranks (place, why, instead; instead_of_rank names the rank whose
+    `instead` holds as well), refusal, places (what would hold one rank of a task without a place), elsewhere.
+    Of a node: state, state_reason, observed_at, closed, resources, blocks, holders, price, idle_price, why,
+    changed, instead, looked. An `instead` has nodes and offers with their counts, offers_cheaper, and
+    turned_down by code; plan_hourly_change is what the plan would cost more, USD an hour. Lists are cut at
+    20, their counts are not.
+    """
+    from declarative.render.explain import explain_text
+    from declarative.render.explain_data import explain_json
+
+    answer, diagnostics = _explain(session, target, **asked)
+    if as_json:
+        emit(explain_json(answer, diagnostics))
+    else:
+        session.say(diagnostics)
+        show_paged(explain_text(answer, **out_style()), paged=not no_pager)
+    if has_errors(diagnostics):
+        return 1
+    return 3 if answer.status == "unplaced" else 0
+
+
+def _explain(
+    session: Session,
+    target: str,
+    *,
+    offline: bool,
+    requested: tuple[str, ...],
+    reuse: bool,
+    max_work: int | None,
+) -> tuple[Answer, tuple[Diagnostic, ...]]:
+    """The answer, and the diagnostics of the plan."""
+    from declarative.diagnostic import in_order
+    from declarative.plan.explain import Explainer
+
+    kind, name = _parse(target)
+    desired, state, _, seen = _observe(session, requested, offline=offline)
+    explainer = Explainer(
+        desired,
+        state,
+        seen.inventory,
+        now(),
+        requested=frozenset(requested),
+        reuse=reuse,
+        max_work=allowed_work(max_work, offline=offline),
+    )
+    diagnostics = in_order((*session.warnings, *explainer.plan.diagnostics))
+    if not explainer.feasible:
+        raise Failed(diagnostics)
+    return _answer(explainer, kind, name), diagnostics
+
+
+def _parse(target: str) -> tuple[str, str]:
+    """The kind and the name; a task's name alone will do, and so will `train/0` for a rank."""
+    kind, slash, name = target.partition("/")
+    if slash and kind in ("task", "rank", "node") and name:
+        return kind, name
+    if target and not slash:
+        return "task", target
+    if slash and kind and name.isdecimal():
+        return "rank", f"{kind}-{name}"
+    hint = "write `task/NAME`, `rank/NAME-0` or `node/NAME`"
+    raise failed("usage", f"`{target}` cannot be explained", hint)
+
+
+def _answer(explainer: Explainer, kind: str, name: str) -> Answer:
+    if kind == "node":
+        nodes = explainer.nodes()
+        _check_known(kind, name, nodes, nodes)
+        return explainer.of_node(name)
+    tasks = explainer.tasks()
+    if kind == "task":
+        _check_known(kind, name, tasks, tasks)
+        return explainer.of_task(name)
+    task, _, number = name.rpartition("-")
+    ranks = tasks.get(task, 0) if number.isascii() and number.isdecimal() else 0
+    _check_known(kind, name, [name] if ranks else [], [f"{t}-0" for t in tasks])
+    if int(number) >= ranks:
+        hint = f"its ranks are 0 to {ranks - 1}"
+        raise failed("unknown-rank", f"task/{task} has no rank {number}", hint)
+    return explainer.of_task(task, int(number))
+
+
+def _check_known(kind: str, name: str, known: Collection[str], near: Iterable[str]) -> None:
+    """`Failed` unless the name is known, with one that is near it."""
+    from declarative.diagnostic import suggest
+
+    if name not in known:
+        address = f"{kind}/{name}"
+        hint = suggest(address, [f"{kind}/{n}" for n in near]) or "`fleetform plan` shows what there is"
+        raise failed("unknown-address", f"the project and its plan have no `{address}`", hint)

@@ -1,23 +1,24 @@
-"""What `apply` and `destroy` have in common: from looking to the last line."""
+"""One run of `apply` or `destroy`, from looking at the backends to the last line of output."""
 
 from __future__ import annotations
 
 import os
 import sys
 import threading
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-import click
-
-from declarative.cli.failure import failed
-from declarative.cli.options import check_requested
-from declarative.cli.output import Unbroken
-from declarative.cli.session import Session, now, out_style
+from declarative.cli.errors import Failed
+from declarative.cli.options import confirm
+from declarative.cli.output import Unbroken, out_style
+from declarative.cli.session import Session, check_requested, now
 from declarative.cli.signals import INTERRUPTED, stopping
-from declarative.diagnostic import Diagnostic, Severity, and_more
+from declarative.cli.targets import going_tasks, has_ended, name_tasks
+from declarative.diagnostic import Diagnostic, Severity
 from declarative.inputs import RankInputs
+from declarative.render.text import is_terminal
 
 if TYPE_CHECKING:
     from declarative.apply.backends import Backends
@@ -29,19 +30,11 @@ if TYPE_CHECKING:
     from declarative.state import Address, RankState, RankStatus, State
     from declarative.store import Store, Writer
 
-parallelism_option = click.option(
-    "--parallelism",
-    type=click.IntRange(1, 256),
-    default=8,
-    show_default=True,
-    help="How many actions at once.",
-)
-vanished_option = click.option(
-    "--accept-vanished", is_flag=True, help="Go on although several things of one backend are gone at once."
-)
 NOTHING_DONE = "nothing was done: a task cannot be placed (`--allow-unplaced` does the rest)"
-MOST_NAMED = 5
-"""Tasks that are named where there may be thousands."""
+PENDING = "pending (no capacity now)"
+AS_IT_WAS = "as it was (no capacity now for what changed)"
+ENDED = "ended (no capacity now to run again)"
+"""What becomes of tasks for which there is no place."""
 
 STOPPING = "stopping: no new actions, the running ones end (again to stop now)"
 
@@ -63,13 +56,11 @@ class Run:
         self.done = False
         """Whether the plan was carried out, as far as it could be."""
         self.lacking: dict[str, Lack] = {}
-        """The tasks that found no capacity when they were to be started, and whose `retry` says to wait."""
+        """The tasks that found no capacity when they were started, and whose `retry` says to wait."""
         self.unstarted: dict[str, frozenset[str]] = {}
-        """The tasks whose start failed of something else, and whose `retry` covers that, with what was not
-        done.
-        """
+        """The tasks whose start failed otherwise, and whose `retry` covers that, with what was not done."""
         self._taken: dict[Address, str] = {}
-        """Nodes that a command which was cut short has begun to make, by the tokens of that."""
+        """Nodes that an interrupted command has begun to make, by their tokens."""
         self._progress: Progress | None = None
 
     def __enter__(self) -> Self:
@@ -139,48 +130,32 @@ class Run:
         """Look, and record what happened by itself; the new state."""
         from declarative.apply.settle import refresh
 
-        accept = bool(self.options["accept_vanished"])
-        return refresh(writer, backends, now, self.note, accept=accept)
+        return refresh(writer, backends, now, self.note, accept=self.options["accept_vanished"])
 
     def check_env(self, plan: Plan, state: State) -> None:
-        """Variables that ranks need are there before anything is made for them."""
+        """`Failed` if a variable that ranks need is not set: before anything is made for them."""
         from declarative.apply.launch import missing_env
-        from declarative.cli.failure import Failed
-        from declarative.diagnostic import Diagnostic
 
-        missing = missing_env(plan, state, os.environ)
-        if missing:
-            raise Failed(
-                tuple(
-                    Diagnostic(
-                        code="missing-env",
-                        summary=f"the environment variable `{name}` is not set; {_tasks(tasks)} needs it",
-                        hint=f"`export {name}=…`, then run this again; nothing was done",
-                        address=f"task/{tasks[0]}",
-                    )
-                    for name, tasks in missing.items()
-                )
-            )
+        found = []
+        for name, tasks in missing_env(plan, state, os.environ).items():
+            users = ", ".join(f"task/{task}" for task in tasks)
+            summary = f"the environment variable `{name}` is not set; {users} needs it"
+            hint = f"`export {name}=…`, then run this again; nothing was done"
+            address = f"task/{tasks[0]}"
+            found.append(Diagnostic(code="missing-env", summary=summary, hint=hint, address=address))
+        if found:
+            raise Failed(tuple(found))
 
     def ask(self) -> None:
         """Consent: by `--auto-approve`, or at the prompt of a terminal."""
-        if self.options["auto_approve"]:
-            return
-        if self.as_json or not _is_terminal(sys.stdin) or not _is_terminal(sys.stderr):
-            raise failed(
-                "not-approved",
-                "nobody can be asked: "
-                + ("`--json` is for programs" if self.as_json else "this is no terminal"),
-                "look at the plan, then add `--auto-approve`",
-            )
         self.out.flush()
-        sys.stderr.write(f"\n{self.doing.capitalize()} this plan? Only `yes` is accepted: ")
-        sys.stderr.flush()
-        answer = sys.stdin.readline()
-        if not answer.endswith("\n"):
-            sys.stderr.write("\n")
-        if answer.strip() != "yes":
-            raise failed("declined", f"{self.doing} was declined: nothing was done")
+        confirm(
+            f"\n{self.doing.capitalize()} this plan? ",
+            approved=self.options["auto_approve"],
+            doing=self.doing,
+            look="look at the plan",
+            as_json=self.as_json,
+        )
 
     def _carry_out(self, plan: Plan, writer: Writer, state: State) -> int:
         from declarative.apply.gate import waiting
@@ -197,28 +172,35 @@ class Run:
                 results, held = self.perform(plan, writer, stop)
                 interrupted = stop.is_set()
         self.done = not interrupted
+        if not interrupted:
+            self._note_retries(plan, results)
         code = INTERRUPTED if interrupted else self._code(plan, results, held)
         self.report(results, self._result(plan, code))
         for task, why in held.items():
             self.say(f"task/{task} is prepared and waits: {why}; the next `fleetform apply` lets it run")
         if not interrupted:
             self._say_lacking()
-            self._say_unread(plan)
+            if plan.unread and not self.as_json:
+                then = "what is there was not compared with what is declared. Fix that, and apply again"
+                sys.stderr.write(f"{', '.join(plan.unread)} could not be read: {then}\n")
         return code
 
-    def _code(self, plan: Plan, results: Sequence[ActionResult], held: Mapping[str, str]) -> int:
-        """The exit code of what was done. What could not be seen may not be as declared: no success."""
+    def _note_retries(self, plan: Plan, results: Sequence[ActionResult]) -> None:
+        """Remember the tasks whose start failed of what their `retry` covers."""
         from declarative.apply.retry_schedule import broken_starts, lacking
 
-        tasks = self.desired.tasks
+        retries = {name: want.spec.retry for name, want in self.desired.tasks.items()}
         for task, lack in lacking(plan, results).items():
-            if task in tasks and (tasks[task].spec.retry.waits or lack.again):
+            if task in retries and (retries[task].waits or lack.again):
                 self.lacking[task] = lack
         for task, missed in broken_starts(plan, results).items():
-            if task in tasks and task not in self.lacking and tasks[task].spec.retry.of_failures:
+            if task in retries and task not in self.lacking and retries[task].of_failures:
                 self.unstarted[task] = missed
+
+    def _code(self, plan: Plan, results: Sequence[ActionResult], held: Mapping[str, str]) -> int:
+        """The exit code of what was done. A backend that could not be read is no success."""
         undone = {r.id for r in results if r.outcome != "done"}
-        if self.options.get("wait"):  # what those tasks need is tried again
+        if self.options.get("wait"):  # the actions of those tasks are tried again
             undone = undone.difference(*(lack.undone for lack in self.lacking.values()))
             undone = undone.difference(*self.unstarted.values())
         return 4 if undone or held or plan.unread else 0
@@ -231,34 +213,19 @@ class Run:
             return "waiting"
         return "unhealthy" if plan.health else "done"
 
-    def _say_unread(self, plan: Plan) -> None:
-        if plan.unread and not self.as_json:
-            names = ", ".join(plan.unread)
-            then = "what is there was not compared with what is declared. Mend that, and apply again"
-            sys.stderr.write(f"{names} could not be read: {then}\n")
-
     def _keep(self, state: State) -> None:
-        """Keep the state as it is before it is changed. Where that cannot be done, it is said."""
-        import time
-
+        """Keep the state as it is before it is changed; warn where that cannot be done."""
         from declarative.store import StateError
         from declarative.store.state_files import keep_before
 
-        if state.records:
-            try:
-                at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now()))
-                keep_before(self.session.directory, self.store.pull(), at)
-            except StateError as error:
-                self.session.say(
-                    (
-                        Diagnostic(
-                            code="no-backup",
-                            summary=error.summary,
-                            hint=error.hint,
-                            severity=Severity.WARNING,
-                        ),
-                    )
-                )
+        if not state.records:
+            return
+        try:
+            at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now()))
+            keep_before(self.session.directory, self.store.pull(), at)
+        except StateError as error:
+            code, level = "no-backup", Severity.WARNING
+            self.session.say((Diagnostic(code=code, summary=error.summary, hint=error.hint, severity=level),))
 
     def perform(
         self, plan: Plan, writer: Writer, stop: threading.Event
@@ -270,7 +237,8 @@ class Run:
         from declarative.apply.interrupted import complete
         from declarative.apply.run import apply
 
-        state = _with_lineage(writer)
+        writer.ensure_lineage()  # what is made carries it
+        state = writer.state()
         listener = self.listener()
         listener.expect(len(plan.actions), _only_records(plan, state))
         tools = Tools(
@@ -291,7 +259,7 @@ class Run:
         """Declared tasks that this plan started, and those that run."""
         actions = self.plan.actions if self.plan else ()
         started = {a.typed.task for a in actions if isinstance(a.typed, RankInputs) and a.after}
-        going = _going(self.store.read())
+        going = going_tasks(self.store.read())
         return tuple(sorted(t for t in started | going if t in self.names))
 
     # ---------------------------------------------------------------------------------- what is said
@@ -312,31 +280,40 @@ class Run:
             self.out.write(plan_text(plan, **out_style()))
 
     def _say_waiting(self, plan: Plan, state: State) -> None:
-        """Tasks that stay pending, and those that run on as they were: there is no place for what changed."""
-        going = _going(state)
+        """Tasks for which there is no place: they stay pending, or run on as they were."""
+        if self.as_json:
+            self._pending_events(plan.waiting)
+            return
+        going, recorded = going_tasks(state), {r.rank.task for r in state.of("rank")}
+        groups: dict[str, list[str]] = {PENDING: [], AS_IT_WAS: [], ENDED: []}
         for task in plan.waiting:
-            if self.as_json:
-                self.event({"event": "pending", "address": f"task/{task}"})
-        ended = {r.rank.task for r in state.of("rank")} - going
-        fresh = [t for t in plan.waiting if t not in going | ended]
-        for tasks, what in (
-            (fresh, "pending (no capacity now)"),
-            ([t for t in plan.waiting if t in going], "as it was (no capacity now for what changed)"),
-            ([t for t in plan.waiting if t in ended], "ended (no capacity now to run again)"),
-        ):
-            if tasks and not self.as_json:
+            groups[AS_IT_WAS if task in going else ENDED if task in recorded else PENDING].append(task)
+        for what, tasks in groups.items():
+            if tasks:
                 verb = "stays" if len(tasks) == 1 else "stay"
-                sys.stderr.write(f"{_some(tasks)} {verb} {what}: the next `fleetform apply` tries again\n")
+                sys.stderr.write(
+                    f"{name_tasks(tasks)} {verb} {what}: the next `fleetform apply` tries again\n"
+                )
 
     def _say_lacking(self) -> None:
         """What to do about tasks that found no capacity, unless that is being done."""
         if self.as_json:
-            for task in self.lacking:
-                self.event({"event": "pending", "address": f"task/{task}"})
+            self._pending_events(self.lacking)
         elif self.lacking and not self.options.get("wait"):
             verb = "stays" if len(self.lacking) == 1 else "stay"
             then = "`fleetform apply --wait` tries again until there is some"
-            sys.stderr.write(f"{_some(tuple(self.lacking))} {verb} pending (no capacity now): {then}\n")
+            sys.stderr.write(f"{name_tasks(tuple(self.lacking))} {verb} {PENDING}: {then}\n")
+
+    def _pending_events(self, tasks: Iterable[str]) -> None:
+        for task in tasks:
+            self.event({"event": "pending", "address": f"task/{task}"})
+
+    def say_kept(self, names: Sequence[str], hint: str) -> None:
+        """What stays because it is protected, and how it can be deleted."""
+        if self.as_json:
+            self.event({"event": "kept", "addresses": names})
+        elif names:
+            self.out.write(f"Kept, because of `prevent_destroy`: {', '.join(names)}.\n{hint}\n")
 
     def event(self, data: Mapping[str, Any]) -> None:
         """One event as a line of JSON."""
@@ -349,7 +326,7 @@ class Run:
         from declarative.render.progress import Progress
 
         if self._progress is None:
-            mode: Mode = "json" if self.as_json else "live" if _is_terminal(sys.stderr) else "plain"
+            mode: Mode = "json" if self.as_json else "live" if is_terminal(sys.stderr) else "plain"
             stream = sys.stderr if mode == "live" else Unbroken(sys.stdout if self.as_json else sys.stderr)
             self._progress = Progress(stream, mode, 0)  # type: ignore[arg-type]
             self._progress.__enter__()
@@ -385,7 +362,7 @@ class Run:
         """What goes on after the command, and how to follow it."""
         tasks = self.tasks()
         if tasks and not self.as_json:
-            sys.stderr.write(f"running: {_some(tasks)} (follow with `fleetform logs {tasks[0]} -f`)\n")
+            sys.stderr.write(f"running: {name_tasks(tasks)} (follow with `fleetform logs {tasks[0]} -f`)\n")
 
     def say_waits(self, waits: Mapping[str, Due]) -> None:
         """When tasks that were not started are tried again, and why they were not."""
@@ -396,7 +373,7 @@ class Run:
             causes = {waits[task].cause for task in tasks}
             why = causes.pop() if len(causes) == 1 else "no capacity"
             verb = "is" if len(tasks) == 1 else "are"
-            self.say(f"{_some(tasks)} {verb} tried again in {seconds} s: {why}")
+            self.say(f"{name_tasks(tasks)} {verb} tried again in {seconds} s: {why}")
 
     def say_ended(self, states: Mapping[str, RankState], causes: Mapping[str, str] | None = None) -> None:
         """How each task ended; `causes` are of those that never began."""
@@ -413,38 +390,9 @@ class Run:
                 self.out.write(f"task/{task}: {found.value}" + (f": {cause}" if cause else "") + "\n")
 
 
-def _tasks(names: Iterable[str]) -> str:
-    return ", ".join(f"task/{name}" for name in names)
-
-
-def _some(tasks: Sequence[str]) -> str:
-    """The first few by name, and how many more there are."""
-    return and_more((f"task/{task}" for task in tasks), MOST_NAMED)
-
-
-def _going(state: State) -> set[str]:
-    """Tasks of which some rank has not ended."""
-    return {
-        r.rank.task
-        for r in state.of("rank")
-        if not ((s := state.ranks.get(r.address.name)) and s.state.ended)
-    }
-
-
 def _only_records(plan: Plan, state: State) -> Iterator[str]:
     """The ids of deletes that end nothing: of ranks that have ended, and of what was adopted."""
     for action in plan.actions:
-        status = state.ranks.get(action.address.name) if action.address.kind == "rank" else None
-        if action.forgets or (action.op == "delete" and status and status.state.ended):
+        ended = action.address.kind == "rank" and has_ended(state, action.address.name)
+        if action.forgets or (action.op == "delete" and ended):
             yield action.id
-
-
-def _is_terminal(stream: Any) -> bool:
-    """A closed stream (`<&-`) is None."""
-    return stream is not None and stream.isatty()
-
-
-def _with_lineage(writer: Writer) -> State:
-    """The state, which has a lineage from now on: what is made carries it."""
-    writer.ensure_lineage()
-    return writer.state()

@@ -1,23 +1,21 @@
-"""What every command needs: the project, its state, its backends, and how to say what went wrong."""
+"""A command's view of the project, its state and its backends; and the decorator that commands get it by."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from declarative.cli.failure import Failed, failed
-from declarative.cli.output import Unbroken
-from declarative.cli.state_access import StateAccess, hint_of
+from declarative.cli.errors import Failed, failed
+from declarative.cli.options import project_options
+from declarative.cli.state_access import StateAccess, of_state
 from declarative.diagnostic import Diagnostic, InvalidError, Severity
 
 if TYPE_CHECKING:
@@ -27,64 +25,9 @@ if TYPE_CHECKING:
     from declarative.resource import Desired
     from declarative.spec.policy import Policy
     from declarative.state import State
+    from declarative.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-STREAMING = ("apply", "destroy")
-"""Commands whose `--json` is a line for each event."""
-
-
-def _project_options(command: F, short: tuple[str, ...]) -> F:
-    options = (
-        click.option("--var", "variables", metavar="NAME=VALUE", multiple=True, help="Set a variable."),
-        click.option(
-            "--var-file",
-            "var_files",
-            type=click.Path(exists=True, dir_okay=False),
-            multiple=True,
-            help="A YAML file with variables.",
-        ),
-    )
-    files = click.option(
-        *short,
-        "--file",
-        "files",
-        metavar="FILE",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        multiple=True,
-        help="Read this file of the project too: a hidden one, or one in a folder.",
-    )
-    for option in (*reversed(options), files, *_ALLOW):
-        command = option(command)
-    return command
-
-
-_ALLOW = (
-    click.option(
-        "--allow-commands",
-        "commands",
-        is_flag=True,
-        envvar="FLEETFORM_ALLOW_COMMANDS",
-        help="Let the project's `ssh_config` run commands and read other files.",
-    ),
-    click.option(
-        "--allow-path",
-        "paths",
-        metavar="PATH",
-        multiple=True,
-        envvar="FLEETFORM_ALLOW_PATH",
-        type=click.Path(),
-        help="Let ssh's files lie there too, besides the project and ~/.ssh.",
-    ),
-    click.option(
-        "--allow-variable",
-        "allowed_variables",
-        metavar="NAME",
-        multiple=True,
-        envvar="FLEETFORM_ALLOW_VARIABLE",
-        help="Let backends use this variable as a credential, besides those of their own tools.",
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,74 +46,6 @@ class Allowed:
             allow_commands=policy.allow_commands or self.commands,
             more_variables=(*policy.more_variables, *self.variables),
         )
-
-
-STATE_HELP = "Where the state is kept; or, to look into it, a file that `state pull` printed."
-
-
-def _state_options(command: F) -> F:
-    return click.option("--state", "state_url", metavar="URL", envvar="FLEETFORM_STATE", help=STATE_HELP)(
-        command
-    )
-
-
-def project_command(command: F, *, short: tuple[str, ...] = ("-f",)) -> F:
-    """Options of commands that read the project and the state; gives them a `Session` first.
-
-    `short` is what `--file` is called too.
-    """
-
-    @functools.wraps(command)
-    @click.pass_context
-    def run(ctx: click.Context, /, **options: Any) -> Any:
-        session = Session(
-            Path(ctx.obj["directory"]),
-            options.pop("state_url", None),
-            options.pop("variables", ()),
-            options.pop("var_files", ()),
-            options.pop("files", ()),
-            Allowed(options.pop("commands"), options.pop("paths"), options.pop("allowed_variables")),
-        )
-        ctx.call_on_close(session.close)
-        try:
-            return ctx.invoke(command, session, **options)
-        except Failed as error:
-            if options.get("as_json"):
-                error.form = "event" if ctx.info_name in STREAMING else "object"
-            raise
-
-    return _project_options(_state_options(cast("F", run)), short)
-
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout, and nothing else.")
-
-
-class Seconds(click.ParamType[float]):
-    """`90`, `2.5` or `10m`, in seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        from declarative.schema import BadValueError
-        from declarative.spec.values import Duration
-
-        if re.fullmatch(r"\d{1,9}(\.\d+)?", str(value)):
-            return float(value)
-        found = None
-        with contextlib.suppress(BadValueError):
-            found = Duration.parse(value).seconds
-        if found is None:
-            self.fail(f"`{value}` is not a duration; write seconds, or `30s`, `10m`", param, ctx)
-        return float(found)
-
-
-lock_option = click.option(
-    "--lock-timeout",
-    metavar="DURATION",
-    type=Seconds(),
-    help="How long to wait for another command that writes (`90`, `10m`); default 0.",
-)
-approve_option = click.option("--auto-approve", is_flag=True, help="Do not ask.")
 
 
 class Session:
@@ -210,34 +85,15 @@ class Session:
         """Give up the state's connections."""
         self.state.close()
 
-    def load(self, *, required: bool = True, look: Look = "none") -> Loaded | None:
-        """The project, or `Failed` with every error of it; None if it need not be there, nor be right.
+    def load(self, *, look: Look = "none") -> Loaded:
+        """The project; `Failed` with every error of it.
 
         `look` is how far the files that ranks get are looked at.
         """
-        from declarative.loader import load
-
         try:
-            loaded = load(
-                self.directory,
-                named=self._named,
-                variables=self._assigned(),
-                var_files=self._var_files,
-                environ=os.environ,
-                state=self.state.named,
-                look=look,
-                published=required,
-            )
+            return self._load(look=look, published=True)
         except InvalidError as error:
-            if required:
-                raise Failed(error.diagnostics) from None
-            self.warnings = tuple(d for d in error.diagnostics if d.code != "no-documents")
-            self._check_where(error)
-            return None
-        self.warnings = loaded.diagnostics
-        self.files = manifests(loaded.desired)
-        self._declared = loaded.desired
-        return loaded
+            raise Failed(error.diagnostics) from None
 
     def load_if_any(self) -> Loaded | None:
         """The project, or `Failed` with every error of it; None where there are no documents."""
@@ -248,79 +104,140 @@ class Session:
                 raise
             return None
 
+    def declared(self, *, warn: bool = False) -> Desired | None:
+        """What the project declares; None if there is no project, or if it has errors: those are warnings.
+
+        `warn` shows the warnings. `Failed` if it is not certain where the project keeps its state.
+        """
+        try:
+            self._load(look="none", published=False)
+        except InvalidError as error:
+            self.warnings = tuple(d for d in error.diagnostics if d.code != "no-documents")
+            self._check_where(error)
+        if warn:
+            self.say(self.warnings)
+        return self._declared
+
+    def _load(self, *, look: Look, published: bool) -> Loaded:
+        from declarative.loader import load
+
+        state = self.state.named
+        loaded = load(self.directory, **self._given(), state=state, look=look, published=published)
+        self.warnings = loaded.diagnostics
+        self.files = {t.files.digest: t.files for t in loaded.desired.tasks.values() if t.files is not None}
+        self._declared = loaded.desired
+        return loaded
+
     def _check_where(self, error: InvalidError) -> None:
-        """`Failed` with all that is wrong with the project unless it keeps its state in the default place: no
-        other one is taken for the one that is meant.
+        """`Failed` with all errors of the project unless it keeps its state in the default place: a command
+        must not work on another state than the one that is meant.
         """
         from declarative.loader import declared_state
 
         if self.state.named or not self.warnings:
             return
         try:
-            elsewhere = declared_state(
-                self.directory,
-                named=self._named,
-                variables=self._assigned(),
-                var_files=self._var_files,
-                environ=os.environ,
-            )
+            elsewhere = declared_state(self.directory, **self._given())
         except ValueError:
             raise Failed(error.diagnostics) from None
         if elsewhere or not self.state.default.exists():
             raise Failed(error.diagnostics)
 
-    def _assigned(self) -> Mapping[str, str]:
-        out: dict[str, str] = {}
+    def _given(self) -> dict[str, Any]:
+        """What the command line says of the project's files and variables."""
+        variables: dict[str, str] = {}
         for text in self._variables:
             name, equals, value = text.partition("=")
             if not equals:
                 raise failed("usage", f"`--var {text}` has no value", f"write `--var {text}=…`")
-            out[name] = value
-        return out
+            variables[name] = value
+        return {
+            "named": self._named,
+            "variables": variables,
+            "var_files": self._var_files,
+            "environ": os.environ,
+        }
+
+    def store(
+        self, *, write: bool = False, create: bool = False, typed: bool = False, anew: bool = False
+    ) -> Store:
+        """The state, for commands that look into records or correct them; the project may have errors."""
+        return self.state.open(self.declared(), write=write, create=create, typed=typed, anew=anew)
 
     def backends(self, desired: Desired | None, state: State) -> Backends:
         """The providers of this run. Hosts are reached as they are declared now, where they are."""
         from declarative.apply.backends import Backends
         from declarative.plan.hosts import hosts_of
 
-        declared = desired.backends if desired else {}
-        hosts = hosts_of(self._declared, state) if self._declared else ()
-        ways = {host.name: host.fields for host in hosts}
-        here = self.directory.resolve()
+        declared = self._declared
+        hosts = hosts_of(declared, state) if declared else ()
+        fleets = declared.fleets if declared else {}
         return Backends(
-            declared,
-            here,
+            desired.backends if desired else {},
+            self.directory.resolve(),
             state.lineage or "",
             state,
             self.files,
-            ways=ways,
+            ways={host.name: host.fields for host in hosts},
             shared=self.state.shared(),
             fence=self.state.fence,
             changing=self.state.changing,
             learn=self.state.learn,
             policy=self.policy(),
-            limits={
-                name: fleet.unreachable_duration.seconds
-                for name, fleet in (self._declared.fleets if self._declared else {}).items()
-            },
+            limits={name: fleet.unreachable_duration.seconds for name, fleet in fleets.items()},
         )
 
-    def warn(self, *, quiet: bool = False) -> None:
-        """Show the warnings of loading on stderr."""
-        self.say(self.warnings, quiet=quiet)
-
-    def say(self, diagnostics: tuple[Diagnostic, ...], *, quiet: bool = False) -> None:
+    def say(self, diagnostics: tuple[Diagnostic, ...]) -> None:
         """Show diagnostics on stderr."""
-        if diagnostics and not quiet:
+        if diagnostics:
             from declarative.render.diagnostics import diagnostics_text
-            from declarative.render.terminal import use_color
+            from declarative.render.text import use_color
 
             sys.stderr.write(diagnostics_text(diagnostics, color=use_color(sys.stderr, os.environ)))
 
 
-def manifests(desired: Desired) -> dict[str, Manifest]:
-    """The files of all tasks, by their digest."""
-    return {want.files.digest: want.files for want in desired.tasks.values() if want.files is not None}
+def project_command(command: F, *, short: tuple[str, ...] = ("-f",)) -> F:
+    """Give a command the options of the project and the state, and a `Session` first. Errors of the state
+    become messages.
+
+    `short` is what `--file` is called too.
+    """
+
+    @functools.wraps(command)
+    @click.pass_context
+    def run(ctx: click.Context, /, **options: Any) -> Any:
+        session = Session(
+            Path(ctx.obj["directory"]),
+            options.pop("state_url"),
+            options.pop("variables"),
+            options.pop("var_files"),
+            options.pop("files"),
+            Allowed(options.pop("commands"), options.pop("paths"), options.pop("allowed_variables")),
+        )
+        ctx.call_on_close(session.close)
+        try:
+            return ctx.invoke(state_errors(command), session, **options)
+        except Failed as error:
+            if options.get("as_json"):
+                error.use_json(ctx.info_name)
+            raise
+
+    return project_options(cast("F", run), short)
+
+
+def state_errors(function: F) -> F:
+    """Turn errors of the state into messages, in a function whose first argument is a session."""
+
+    @functools.wraps(function)
+    def run(session: Session, *args: Any, **kwargs: Any) -> Any:
+        from declarative.store import StateError
+
+        try:
+            return function(session, *args, **kwargs)
+        except StateError as error:
+            raise of_state(error, session.directory) from None
+
+    return cast("F", run)
 
 
 def now() -> float:
@@ -328,43 +245,45 @@ def now() -> float:
     return time.time()
 
 
-def emit(data: Any) -> None:
-    """JSON on stdout."""
-    from declarative.render.data import to_json
-
-    sys.stdout.write(to_json(data))
-
-
-def emit_text(text: str) -> None:
-    """Text on stdout, as it is, before anything that comes on stderr."""
-    sys.stdout.write(text)
-    Unbroken(sys.stdout).flush()
-
-
-def out_style() -> dict[str, Any]:
-    """Colour and width of stdout."""
-    from declarative.render.terminal import use_color, width
-
-    return {"color": use_color(sys.stdout, os.environ), "width": width(sys.stdout)}
-
-
 def has_errors(diagnostics: tuple[Diagnostic, ...]) -> bool:
     """Whether any of them is an error."""
     return any(d.severity is Severity.ERROR for d in diagnostics)
 
 
-def state_errors(function: F) -> F:
-    """Turn errors of the state into messages."""
+def check_requested(requested: Iterable[str], desired: Desired, state: State | None = None) -> None:
+    """`Failed` unless `--replace` names declared tasks, recorded volumes that are declared, or nodes that a
+    declared fleet launched. Without a `state` only what is declared is checked.
+    """
+    known, hosts = _replaceable(desired, state)
+    for address in requested:
+        if address not in known and (state is not None or not address.startswith("node/")):
+            raise _not_replaceable(address, known, hosts)
 
-    @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        from declarative.store import StateError
 
-        try:
-            return function(*args, **kwargs)
-        except StateError as error:
-            session = next((a for a in args if isinstance(a, Session)), None)
-            hint = hint_of(error, session.directory) if session else error.hint
-            raise failed(error.code, error.summary, hint) from None
+def _replaceable(desired: Desired, state: State | None) -> tuple[list[str], set[str]]:
+    """The addresses that `--replace` takes, and those of hosts, which cannot be made anew."""
+    nodes = [r for r in (state.of("node") if state else ()) if r.node.fleet in desired.fleets]
+    launched = [str(r.address) for r in nodes if not r.node.host]
+    volumes = [name for name in desired.volumes if state is None or state.get("volume", name)]
+    known = [f"task/{name}" for name in desired.tasks] + launched + [f"volume/{name}" for name in volumes]
+    return known, {str(r.address) for r in nodes if r.node.host}
 
-    return cast("F", run)
+
+def _not_replaceable(address: str, known: list[str], hosts: set[str]) -> Failed:
+    from declarative.diagnostic import suggest
+
+    kind, _, name = address.partition("/")
+    if address in hosts:
+        hint = f"`fleetform drain {name}`, repair it, then `fleetform undrain {name}`"
+        return failed("usage", f"`{address}` is a host that exists: it cannot be made anew", hint)
+    near = suggest(address, known)
+    hint = near or "write `task/NAME` or `volume/NAME` as it is declared, or `node/NAME` of a node"
+    what = {"node": "launched node", "volume": "recorded volume"}.get(kind, "task")
+    return failed("unknown-address", f"`{address}` is not a {what} of this project", hint)
+
+
+def allowed_work(asked: int | None, *, offline: bool) -> int | None:
+    """The units that a plan may take. Offline it may be a stranger's."""
+    from declarative.plan.work_limit import OFFLINE_WORK
+
+    return OFFLINE_WORK if asked is None and offline else asked

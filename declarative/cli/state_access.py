@@ -1,29 +1,31 @@
-"""Which state a command works on, where that may be, and how it is opened and locked."""
+"""Which state a command works on, where that may be, how it is opened and locked, and who does it."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import pwd
+import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from declarative.cli.failure import Failed, failed
+from declarative.cli.errors import Failed, failed
 
 if TYPE_CHECKING:
     from declarative.resource import Desired
     from declarative.spec.policy import Policy
     from declarative.state import Address
-    from declarative.store import LockInfo, StateError, Store, Writer
+    from declarative.store import LockInfo, StateError, Store, Who, Writer
 
 PATIENCE = 30.0
-"""Seconds to wait for a lock that is held for moments only."""
+"""Seconds to wait for a lock that its holder gives back within moments."""
 
 AWAY = 60.0
-"""Seconds to wait for a state's database that is away, before a command that writes or in its middle."""
+"""Seconds that a command which writes waits for a state's database that does not answer."""
 
 DEFAULT_STATE = "sqlite:///.fleetform/state.db"
 
@@ -40,17 +42,17 @@ T = TypeVar("T")
 
 
 class Patience:
-    """Waits for a state's database that is away: a minute in all, for all threads of the command together.
+    """Waits for a state's database that does not answer: a minute in all, for all threads of the command.
 
-    Once that was in vain nobody waits any more, and what is left of the command fails at once.
+    After that minute no thread waits any more: each further step fails at once.
     """
 
     def __init__(self) -> None:
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._since: float | None = None
 
     def __call__(self, step: Callable[[], T], /) -> T:
-        """What came of the step."""
+        """What the step returns."""
         from declarative.store import UnreachableError
 
         try:
@@ -65,7 +67,7 @@ class Patience:
         from declarative.store import UnreachableError
 
         def told(error: UnreachableError, _wait: float) -> None:
-            with self._turn:
+            with self._lock:
                 first, self._since = self._since is None, self._since or time.monotonic()
             if first:
                 _note(f"waiting up to {AWAY:.0f} s: {error.summary}")
@@ -83,15 +85,16 @@ def _note(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
 
-def hint_of(error: StateError, project: Path) -> str | None:
-    """What to do about it: where that is to bring a backup back, the newest one is named."""
+def of_state(error: StateError, project: Path) -> Failed:
+    """An error of the state as one of the command. Its hint names the newest backup where one helps."""
     from declarative.store.faults import FROM_BACKUP
     from declarative.store.state_files import kept
 
-    if error.hint is None or FROM_BACKUP not in error.hint:
-        return error.hint
-    newest = next(iter(kept(project)), "FILE")
-    return error.hint.replace("`fleetform state restore`", f"`fleetform state restore {newest}`")
+    hint = error.hint
+    if hint is not None and FROM_BACKUP in hint:
+        newest = next(iter(kept(project)), "FILE")
+        hint = hint.replace("`fleetform state restore`", f"`fleetform state restore {newest}`")
+    return failed(error.code, error.summary, hint)
 
 
 class StateAccess:
@@ -131,10 +134,10 @@ class StateAccess:
         typed: bool = True,
         anew: bool = False,
     ) -> Store:
-        """The state, opened once; for reading it need not exist, and for writing it is made. Where it was
-        removed and backups are left, that is said, and it is made only if it is meant to be `anew`.
+        """The state, opened once. It need not exist for reading, and is made for writing. If it was removed
+        and backups are left, a command that writes fails, unless it makes the state `anew`; others warn.
 
-        Commands that look into records or mend them do without `typed`, which refuses damaged ones.
+        `typed` refuses damaged records; commands that show or correct records leave it out.
         """
         if self._store is None:
             url = self.url(desired)
@@ -178,7 +181,6 @@ class StateAccess:
             _note(f"warning: {error.summary}; {error.hint}")
 
     def _open(self, url: str, *, write: bool = False, create: bool = False, typed: bool = False) -> Store:
-        from declarative.cli.identity import who
         from declarative.store import StateError, open_store
 
         patience = Patience()
@@ -198,13 +200,13 @@ class StateAccess:
             )
 
         try:
-            # Who only looks hears at once that there is nobody to ask.
+            # A command that only reads fails at once where the database is away.
             return patience(opened) if write else opened()
         except StateError as error:
-            raise failed(error.code, error.summary, hint_of(error, self.directory)) from None
+            raise of_state(error, self.directory) from None
 
     def _lost(self, url: str) -> tuple[str, str] | None:
-        """That the project's state was removed, and what to do: what it knew would be made a second time."""
+        """A summary and a hint if the project's state was removed: its things would be made a second time."""
         from declarative.store import file_of
         from declarative.store.state_files import FOLDER, kept
 
@@ -263,7 +265,7 @@ class StateAccess:
         try:
             file = file_of(url, self.directory)
         except StateError as error:
-            raise failed(error.code, error.summary, error.hint) from None
+            raise of_state(error, self.directory) from None
         if file is None:
             summary = "the project keeps its state on a server, and `--offline` contacts none"
             raise failed("offline-state", summary, PULL_FIRST)
@@ -274,12 +276,12 @@ class StateAccess:
 
     @contextlib.contextmanager
     def lock(self, store: Store, doing: str, timeout: float | None) -> Iterator[Writer]:
-        """The state's lock; says on stderr whom it waits for.
+        """The state's lock; tells on stderr which holder it waits for.
 
         Someone who follows tasks holds it for moments only, so that even without a timeout it is waited for.
         """
-        from declarative.apply.watch import FOLLOWING
         from declarative.store import StateError, project_copy
+        from declarative.store.lock import FOLLOWING
 
         folder = self.folder(store.url)
         if folder:
@@ -313,3 +315,75 @@ class StateAccess:
     def shared(self) -> bool:
         """Whether the state that was opened is kept outside of the project's folder."""
         return self._store is not None and self._file(self._store.url) is None
+
+
+# ----------------------------------------------------------------------------- who runs the command
+
+ACTORS = (
+    "GITHUB_ACTOR",
+    "GITLAB_USER_LOGIN",
+    "BUILD_REQUESTEDFOR",
+    "BUILDKITE_BUILD_CREATOR",
+    "CIRCLE_USERNAME",
+)
+COMMITS = ("GITHUB_SHA", "CI_COMMIT_SHA", "BUILD_SOURCEVERSION", "BUILDKITE_COMMIT", "CIRCLE_SHA1")
+"""Variables by which CI systems say who started a job, and at which commit."""
+
+LONGEST = 100
+MOST_BYTES = 4 << 20
+"""Of a file of git that is read."""
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+def who(directory: Path, environ: Mapping[str, str] = os.environ) -> Who:
+    """The CI's actor, else the user of this process; the CI's commit, else that which is checked out."""
+    from declarative.store import Who
+
+    named = (text for name in COMMITS if _COMMIT.fullmatch(text := environ.get(name, "").lower()))
+    return Who(actor=_actor(environ), revision=next(named, None) or _checked_out(directory))
+
+
+def _actor(environ: Mapping[str, str]) -> str:
+    for name in ACTORS:
+        text = "".join(c for c in environ.get(name, "") if c.isprintable()).strip()
+        if text:
+            return text[:LONGEST]
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name[:LONGEST]
+    except KeyError:
+        return f"user {os.getuid()}"
+
+
+def _checked_out(directory: Path) -> str | None:
+    """The commit of the working tree that the project is in, as git's own files say."""
+    with contextlib.suppress(OSError, ValueError, RuntimeError):
+        here = directory.resolve()
+        git = next((p / ".git" for p in (here, *here.parents) if (p / ".git").exists()), None)
+        if git is None:
+            return None
+        if git.is_file():  # a linked working tree
+            git = git.parent / _text(git).removeprefix("gitdir:").strip()
+        head = _text(git / "HEAD").strip()
+        if not head.startswith("ref:"):
+            return head if _COMMIT.fullmatch(head) else None
+        return _of_branch(git, head.removeprefix("ref:").strip())
+    return None
+
+
+def _of_branch(git: Path, branch: str) -> str | None:
+    common = git
+    if (git / "commondir").is_file():
+        common = git / _text(git / "commondir").strip()
+    if ".." not in branch.split("/") and not branch.startswith("/") and (common / branch).is_file():
+        found = _text(common / branch).strip()
+        return found if _COMMIT.fullmatch(found) else None
+    for line in _text(common / "packed-refs").splitlines():
+        commit, _, name = line.partition(" ")
+        if name == branch and _COMMIT.fullmatch(commit):
+            return commit
+    return None
+
+
+def _text(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(MOST_BYTES).decode()

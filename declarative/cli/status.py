@@ -7,31 +7,24 @@ from typing import TYPE_CHECKING
 
 import click
 
-from declarative.cli.failure import failed
-from declarative.cli.session import (
-    Session,
-    emit,
-    emit_text,
-    json_option,
-    now,
-    out_style,
-    project_command,
-    state_errors,
-)
+from declarative.cli.errors import failed
+from declarative.cli.options import examples, json_option
+from declarative.cli.output import emit, emit_text, out_style
+from declarative.cli.session import Session, now, project_command
 
 if TYPE_CHECKING:
     from declarative.render.views import StatusView
+    from declarative.state import Readiness, State
 
 
-@click.command("status")
+@click.command("status", epilog=examples("fleetform status --json", "fleetform status --refresh"))
 @json_option
 @click.option("--offline", is_flag=True, help="Contact nothing: show what was last observed.")
 @click.option(
     "--refresh", is_flag=True, help="Look at all hosts, also at those that are no nodes yet, and say when."
 )
 @project_command
-@state_errors
-def command(session: Session, as_json: bool, offline: bool, refresh: bool) -> int:
+def status_command(session: Session, as_json: bool, offline: bool, refresh: bool) -> int:
     """Show the fleets with their block map, the volumes and the tasks. Reads the backends, keeps nothing.
 
     With --refresh, declared hosts that are no nodes yet are looked at as well, as `plan` does, and it is said
@@ -56,48 +49,48 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     from declarative.apply.answers import HURRIED
     from declarative.apply.hosts import survey
     from declarative.apply.inventory import look
-    from declarative.cli.view import host_view, status_view
     from declarative.diagnostic import in_order, located
     from declarative.plan.health import of_backends, of_hosts, of_nodes
     from declarative.plan.hosts import hosts_of
     from declarative.plan.observe import effective
     from declarative.plan.rehearsal import Rehearsed, judged, may_rehearse, rehearsals
+    from declarative.render.views import host_view, status_view
     from declarative.resource import Desired, LeftOut
-    from declarative.state import NodeState, Readiness, readiness_of
 
-    loaded = session.load(required=False)
-    session.warn()
-    desired = loaded.desired if loaded else Desired()
+    desired = session.declared(warn=True) or Desired()
     state = session.state.open(desired, offline=offline).read()
     backends = session.backends(desired, state)
     gpus = may_rehearse(desired, state)
     inventory = look(state, backends, offline=offline, offers=False, gpus=gpus, patience=HURRIED).inventory
-    there = [
-        Rehearsed(r.node.fleet, r.node.backend, r.node.resources, r.address.name) for r in state.of("node")
-    ]
+    current = effective(state, inventory)
+    nodes = state.of("node")
+    there = [Rehearsed(r.node.fleet, r.node.backend, r.node.resources, r.address.name) for r in nodes]
     rehearsed = rehearsals(desired, there, inventory.own_gpus)
     lacking = {str(node.name): lacks for node, lacks in judged(desired, there, inventory.own_gpus)}
     noted = in_order(located((*inventory.diagnostics, *rehearsed), desired.places))
     session.say(noted)
     hosts = hosts_of(desired, state) if refresh else ()
     others = survey(hosts, state, backends, gone=inventory.gone, patience=HURRIED)
-    current = effective(state, inventory)
     view = status_view(desired, current, now=now() if refresh or offline else None)
-    unknown = Readiness(state=NodeState.UNKNOWN)
-    seen = [
-        (r.address.name, readiness_of(r, current.readiness.get(r.address.name, unknown)))
-        for r in current.of("node")
-    ]
-    left_out = [LeftOut(host=host, reason=host_view(host, note).reason) for host, note in others if note]
-    health = (
-        *of_nodes(seen, inventory.silent, now()),
-        *of_hosts(left_out),
-        *of_backends(noted),
-    )
     return replace(
         view,
         nodes=tuple(replace(node, rehearsal=lacking.get(node.name, False)) for node in view.nodes),
-        health=health,
+        health=(
+            *of_nodes(_readiness(current), inventory.silent, now()),
+            *of_hosts(
+                [LeftOut(host=host, reason=host_view(host, note).reason) for host, note in others if note]
+            ),
+            *of_backends(noted),
+        ),
         hosts=tuple(host_view(host, note) for host, note in others),
         diagnostics=tuple(note for _, note in others if note),
     )
+
+
+def _readiness(state: State) -> list[tuple[str, Readiness]]:
+    """How each recorded node was seen."""
+    from declarative.state import NodeState, Readiness, readiness_of
+
+    unknown = Readiness(state=NodeState.UNKNOWN)
+    nodes = {r.address.name: r for r in state.of("node")}
+    return [(name, readiness_of(node, state.readiness.get(name, unknown))) for name, node in nodes.items()]

@@ -319,7 +319,7 @@ COMMAND: dict[str, Code] = {
     "backend-quota": Code(
         Group.COMMAND,
         "an action failed: the account's quota does not allow it",
-        "eight GPUs, in an account with a quota of none",
+        "eight GPUs, in an account with a quota of 0",
         "have the quota raised, or declare fewer",
     ),
     "backend-auth": Code(

@@ -14,7 +14,7 @@ from declarative.loader.findings import Findings
 from declarative.schema import Problem, decode, fields_of, validate
 from declarative.schema.decode import describe
 from declarative.source import Document, Path
-from declarative.source.redaction import SECRET_FIELDS
+from declarative.source.places import SECRET_FIELDS
 from declarative.spec import DOCUMENTS
 from declarative.spec.text import NAME
 from declarative.template import Place, Scope, TemplateError, interpolate
@@ -76,7 +76,7 @@ class Entry:
 
 def shown_span(document: Document, path: Path, *, key: bool = False) -> Span:
     """The span of a path, without its text where that may hold a secret: by what the reader knows of the
-    place of fields, while `source.redaction` goes by the text alone.
+    place of fields, while `source.places` goes by the text alone.
     """
     span = document.span(path, key=key)
     for field in SECRET_FIELDS:

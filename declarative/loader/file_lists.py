@@ -10,7 +10,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from declarative.loader import ignore, safe_open
 from declarative.loader.ignore import Rules
 from declarative.manifest import Entry, Manifest
 from declarative.plan.saved import KIND
-from declarative.spec.files import File, Files
+from declarative.spec.software import File, Files
 
 MAX_FILES = 20_000
 """Of one task; and four times as many of all tasks together, those with the same `files` counted once."""
@@ -311,14 +311,10 @@ def _check_link(found: _Found, path: str) -> None:
 def _check_folders(places: dict[str, Entry]) -> None:
     """A file at the place of another one's folder."""
     for path, entry in places.items():
-        for above in _above(path):
+        parts = path.split("/")
+        for above in ("/".join(parts[:i]) for i in range(1, len(parts))):
             if above in places:
                 raise _collides(above, places[above].source, entry.source)
-
-
-def _above(path: str) -> Iterable[str]:
-    parts: Sequence[str] = path.split("/")
-    return ("/".join(parts[:i]) for i in range(1, len(parts)))
 
 
 def _collides(path: str, first: str, second: str) -> CannotSendError:
@@ -334,7 +330,7 @@ def _unreadable(name: str, error: OSError) -> CannotSendError:
     if isinstance(error, FileNotFoundError):
         return _missing(name)
     if isinstance(error, NotADirectoryError) or error.errno == errno.ELOOP:
-        summary = f"`{name}` leads through a link, or through what is no folder"
+        summary = f"`{name}` leads through a link, or through something that is not a folder"
         return CannotSendError("outside-project", summary, "name it by the folder in which it is")
     return CannotSendError("unreadable", f"`{name}` cannot be read: {error.strerror or error}")
 

@@ -86,7 +86,11 @@ class Files:
             return where.relative_to(self.root).as_posix()
         hint = "change into its directory, or name that: `fleetform -C DIR …`"
         _refuse(
-            self.findings, "outside-project", f"`{_shown(str(path))}` is no file of this project", hint, None
+            self.findings,
+            "outside-project",
+            f"`{_shown(str(path))}` is not a file of this project",
+            hint,
+            None,
         )
         return None
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from declarative.resource import LOCAL, SSH
 from declarative.schema import Problem, decode
 from declarative.spec import DOCUMENTS
 from declarative.spec.text import NAME
@@ -20,7 +21,6 @@ CLOUDS: dict[str, dict[str, Any]] = {
     "digitalocean": {"driver": "digitalocean"},
 }
 """Clouds as dstack and SkyPilot call them, with what a `backend` document of each begins with."""
-BUILT_IN = ("local", "ssh")
 _PLAIN = re.compile(
     r"[A-Za-z_./$][\w ./:@%+=,$(){}<>-]*|(?!\d+$)\d+(?:[MGT]B|[smhdw])?(?:\.\.(?:\d+(?:[MGT]B)?)?)?", re.ASCII
 )
@@ -57,12 +57,8 @@ class Draft:
             if not problem.path or not _remove(self.fields, problem.path):
                 self.notes.append(f"{problem.summary}: {problem.hint}")
                 return False
-            self.lose(_dotted(problem.path), problem.hint or problem.summary)
+            self.lose(".".join(map(str, problem.path)), problem.hint or problem.summary)
         return False
-
-
-def _dotted(path: Sequence[str | int]) -> str:
-    return ".".join(map(str, path))
 
 
 def _remove(data: Any, path: Sequence[str | int]) -> bool:
@@ -94,7 +90,7 @@ def known_backends(draft: Draft, names: Sequence[Any]) -> list[str]:
     """Those backends that there is a driver for; of the others it is said that they were left out."""
     out: list[str] = []
     for name in dict.fromkeys(map(str, names)):
-        if name in CLOUDS or name in BUILT_IN:
+        if name in CLOUDS or name in (LOCAL, SSH):
             out.append(name)
         else:
             draft.lose(f"backends: {name}", "declare it if libcloud has a driver for it: `type: backend`")

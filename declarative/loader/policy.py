@@ -50,7 +50,7 @@ def read_policy(environ: Mapping[str, str]) -> Policy:
         # Elsewhere it is as if left out. Here that would allow all.
         for name in (name for name, value in document.data.items() if value is None):
             hint = "write `[]` for none, or leave the field out"
-            findings.add("bad-value", f"`{name}` has nothing behind it", hint, span=document.span((name,)))
+            findings.add("bad-value", f"`{name}` has no value", hint, span=document.span((name,)))
         if document.whole:
             found = decode(Policy, {k: v for k, v in document.data.items() if k != "type"}, (), problems)
         report(problems, document, None, findings)

@@ -136,7 +136,7 @@ class _Assembly:
             if entry.spec.provider in BUILT_IN:
                 for field in (f for f in Backend.CLOUD if getattr(entry.spec, f) is not None):
                     summary = (
-                        f"`{field}` is a cloud's, and means nothing to the driver `{entry.spec.provider}`"
+                        f"`{field}` is for clouds: it means nothing to the driver `{entry.spec.provider}`"
                     )
                     self._say(entry, (field,), "bad-value", summary, "remove it")
 
@@ -174,7 +174,7 @@ class _Assembly:
         found = [i for i, name in enumerate(names) if self._driver(name) == LOCAL]
         if found or not (names or any(b.provider not in BUILT_IN for b in self.backends.values())):
             path: Path = ("backends", found[0]) if found else ("reservation",)
-            summary = f"`reservation` is a cloud's, and means nothing to the driver `{LOCAL}`"
+            summary = f"`reservation` is for clouds: it means nothing to the driver `{LOCAL}`"
             self._say(entry, path, "bad-value", summary, "name a cloud's backend, or remove `reservation`")
 
     def _driver(self, name: str) -> str:
@@ -308,7 +308,7 @@ class _Assembly:
         driver = self._default_backend(volume.backend).provider
         for field in ("volume_id", "volume_type") if driver in BUILT_IN else ():
             if getattr(volume, field, None) is not None:
-                summary = f"`{field}` is a cloud's, and means nothing to the driver `{driver}`"
+                summary = f"`{field}` is for clouds: it means nothing to the driver `{driver}`"
                 self._say(entry, (*path, field), "bad-value", summary, "remove it")
         if not self._is_ssh(volume.backend or LOCAL):
             if host is not None:
@@ -319,7 +319,7 @@ class _Assembly:
         for field in ("region", "availability_zone"):
             if getattr(volume, field) is not None:
                 hint = "remove it: `host` says where the volume is, else it is where its rank goes"
-                summary = f"hosts are in no region, so a volume on one has no `{field}`"
+                summary = f"a host is in no region, so a volume on it cannot have `{field}`"
                 self._say(entry, (*path, field), "volume-host", summary, hint)
         if host is not None and host not in (known := self._host_names(str(volume.backend))):
             if self.findings.lost:

@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from declarative.render.alike import folded
-from declarative.render.text import Cell, Paint, cells, clean, columns
+from declarative.render.text import Cell, Paint, cells, clean, columns, folded
 
 CELLS = 4
 """Nodes of up to so many blocks show them one by one; larger ones as stretches with the same holder."""
@@ -34,7 +33,7 @@ def map_lines(rows: Sequence[Row], paint: Paint, width: int | None, *, indent: s
     other = max(cells(r.node) + cells(r.note) for r in rows) + 26
     room = math.inf if width is None else max(24, width - other)
     small = [r for r in rows if r.total <= CELLS and r.holders is not None]
-    each = max((cells(_holder(r, b)) for r in small for b in range(r.total)), default=0)
+    each = max((cells(_holder(row, block)) for row in small for block in range(row.total)), default=0)
     table = [
         [
             Cell(f"node/{clean(row.node)}", "bold" if row.style else None),

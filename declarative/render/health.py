@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from declarative.diagnostic import and_more
 from declarative.plan.health import LEFT_OUT, UNREADABLE, Health
-from declarative.render.alike import numberless
 from declarative.render.data import iso
-from declarative.render.text import Paint, clean, plural, sentence, wrapped
+from declarative.render.text import Paint, clean, numberless, plural, sentence, wrapped
 
 MOST = 5
 """Names of those with the same trouble that stand on a terminal; elsewhere all do."""

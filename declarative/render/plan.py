@@ -13,7 +13,6 @@ from datetime import UTC, date, datetime
 from declarative.diagnostic import and_more
 from declarative.plan.types import Cost, NodePreview, Op, Plan, Reservation, ReservationStatus
 from declarative.render.actions import actions_lines, counts, unplaced_count, unstarted_lines
-from declarative.render.alike import folded
 from declarative.render.blocks import Row, map_lines
 from declarative.render.data import iso
 from declarative.render.diagnostics import count_text
@@ -24,6 +23,7 @@ from declarative.render.text import (
     cells,
     clean,
     columns,
+    folded,
     money,
     plural,
     ranges,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from declarative.render.alike import folded, numberless
 from declarative.render.blocks import Row, map_lines
 from declarative.render.data import iso
-from declarative.render.text import Cell, Paint, clean, columns, money, seal, sentence
+from declarative.render.text import Cell, Paint, clean, columns, folded, money, numberless, seal, sentence
 from declarative.render.views import HostView, NodeView, RankView, StatusView, TaskView, VolumeView
 from declarative.state import Silence
 

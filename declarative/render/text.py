@@ -1,4 +1,4 @@
-"""Text for a terminal: safe, in columns, with or without colour.
+"""Text for a terminal: safe, in columns, with or without colour; rows that are alike as one.
 
 Whatever comes from outside (YAML, a backend, a rank) passes `clean` before it is put into a line, and
 every rendering passes `seal` at its end, so that no control character of a stranger reaches a terminal.
@@ -6,10 +6,12 @@ every rendering passes `seal` at its end, so that no control character of a stra
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TextIO
 
 _SGR = re.compile(r"(\x1b\[[0-9;]*m)")
 _CODES = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "bold": "1", "dim": "2"}
@@ -154,3 +156,123 @@ def money(price: float | None) -> str:
     if price is None:
         return "unknown"
     return f"{price:.2f}" if round(price, 2) == round(price, 4) else f"{price:.4f}"
+
+
+# ------------------------------------------------------------------------- what a stream can show
+
+PLAIN_WIDTH = 100
+"""The width for narrow text where there is no terminal: fixed, so that logs do not depend on who looks."""
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a stream is a terminal. One that was closed before the start (`<&-`) is None."""
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # closed meanwhile
+        return False
+
+
+def use_color(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Colours on a terminal that can show them, unless `NO_COLOR` (https://no-color.org) is set."""
+    return is_terminal(stream) and not environ.get("NO_COLOR") and environ.get("TERM", "dumb") != "dumb"
+
+
+def width(stream: TextIO) -> int | None:
+    """The columns of the terminal, at least 40; None where there is none: then nothing is cut."""
+    if not is_terminal(stream):
+        return None
+    try:
+        found = os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):
+        return PLAIN_WIDTH
+    return max(40, found) if found else PLAIN_WIDTH
+
+
+# --------------------------------------------------------------------------- rows that are alike
+#
+# Rows of a table that differ by counting alone become one: `node/gpu-[0-199]`. Nothing is lost by it: the
+# first number that differs leads, and every other one that does is as far from it in each row, so that the
+# lists of two columns pair up in their order.
+
+MOST_ALIKE = 4
+"""So many neighbours that are alike get a line each; more share one."""
+_NUMBER = re.compile(r"(\d+)")
+
+
+class _Parts:
+    """A row as its words, and the numbers between them."""
+
+    def __init__(self, row: Sequence[Cell], loosely: str | None) -> None:
+        """`loosely` is compared in the last column's stead."""
+        told = row if loosely is None else row[:-1]
+        self.cells = [_NUMBER.split(cell.text) for cell in told]
+        self.numbers = [number for parts in self.cells for number in parts[1::2]]
+        words = tuple(" ".join(text.split()) for parts in self.cells for text in (*parts[::2], "|"))
+        styles = tuple(cell.style for cell in row)
+        self.words = (words, styles, loosely)
+
+    def step(self, after: _Parts) -> tuple[int, tuple[bool, ...]] | None:
+        """By how much those numbers grow that do, and which; None where the rows are not alike."""
+        pairs = list(zip(self.numbers, after.numbers, strict=False))
+        if self.words != after.words or any(a != b and not (_plain(a) and _plain(b)) for a, b in pairs):
+            return None
+        moves = tuple(a != b for a, b in pairs)
+        steps = {int(b) - int(a) for a, b in pairs if a != b}
+        return (steps.pop(), moves) if len(steps) == 1 and min(steps) > 0 else None
+
+
+def numberless(text: str) -> str:
+    """What texts have in common that differ by their numbers."""
+    return _NUMBER.sub("#", text)
+
+
+def _plain(number: str) -> bool:
+    return number == "0" or number[0] != "0"
+
+
+def folded(rows: Sequence[Sequence[Cell]], loosely: Sequence[str] = ()) -> list[list[Cell]]:
+    """The rows of a table, from more than `MOST_ALIKE` neighbours on that are alike one in their stead.
+
+    With `loosely`, a text for each row, the last columns are compared by that one; the first row's is shown.
+    """
+    out: list[list[Cell]] = []
+    for start, end, moves in _runs([_Parts(r, loosely[i] if loosely else None) for i, r in enumerate(rows)]):
+        if end - start > MOST_ALIKE:
+            out.append(_together(rows[start:end], moves, first=bool(loosely)))
+        else:
+            out += [list(row) for row in rows[start:end]]
+    return out
+
+
+def _runs(parts: Sequence[_Parts]) -> Iterator[tuple[int, int, tuple[bool, ...]]]:
+    """Where rows that are alike begin and end, and which of their numbers differ."""
+    start = 0
+    while start < len(parts):
+        end = start + 1
+        moves: tuple[bool, ...] = ()
+        while end < len(parts):
+            found = parts[end - 1].step(parts[end])
+            if found is None or (moves and found[1] != moves):
+                break
+            moves, end = found[1], end + 1
+        if end - start <= MOST_ALIKE:
+            end = start + 1  # the next row may begin more
+        yield start, end, moves
+        start = end
+
+
+def _together(rows: Sequence[Sequence[Cell]], moves: Sequence[bool], *, first: bool) -> list[Cell]:
+    found = list(rows[0])
+    left = list(moves)
+    for i, cell in enumerate(found[:-1] if first else found):
+        split = [_NUMBER.split(row[i].text) for row in rows]
+        # What fills small numbers up to the width of large ones is not needed any more.
+        parts = split[-1]
+        for at in range(1, len(parts), 2):
+            if left.pop(0):
+                parts[at] = f"[{ranges(int(row[at]) for row in split)}]"
+        found[i] = replace(cell, text="".join(parts))
+    last = found[-1]
+    but = " but for numbers" if first and len({row[-1].text for row in rows}) > 1 else ""
+    found[-1] = replace(last, text=f"{last.text} ({len(rows)} alike{but})".lstrip())
+    return found

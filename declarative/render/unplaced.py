@@ -11,7 +11,7 @@ from declarative.render.text import Cell, Paint, clean, columns, ranges, sentenc
 from declarative.spec.values import show_mib
 
 LISTED = 7
-"""Up to so many rejections are and_more one by one; more are grouped by code."""
+"""Up to so many rejections are shown one by one; more are grouped by code."""
 NAMES = ("gpu_model", "gpu_vendor")
 """What is missing of these is no number."""
 NAMED = 3

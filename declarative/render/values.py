@@ -13,8 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from declarative.inputs import AttachmentInputs, Inputs, ReservationInputs, data_of
-from declarative.render.terminal import PLAIN_WIDTH
-from declarative.render.text import Paint, cells, clean, ranges, wrapped
+from declarative.render.text import PLAIN_WIDTH, Paint, cells, clean, ranges, wrapped
 from declarative.resource import SUMS
 from declarative.spec.values import show_mib
 from declarative.state import RETRIES

@@ -1,11 +1,11 @@
 """From type hints to JSON Schema and back: the dataclasses of `spec` are the one truth of the language.
 
-`generate` writes the JSON Schema of a dataclass, `decode` reads plain data into it and reports every
-problem with its path, `check` runs jsonschema over the same data. Pure: no files, no clock.
+`json_schema` writes the JSON Schema of a dataclass, and `validate` runs jsonschema over plain data. `decode`
+reads the same data into the dataclass, and reports every problem with its path. Pure: no files, no clock.
 """
 
 from declarative.schema.decode import Problem, decode, decode_part, encode
-from declarative.schema.generate import DIALECT, document_schema, object_schema
+from declarative.schema.json_schema import DIALECT, document_schema, object_schema, validate
 from declarative.schema.marks import (
     BadValueError,
     Doc,
@@ -18,7 +18,6 @@ from declarative.schema.marks import (
     in_place,
     raise_all,
 )
-from declarative.schema.validate import validate
 
 __all__ = [
     "DIALECT",

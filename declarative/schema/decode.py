@@ -7,7 +7,7 @@ import functools
 import math
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
@@ -300,17 +300,10 @@ def decode(cls: type[T], value: Json, path: Path, out: list[Problem]) -> T | Non
         field = fields.get(key)
         if field is None:
             out.append(_unknown(cls, str(key), path))
-        elif not _left_out(item, field):
+        # A key without a value means the field's default.
+        elif field.required or not (item is None or (item is True and field.bounds.true_is_default)):
             given[key] = _value(field.hint, item, (*path, key), field.bounds, out)
-    missing = [f for f in fields.values() if f.required and f.name not in value]
-    unknown = [str(key) for key in value if key not in fields][:MAX_PROBLEMS] if missing else []
-    meant = {_unknown_hint(cls, key)[1] for key in unknown}
-    for field in missing:
-        if field.name not in meant:  # else it was said what to write for the field that it was taken for
-            summary = f"`{field.name}` is missing"
-            out.append(
-                Problem(path, "missing-field", summary, f"add `{field.name}: …`; {_clause(field.doc)}")
-            )
+    out += _missing(cls, value, path)
     if any(not problem.warning for problem in out[before:]):
         return None
     found, wrong = None, len(out)
@@ -321,11 +314,16 @@ def decode(cls: type[T], value: Json, path: Path, out: list[Problem]) -> T | Non
     return found if len(out) == wrong else None
 
 
-def _left_out(item: Json, field: Field) -> bool:
-    """Whether a field that is there means its default: nothing stands behind it."""
-    if field.required:
-        return False
-    return item is None or (item is True and field.bounds.true_is_default)
+def _missing(cls: type, value: Mapping[Any, Json], path: Path) -> Iterator[Problem]:
+    """The required fields that are not there, unless an unknown field was taken for one of them."""
+    fields: dict[Any, Field] = {f.name: f for f in fields_of(cls)}
+    missing = [f for f in fields.values() if f.required and f.name not in value]
+    unknown = [str(key) for key in value if key not in fields][:MAX_PROBLEMS] if missing else []
+    meant = {_unknown_hint(cls, key)[1] for key in unknown}
+    for field in missing:
+        if field.name not in meant:
+            hint = f"add `{field.name}: …`; {_clause(field.doc)}"
+            yield Problem(path, "missing-field", f"`{field.name}` is missing", hint)
 
 
 def _clause(sentence: str) -> str:

@@ -88,13 +88,13 @@ def _decoded(content: str | bytes, file: str, out: list[Diagnostic]) -> str | No
     if len(content) > MAX_BYTES:
         out.append(too_large(f"the file is larger than {MAX_BYTES >> 20} MiB", start))
         return None
-    encoding = Diagnostic(code="bad-encoding", summary="the file is not UTF-8 text", span=start)
     try:
         text = content if isinstance(content, str) else content.decode("utf-8")
         text.encode("utf-8")
     except UnicodeError:
+        hint = "save it as UTF-8, and keep binary files out of the project's directory"
         out.append(
-            _hinted(encoding, "save it as UTF-8, and keep binary files out of the project's directory")
+            Diagnostic(code="bad-encoding", summary="the file is not UTF-8 text", hint=hint, span=start)
         )
         return None
     text = text.removeprefix("\ufeff")
@@ -114,7 +114,3 @@ def _decoded(content: str | bytes, file: str, out: list[Diagnostic]) -> str | No
         out.append(Diagnostic(code="unsupported-yaml", summary=summary, hint="remove the line", span=place))
         return None
     return text
-
-
-def _hinted(item: Diagnostic, hint: str) -> Diagnostic:
-    return Diagnostic(code=item.code, summary=item.summary, hint=hint, span=item.span)

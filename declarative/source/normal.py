@@ -14,11 +14,11 @@ from declarative.schema import BadValueError, Syntax, fields_of
 from declarative.source import parse
 from declarative.source.layout import Entry, Line, Node
 from declarative.spec import DOCUMENTS, Count, Duration, Gpu, Memory, Mount, Mounts, Nodes, Variable
-from declarative.spec.files import File, Files
 from declarative.spec.hosts import HostFields, Hosts
 from declarative.spec.mounts import Inline
 from declarative.spec.project import Variables
 from declarative.spec.retry import Retry
+from declarative.spec.software import File, Files
 
 _ELSEWHERE = re.compile(
     r"(?i:y|n|yes|no|on|off|=|<<|0b[01_]+|\d{4}-\d\d?-\d\d?.*"

@@ -122,7 +122,7 @@ def _anywhere(fault: _Fault) -> _Said | None:
             hint = "resolve it: keep one side, and remove the lines with `<<<<<<<`, `=======` and `>>>>>>>`"
             return _Said("the file holds a merge conflict", hint, _Mark(fault.at.text, number, 0))
         if odd := _ODD_SPACE.search(line):
-            summary = f"there is a U+{ord(odd[0]):04X} here, which looks like a space and is none"
+            summary = f"there is a U+{ord(odd[0]):04X} here, which looks like a space but is not one"
             return _Said(summary, "write a plain space", _Mark(fault.at.text, number, odd.start()))
     if "${{" in fault.at.whole and "flow" in fault.context:
         hint = QUOTE + " where `${{ … }}` stands between `[ ]` or `{ }`"
@@ -182,7 +182,7 @@ def _tab(fault: _Fault) -> _Said:
 
 def _escape(fault: _Fault) -> _Said:
     hint = "use single quotes, in which a backslash is text, or write `\\\\` for one backslash"
-    return _Said("this is no escape that double quotes know", hint, fault.at)
+    return _Said("double quotes do not know this escape", hint, fault.at)
 
 
 def _sign(fault: _Fault) -> _Said:
@@ -220,7 +220,7 @@ def _no_colon(fault: _Fault) -> _Said:
     if above is not None and re.match(r"\s*- ", mark.text.line(above)):
         hint = "begin it with `- ` for another item, or indent it further to go on with the item above"
         return _Said("this line is neither an item nor `key: value`", hint, mark)
-    return _Said("this line is no `key: value`", _keyed(mark.word()) or general, mark)
+    return _Said("this line is not `key: value`", _keyed(mark.word()) or general, mark)
 
 
 def _keyed(word: re.Match[str] | None) -> str | None:
@@ -247,7 +247,7 @@ def _second_colon(fault: _Fault) -> _Said:
     if _VALUED.match(above.whole):
         return _too_far(mark, number)
     if ": " not in above.whole + " " and (hint := _keyed(above.word())):
-        return _Said(f"line {number + 1} is no `key: value`", hint, above)
+        return _Said(f"line {number + 1} is not `key: value`", hint, above)
     return _Said(summary, f"check the indentation, and {QUOTE} where it holds `: `", mark)
 
 

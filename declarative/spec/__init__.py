@@ -2,14 +2,12 @@
 
 from declarative.spec.backend import Backend, CatalogOffer
 from declarative.spec.fleet import Fleet, Nodes, SpotPolicy
-from declarative.spec.mounts import Mount, Mounts
+from declarative.spec.mounts import Mount, Mounts, Volume
 from declarative.spec.project import Project, Variable
 from declarative.spec.retry import Retry, RetryEvent
-from declarative.spec.split import Blocks
 from declarative.spec.task import CreationPolicy, Isolation, StartupOrder, StopCriteria, Task
 from declarative.spec.text import Env, Name, Tags
-from declarative.spec.values import Count, Duration, Gpu, Memory, Resources, Size
-from declarative.spec.volume import Volume
+from declarative.spec.values import Blocks, Count, Duration, Gpu, Memory, Resources, Size
 
 DOCUMENTS: dict[str, type] = {
     "project": Project,

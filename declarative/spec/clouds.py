@@ -124,7 +124,7 @@ class Images(dict[str, Image]):
         assert isinstance(value, Mapping)
         asked = value[FILTER]
         if isinstance(asked, Mapping) and isinstance(asked.get("owner"), int):
-            hint = "write it in quotes: as a number it has no zeros in front"
+            hint = "write it in quotes: a number loses the zeros at its start"
             raise BadValueError("wrong-type", "expected a string, found a number", hint, (FILTER, "owner"))
         try:
             return decode_part(ImageFilter, asked)
@@ -170,7 +170,7 @@ class Login(str):
 
     @classmethod
     def parse(cls, value: Json) -> Self:
-        """`wrong-type`, or `bad-value` for what is no user's name."""
+        """`wrong-type`, or `bad-value` for what is not a user's name."""
         if not isinstance(value, str):
             raise BadValueError("wrong-type", f"expected a user's name, found {describe(value)}", cls.HINT)
         if not re.fullmatch(cls.PATTERN, value):

@@ -12,9 +12,8 @@ from declarative.diagnostic import suggest
 from declarative.schema import BadValueError, Doc, InPlace, Is, Json
 from declarative.schema.decode import MAX_SHOWN, describe
 from declarative.spec.hosts import SshConfig
-from declarative.spec.split import Blocks
 from declarative.spec.text import PLACES, WORDS, Env, Name, Tags
-from declarative.spec.values import MAX_COUNT, Count, IdleDuration, Resources
+from declarative.spec.values import MAX_COUNT, Blocks, Count, IdleDuration, Resources
 
 
 class Placement(StrEnum):

@@ -12,8 +12,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from declarative.schema import BadValueError, Doc, Is, Json, decode_part, encode, object_schema, raise_all
 from declarative.schema.decode import describe
-from declarative.spec.split import Blocks
-from declarative.spec.values import Resources
+from declarative.spec.values import Blocks, Resources
 
 
 def _address(value: str | None, field: str) -> None:
@@ -55,10 +54,10 @@ def odd_login(hostname: str | None, user: str | None) -> str | None:
 def _login(hostname: str | None, user: str | None) -> None:
     field = odd_login(hostname, user)
     if field is not None:
-        what = "host's name or address" if field == "hostname" else "user's name"
+        what = "the name or the address of a host" if field == "hostname" else "the name of a user"
         hint = "write it without blanks, quotes and what else shells heed, and without `-` at its beginning"
         value = describe(hostname if field == "hostname" else user)
-        raise BadValueError("bad-value", f"{value} is no {what}", hint, (field,))
+        raise BadValueError("bad-value", f"{value} is not {what}", hint, (field,))
 
 
 class HostKey(str):
@@ -78,10 +77,10 @@ class HostKey(str):
         """`bad-host-key` when it is not one: the part after the kind has to be a whole key of that kind."""
         found = cls._FORM.fullmatch(value.strip()) if isinstance(value, str) else None
         if found is None:
-            raise BadValueError("bad-host-key", f"{describe(value)} is no host's public key", cls.HINT)
+            raise BadValueError("bad-host-key", f"{describe(value)} is not a host's public key", cls.HINT)
         kind, text = found[1], found[2]
         if not _is_key(kind, text):
-            summary = f"{describe(value)} is no whole key of the kind `{kind}`"
+            summary = f"{describe(value)} is not a whole key of the kind `{kind}`"
             raise BadValueError("bad-host-key", summary, cls.HINT)
         return cls(f"{kind} {text}")
 

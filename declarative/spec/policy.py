@@ -44,7 +44,7 @@ class PlanKey(str):
         """What is written is not shown: it may be a private key."""
         found = cls._FORM.fullmatch(value.strip()) if isinstance(value, str) else None
         if found is None or not cls._decoded(found[1]).startswith(cls._HEAD):
-            raise BadValueError("bad-value", "this is no public Ed25519 key", cls.HINT)
+            raise BadValueError("bad-value", "this is not a public Ed25519 key", cls.HINT)
         return cls(f"ssh-ed25519 {found[1]}")
 
     @classmethod

@@ -9,11 +9,10 @@ from enum import StrEnum
 from typing import Annotated, ClassVar
 
 from declarative.schema import BadValueError, Doc, InPlace, Is
-from declarative.spec.files import File, Files
 from declarative.spec.fleet import Placement, SpotPolicy
 from declarative.spec.mounts import Mounts
 from declarative.spec.retry import Retry
-from declarative.spec.software import Python, RegistryAuth, Repos
+from declarative.spec.software import File, Files, Python, RegistryAuth, Repos
 from declarative.spec.text import PLACES, Env, FleetName, Image, Name, NodeName, Tags
 from declarative.spec.values import MAX_COUNT, Duration, Resources
 

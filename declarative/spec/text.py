@@ -152,7 +152,9 @@ class NodeName(Name):
             or " " in text
         ):
             hint = "write it as in the fleet's `ssh_config.hosts`, or the node's IP address"
-            raise BadValueError("bad-value", f"{describe(text)} is no host's name or address", hint)
+            raise BadValueError(
+                "bad-value", f"{describe(text)} is not the name or the address of a host", hint
+            )
         return text
 
     @property

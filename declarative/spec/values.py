@@ -114,7 +114,7 @@ class Gpu:
         if match := _TIMES.fullmatch(part):
             name, number = match[1] or match[4], match[2] or match[3]
             raise BadValueError(
-                "bad-gpu", f"{describe(value)} is no way to write GPUs", f"write `{name}:{number}`"
+                "bad-gpu", f"{describe(value)} is not a way to write GPUs", f"write `{name}:{number}`"
             )
         if part[0].isalpha():
             return "model", [cls._model(name.strip(), value) for name in part.split(",")]
@@ -131,6 +131,20 @@ class Gpu:
         if not _MODEL.fullmatch(name):
             raise BadValueError("bad-gpu", f"{describe(name)} in {describe(value)} is not a model", cls.HINT)
         return name
+
+    @classmethod
+    def _models(cls, item: Json) -> list[str]:
+        """`name:` of the long form: one model, or a list of them."""
+        names = [item] if isinstance(item, str) else item
+        if isinstance(names, list | tuple) and len(names) > MAX_MODELS:
+            raise BadValueError("bad-gpu", f"more than {MAX_MODELS} models", cls.HINT)
+        if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
+            raise BadValueError("bad-gpu", "`name` is a model or a list of models", cls.HINT)
+        if not names:
+            raise BadValueError("bad-gpu", "`name` holds no model", cls.HINT)
+        if not all(name.strip() for name in names):
+            raise BadValueError("bad-gpu", "`name` has an empty model", cls.HINT)
+        return [cls._model(name.strip(), name) for name in names]
 
     @classmethod
     def _parse_mapping(cls, value: Mapping[str, Json]) -> Self:
@@ -157,16 +171,7 @@ class Gpu:
             hint = f"write one of {', '.join(VENDORS)}"
             raise BadValueError("bad-gpu", f"{describe(item)} is not a vendor", hint)
         if key == "name":
-            names = [item] if isinstance(item, str) else item
-            if isinstance(names, list | tuple) and len(names) > MAX_MODELS:
-                raise BadValueError("bad-gpu", f"more than {MAX_MODELS} models", cls.HINT)
-            if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
-                raise BadValueError("bad-gpu", "`name` is a model or a list of models", cls.HINT)
-            if not names:
-                raise BadValueError("bad-gpu", "`name` names no model", cls.HINT)
-            if not all(name.strip() for name in names):
-                raise BadValueError("bad-gpu", "`name` has an empty model", cls.HINT)
-            return {"model": [cls._model(name.strip(), name) for name in names]}
+            return {"model": cls._models(item)}
         if key in ("memory", "count"):
             return {key: Memory.parse(item) if key == "memory" else Count.parse(item)}
         if key in cls.FOREIGN:
@@ -239,3 +244,31 @@ class Resources:
         **dict.fromkeys(("storage", "disk_size", "ephemeral_storage"), "disk"),
         **dict.fromkeys(("limits", "requests"), "write `cpu`, `memory` and `gpu` right below `resources`"),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Into how many equal blocks a node is split: a number, or `auto` (None)."""
+
+    number: int | None = 1
+    HINT: ClassVar[str] = "write a whole number of at least 1, or `auto`"
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-blocks`."""
+        if value == "auto":
+            return cls(None)
+        if isinstance(value, str) and re.fullmatch(r"\d{1,6}", value):
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_COUNT:
+            raise BadValueError("bad-blocks", f"{describe(value)} is not a number of blocks", cls.HINT)
+        return cls(value)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A number, or `auto`."""
+        return {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^(auto|\d+)$"}]}
+
+    def plain(self) -> Json:
+        """The number, or `auto`."""
+        return "auto" if self.number is None else self.number

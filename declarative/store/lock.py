@@ -45,6 +45,10 @@ FREE = {
 }
 
 
+FOLLOWING = "apply --wait"
+"""What the lock says while `apply --wait` writes: it gives the lock back within moments."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockInfo:
     """Who holds the lock, and until when unless renewed. Times are seconds since the epoch."""

@@ -108,11 +108,11 @@ def _foreign(bare: str) -> Said | None:
         return "there is a `{` too many", "write `${{ … }}`, with two of them"
     for sign, ours in _FOREIGN:
         if sign in bare:
-            return f"`{sign}` is no operator", f"write `{ours}`"
+            return f"`{sign}` is not an operator", f"write `{ours}`"
     if re.search(r"!(?!=)", bare):
-        return "`!` is no operator", "write `not`"
+        return "`!` is not an operator", "write `not`"
     if re.search(r"(?<![=!<>])=(?!=)", bare):
-        return "`=` is no operator", "write `==` to compare"
+        return "`=` is not an operator", "write `==` to compare"
     if "$" in bare:
         return "`$` has no meaning in it", "write the name alone, such as `var.x`"
     return None

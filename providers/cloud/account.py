@@ -19,7 +19,7 @@ from providers.cloud import marks, settings
 from providers.cloud.bad_answers import reading
 from providers.cloud.marks import Mark
 from providers.cloud.redact import Scrub
-from providers.cloud.requirements import write
+from providers.cloud.settings import write
 
 T = TypeVar("T")
 

@@ -23,10 +23,9 @@ from declarative.provider import (
 from declarative.state import Address, Record
 from providers.cloud import claims, marks, regions
 from providers.cloud.account import look_up, pauses
-from providers.cloud.adopted import was_adopted
-from providers.cloud.changes import gone
 from providers.cloud.claims import ON, id_of, is_of, of_tags, thing_of, to_tags, volume_of
 from providers.cloud.disks import OnNode
+from providers.cloud.volume_checks import gone, was_adopted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +87,8 @@ class Volumes(Protocol[V_co]):
     def listed(self, *, address: str = ...) -> Iterable[V_co]:
         """All that are ours, or those of an address."""
 
-    def of(self, have: Record) -> tuple[object, V_co | None]:
-        """The region and the volume of a record; `PermanentError` if it is not ours."""
+    def of(self, have: Record) -> V_co | None:
+        """The volume of a record; `PermanentError` if it is not ours."""
 
 
 class Driver(Protocol[V_contra]):
@@ -276,7 +275,7 @@ class Attachments(Generic[V]):
                 raise
 
     def _of(self, volume: Record) -> Disk | None:
-        _, found = self._volumes.of(volume)
+        found = self._volumes.of(volume)
         return None if found is None else self._driver.disk(found)
 
     def _disk(self, region: str, made: str) -> Disk | None:

@@ -16,7 +16,7 @@ from declarative.provider import PermanentError, PermanentKind, ProviderError
 from declarative.spec.fleet import Placement
 from providers.cloud import marks
 from providers.cloud.account import Account
-from providers.cloud.key_pairs import Last
+from providers.cloud.keys import Last
 
 OPTION = "placement_group"
 OFF = "off"

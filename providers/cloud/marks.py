@@ -1,12 +1,15 @@
 """What is written on everything that is made, as tags: whose it is, by which create, and from which inputs.
 
 A cloud limits a tag's length, so long texts go over several tags: the first one begins with their number, and
-what is left over of a longer text is never read.
+what is left over of a longer text is never read. Where tags take neither all characters nor long values, a
+text is packed; one that grows a thousandfold is not read to its end, since anybody may have written it.
 """
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -160,3 +163,23 @@ def _mapping(text: str) -> Mapping[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(text)  # noqa: TRY004  # what is wrong is the text
     return found
+
+
+MOST_BYTES = 1 << 18
+"""Of a text. All tags that one thing has hold less than this, packed or not."""
+
+
+def packed(text: str) -> str:
+    """The text in base 32, in lower case."""
+    return base64.b32encode(zlib.compress(text.encode(), 9)).decode().lower().rstrip("=")
+
+
+def unpacked(code: str) -> str:
+    """What was packed; one that cannot be read is empty, which nothing of ours is."""
+    try:
+        data = base64.b32decode(code.upper() + "=" * (-len(code) % 8))
+        reader = zlib.decompressobj()
+        found = reader.decompress(data, MOST_BYTES)
+        return found.decode() if reader.eof else ""
+    except (ValueError, zlib.error):
+        return ""

@@ -9,13 +9,15 @@ from typing import Any
 from declarative.provider import PermanentError, PermanentKind, TransientError
 from declarative.resource import VOLUME_ID
 from declarative.state import Address
-from providers.cloud.parallel import asking
+from providers.cloud.shared_looks import asking
 
 AT_ONCE = 8
 """Questions under way at a time."""
 CHANGING = (PermanentKind.NO_CAPACITY, PermanentKind.QUOTA)
 
 Look = Callable[[], object]
+Seen = Callable[[Address, str, Mapping[str, Any]], object]
+"""Looks at a volume that is to be adopted, given its address, no token and its inputs."""
 
 
 def found(probes: Iterable[Look], looks: Iterable[Look], passes: str | None = None) -> list[PermanentError]:
@@ -45,9 +47,7 @@ def found(probes: Iterable[Look], looks: Iterable[Look], passes: str | None = No
     return list(faults.values())
 
 
-def unfit(
-    seen: Callable[[Address, str, Mapping[str, Any]], object], wanted: Mapping[Address, Mapping[str, Any]]
-) -> list[PermanentError]:
-    """What keeps volumes from being adopted: `seen` is given the address, no token and the inputs of each."""
+def unfit(seen: Seen, wanted: Mapping[Address, Mapping[str, Any]]) -> list[PermanentError]:
+    """What keeps volumes from being adopted."""
     theirs = ((a, inputs) for a, inputs in wanted.items() if a.kind == "volume" and VOLUME_ID in inputs)
     return found((), [partial(seen, address, "", inputs) for address, inputs in theirs])

@@ -10,8 +10,8 @@ from typing import Generic, TypeVar
 from declarative.provider import Config, PermanentError, PermanentKind
 from declarative.state import Record
 from providers.cloud import account
-from providers.cloud.parallel import asking
-from providers.cloud.requirements import write
+from providers.cloud.settings import write
+from providers.cloud.shared_looks import asking
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -28,7 +28,7 @@ def side_by_side(places: Sequence[P], look: Callable[[P], Sequence[T]]) -> list[
 
 def named(account: account.Account, hint: str | None = None) -> list[str]:
     """The regions where something of ours may be; `PermanentError` if none is named. `hint` is for drivers of
-    which `requirements` knows nothing.
+    which `settings.NEEDED` knows nothing.
     """
     names = list(dict.fromkeys((*account.config.regions, *account.config.elsewhere)))
     if not names:

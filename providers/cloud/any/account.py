@@ -19,9 +19,9 @@ from declarative.state import Address
 from providers.cloud import account, regions
 from providers.cloud.account import look_up
 from providers.cloud.any.plain import Disk, Machine, Written
-from providers.cloud.any.shared import Shared
 from providers.cloud.any.site import Site
 from providers.cloud.bad_answers import reading
+from providers.cloud.shared_looks import Shared
 
 T = TypeVar("T", Machine, Disk)
 U = TypeVar("U")

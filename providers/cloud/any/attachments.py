@@ -27,9 +27,9 @@ from providers.cloud.any.account import Account, At
 from providers.cloud.any.nodes import Nodes
 from providers.cloud.any.plain import Disk, Machine, claim_key
 from providers.cloud.any.volumes import Volumes
-from providers.cloud.changes import gone
 from providers.cloud.claims import id_of, is_of, parse, text_of, thing_of, volume_of
 from providers.cloud.disks import OnNode
+from providers.cloud.volume_checks import gone
 
 
 class Attachments:
@@ -79,20 +79,11 @@ class Attachments:
 
     def on_node(self, have: Record) -> OnNode | None:
         """See `provider.Attachments`. Where no link names the disk, it is known by its id or its name."""
-        if have.address.kind == "volume":
-            at, disk = self._volumes.of(have)
-            machine = next((m for m in at.machines() if disk and m.id in disk.on), None)
-        else:
-            place = self._place(have)
-            if place is None:
-                return None
-            at, made, holder = place
-            disk = next((d for d in at.disks() if d.id == made and holder in d.on), None)
-            machine = next((m for m in at.machines() if m.id == holder), None) if disk else None
-            claim = _claim(disk, machine) if disk and machine else None
-            if disk and at.site.keeps and (claim is None or not is_of(have, claim, made, holder)):
-                return None
-        if disk is None or machine is None or machine.state is not NodeState.READY or disk.busy:
+        held = self._held(have)
+        if held is None:
+            return None
+        at, disk, machine = held
+        if machine.state is not NodeState.READY or disk.busy:
             return None
         node = self._nodes.thing(machine)
         plain = disk.id.replace("-", "")
@@ -110,6 +101,28 @@ class Attachments:
             serials=() if disk.device else tuple(dict.fromkeys((disk.id[:20], plain[:20], disk.name))),
             links=(disk.device,) if disk.device else (),
         )
+
+    def _held(self, have: Record) -> tuple[At, Disk, Machine] | None:
+        """The disk of a volume or of this very attachment, and the machine that has it; None if none has."""
+        found: Disk | None
+        if have.address.kind == "volume":
+            at, found = self._volumes.of(have)
+            on = found.on if found else ()
+        else:
+            place = self._place(have)
+            if place is None:
+                return None
+            at, made, holder = place
+            found = next((d for d in at.disks() if d.id == made and holder in d.on), None)
+            on = (holder,)
+        machine = next((m for m in at.machines() if m.id in on), None) if found else None
+        if found is None or machine is None:
+            return None
+        if have.address.kind != "volume" and at.site.keeps:
+            claim = _claim(found, machine)
+            if claim is None or not is_of(have, claim, found.id, machine.id):
+                return None
+        return at, found, machine
 
     # ------------------------------------------------------------------------------------- create
 

@@ -16,9 +16,9 @@ from urllib.parse import parse_qs, quote, urlsplit
 from declarative.blocks import Shape
 from declarative.provider import Config, PermanentError, PermanentKind, ProviderError
 from declarative.state import NodeState
-from providers.cloud.any import gpus, labels, names
+from providers.cloud.any import labels, names
 from providers.cloud.any.account import Account
-from providers.cloud.any.plain import Disk, Found, Machine, Size, Wanted, Written
+from providers.cloud.any.plain import Disk, Found, Machine, Size, Wanted, Written, gpu_model
 from providers.cloud.any.provider import AnyCloud
 from providers.cloud.any.rest import JsonSite
 from providers.cloud.any.site import What
@@ -329,7 +329,7 @@ def _kind(thing: Machine | Disk) -> What:
 def _size(item: Mapping[str, Any]) -> Size:
     told = item.get("gpu_info") or {}
     count = int(told.get("count") or 0)
-    name, vendor = gpus.model(str(told.get("model") or "")) if count else (None, None)
+    name, vendor = gpu_model(str(told.get("model") or "")) if count else (None, None)
     vram = (told.get("vram") or {}).get("amount") if count else None
     price = item.get("price_hourly")
     shape = Shape(

@@ -15,7 +15,7 @@ from declarative.provider import PermanentError, PermanentKind
 from providers.cloud import marks
 from providers.cloud.any import plain
 from providers.cloud.any.plain import Written
-from providers.cloud.packing import packed, unpacked
+from providers.cloud.marks import packed, unpacked
 
 OURS = "fleetform"
 LENGTH = 255

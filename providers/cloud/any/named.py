@@ -22,10 +22,9 @@ from providers.cloud.any.account import Account
 from providers.cloud.any.kinds import Kind
 from providers.cloud.any.plain import Disk, Machine, Size, Wanted, Written
 from providers.cloud.any.provider import AnyCloud
-from providers.cloud.any.said import said
 from providers.cloud.any.site import Site, What
-from providers.cloud.connection import Connection
-from providers.cloud.limiter import limiter
+from providers.cloud.connection import Connection, limiter
+from providers.cloud.faults import said
 
 OPTIONS: dict[str, type | tuple[type, ...]] = dict.fromkeys(("driver", "node", "volume"), dict)
 """What is given to the driver's constructor, to `create_node` and to `create_volume` besides the usual."""

@@ -18,9 +18,9 @@ from providers.cloud.account import look_up, pauses
 from providers.cloud.any.account import Account, At, first_of_each
 from providers.cloud.any.plain import IS, Machine, Wanted, Written
 from providers.cloud.any.site import What
-from providers.cloud.changes import check_fixed, gone
 from providers.cloud.hosts import Seen
 from providers.cloud.keys import Keys
+from providers.cloud.volume_checks import check_fixed, gone
 from providers.ownership import key_of
 
 FIXED = ("backend", "region", "zone", "instance_type", "spot", "resources")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -160,3 +161,31 @@ class Wanted:
     gib: int = 0
     """Of a disk: GiB."""
     volume_type: str | None = None
+
+
+GPU_MEMORY_GB: Mapping[str, int] = {
+    "A16": 16,
+    "A40": 48,
+    "A100": 80,
+    "L4": 24,
+    "L40S": 48,
+    "GH200": 96,
+    "H100": 80,
+    "H200": 141,
+    "B200": 180,
+    "MI300X": 192,
+    "MI325X": 256,
+}
+"""Model → GB of a whole one: where a machine has less, it has a share of one."""
+_VENDORS = ("nvidia", "amd")
+
+
+def gpu_model(text: str) -> tuple[str | None, str | None]:
+    """The name and the vendor."""
+    vendor, _, rest = re.sub(r"[ _-]+", " ", text.strip()).partition(" ")
+    if vendor.lower() not in _VENDORS:
+        vendor, rest = "", re.sub(r"[ _-]+", " ", text.strip())
+    words = rest.split()
+    if not words:
+        return None, vendor.lower() or None
+    return "".join([words[0].upper(), *(w.capitalize() for w in words[1:])]), vendor.lower() or None

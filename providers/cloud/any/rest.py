@@ -22,11 +22,10 @@ from declarative.provider import (
 )
 from providers.cloud import rest, settings
 from providers.cloud.any.account import Account
-from providers.cloud.any.said import said
 from providers.cloud.any.site import Site
 from providers.cloud.bad_answers import Pages
-from providers.cloud.connection import Connection
-from providers.cloud.limiter import limiter
+from providers.cloud.connection import Connection, limiter
+from providers.cloud.faults import said
 
 LOOKS = 5
 """How often a listing is begun anew that changed while its pages were read."""

@@ -12,14 +12,11 @@ from declarative.resource import VOLUME_ID
 from declarative.state import Address, Record
 from providers.cloud import marks
 from providers.cloud.account import gibibytes, look_up, pauses
-from providers.cloud.adopted import absent, check, is_free, sized
 from providers.cloud.any.account import Account, At, first_of_each
 from providers.cloud.any.nodes import mended, recalled, rewrite
 from providers.cloud.any.plain import Disk, Found, Wanted, Written, claim_key
-from providers.cloud.changes import check_fixed, gone, size_of
-
-FIXED = ("backend", "region", "zone", "volume_type", VOLUME_ID)
-"""Inputs that are those of the disk: it is made anew to change them."""
+from providers.cloud.volume_checks import absent, check, check_fixed, gone, is_free, size_of, sized
+from providers.cloud.volumes import FIXED
 
 
 class Volumes:
@@ -125,35 +122,27 @@ class Volumes:
 
     def delete(self, have: Record) -> None:
         """See the port. One that a machine has is refused. What was adopted is let go."""
+        adopted, made = VOLUME_ID in have.inputs, have.outputs.get("id")
         at = self._account.at(have.volume.region)
-        if have.outputs.get("id"):
-            _, disk = self.of(have)
-            there = [d for d in at.disks() if disk and d.written.token == disk.written.token]
-        else:
-            there = [d for d in at.disks() if d.written.address == have.address]
+        there = self._made_for(at, have)
         for disk in there:
-            made = disk.written.inputs or {}
-            theirs = VOLUME_ID in made or VOLUME_ID in have.inputs
-            # What was adopted others may have, but not a machine that got it from us.
-            ours = [m for m in disk.on if not theirs or claim_key(m) in disk.written.texts]
-            if ours:
-                summary = f"{have.address} is on {ours[0]}"
-                hint = "detach it first"
-                raise PermanentError(PermanentKind.CONFLICT, summary, about=str(have.address), hint=hint)
-            if disk.busy:
-                summary = f"{disk.id} is not free yet"
-                raise TransientError(TransientKind.BUSY, summary, about=str(have.address))
+            inputs = disk.written.inputs or {}
+            theirs = adopted or VOLUME_ID in inputs
+            _check_free(disk, have.address, theirs=theirs)
             if theirs:
-                at.site.let_go(disk.id, marks.tags_in(made))
-                continue
-            try:
-                at.site.remove(disk)
-            except PermanentError as error:
-                if error.kind is not PermanentKind.NOT_FOUND:
-                    raise
-        if VOLUME_ID in have.inputs and have.outputs.get("id") and not there:
+                at.site.let_go(disk.id, marks.tags_in(inputs))
+            else:
+                _remove(at, disk)
+        if adopted and made and not there:
             # An earlier try was cut short.
-            at.site.let_go(str(have.outputs["id"]), marks.tags_in(have.inputs))
+            at.site.let_go(str(made), marks.tags_in(have.inputs))
+
+    def _made_for(self, at: At, have: Record) -> list[Disk]:
+        """The disk of a record, and what its create made besides; without an id, those of its address."""
+        if not have.outputs.get("id"):
+            return [d for d in at.disks() if d.written.address == have.address]
+        _, disk = self.of(have)
+        return [d for d in at.disks() if disk and d.written.token == disk.written.token]
 
     def of(self, have: Record) -> tuple[At, Disk | None]:
         """The disk of a record, if it is there."""
@@ -171,3 +160,21 @@ def _of(at: At, mark: Written) -> list[Disk]:
     """The disks that the create with this mark made, the oldest first."""
     wanted = (mark.token, mark.address)
     return [d for d in at.disks() if (d.written.token, d.written.address) == wanted]
+
+
+def _check_free(disk: Disk, address: Address, *, theirs: bool) -> None:
+    """What was adopted (`theirs`) others may have, but not a machine that got it from us."""
+    ours = [m for m in disk.on if not theirs or claim_key(m) in disk.written.texts]
+    if ours:
+        summary = f"{address} is on {ours[0]}"
+        raise PermanentError(PermanentKind.CONFLICT, summary, about=str(address), hint="detach it first")
+    if disk.busy:
+        raise TransientError(TransientKind.BUSY, f"{disk.id} is not free yet", about=str(address))
+
+
+def _remove(at: At, disk: Disk) -> None:
+    try:
+        at.site.remove(disk)
+    except PermanentError as error:
+        if error.kind is not PermanentKind.NOT_FOUND:
+            raise

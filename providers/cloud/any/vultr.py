@@ -16,9 +16,9 @@ from typing import Any
 from declarative.blocks import Shape
 from declarative.provider import Config, PermanentError
 from declarative.state import NodeState
-from providers.cloud.any import gpus, labels, names
+from providers.cloud.any import labels, names
 from providers.cloud.any.account import Account
-from providers.cloud.any.plain import Disk, Machine, Size, Wanted, Written
+from providers.cloud.any.plain import GPU_MEMORY_GB, Disk, Machine, Size, Wanted, Written, gpu_model
 from providers.cloud.any.provider import AnyCloud
 from providers.cloud.any.rest import JsonSite
 from providers.cloud.any.site import What
@@ -268,9 +268,9 @@ def _state(item: Mapping[str, Any]) -> tuple[NodeState, str | None]:
 
 
 def _size(item: Mapping[str, Any]) -> Size:
-    name, vendor = gpus.model(str(item.get("gpu_type") or ""))
+    name, vendor = gpu_model(str(item.get("gpu_type") or ""))
     vram = int(item.get("gpu_vram_gb") or 0) if name else 0
-    whole = gpus.MEMORY_GB.get(name or "", vram) or 1
+    whole = GPU_MEMORY_GB.get(name or "", vram) or 1
     count = max(1, vram // whole) if vram else 0
     hourly, monthly = item.get("hourly_cost"), item.get("monthly_cost")
     price = float(hourly) if hourly else round(float(monthly) / HOURS, 5) if monthly else 0.0

@@ -11,10 +11,9 @@ from urllib.parse import parse_qsl, urlsplit
 from declarative.provider import Config, PermanentError, PermanentKind
 from providers.cloud import account, settings
 from providers.cloud.azure.codes import said
-from providers.cloud.connection import Connection
-from providers.cloud.limiter import limiter
-from providers.cloud.requirements import write
+from providers.cloud.connection import Connection, limiter
 from providers.cloud.rest import Form, Rest, Tokens, link, listed, pages
+from providers.cloud.settings import write
 
 ENDPOINT = "https://management.azure.com"
 LOGIN = "https://login.microsoftonline.com"

@@ -10,7 +10,7 @@ from declarative.inputs import NodeInputs, VolumeInputs
 from declarative.provider import PermanentError, PermanentKind
 from declarative.spec.clouds import ANYWHERE, Reach
 from providers.cloud.azure.account import Account, number_of
-from providers.cloud.azure.proximity import path_of
+from providers.cloud.azure.capacity import path_of
 from providers.cloud.named import Told, Wanted
 from providers.cloud.settings import NODE_DISK
 

@@ -14,10 +14,9 @@ from declarative.blocks import Shape
 from declarative.provider import PermanentError, PermanentKind
 from declarative.resource import Offer
 from providers.cloud.azure.account import ARCHITECTURES, Account
-from providers.cloud.libcloud_prices import day, prices
-from providers.cloud.requirements import write
+from providers.cloud.catalog import day, prices
 from providers.cloud.rest import strange
-from providers.cloud.settings import NODE_DISK
+from providers.cloud.settings import NODE_DISK, write
 
 VERSION = "2021-07-01"
 WHAT = "list of SKUs"
@@ -74,22 +73,14 @@ def _of(account: Account, region: str, found: Mapping[str, Any]) -> list[Offer]:
         shape = Shape(
             cpu=int(can["vCPUs"]), memory_mib=int(float(can["MemoryGB"]) * 1024), **_gpus(name, can)
         )
-        places = [i for i in found.get("locationInfo") or () if _is(i.get("location"), region)]
-        zones = {str(zone) for place in places for zone in place.get("zones") or ()}
-        closed: set[str] = set()
-        for limit in found.get("restrictions") or ():
-            if limit.get("type") == "Location":
-                return []
-            closed |= set((limit.get("restrictionInfo") or {}).get("zones") or ())
+        zones = _zones(found, region)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise strange(WHAT, "has one that cannot be read") from None
-    if can.get("CpuArchitectureType", "x64") != ARCHITECTURES[account.architecture] or shape.memory_mib < 1:
+    fits = can.get("CpuArchitectureType", "x64") == ARCHITECTURES[account.architecture]
+    if not fits or shape.memory_mib < 1:
         return []
     disk = int(account.options.get("disk_size", NODE_DISK)) * 1024
     price = _price(name, region)
-    open_zones: list[str | None] = [f"{region}-{z}" for z in sorted(zones - closed)]
-    if not zones:
-        open_zones = [None]
     kinds = (False, True) if can.get("LowPriorityCapable") == "True" else (False,)
     return [
         Offer(
@@ -103,13 +94,23 @@ def _of(account: Account, region: str, found: Mapping[str, Any]) -> list[Offer]:
             bids=spot,
             priced_on=None if spot or price is None else day(),
         )
-        for zone in open_zones
+        for zone in zones
         for spot in kinds
     ]
 
 
-def _is(location: object, region: str) -> bool:
-    return str(location).lower().replace(" ", "") == region
+def _zones(found: Mapping[str, Any], region: str) -> list[str | None]:
+    """The zones of a region that have a size for this subscription; None stands for the region as a whole."""
+    zones: set[str] = set()
+    for place in found.get("locationInfo") or ():
+        if str(place.get("location")).lower().replace(" ", "") == region:
+            zones |= {str(zone) for zone in place.get("zones") or ()}
+    closed: set[str] = set()
+    for limit in found.get("restrictions") or ():
+        if limit.get("type") == "Location":
+            return []
+        closed |= set((limit.get("restrictionInfo") or {}).get("zones") or ())
+    return [f"{region}-{z}" for z in sorted(zones - closed)] if zones else [None]
 
 
 def _gpus(name: str, can: Mapping[str, str]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from declarative.provider import (
     TransientError,
     TransientKind,
 )
-from providers.cloud.requirements import write
+from providers.cloud.settings import write
 
 _AWAY = ("ConnectionError", "HTTPClientError", "ConnectionClosedError", "MetadataRetrievalError")
 """Classes of botocore's, for STS or the metadata that did not answer."""

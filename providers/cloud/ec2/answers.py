@@ -13,6 +13,10 @@ from declarative.provider import TransientError, TransientKind
 
 GONE = ("shutting-down", "terminated")
 """States of an instance that will not come back."""
+BUSY = "busy"
+"""State of an attachment that was asked to end while the machine has it in use."""
+LEAVING = ("detaching", BUSY)
+"""States of an attachment that was asked to end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +69,16 @@ class Volume:
     age: float = 0.0
     """As that of an instance."""
     held: tuple[Held, ...] = field(default=())
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self.id
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has ended, or is about to."""
+        return self.state in ("deleting", "deleted")
 
 
 def parsed(text: str) -> ET.Element:

@@ -10,15 +10,10 @@ from declarative.state import Record
 from providers.cloud.attachments import Disk, Holder, Machine
 from providers.cloud.ec2 import nodes
 from providers.cloud.ec2.account import Account, made_id
-from providers.cloud.ec2.answers import Held, Volume
-from providers.cloud.ec2.volumes import GONE
+from providers.cloud.ec2.answers import BUSY, LEAVING, Held, Volume
 
 DEVICES = tuple([f"/dev/sd{c}" for c in "fghijklmnopqrstuvwxyz"] + [f"/dev/xvdb{c}" for c in "abcdefghijklm"])
 """Names that EC2 takes for disks, besides those of the image's own."""
-BUSY = "busy"
-"""State of an attachment that was asked to end while the machine has it in use."""
-LEAVING = ("detaching", BUSY)
-"""States of an attachment that was asked to end."""
 TAKEN = "already in use"
 """What EC2 says of a device that another attachment got meanwhile."""
 
@@ -41,7 +36,7 @@ class Driver:
             size=volume.size,
             tags=volume.tags,
             free=volume.state == "available",
-            gone=volume.state in GONE,
+            gone=volume.gone,
             damage=f"{volume.id} is damaged: EC2 says `error`" if volume.state == "error" else "",
             holders=tuple(_holder(volume, held) for held in volume.held),
         )

@@ -13,8 +13,7 @@ from providers.cloud import marks
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import Account
 from providers.cloud.ec2.region import Region, tagged
-from providers.cloud.key_pairs import Pairs
-from providers.cloud.keys import SHARE
+from providers.cloud.keys import SHARE, Pairs
 from providers.ssh.pair import Login
 
 FINGERPRINT = f"{marks.OURS}fingerprint"

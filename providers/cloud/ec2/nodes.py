@@ -27,19 +27,18 @@ from declarative.provider import (
 from declarative.state import Address, NodeState, Readiness, Record
 from providers.cloud import cloud_init, marks
 from providers.cloud.account import SURE, look_up, waits
-from providers.cloud.changes import check_fixed, gone
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import LIVE, Account, made_id
 from providers.cloud.ec2.answers import Instance
-from providers.cloud.ec2.capacity import Capacity
+from providers.cloud.ec2.capacity import UNKNOWN, Capacity, Groups
 from providers.cloud.ec2.codes import kind_of
-from providers.cloud.ec2.groups import UNKNOWN, Groups
 from providers.cloud.ec2.keys import Ec2Keys
 from providers.cloud.ec2.network import Networks
 from providers.cloud.ec2.region import LAUNCH, Region, tagged
 from providers.cloud.faults import fault
 from providers.cloud.hosts import Seen
 from providers.cloud.marks import Mark
+from providers.cloud.volume_checks import check_fixed, gone
 
 FIXED = ("backend", "region", "zone", "instance_type", "spot", "reservation", "resources")
 """Inputs of a node that are those of its instance: it is made anew to change them."""

@@ -1,22 +1,29 @@
-"""`Ec2`: what it can launch, and what is there."""
+"""`Ec2`: what it can launch, what is there, and what would keep nodes and volumes from being made."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from declarative.provider import Config, ProviderError, Thing
+from declarative.diagnostic import suggest
+from declarative.inputs import Placed, inputs_of
+from declarative.provider import Config, PermanentError, PermanentKind, ProviderError, Thing
 from declarative.resource import Offer
 from declarative.state import Address
+from providers.cloud import preflight
 from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked
-from providers.cloud.ec2 import ahead, attachments
+from providers.cloud.ec2 import answers, attachments
 from providers.cloud.ec2.account import Account
+from providers.cloud.ec2.images import disk_of, look
 from providers.cloud.ec2.keys import Ec2Keys
 from providers.cloud.ec2.nodes import Nodes
 from providers.cloud.ec2.offers import offers
-from providers.cloud.ec2.volumes import Volumes
+from providers.cloud.ec2.region import Region
+from providers.cloud.ec2.volumes import Ec2Volumes
 from providers.cloud.provider import Cloud
+from providers.cloud.volumes import Volumes
 
 
 class Ec2(Cloud):
@@ -39,7 +46,8 @@ class Ec2(Cloud):
         self._account = Account(config)
         keys = Ec2Keys(self._account)
         self._instances = Nodes(self._account, keys)
-        self._disks = Volumes(self._account)
+        self._driver = Ec2Volumes(self._account)
+        self._disks = Volumes(self._account, self._driver)
         self._held = Attachments(self._account, self._disks, attachments.Driver(self._account))
         super().__init__(config, keys, self._instances, self._disks, self._held)
 
@@ -67,5 +75,86 @@ class Ec2(Cloud):
     @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
         """See `provider.Checks`."""
-        faults = ahead.faults(self._account, self._instances, self._disks, wanted)
+        faults = preflight_faults(self._account, self._instances, self._driver, wanted)
         return [*super().check(wanted), *faults]
+
+
+KIND = ("zone", "instance_type", "spot", "reservation")
+"""Inputs of a node by which the conditions differ under which it is made."""
+LEAST_PAGE = 5
+
+Wanted = Mapping[Address, Mapping[str, Any]]
+
+
+def preflight_faults(
+    account: Account, nodes: Nodes, volumes: Ec2Volumes, wanted: Wanted
+) -> list[PermanentError]:
+    """Each fault once. One of the credentials, the clock or the way there is raised: nothing else is seen."""
+    if not wanted:
+        return []
+    account.regions()  # that there are none is the fault, and not what comes of it
+    probes: list[Callable[[], object]] = []
+    looks: list[Callable[[], object]] = []
+    asked: dict[Address, Placed] = {
+        address: inputs_of("node" if address.kind == "node" else "volume", inputs)
+        for address, inputs in wanted.items()
+    }
+    for name in sorted({inputs.region for inputs in asked.values()}):
+        region = account.region(name)
+        probes.append(partial(_probe, region))
+        here = {address: wanted[address] for address, inputs in asked.items() if inputs.region == name}
+        looks += _looks(account, nodes, volumes, region, here)
+    return preflight.found(probes, looks, "UnauthorizedOperation")
+
+
+def _probe(region: Region) -> None:
+    """Who may do anything may do this, as every command does. How many there are is no matter."""
+    next(region.pages("DescribeInstances", "reservationSet", LEAST_PAGE), None)
+
+
+def _looks(
+    account: Account, nodes: Nodes, volumes: Ec2Volumes, region: Region, wanted: Wanted
+) -> Iterator[Callable[[], object]]:
+    machines = [inputs_of("node", inputs) for address, inputs in wanted.items() if address.kind == "node"]
+    if machines:
+        yield partial(_image, account, region)
+    kinds = {tuple(str(getattr(node, key)) for key in KIND): node for node in machines}
+    for kind in sorted(kinds):
+        yield partial(nodes.conditions, region, kinds[kind])
+    disks = {a: inputs_of("volume", i) for a, i in wanted.items() if a.kind == "volume"}
+    seen = Volumes(account, volumes).seen
+    for address, disk in disks.items():
+        if disk.volume_id is not None:
+            yield partial(seen, address, "", wanted[address])
+        else:
+            yield partial(volumes.ahead, region.name, address, disk)
+    zones = {disk.zone: str(address) for address, disk in disks.items() if disk.zone}
+    if zones:
+        yield partial(_zones, region, zones)
+
+
+def _zones(region: Region, wanted: Mapping[str, str]) -> None:
+    """`PermanentError` for a zone that the account does not have there. `wanted` says of what each is."""
+    action = "DescribeAvailabilityZones"
+    found = region.ask(action, "availability_zone")
+    known = [str(item.get("zoneName")) for item in answers.listed(action, found, "availabilityZoneInfo")]
+    for zone in sorted(wanted.keys() - {*known}):
+        summary = f"{wanted[zone]}: {region.name} has no zone `{zone}` for this account"
+        hint = suggest(zone, known) or f"it has {', '.join(sorted(known))}"
+        raise PermanentError(PermanentKind.INVALID, summary, about="availability_zone", hint=hint)
+
+
+def _image(account: Account, region: Region) -> None:
+    """`PermanentError` if there is no image, or one that the nodes cannot start."""
+    image = account.image(region.name)
+    item = look(region, image)
+    built = item.get("architecture")
+    if built not in (None, account.architecture):
+        summary = f"the image {image} is for {built}, and nodes are {account.architecture}"
+        hint = f"write `options: {{architecture: {built}}}`, or name another image"
+        raise PermanentError(PermanentKind.INVALID, summary, about="image", hint=hint)
+    least, size = disk_of(item).size, account.disk_size
+    if size is not None and size < least:
+        summary = f"the image {image} needs a disk of {least} GiB, and `disk_size` is {size}"
+        hint = f"write `options: {{disk_size: {least}}}`, or more"
+        raise PermanentError(PermanentKind.INVALID, summary, about="options.disk_size", hint=hint)

@@ -9,14 +9,13 @@ from typing import Any, TypeAlias
 from declarative.diagnostic import suggest
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud.bad_answers import Pages
-from providers.cloud.connection import Connection
+from providers.cloud.connection import Connection, limiter
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.answers import Instance, Volume
 from providers.cloud.ec2.codes import said
-from providers.cloud.limiter import limiter
 from providers.cloud.redact import Scrub
 from providers.cloud.settings import Host
-from providers.cloud.shared_polling import Looks
+from providers.cloud.shared_looks import Looks
 
 Login: TypeAlias = tuple[Callable[[], Mapping[str, str]], Scrub]
 VERSION = "2016-11-15"

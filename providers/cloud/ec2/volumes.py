@@ -1,30 +1,24 @@
-"""Volumes, made by one request that carries their token and all of their tags."""
+"""EC2's calls for volumes: see `cloud.volumes`. One request makes a volume with its token and its tags."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
 
 from declarative.diagnostic import suggest
-from declarative.inputs import VolumeInputs, inputs_of
-from declarative.provider import Ended, PermanentError, PermanentKind, Thing, TransientError, TransientKind
-from declarative.resource import VOLUME_ID
+from declarative.inputs import VolumeInputs
+from declarative.provider import PermanentError, PermanentKind
 from declarative.state import Address, Record
 from providers.cloud import marks
 from providers.cloud.account import SURE, gibibytes, look_up, waits
-from providers.cloud.adopted import check_tags, was_adopted
-from providers.cloud.changes import check_fixed, gone, size_of
-from providers.cloud.claims import ON
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import Account, made_id
-from providers.cloud.ec2.adopted import adopted, let_go
-from providers.cloud.ec2.answers import Volume
+from providers.cloud.ec2.answers import LEAVING, Volume
 from providers.cloud.ec2.region import Region, tagged
 from providers.cloud.marks import Mark
+from providers.cloud.volume_checks import check, users
 
-FIXED = ("backend", "region", "zone", "volume_type", VOLUME_ID)
-"""Inputs that are those of the disk: it is made anew to change them."""
 TYPE = "gp3"
 SIZES = {
     **dict.fromkeys(("gp2", "gp3", "io1", "io2"), (1, 65536)),
@@ -32,69 +26,57 @@ SIZES = {
     "standard": (1, 1024),
 }
 """The fewest and the most GiB of a type. Not a promise: what EC2 itself refuses, it says."""
-GONE = ("deleting", "deleted")
 
 
-class Volumes:
-    """The volumes of one account."""
+class Ec2Volumes:
+    """See `volumes.Driver`."""
+
+    usual_type = TYPE
 
     def __init__(self, account: Account) -> None:
         self._account = account
 
+    def _region(self, volume: Volume) -> Region:
+        return self._account.region(volume.region)
+
     def listed(self, **narrow: str) -> list[Volume]:
-        """All that are ours, in all regions; `address` and `token` narrow it."""
+        """All that are ours, in all regions."""
         found = self._account.each(lambda region: region.volumes(self._account.mine(**narrow)))
-        return [volume for volume in found if volume.state not in GONE]
+        return [volume for volume in found if not volume.gone]
 
-    def thing(self, volume: Volume) -> Thing:
-        """A volume of ours as a thing."""
-        return marks.thing(volume.tags, volume.id, outputs(volume), partial(self._actual, volume))
+    def candidates(self, address: Address, token: str) -> list[Volume]:
+        """Those with the token."""
+        return self.listed(token=token)
 
-    def _actual(self, volume: Volume, made: Mapping[str, Any]) -> dict[str, Any]:
-        """What others changed: the tags, the size, the type."""
-        found = self._account.strange(volume.tags, made)
-        size = made.get("size")
-        if isinstance(size, str) and volume.size != gibibytes(Address("volume", volume.id), size):
-            found["size"] = f"{volume.size}GB"
-        kind = made.get("volume_type") or (volume.type if VOLUME_ID in made else TYPE)
-        if volume.type and volume.type != kind:
-            found["volume_type"] = volume.type
-        return found
-
-    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | Ended | None]:
-        """See `provider.Recalls`."""
-        out: dict[Address, Thing | Ended | None] = {}
+    def recorded(self, records: Sequence[Record]) -> Iterable[tuple[Record, Volume | None]]:
+        """One request for each region."""
         for region, found in self._account.by_region(records):
             ids = {r.address: made_id(r, "vol") for r in found}
             there = region.volumes_by_id(i for i in ids.values() if i)
-            for record in found:
-                volume = there.get(ids[record.address] or "")
-                if volume is not None and volume.state not in GONE:
-                    out[record.address] = marks.again(
-                        record, volume.tags, self._actual(volume, record.inputs)
-                    )
-                elif volume is not None:
-                    out[record.address] = Ended(reason=f"it is {volume.state}")
-        return out
+            yield from ((record, there.get(ids[record.address] or "")) for record in found)
 
-    def find(self, address: Address, token: str) -> Thing | None:
-        """See the port."""
-        things = map(self.thing, self.listed(token=token))
-        return next((t for t in things if (t.address, t.token) == (address, token)), None)
+    def disk(self, have: Record, *, ending: bool) -> Volume | None:
+        """By the id; EC2 is asked once more for what is not there."""
+        region = self._account.region(have.volume.region)
+        made = made_id(have, "vol")
+        volume = region.volume(made) if made else None
+        if ending and made and volume is None:
+            region.check_gone("DescribeVolumes", "VolumeId", made)
+        return volume
 
-    def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See the port. It ends when the volume is listed: it may be attached while it is being made."""
-        asked, mark = inputs_of("volume", inputs), self._account.mark(address, token, inputs)
+    # ------------------------------------------------------------------------------------- create
+
+    def make_once(self, mark: Mark) -> Volume:
+        """It ends when the volume is listed: it may be attached while it is being made."""
+        asked, token = mark.volume, mark.token
         region = self._account.region(asked.region)
-        if asked.volume_id is not None:
-            return outputs(adopted(self._account, region, mark))
         volume = self._account.once(
             token,
             lambda: self._make(region, mark, asked),
             lambda: next((v for v in self.listed(token=token) if v.region == region.name), None),
         )
         self._account.check_answer(volume.tags, token, volume.id)
-        return outputs(self._listed(region, volume, token))
+        return self._listed(region, volume, token)
 
     def _make(self, region: Region, mark: Mark, asked: VolumeInputs) -> Volume:
         zone, kind, size = self.ahead(region.name, mark.address, asked)
@@ -118,7 +100,7 @@ class Volumes:
         summary = f"{volume.id} is not listed yet"
         for look, pause in enumerate(waits(summary, volume.zone)):
             found = look_up(partial(region.appearing.next, volume.id, pause))
-            if found is not None and found.state in GONE:
+            if found is not None and found.gone:
                 self._account.check_missed(token, f"{volume.id} ends", volume.zone, age=volume.age)
                 summary = f"{volume.id} ended while it was made: may its key be used?"
                 raise PermanentError(PermanentKind.INVALID, summary, about=volume.zone)
@@ -149,84 +131,73 @@ class Volumes:
             raise PermanentError(PermanentKind.INVALID, summary, about="availability_zone", hint=hint)
         return zone
 
-    def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See the port. It grows in place, at most once in six hours."""
-        region, volume = self.of(have, untagged=True)
-        if volume is None:
-            raise gone(have.address)
-        if self._account.lost(volume.tags):
-            made = self._account.mark(have.address, token, have.inputs)
-        else:
-            made = marks.read(volume.tags, volume.id)
-        check_fixed(have.address, made.inputs, inputs, FIXED)
-        check_tags(have.address, inputs, made.inputs, volume.tags, volume.id)
-        size = size_of(have.address, made.inputs, inputs, volume.size)
-        if size > volume.size:
-            check_size(have.address, volume.type, size)
-            self._grow(region, volume, size)
-        mark = self._account.mark(made.address, made.token, inputs)
-        self._account.retag(region, volume.id, volume.tags, mark)
-        return outputs(volume)
+    # ----------------------------------------------------------------------------------- adoption
 
-    def _grow(self, region: Region, volume: Volume, size: int) -> None:
+    def named(self, asked: VolumeInputs) -> Volume | None:
+        """By its id."""
+        made = str(asked.volume_id)
+        region = self._account.region(asked.region)
+        return region.volume(made) if re.fullmatch(r"vol-[0-9a-f]{4,32}", made) else None
+
+    def whereabouts(self, asked: VolumeInputs) -> tuple[str, str]:
+        """See `volumes.Driver`."""
+        return asked.region, "volumes are of one region: write the `region` that it is in"
+
+    def check_adopted(self, mark: Mark, disk: Volume) -> None:
+        """See `volumes.Driver`."""
+        zone = (mark.volume.zone, disk.zone)
+        check(mark, disk.id, size=disk.size, kind=disk.type, availability_zone=zone)
+
+    def take(self, disk: Volume, mark: Mark) -> None:
+        """See `volumes.Driver`."""
+        self._region(disk).tag(disk.id, self._account.tags(mark))
+
+    def let_go(self, disk: Volume) -> None:
+        """Our name goes last: until then it is found again."""
+        region = self._region(disk)
+        region.untag(disk.id, users(disk.tags, disk.id))
+        region.untag(disk.id, [key for key in disk.tags if key.startswith(marks.OURS)])
+
+    # ----------------------------------------------------------------------------- update, delete
+
+    def grow(self, disk: Volume, size: int, about: Address) -> None:
+        """At most once in six hours."""
+        check_size(about, disk.type, size)
+        region = self._region(disk)
         try:
-            region.ask("ModifyVolume", "size", VolumeId=volume.id, Size=size)
+            region.ask("ModifyVolume", "size", VolumeId=disk.id, Size=size)
         except PermanentError as error:
-            now = region.volume(volume.id)
+            now = region.volume(disk.id)
             if error.kind is PermanentKind.QUOTA and now and now.size >= size:
                 return  # an earlier try has done it
             raise
 
-    def delete(self, have: Record) -> None:
-        """See the port. One that a living instance has is refused. What was adopted is let go."""
-        if have.outputs.get("id"):
-            region, volume = self.of(have, untagged=VOLUME_ID in have.inputs, ending=True)
-            there = [(region, volume)] if volume and not self._account.lost(volume.tags) else []
-        else:
-            found = self.listed(address=str(have.address))
-            there = [(self._account.region(v.region), v) for v in found]
-        for region, volume in there:
-            theirs = VOLUME_ID in have.inputs or was_adopted(volume.tags, volume.id)
-            self._check_free(region, volume, have.address, theirs=theirs)
-            if theirs:
-                let_go(region, volume)
-                continue
-            try:
-                region.ask("DeleteVolume", str(have.address), VolumeId=volume.id)
-            except PermanentError as error:
-                if error.kind is not PermanentKind.NOT_FOUND:
-                    raise
+    def retag(self, disk: Volume, mark: Mark, have: Record) -> None:
+        """See `volumes.Driver`."""
+        self._account.retag(self._region(disk), disk.id, disk.tags, mark)
 
-    def _check_free(self, region: Region, volume: Volume, address: Address, *, theirs: bool) -> None:
-        """What was adopted (`theirs`) others may have, but not an instance that got it from us."""
-        ours = [held for held in volume.held if not theirs or ON + held.instance in volume.tags]
-        holders = [held for held in ours if held.state not in ("detaching", "busy")]
-        living = region.instances_by_id(held.instance for held in holders) if holders else {}
-        alive = [i for i in living.values() if not i.gone]
-        if alive:
-            summary = f"{address} is on {alive[0].tags.get(marks.ADDRESS, alive[0].id)} ({alive[0].id})"
-            hint = "detach it first"
-            raise PermanentError(PermanentKind.CONFLICT, summary, about=str(address), hint=hint)
-        if ours:
-            summary = f"{volume.id} is not free yet: {ours[0].instance} is letting go of it"
-            raise TransientError(TransientKind.BUSY, summary, about=str(address))
+    def remove(self, disk: Volume, about: Address) -> None:
+        """See `volumes.Driver`."""
+        try:
+            self._region(disk).ask("DeleteVolume", str(about), VolumeId=disk.id)
+        except PermanentError as error:
+            if error.kind is not PermanentKind.NOT_FOUND:
+                raise
 
-    def of(
-        self, have: Record, *, untagged: bool = False, ending: bool = False
-    ) -> tuple[Region, Volume | None]:
-        """The volume of a record, if it is there; one that is not ours is an error, and so is one that does
-        not say whose it is, unless that is to be mended. Who is `ending` it forgets what is gone.
-        """
-        region = self._account.region(have.volume.region)
-        made = made_id(have, "vol")
-        volume = region.volume(made) if made else None
-        if ending and made and volume is None:
-            region.check_gone("DescribeVolumes", "VolumeId", made)
-        if volume is None or volume.state in GONE:
-            return region, None
-        if not (untagged and self._account.lost(volume.tags)):
-            self._account.check_owner(volume.tags, have, volume.id)
-        return region, volume
+    def holders(self, disk: Volume) -> list[str]:
+        """See `volumes.Driver`."""
+        return [held.instance for held in disk.held]
+
+    def living(self, disk: Volume, machines: Sequence[str]) -> str | None:
+        """One that was asked to let go keeps nothing."""
+        keep = [h.instance for h in disk.held if h.instance in machines and h.state not in LEAVING]
+        found = self._region(disk).instances_by_id(keep) if keep else {}
+        alive = next((i for i in found.values() if not i.gone), None)
+        return f"{alive.tags.get(marks.ADDRESS, alive.id)} ({alive.id})" if alive else None
+
+    def busy(self, disk: Volume, machines: Sequence[str], *, theirs: bool) -> str:
+        """See `volumes.Driver`."""
+        return f"{machines[0]} is letting go of it" if machines else ""
 
 
 def check_size(address: Address, kind: str, size: int) -> None:
@@ -235,8 +206,3 @@ def check_size(address: Address, kind: str, size: int) -> None:
     if not least <= size <= most:
         summary = f"{address}: a volume of the type {kind} has {least} to {most} GB, and not {size}"
         raise PermanentError(PermanentKind.INVALID, summary, about="size", hint="see `volume_type`")
-
-
-def outputs(volume: Volume) -> dict[str, Any]:
-    """What is recorded of a volume."""
-    return {"id": volume.id, "zone": volume.zone}

@@ -11,10 +11,9 @@ from urllib.parse import urlsplit
 from declarative.inputs import Placed
 from declarative.provider import Config, PermanentError, PermanentKind
 from providers.cloud import account, settings
-from providers.cloud.connection import Connection
+from providers.cloud.connection import Connection, limiter
 from providers.cloud.gce import login
 from providers.cloud.gce.codes import said
-from providers.cloud.limiter import limiter
 from providers.cloud.rest import Form, Rest, Tokens, link
 
 ENDPOINT = "https://compute.googleapis.com"

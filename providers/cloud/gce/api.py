@@ -14,8 +14,7 @@ from providers.cloud.account import look_up, pauses
 from providers.cloud.gce import answers, labels
 from providers.cloud.gce.account import Account
 from providers.cloud.gce.bodies import TYPE, disk_body, instance_body
-from providers.cloud.gce.policies import Policies
-from providers.cloud.gce.reservations import Reservations
+from providers.cloud.gce.capacity import Policies, Reservations
 from providers.cloud.named import Disk, Machine, Phase, Reserved, Told, Wanted
 from providers.cloud.rest import missing, pages
 

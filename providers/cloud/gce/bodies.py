@@ -12,7 +12,7 @@ from declarative.state import Address
 from providers.cloud import marks
 from providers.cloud.gce import labels
 from providers.cloud.gce.account import Account
-from providers.cloud.gce.policies import path_of
+from providers.cloud.gce.capacity import path_of
 from providers.cloud.named import Told, Wanted
 from providers.cloud.settings import NODE_DISK
 

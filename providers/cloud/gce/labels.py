@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from declarative.provider import PermanentError, PermanentKind
 from providers.cloud import marks
-from providers.cloud.packing import packed, unpacked
+from providers.cloud.marks import packed, unpacked
 
 OWNER = "fleetform_owner"
 TOKEN = "fleetform_token"  # noqa: S105  # the name of a label

@@ -14,12 +14,11 @@ from declarative.blocks import Shape
 from declarative.diagnostic import suggest
 from declarative.provider import PermanentError, PermanentKind
 from declarative.resource import Offer
+from providers.cloud.catalog import day, prices
 from providers.cloud.gce import answers
 from providers.cloud.gce.account import Account
-from providers.cloud.libcloud_prices import day, prices
-from providers.cloud.requirements import write
 from providers.cloud.rest import pages, strange
-from providers.cloud.settings import NODE_DISK
+from providers.cloud.settings import NODE_DISK, write
 
 WHAT = "list of machine types"
 _GPUS: Mapping[str, tuple[str, int]] = {

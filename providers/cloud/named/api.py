@@ -74,6 +74,11 @@ class Disk:
     """The ids of the machines that have it, or are about to."""
     raw: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
+    @property
+    def gone(self) -> bool:
+        """Whether it has ended, or is about to."""
+        return self.phase is Phase.ENDING
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserved:

@@ -14,19 +14,18 @@ from declarative.provider import PermanentError, PermanentKind, Thing, Transient
 from declarative.state import Address, Record
 from providers.cloud import claims, marks
 from providers.cloud.account import Account, look_up, pauses
-from providers.cloud.adopted import was_adopted
-from providers.cloud.changes import gone
 from providers.cloud.claims import ON, id_of, is_of, of_tags, thing_of, to_tags, volume_of
 from providers.cloud.disks import OnNode
 from providers.cloud.named import nodes
 from providers.cloud.named.api import Api, Device, Disk, Machine, Phase
-from providers.cloud.named.volumes import Volumes
+from providers.cloud.volume_checks import gone, was_adopted
+from providers.cloud.volumes import Volumes
 
 
 class Attachments:
     """The attachments of one account."""
 
-    def __init__(self, account: Account, volumes: Volumes, api: Api) -> None:
+    def __init__(self, account: Account, volumes: Volumes[Disk], api: Api) -> None:
         self._account = account
         self._volumes = volumes
         self._api = api
@@ -45,7 +44,7 @@ class Attachments:
     def find(self, address: Address, token: str) -> Thing | None:
         """See the port."""
         about = str(Address("volume", volume_of(address)))
-        disks = [d for d in self._volumes.listed() if d.tags.get(marks.ADDRESS) == about and d.holders]
+        disks = [d for d in self._volumes.listed(address=about) if d.holders]
         ids = {made for disk in disks for made in disk.holders}
         machines = [m for m in map(self._api.machine, sorted(ids)) if m and m.phase is not Phase.ENDING]
         things = self.things(disks, machines)
@@ -190,8 +189,8 @@ class Attachments:
             return []
         about = str(Address("volume", volume_of(have.address)))
         out: list[tuple[str, str]] = []
-        for disk in self._volumes.listed():
-            for made in disk.holders if disk.tags.get(marks.ADDRESS) == about else ():
+        for disk in self._volumes.listed(address=about):
+            for made in disk.holders:
                 machine = self._api.machine(made)
                 claim = of_tags(disk.tags, disk.id, machine.name) if machine else None
                 if claim and claim["address"] == str(have.address):

@@ -22,7 +22,6 @@ from declarative.provider import (
 from declarative.state import Address, NodeState, Readiness, Record
 from providers.cloud import cloud_init, marks
 from providers.cloud.account import Account, look_up, pauses
-from providers.cloud.changes import check_fixed, gone
 from providers.cloud.exception_kinds import Kind
 from providers.cloud.faults import fault
 from providers.cloud.hosts import Seen
@@ -30,6 +29,7 @@ from providers.cloud.keys import SHARE, Keys
 from providers.cloud.marks import Mark
 from providers.cloud.named.api import Api, Machine, Phase, Reserved, Told, Wanted, name_of
 from providers.cloud.named.groups import Groups
+from providers.cloud.volume_checks import check_fixed, gone
 from providers.ssh.pair import Login
 
 FIXED = ("backend", "region", "zone", "instance_type", "spot", "reservation", "resources")

@@ -17,8 +17,9 @@ from providers.cloud.keys import Keys
 from providers.cloud.named.api import Api
 from providers.cloud.named.attachments import Attachments
 from providers.cloud.named.nodes import Nodes
-from providers.cloud.named.volumes import Volumes
+from providers.cloud.named.volumes import NamedVolumes
 from providers.cloud.provider import Cloud
+from providers.cloud.volumes import Volumes
 
 KIND = ("region", "zone", "instance_type", "reservation")
 """Inputs of a node by which it is told whether it can be of its reservation."""
@@ -33,7 +34,7 @@ class Named(Cloud):
     def __init__(self, account: Account, keys: Keys, api: Api, kinds: Mapping[str, Kind]) -> None:
         """`kinds`: what the cloud's codes mean."""
         self._machines = Nodes(account, keys, api, kinds)
-        self._disks = Volumes(account, api)
+        self._disks = Volumes(account, NamedVolumes(account, api))
         self._held = Attachments(account, self._disks, api)
         super().__init__(account.config, keys, self._machines, self._disks, self._held)
 

@@ -65,7 +65,7 @@ class Volume:
 
     id: str
     region: str
-    status: str
+    state: str
     zone: str
     type: str
     size: int
@@ -75,9 +75,14 @@ class Volume:
     held: tuple[Held, ...] = field(default=())
 
     @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self.id
+
+    @property
     def gone(self) -> bool:
         """Whether it has ended, or is about to."""
-        return self.status in ("deleting", "deleted")
+        return self.state in ("deleting", "deleted")
 
 
 def strange(what: str, how: str) -> TransientError:
@@ -131,7 +136,7 @@ def volume(what: str, found: Mapping[str, Any], region: str) -> Volume:
         return Volume(
             id=str(found["id"]),
             region=region,
-            status=str(found["status"]),
+            state=str(found["status"]),
             zone=str(found.get("availability_zone") or ""),
             type=str(found.get("volume_type") or ""),
             size=int(found["size"]),

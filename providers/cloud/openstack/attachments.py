@@ -27,23 +27,23 @@ class Driver:
         A disk on a node says as much of the volume's id as its bus lets it: SCSI all of it, virtio its
         beginning. What nova calls it is not what the system on the node does.
         """
-        bad = f"{volume.id} cannot be used: cinder says `{volume.status}`"
+        bad = f"{volume.id} cannot be used: cinder says `{volume.state}`"
         return Disk(
             id=volume.id,
             region=volume.region,
-            state=volume.status,
+            state=volume.state,
             size=volume.size,
             tags=volume.tags,
-            free=volume.status == "available",
+            free=volume.state == "available",
             gone=volume.gone,
-            damage=bad if volume.status in BAD else "",
-            attaching=volume.status in ("reserved", "attaching"),
+            damage=bad if volume.state in BAD else "",
+            attaching=volume.state in ("reserved", "attaching"),
             holders=tuple(
                 Holder(
                     machine=held.server,
                     device=f"/dev/disk/by-id/virtio-{volume.id[:_SERIAL]}",
-                    attached=volume.status == IN_USE,
-                    leaving=volume.status == "detaching",
+                    attached=volume.state == IN_USE,
+                    leaving=volume.state == "detaching",
                     serials=(volume.id, volume.id[:_SERIAL]),
                 )
                 for held in volume.held

@@ -7,8 +7,7 @@ makes nodes of this state whether its key is the one that the others have. Pairs
 from __future__ import annotations
 
 from declarative.provider import PermanentError, PermanentKind
-from providers.cloud.key_pairs import Pairs
-from providers.cloud.keys import SHARE
+from providers.cloud.keys import SHARE, Pairs
 from providers.cloud.openstack import answers
 from providers.cloud.openstack.region import Region
 from providers.ssh.pair import Login

@@ -12,8 +12,7 @@ from typing import Any
 
 from declarative.diagnostic import suggest
 from declarative.provider import PermanentError, PermanentKind
-from providers.cloud.connection import Connection
-from providers.cloud.limiter import limiter
+from providers.cloud.connection import Connection, limiter
 from providers.cloud.openstack.answers import inside, listed, strange
 from providers.cloud.openstack.codes import said
 from providers.cloud.redact import Scrub

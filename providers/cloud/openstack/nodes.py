@@ -16,19 +16,18 @@ from declarative.provider import TransientKind as Kind
 from declarative.state import Address, NodeState, Readiness, Record
 from providers.cloud import cloud_init, marks
 from providers.cloud.account import look_up, pauses
-from providers.cloud.changes import check_fixed, gone
 from providers.cloud.faults import fault
 from providers.cloud.hosts import Seen
 from providers.cloud.marks import Mark
 from providers.cloud.openstack import answers, names
-from providers.cloud.openstack.account import Account, made_id
+from providers.cloud.openstack.account import Account, extras, made_id
 from providers.cloud.openstack.answers import Server
 from providers.cloud.openstack.codes import of_fault
 from providers.cloud.openstack.floating import Floating
 from providers.cloud.openstack.keys import NovaKeys
-from providers.cloud.openstack.once import extras
 from providers.cloud.openstack.region import Region
 from providers.cloud.redact import Scrub
+from providers.cloud.volume_checks import check_fixed, gone
 
 FIXED = ("backend", "region", "zone", "instance_type", "spot", "resources")
 """Inputs of a node that are those of its server: it is made anew to change them."""

@@ -1,22 +1,27 @@
-"""`OpenStack`: what it can launch, and what is there."""
+"""`OpenStack`: what it can launch, what is there, and what would keep nodes and volumes from being made."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from declarative.provider import Config, ProviderError, Thing
+from declarative.inputs import Placed, inputs_of
+from declarative.provider import Config, PermanentError, ProviderError, Thing
 from declarative.resource import Offer
 from declarative.state import Address
+from providers.cloud import preflight
 from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked
-from providers.cloud.openstack import ahead, attachments
+from providers.cloud.openstack import attachments, names
 from providers.cloud.openstack.account import Account
 from providers.cloud.openstack.keys import NovaKeys
 from providers.cloud.openstack.nodes import Nodes
 from providers.cloud.openstack.offers import offers
-from providers.cloud.openstack.volumes import Volumes
+from providers.cloud.openstack.region import Region
+from providers.cloud.openstack.volumes import CinderVolumes
 from providers.cloud.provider import Cloud
+from providers.cloud.volumes import Volumes
 
 
 class OpenStack(Cloud):
@@ -40,7 +45,7 @@ class OpenStack(Cloud):
         self._account = Account(config)
         keys = NovaKeys(self._account)
         self._servers = Nodes(self._account, keys)
-        self._disks = Volumes(self._account)
+        self._disks = Volumes(self._account, CinderVolumes(self._account))
         self._held = Attachments(self._account, self._disks, attachments.Driver(self._account))
         super().__init__(config, keys, self._servers, self._disks, self._held)
 
@@ -63,4 +68,37 @@ class OpenStack(Cloud):
     @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
         """See `provider.Checks`."""
-        return [*super().check(wanted), *ahead.faults(self._account, wanted)]
+        return [*super().check(wanted), *preflight_faults(self._account, self._disks.seen, wanted)]
+
+
+Wanted = Mapping[Address, Mapping[str, Any]]
+
+
+def preflight_faults(account: Account, seen: preflight.Seen, wanted: Wanted) -> list[PermanentError]:
+    """Each fault once. One of the credentials or of the way there is raised: nothing else is seen."""
+    probes: list[preflight.Look] = []
+    looks: list[preflight.Look] = []
+    asked: dict[Address, Placed] = {
+        address: inputs_of("node" if address.kind == "node" else "volume", inputs)
+        for address, inputs in wanted.items()
+    }
+    for name in sorted({inputs.region for inputs in asked.values()}):
+        region = account.region(name)
+        here = {address: wanted[address] for address, inputs in asked.items() if inputs.region == name}
+        probes.append(partial(names.zones, region))
+        looks += _looks(account, seen, region, here)
+    return preflight.found(probes, looks, "Policy doesn't allow")
+
+
+def _looks(
+    account: Account, seen: preflight.Seen, region: Region, wanted: Wanted
+) -> Iterator[preflight.Look]:
+    if any(address.kind == "node" for address in wanted):
+        yield lambda: names.image(region, account.image(region.name))
+        yield partial(names.network, region, account.options.get("network"))
+    disks = {a: inputs_of("volume", i) for a, i in wanted.items() if a.kind == "volume"}
+    for address, disk in disks.items():
+        if disk.volume_id is not None:
+            yield partial(seen, address, "", wanted[address])
+    for zone in sorted({disk.zone for disk in disks.values() if disk.zone}):
+        yield partial(names.disk_zone, region, zone)

@@ -9,8 +9,7 @@ from urllib.parse import quote
 
 from declarative.provider import Fence, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud.bad_answers import Pages
-from providers.cloud.connection import Connection
-from providers.cloud.limiter import limiter
+from providers.cloud.connection import Connection, limiter
 from providers.cloud.openstack import answers
 from providers.cloud.openstack.answers import Server, Volume
 from providers.cloud.openstack.codes import said

@@ -1,4 +1,5 @@
-"""Carrying out a saved plan: it is held against what is recorded and what is there, and then done as it is.
+"""Carrying out a saved plan: it is compared with what is recorded and what
+is there, and then done as it is.
 
 The YAML is not read, and nothing is planned again. Relative paths are those of the project's directory, which
 is the current one or that of `-C`, as with every command.
@@ -8,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,18 +16,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from declarative.cli.failure import Failed, failed
+from declarative.cli.errors import Failed, failed
 from declarative.cli.run import Run
 from declarative.cli.session import Session, now
 from declarative.cli.state_access import StateAccess
-from declarative.inputs import RankInputs
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    from declarative.manifest import Manifest
     from declarative.plan.saved import Saved
-    from declarative.plan.types import Inventory, Plan
+    from declarative.plan.types import Plan
     from declarative.resource import Desired
     from declarative.spec.policy import PlanKey
     from declarative.state import State
@@ -50,45 +46,12 @@ SENSIBLE = frozenset(
 """Options of `apply` that go with a saved plan. All others are about what is planned, which is settled."""
 
 
-def keep(
-    session: Session,
-    name: str,
-    found: tuple[Plan, Desired, State, Inventory],
-    key: Ed25519PrivateKey | None = None,
-) -> None:
-    """Save a plan with all that `apply` needs, and what it was made of; signed, if there is a `key`."""
-    from declarative import __version__
-    from declarative.cli.planfile import write
-    from declarative.plan.assumptions import used
-    from declarative.plan.saved import Saved
-    from declarative.render.data import iso
-
-    plan, desired, state, inventory = found
-    saved = Saved(
-        plan=plan,
-        facts=used(plan, state, inventory),
-        backends=desired.backends,
-        tasks=tuple(sorted(desired.tasks)),
-        files=files_of(plan, session.files),
-        state=session.state.url(desired),
-        directory=str(session.directory.resolve()),
-        made_by=__version__,
-        made_at=iso(now()) or "",
-    )
-    write(name, saved, key)
-    if key is not None:
-        from declarative.cli.signature import fingerprint, path_of
-
-        who = fingerprint(key.public_key().public_bytes_raw())
-        sys.stderr.write(f"signed: {path_of(name)}, by {who}\n")
-
-
 def signers(session: Session, given: str | None) -> Collection[PlanKey] | None:
     """Who may sign plans: the operator's policy says so, else the caller; None where nobody has to.
 
     A variable that is set and empty is no permission: `Failed`, as with all that is no key.
     """
-    from declarative.cli.signature import VARIABLE, keys_of
+    from declarative.cli.plan_signatures import VARIABLE, keys_of
 
     policy = session.policy()
     if policy.plan_keys is not None:
@@ -97,17 +60,8 @@ def signers(session: Session, given: str | None) -> Collection[PlanKey] | None:
     return None if given is None else keys_of(given)
 
 
-def say_kept(session: Session, name: str, result: str) -> None:
-    """What became of `--out`, on stderr."""
-    if result == "error":
-        sys.stderr.write("no plan was saved: it has errors\n")
-        return
-    where = "" if session.directory == Path() else f" -C {shlex.quote(str(session.directory))}"
-    sys.stderr.write(f"saved: `fleetform{where} apply {shlex.quote(name)}` carries out exactly this plan\n")
-
-
 def check_options() -> None:
-    """`Failed` for options that a saved plan leaves nothing to do for."""
+    """`Failed` for options that have no effect on a saved plan."""
     ctx = click.get_current_context()
     given = [
         max(p.opts, key=len)
@@ -121,7 +75,7 @@ def check_options() -> None:
         hint = (
             "give it to `fleetform plan --out FILE`" if len(given) == 1 else "give them to `fleetform plan`"
         )
-        raise failed("usage", f"{names} has no effect on a plan that is made already", hint)
+        raise failed("usage", f"{names} has no effect on a saved plan", hint)
 
 
 class SavedRun(Run):
@@ -168,7 +122,7 @@ class SavedRun(Run):
         return plan
 
     def ask(self) -> None:
-        """Who saved the plan has seen it."""
+        """Nobody is asked: the user who saved the plan has seen it."""
 
 
 def _check_place(session: Session, saved: Saved, desired: Desired) -> None:
@@ -190,15 +144,8 @@ def _check_place(session: Session, saved: Saved, desired: Desired) -> None:
     _check_record(session, saved, state)
 
 
-def files_of(plan: Plan, files: Mapping[str, Manifest]) -> dict[str, Manifest]:
-    """Those that ranks get which the plan starts."""
-    starts = (a.typed for a in plan.actions if a.op.value == "create")
-    digests = {rank.files.digest for rank in starts if isinstance(rank, RankInputs) and rank.files}
-    return {digest: files[digest] for digest in sorted(digests)}
-
-
 def _check_files(session: Session, saved: Saved) -> None:
-    """`Failed` unless all files that ranks get are as they were: nothing is begun that could not be ended."""
+    """`Failed` if a file that a rank gets has changed: checked before anything is begun."""
     from declarative.apply.bundles import changed_files, named
 
     found = {f for manifest in saved.files.values() for f in changed_files(session.directory, manifest)}
@@ -229,11 +176,3 @@ def _elsewhere(saved: Saved) -> str:
     return (
         f"run it there: `fleetform -C {shlex.quote(saved.directory)} apply FILE`, or say where: `--state URL`"
     )
-
-
-def shown(saved: Saved) -> str:
-    """Where a saved plan comes from, in one line."""
-    from declarative.render.text import clean
-
-    where = f"for the state {saved.state} of {saved.directory}, serial {saved.plan.serial}"
-    return clean(f"Saved at {saved.made_at} by fleetform {saved.made_by}, {where}.") + "\n"

@@ -1,29 +1,30 @@
-"""`fleetform state rm|mv|push`: changing what is recorded, without touching anything real."""
+"""`fleetform state rm|mv|push|list-backups|restore`: changing what is recorded; nothing real is touched."""
 
 from __future__ import annotations
 
+import json
 import sys
+import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from declarative.cli import complete
-from declarative.cli.failure import failed
-from declarative.cli.session import (
-    Session,
-    approve_option,
-    emit_text,
-    lock_option,
-    project_command,
-    state_errors,
-)
+from declarative.cli import completion
+from declarative.cli.errors import failed
+from declarative.cli.options import approve_option, confirm, json_option, lock_option
+from declarative.cli.output import emit, emit_text
+from declarative.cli.session import Session, project_command
+from declarative.cli.targets import has_ended
 from declarative.diagnostic import and_more
 
 if TYPE_CHECKING:
+    from declarative.resource import Desired
     from declarative.state import Address, State
     from declarative.store import Store
+    from declarative.store.check import Held
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 
@@ -39,33 +40,25 @@ RUNS_ON = (
 )
 
 
-def _open(
-    session: Session, *, write: bool, create: bool = False, typed: bool = False, anew: bool = False
-) -> Store:
-    loaded = session.load(required=False)
-    return session.state.open(
-        loaded.desired if loaded else None, write=write, create=create, typed=typed, anew=anew
-    )
-
-
 # ---------------------------------------------------------------------------------------------- rm
 
 
 @click.command("rm")
-@click.argument("addresses", metavar="ADDRESS...", nargs=-1, required=True, shell_complete=complete.recorded)
+@click.argument(
+    "addresses", metavar="ADDRESS...", nargs=-1, required=True, shell_complete=completion.recorded
+)
 @click.option("--cascade", is_flag=True, help="Forget what needs them, too.")
 @dry_run_option
 @approve_option
 @lock_option
 @project_command
-@state_errors
 def rm(session: Session, addresses: tuple[str, ...], **options: Any) -> int:
     """Forget records; what they stand for stays as it is, and is nobody's any more.
 
     An ADDRESS is that of a record, or `volume/NAME` for all of a count, `fleet/NAME` for its nodes,
     `task/NAME` for all that it has. A backup of the state is written first.
     """
-    store = _open(session, write=not options["dry_run"])
+    store = session.store(write=not options["dry_run"])
     if options["dry_run"]:
         found = _to_forget(store.read(), addresses, cascade=options["cascade"])
         emit_text(f"Would forget {_count(found)}:\n{_lines(found)}")
@@ -73,7 +66,8 @@ def rm(session: Session, addresses: tuple[str, ...], **options: Any) -> int:
     with session.state.lock(store, "state rm", options["lock_timeout"]) as writer:
         state = writer.state()
         found = _to_forget(state, addresses, cascade=options["cascade"])
-        ask(f"Forget {_count(found)}?\n{_lines(found)}{STAYS}{_running(state, found)}", options)
+        question = f"Forget {_count(found)}?\n{_lines(found)}{STAYS}{_running(state, found)}\n"
+        _confirm(question, options)
         backup = _backup(session, store)
         writer.drop(found)
     emit_text(f"Forgotten:\n{_lines(found)}")
@@ -101,47 +95,20 @@ def _to_forget(state: State, texts: Iterable[str], *, cascade: bool) -> list[Add
 
 
 def _running(state: State, found: Iterable[Address]) -> str:
-    ranks = [a for a in found if a.kind == "rank" and not ((s := state.ranks.get(a.name)) and s.state.ended)]
-    return (
-        RUNS_ON.format(names=and_more(ranks, MOST_NAMED), it="it" if len(ranks) == 1 else "them")
-        if ranks
-        else ""
-    )
-
-
-def ask(question: str, options: Mapping[str, Any]) -> None:
-    """Consent: by `--auto-approve`, or at the prompt of a terminal."""
-    if options["auto_approve"]:
-        return
-    if not (_is_terminal(sys.stdin) and _is_terminal(sys.stderr)):
-        raise failed(
-            "not-approved",
-            "nobody can be asked: this is no terminal",
-            "look with `--dry-run`, then add `--auto-approve`",
-        )
-    sys.stderr.write(f"{question}\nOnly `yes` is accepted: ")
-    sys.stderr.flush()
-    answer = sys.stdin.readline()
-    if not answer.endswith("\n"):
-        sys.stderr.write("\n")
-    if answer.strip() != "yes":
-        raise failed("declined", "it was declined: nothing was done")
-
-
-def _is_terminal(stream: Any) -> bool:
-    return stream is not None and stream.isatty()
+    ranks = [a for a in found if a.kind == "rank" and not has_ended(state, a.name)]
+    them = "it" if len(ranks) == 1 else "them"
+    return RUNS_ON.format(names=and_more(ranks, MOST_NAMED), it=them) if ranks else ""
 
 
 # ---------------------------------------------------------------------------------------------- mv
 
 
 @click.command("mv")
-@click.argument("source", metavar="FROM", shell_complete=complete.movable)
+@click.argument("source", metavar="FROM", shell_complete=completion.movable)
 @click.argument("target", metavar="TO")
 @dry_run_option
 @lock_option
 @project_command
-@state_errors
 def mv(session: Session, source: str, target: str, dry_run: bool, lock_timeout: float | None) -> int:
     """Rename what is recorded, as it was renamed in the YAML: nothing is made anew, and ranks run on.
 
@@ -151,7 +118,7 @@ def mv(session: Session, source: str, target: str, dry_run: bool, lock_timeout: 
     """
     from declarative.store.rename import parse, plan, renamed
 
-    store = _open(session, write=not dry_run, typed=True)
+    store = session.store(write=not dry_run, typed=True)
     if dry_run:
         state = store.read()
         names = plan(state, parse(source), parse(target))
@@ -177,7 +144,6 @@ def _moves(moves: Mapping[Address, Address]) -> str:
 @click.option("--force", is_flag=True, help="Also over a state with a newer serial; its backup stays.")
 @lock_option
 @project_command
-@state_errors
 def push(session: Session, file: str, force: bool, lock_timeout: float | None) -> int:
     """Put a whole state, as `state pull` printed it, in the place of the one that is there.
 
@@ -189,7 +155,7 @@ def push(session: Session, file: str, force: bool, lock_timeout: float | None) -
 
     pushed, held = parse(read(_read(file), "what came on stdin" if file == "-" else file))
     check_types(pushed)
-    store = _open(session, write=True, create=True, anew=True)
+    store = session.store(write=True, create=True, anew=True)
     with session.state.lock(store, "state push", lock_timeout) as writer:
         before = writer.state()
         if store.pull() == dump(pushed, held):
@@ -212,7 +178,135 @@ def _read(file: str) -> bytes:
         raise failed("unreadable", f"{file}: {error.strerror}") from None
 
 
+# -------------------------------------------------------------------------------------------- backups
+
+NO_BACKUP = "each `apply` that changes something keeps one in `.fleetform/backups`; or name a file"
+
+
+@click.command("list-backups")
+@json_option
+@project_command
+def list_backups(session: Session, as_json: bool) -> int:
+    """List the states that were kept before changes, the newest first."""
+    from declarative.store.state_files import kept
+
+    found = [_described(session.directory, file) for file in kept(session.directory)]
+    if as_json:
+        emit({"format_version": 1, "backups": found})
+        return 0
+    line = "{file}  {kept_at}  serial {serial}, {records} records, lineage {lineage}\n"
+    emit_text("".join(line.format(**item) for item in found) or "There are no backups.\n")
+    return 0
+
+
+def _described(project: Path, file: Path) -> dict[str, Any]:
+    data: Any = {}
+    with suppress(OSError, ValueError):
+        data = json.loads((project / file).read_text(encoding="utf-8"))
+    data = data if isinstance(data, dict) else {}
+    records = data.get("records")
+    return {
+        "file": str(file),
+        "kept_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime((project / file).stat().st_mtime)),
+        "serial": data.get("serial"),
+        "records": len(records) if isinstance(records, list) else None,
+        "lineage": data.get("lineage"),
+    }
+
+
+@click.command("restore")
+@click.argument("file", required=False, type=click.Path(dir_okay=False))
+@approve_option
+@lock_option
+@project_command
+def restore(session: Session, file: str | None, **options: Any) -> int:
+    """Bring a state back from FILE, or from the newest backup.
+
+    What is there is kept first: as a backup, or under another name where it cannot be read any more. What was
+    made since then is found by the next `plan`.
+    """
+    from declarative.store.export import check_types, dump, parse, read
+    from declarative.store.state_files import kept
+
+    chosen = Path(file) if file else next((session.directory / f for f in kept(session.directory)), None)
+    if chosen is None:
+        raise failed("no-backup", "there is no backup of the state", NO_BACKUP)
+    pushed, held = parse(read(_read(str(chosen)), str(chosen)))
+    check_types(pushed)
+    desired = session.declared()
+    broken = _broken(session, desired)
+    what = f"the state of serial {pushed.serial} with {len(pushed.records)} records, from {chosen}"
+    there = (
+        f" The state that is there is damaged ({broken}), and is kept under another name." if broken else ""
+    )
+    _confirm(f"Bring back {what}?{there}\n", options, look="look with `fleetform state list-backups`")
+    if broken:
+        sys.stderr.write(f"What was there is in {_put_aside(session, desired)}\n")
+    return _bring_back(session, desired, (pushed, held), options, dump(pushed, held))
+
+
+def _bring_back(
+    session: Session,
+    desired: Desired | None,
+    found: tuple[State, Held],
+    options: dict[str, Any],
+    data: dict[str, Any],
+) -> int:
+    from declarative.store.manual_edits import may_push
+
+    store = session.state.open(desired, write=True, typed=False, anew=True)
+    with session.state.lock(store, "state restore", options["lock_timeout"]) as writer:
+        before = writer.state()
+        if store.pull() == data:
+            emit_text("Nothing to restore: it is the state that is there.\n")
+            return 0
+        may_push(before, *found, force=True)
+        if before.lineage:
+            sys.stderr.write(f"The state that was there is in {_backup(session, store)}\n")
+        writer.push(*found, force=True)
+        after = writer.state()
+    emit_text(f"Restored: {len(after.records)} records, serial {after.serial}, lineage {after.lineage}.\n")
+    sys.stderr.write("`fleetform plan` shows what was made since then, and what is gone\n")
+    return 0
+
+
+def _broken(session: Session, desired: Desired | None) -> str | None:
+    """Why a state's file cannot be written to any more; None if it can, or if it is on a server."""
+    from declarative.store import StateError, file_of, open_store
+
+    url = session.state.url(desired)
+    path = file_of(url, session.directory)
+    if path is None or not path.exists():
+        return None
+    try:
+        with open_store(url, read_only=True, root=session.directory) as store:
+            wrong = store.damage()
+            store.pull()
+    except StateError as error:
+        if error.code in ("newer-format", "older-format", "busy", "read-only"):
+            return None
+        return error.summary
+    return wrong[0] if wrong else None
+
+
+def _put_aside(session: Session, desired: Desired | None) -> Path:
+    """Rename the file, with what SQLite keeps beside it."""
+    from declarative.store import file_of
+
+    path = file_of(session.state.url(desired), session.directory)
+    assert path is not None
+    aside = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
+    for suffix in ("-wal", "-shm", "-journal", ""):
+        with suppress(FileNotFoundError):
+            Path(f"{path}{suffix}").rename(f"{aside}{suffix}")
+    return aside
+
+
 # ---------------------------------------------------------------------------------------------- shared
+
+
+def _confirm(question: str, options: Mapping[str, Any], look: str = "look with `--dry-run`") -> None:
+    confirm(question, approved=options["auto_approve"], doing="it", look=look)
 
 
 def _backup(session: Session, store: Store) -> Path:

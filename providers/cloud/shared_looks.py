@@ -1,14 +1,16 @@
-"""One look for all who wait: hundreds of machines start at once, and each takes a minute.
+"""Looks at a cloud that many need at once: they are shared, or go side by side.
 
-Who waits for something says so. When the first of them looks, he asks for all of it, and the others take
-their answers from his. So a cloud is asked as often as one would ask it, and not as often as all together.
+A cloud without tokens is asked for everything of ours before each create, and again until the machine runs.
+With many creates at once that would be a listing for each look.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -56,3 +58,39 @@ class Looks(Generic[T]):
                 self._asked -= others
                 self._change.notify_all()
         return found.get(key)
+
+
+@contextmanager
+def asking(at_once: int, name: str) -> Iterator[ThreadPoolExecutor]:
+    """A pool of threads for questions that change nothing. What is not asked yet when this ends, never is.
+
+    Who presses Ctrl-C does not wait for answers: one may take a minute.
+    """
+    pool = ThreadPoolExecutor(at_once, thread_name_prefix=name)
+    try:
+        yield pool
+    except BaseException as error:
+        pool.shutdown(wait=isinstance(error, Exception), cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+class Shared(Generic[T]):
+    """A listing that began after one asked for it. Safe to use from many threads."""
+
+    def __init__(self, look: Callable[[], Sequence[T]], now: Callable[[], float] = time.monotonic) -> None:
+        self._look = look
+        self._now = now
+        self._turn = threading.Lock()
+        self._begun = float("-inf")
+        self._found: tuple[T, ...] = ()
+
+    def fresh(self) -> tuple[T, ...]:
+        """The listing; faults are those of the look, and everybody's own."""
+        asked = self._now()
+        with self._turn:
+            if self._begun <= asked:
+                begun = self._now()
+                self._found = tuple(self._look())
+                self._begun = begun
+            return self._found

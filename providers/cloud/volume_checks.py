@@ -1,12 +1,12 @@
-"""Volumes that somebody else made: taken on by their ids, let go again, and never deleted.
+"""What a change in place and an adoption are refused for in every cloud.
 
-What is ours of them are our tags and those that the user declares. Their name stays theirs. Here stands what
-is the same in all clouds; each driver looks at its disk, and writes on it.
+An adopted volume was made by somebody else. It is taken on by its id, let go again, and never deleted. Ours
+are our tags on it and those that the user declares. Its name stays as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from declarative.provider import PermanentError, PermanentKind
@@ -113,3 +113,32 @@ def left(tags: Mapping[str, str], made: str) -> dict[str, str]:
 def sized(address: Address, inputs: Mapping[str, Any], size: int) -> int:
     """The size in GiB that inputs ask for; what an adopted volume has, where they say nothing."""
     return size if VOLUME_ID in inputs and "size" not in inputs else gibibytes(address, inputs.get("size"))
+
+
+def gone(address: Address | str) -> PermanentError:
+    """The fault of a thing that is recorded, and was taken away."""
+    summary = f"{address} is not there any more"
+    return PermanentError(PermanentKind.NOT_FOUND, summary, about=str(address))
+
+
+def check_fixed(
+    address: Address, made: Mapping[str, Any], inputs: Mapping[str, Any], fixed: Iterable[str]
+) -> None:
+    """`PermanentError` if an input that is `fixed` would be another one than the thing was `made` with."""
+    for key in fixed:
+        if made.get(key) != inputs.get(key):
+            summary = f"{address}: `{key}` cannot be changed in place"
+            raise PermanentError(PermanentKind.INVALID, summary, about=key)
+
+
+def size_of(address: Address, made: Mapping[str, Any], inputs: Mapping[str, Any], has: int) -> int:
+    """The size in GiB that inputs ask for; `PermanentError` if it is less than the disk was `made` with.
+
+    `has`: what it has now.
+    """
+    size, before = (sized(address, found, has) for found in (inputs, made))
+    if size < before:
+        was = made.get("size", f"{has}GB")
+        summary = f"{address}: its size cannot go down from {was} to {inputs['size']}"
+        raise PermanentError(PermanentKind.INVALID, summary, about="size")
+    return size

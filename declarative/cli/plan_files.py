@@ -1,25 +1,36 @@
-"""Files with saved plans: written whole or not at all, for their owner's eyes, over nobody else's."""
+"""Files with saved plans: written whole or not at all, readable by their owner alone, and over no other
+file.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
+import shlex
 import stat
+import sys
 import tempfile
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from declarative import __version__
-from declarative.cli.failure import Failed, failed
+from declarative.cli.errors import Failed, failed
 from declarative.diagnostic import InvalidError
+from declarative.inputs import RankInputs
 from declarative.plan.saved import KIND, Saved, dump, load
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+    from declarative.cli.session import Session
+    from declarative.manifest import Manifest
+    from declarative.plan.types import Inventory, Plan
+    from declarative.resource import Desired
     from declarative.spec.policy import PlanKey
+    from declarative.state import State
 
 MOST_BYTES = 256 << 20
 """A plan at the planner's own limit is about as large."""
@@ -41,19 +52,41 @@ def check_target(name: str) -> None:
         found = path.lstat()
     except FileNotFoundError:
         if not path.parent.is_dir():
-            raise failed("unwritable", f"`{path.parent}` is no directory", "make it first") from None
+            raise failed("unwritable", f"`{path.parent}` is not a directory", "make it first") from None
         return
     except OSError as error:
         raise failed("unwritable", f"`{name}` cannot be written: {error.strerror}") from None
     if not stat.S_ISREG(found.st_mode) or (found.st_size and not _OURS.match(_head(path))):
         hint = "name another file, or remove that one"
         raise failed(
-            "not-overwritten", f"`{name}` is there, and no plan of fleetform: it is left alone", hint
+            "not-overwritten", f"`{name}` exists, and is not a plan of fleetform: it is left alone", hint
         )
 
 
-def write(name: str, saved: Saved, key: Ed25519PrivateKey | None = None) -> None:
-    """Put a plan into a file of mode 0600, in one step; then its signature beside it, by the `key`."""
+def save(
+    session: Session,
+    name: str,
+    found: tuple[Plan, Desired, State, Inventory],
+    key: Ed25519PrivateKey | None = None,
+) -> None:
+    """Put a plan with all that `apply` needs into a file of mode 0600, in one step; then its signature beside
+    it, if there is a `key`.
+    """
+    from declarative.plan.assumptions import used
+    from declarative.render.data import iso
+
+    plan, desired, state, inventory = found
+    saved = Saved(
+        plan=plan,
+        facts=used(plan, state, inventory),
+        backends=desired.backends,
+        tasks=tuple(sorted(desired.tasks)),
+        files=_files_of(plan, session.files),
+        state=session.state.url(desired),
+        directory=str(session.directory.resolve()),
+        made_by=__version__,
+        made_at=iso(time.time()) or "",
+    )
     content = dump(saved).encode()
     if len(content) > MOST_BYTES:
         hint = "split the project; the plan can still be applied without a file"
@@ -61,9 +94,18 @@ def write(name: str, saved: Saved, key: Ed25519PrivateKey | None = None) -> None
     check_target(name)  # once more: planning took its time
     _put(Path(name), content)
     if key is not None:
-        from declarative.cli.signature import path_of, sign
+        from declarative.cli.plan_signatures import fingerprint, path_of, sign
 
         _put(path_of(name), sign(content, key))
+        who = fingerprint(key.public_key().public_bytes_raw())
+        sys.stderr.write(f"signed: {path_of(name)}, by {who}\n")
+
+
+def _files_of(plan: Plan, files: Mapping[str, Manifest]) -> dict[str, Manifest]:
+    """The files of the ranks that the plan starts."""
+    starts = (a.typed for a in plan.actions if a.op.value == "create")
+    digests = {rank.files.digest for rank in starts if isinstance(rank, RankInputs) and rank.files}
+    return {digest: files[digest] for digest in sorted(digests)}
 
 
 def _put(path: Path, content: bytes) -> None:
@@ -84,8 +126,8 @@ def _put(path: Path, content: bytes) -> None:
 
 
 def read(name: str, keys: Collection[PlanKey] | None = None) -> Saved:
-    """The plan in a file; `Failed` if there is none, or none that can be used. One of `keys`, if they are
-    given, has to have signed it: nothing of another one is looked at.
+    """The plan in a file; `Failed` if there is none, or if it cannot be used. If `keys` are given, one of
+    them must have signed it: otherwise its content is not looked at.
     """
     try:
         content = _content(name)
@@ -96,13 +138,13 @@ def read(name: str, keys: Collection[PlanKey] | None = None) -> Saved:
         hint = "save one: `fleetform plan --out FILE`"
         if Path(name).suffix in SUFFIXES:
             hint = f"to apply the project with this file of it, write `fleetform apply -f {name}`"
-        raise failed("not-a-plan", f"`{name}` is no plan that fleetform saved", hint)
+        raise failed("not-a-plan", f"`{name}` is not a plan that fleetform saved", hint)
     if len(content) > MOST_BYTES:
         raise failed(
             "too-large", f"`{name}` has more than 256 MiB", "plan again: `fleetform plan --out FILE`"
         )
     if keys is not None:
-        from declarative.cli.signature import check
+        from declarative.cli.plan_signatures import check
 
         check(name, content, keys)
     try:
@@ -127,3 +169,20 @@ def _head(path: Path) -> bytes:
             return file.read(_HEAD)
     except OSError:
         return b"?"
+
+
+def say_saved(session: Session, name: str, result: str) -> None:
+    """Say on stderr what `--out` did."""
+    if result == "error":
+        sys.stderr.write("no plan was saved: it has errors\n")
+        return
+    where = "" if session.directory == Path() else f" -C {shlex.quote(str(session.directory))}"
+    sys.stderr.write(f"saved: `fleetform{where} apply {shlex.quote(name)}` carries out exactly this plan\n")
+
+
+def origin(saved: Saved) -> str:
+    """Where a saved plan comes from, in one line."""
+    from declarative.render.text import clean
+
+    where = f"for the state {saved.state} of {saved.directory}, serial {saved.plan.serial}"
+    return clean(f"Saved at {saved.made_at} by fleetform {saved.made_by}, {where}.") + "\n"

@@ -20,7 +20,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from declarative.cli.failure import failed
+from declarative.cli.errors import failed
 from declarative.schema import BadValueError
 from declarative.spec.policy import PlanKey
 
@@ -43,12 +43,14 @@ def path_of(name: str) -> Path:
 
 
 def check_place(name: str) -> None:
-    """`Failed` if what is where the signature would be is none: it is left alone."""
+    """`Failed` if the signature would overwrite a file that is not a signature."""
     path = path_of(name)
     try:
         if os.path.lexists(path) and (path.is_symlink() or not _read(path).startswith(BEGIN)):
             hint = "name another file for the plan, or remove that one"
-            raise failed("not-overwritten", f"`{path}` is there, and no signature: it is left alone", hint)
+            raise failed(
+                "not-overwritten", f"`{path}` exists, and is not a signature: it is left alone", hint
+            )
     except OSError as error:
         raise failed("unwritable", f"`{path}` cannot be written: {error.strerror}") from None
 
@@ -67,7 +69,7 @@ def signer_of(name: str) -> Ed25519PrivateKey:
     except (ValueError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PrivateKey):
-        raise failed("plan-key", f"`{name}` is no private Ed25519 key", _KEY_HINT)
+        raise failed("plan-key", f"`{name}` is not a private Ed25519 key", _KEY_HINT)
     return key
 
 
@@ -80,16 +82,14 @@ def keys_of(given: str) -> tuple[PlanKey, ...]:
         except (OSError, ValueError) as error:
             why = (error.strerror if isinstance(error, OSError) else None) or "it is not the name of a file"
             hint = "name a file with public keys, or write one: `ssh-ed25519 AAAA…`"
-            raise failed("plan-key", f"the keys of who may sign plans cannot be read: {why}", hint) from None
+            raise failed("plan-key", f"the keys that may sign plans cannot be read: {why}", hint) from None
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     try:
         found = tuple(PlanKey.parse(line) for line in lines)
     except BadValueError:
         found = ()
-    if not found:  # what stands there is not shown: it may be a private key
-        raise failed(
-            "plan-key", "what is given for who may sign plans is no public Ed25519 key", PlanKey.HINT
-        )
+    if not found:  # its content is not shown: it may be a private key
+        raise failed("plan-key", "the key that may sign plans is not a public Ed25519 key", PlanKey.HINT)
     return found
 
 
@@ -122,11 +122,11 @@ def check(name: str, content: bytes, keys: Collection[PlanKey]) -> None:
         public, signature, signed = _parse(armored, content)
     except ValueError as error:
         raise failed(
-            "plan-signature", f"`{path_of(name)}` is no signature of a plan: {error}", by_hand
+            "plan-signature", f"`{path_of(name)}` is not the signature of a plan: {error}", by_hand
         ) from None
     if public not in {key.raw for key in keys}:
         summary = f"`{name}` is signed by a key that may not sign plans: {fingerprint(public)}"
-        raise failed("plan-signature", summary, "have it signed by one that may: docs/security.md")
+        raise failed("plan-signature", summary, "have it signed by a key that may: docs/security.md")
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, signed)
     except (InvalidSignature, ValueError):
@@ -188,7 +188,7 @@ def _strings(data: bytes, count: int) -> list[bytes]:
             raise ValueError("it is cut short")
         data = data[4 + size :]
     if data or len(found) != count:
-        raise ValueError("it has other parts than a signature has")
+        raise ValueError("its parts are not those of a signature")
     return found
 
 

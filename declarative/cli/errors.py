@@ -1,0 +1,177 @@
+"""Errors of commands: shown as text or JSON. And mistakes in the command line, with what to type instead."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+from typing import Any, Literal
+
+import click
+
+from declarative.diagnostic import Diagnostic, suggest
+
+STREAMING = ("apply", "destroy")
+"""Commands whose `--json` is a line for each event."""
+
+
+class Failed(click.ClickException):
+    """An error with its diagnostics; shown as text on stderr, or as the command's JSON."""
+
+    exit_code = 1
+
+    def __init__(self, diagnostics: tuple[Diagnostic, ...]) -> None:
+        super().__init__("; ".join(d.summary for d in diagnostics))
+        self.diagnostics = diagnostics
+        self.form: Literal["text", "object", "event"] = "text"
+
+    def use_json(self, command: str | None) -> None:
+        """Show it as the JSON of this command."""
+        self.form = "event" if command in STREAMING else "object"
+
+    def show(self, file: Any = None) -> None:
+        from declarative.render.data import diagnostics_json, to_event, to_json
+        from declarative.render.diagnostics import diagnostics_text
+        from declarative.render.text import use_color
+
+        locked = any(d.code == "locked" for d in self.diagnostics)
+        result = "locked" if locked else "error"
+        data = {"result": result, "diagnostics": diagnostics_json(self.diagnostics)}
+        if self.form == "object":
+            sys.stdout.write(to_json(data))
+        elif self.form == "event":
+            sys.stdout.write(to_event({"event": "error", **data}) + "\n")
+        else:
+            stream = file or sys.stderr
+            stream.write(diagnostics_text(self.diagnostics, color=use_color(stream, os.environ)))
+
+
+def failed(code: str, summary: str, hint: str | None = None) -> Failed:
+    """One error without a position."""
+    return Failed((Diagnostic(code=code, summary=summary, hint=hint),))
+
+
+# ------------------------------------------------------------------------ mistakes in the command line
+
+STATUS = "write `fleetform status`"
+APPLY = "write `fleetform apply`"
+DESTROY = "write `fleetform destroy`"
+PLAN = "`fleetform plan` looks at what is there each time"
+ANEW = "`fleetform apply --replace node/NAME` makes a node anew, `task/NAME` runs a task again"
+COMMANDS = {
+    "attach": "write `fleetform logs TASK -f`",
+    "cordon": "write `fleetform drain NODE --reason …`: what runs on the node goes on",
+    "cancel": "write `fleetform stop TASK`",
+    "delete": DESTROY,
+    "describe": "write `fleetform explain ADDRESS`",
+    "down": DESTROY,
+    "force-unlock": "write `fleetform state unlock`",
+    "graph": "in `fleetform plan --json` each action names what it needs",
+    "help": "write `fleetform --help`, or `fleetform COMMAND --help`",
+    "kill": "write `fleetform stop TASK`",
+    "launch": APPLY,
+    "list": STATUS,
+    "ls": STATUS,
+    "offer": "write `fleetform offers`",
+    "output": "write `fleetform status --json`",
+    "ps": STATUS,
+    "refresh": PLAN,
+    "replace": ANEW,
+    "run": APPLY,
+    "taint": ANEW,
+    "uncordon": "write `fleetform undrain NODE`",
+    "unlock": "write `fleetform state unlock`",
+    "up": APPLY,
+    "version": "write `fleetform --version`",
+    "workspace": "give each a directory, or a `--state URL`",
+}
+"""Commands of other tools."""
+
+STATE = {
+    "delete": "write `fleetform state rm`",
+    "ls": "write `fleetform state list`",
+    "move": "write `fleetform state mv`",
+    "force-unlock": "write `fleetform state unlock`",
+    "remove": "write `fleetform state rm`",
+}
+"""Commands of other tools below `state`."""
+
+APPROVE = "write `--auto-approve`"
+BEFORE = "write it before the command: `fleetform -C DIR …`"
+OPTIONS = {
+    "C": BEFORE,
+    "chdir": BEFORE,
+    "destroy": "`fleetform destroy` shows what it would do, and asks",
+    "no-color": "write `NO_COLOR=1` before the command",
+    "o": "write `--out FILE`",
+    "refresh": PLAN,
+    "refresh-only": PLAN,
+    "target": "leave it out: a plan is about the whole project",
+    "y": APPROVE,
+    "yes": APPROVE,
+}
+"""Options of other tools, without their dashes."""
+
+NOT_ASKED = {"plan": "leave it out: `fleetform plan` asks nothing"}
+"""What `--yes` means to a command that has no `--auto-approve`."""
+
+FILES = {"plan": "`fleetform show FILE` shows a saved plan, `fleetform apply FILE` does it"}
+"""Hints for an argument to a command that takes none."""
+
+
+class NoCommandError(click.UsageError):
+    """A group has no such command."""
+
+    def __init__(self, name: str, ctx: click.Context, known: Iterable[str]) -> None:
+        super().__init__(f"no command `{name}`", ctx)
+        foreign = STATE if ctx.command.name == "state" else COMMANDS
+        self.hint = foreign.get(name) or suggest(name, known)
+
+
+def usage(error: click.UsageError, typed: Sequence[str]) -> Failed:
+    """What click reports about the command line `typed`, with a hint; as JSON where that was asked for."""
+    ctx = error.ctx
+    command = ctx.info_name if ctx else None
+    summary = re.sub(r"'([^'`]*)'", r"`\1`", error.format_message().rstrip("."))
+    summary = summary[:1].lower() + summary[1:]
+    hint = None
+    words = [*takewhile(lambda word: word != "--", typed)]
+    if isinstance(error, click.NoSuchOption):
+        name, hint = _unknown_option(error, words)
+        summary = f"no option `{name}`"
+    elif isinstance(error, NoCommandError):
+        hint = error.hint
+    elif summary.startswith("got unexpected extra argument"):
+        hint = FILES.get(command or "")
+    hint = hint or f"`{ctx.command_path if ctx else 'fleetform'} --help` shows what can be written"
+    shown = failed("usage", summary, hint)
+    if "--json" in words:
+        shown.use_json(command)
+    return shown
+
+
+def _unknown_option(error: click.NoSuchOption, words: Sequence[str]) -> tuple[str, str | None]:
+    """The option as it was typed, and how it is spelled here, or what to do instead.
+
+    Of `-auto-approve` click knows only that there is no `-a`.
+    """
+    if error.ctx is None:
+        return error.option_name, None
+    known = {name for param in error.ctx.command.params for name in param.opts}
+    typed = [word.partition("=")[0] for word in words if word.startswith("-")]
+    for name in typed:
+        if not name.startswith("--") and f"-{name}" in known:
+            return name, f"write `-{name}`"
+    for name in typed:
+        hint = _instead_of(name.lstrip("-"), error.ctx.info_name, asks="--auto-approve" in known)
+        if hint and name not in known and error.option_name in (name, name[:2]):
+            return name, hint
+    return error.option_name, suggest(error.option_name, ["--help", *(n for n in known if n[:2] == "--")])
+
+
+def _instead_of(option: str, command: str | None, *, asks: bool) -> str | None:
+    """What to write instead of another tool's option; `asks` tells whether the command asks for consent."""
+    hint = OPTIONS.get(option)
+    return hint if asks or hint != APPROVE else NOT_ASKED.get(command or "")
