@@ -101,47 +101,56 @@ def _thing(action: Action, tools: Tools) -> None:
     """A node, a volume or an attachment."""
     state = tools.writer.part((action.address, *action.holds))
     have = state.records.get(action.address)
-    if action.op is Op.DELETE and have is None:
-        return
-    if action.op is Op.CREATE and action.address.kind == "node" and have is not None:
-        # It goes elsewhere with its cluster: first it leaves where it is.
-        leave = replace(action, op=Op.DELETE, before=have.typed, after=None, backend=have.backend)
-        try:
-            _thing(leave, tools)
-        except PermanentError as error:
-            raise NotLeftError(error) from error
-        _thing(action, tools)
-        return
-    if action.forget:
-        tools.writer.drop([action.address])
-        return
-    provider = tools.backends.get(action.backend)
-    inputs = data_of(action.typed)
-    if action.reason is Reason.UNFIT and action.op is Op.DELETE and have is not None:
-        _end_held(have, action, tools)
-    needs = have.needs if action.op is Op.UPDATE and have else frozenset(action.holds)
     if action.op is Op.CREATE:
+        if action.address.kind == "node" and have is not None:
+            _leave(have, action, tools)
         held = {a: state.records[a] for a in action.holds if a in state.records}
-        _create(action, tools, inputs, held)
-        return
-    intent = tools.writer.begin(action.op.value, action.address, action.backend, inputs, needs)
-    run = _retrying(action, tools)
+        _create(action, tools, data_of(action.typed), held)
+    elif action.op is Op.UPDATE:
+        assert have is not None
+        _update(have, action, tools)
+    elif action.forget and have is not None:
+        tools.writer.drop([action.address])
+    elif have is not None:
+        if action.reason is Reason.UNFIT:
+            _end_held(have, action, tools)
+        _remove(have, action, tools)
+
+
+def _leave(have: Record, action: Action, tools: Tools) -> None:
+    """A node that goes elsewhere with its cluster first leaves where it is."""
+    leave = replace(action, op=Op.DELETE, before=have.typed, after=None, backend=have.backend)
     try:
-        if action.op is Op.UPDATE:
-            assert have is not None
-            outputs = run(lambda: provider.update(have, intent.token, inputs))
-        else:
-            assert have is not None
-            run(lambda: provider.delete(have))
-            outputs = None
+        _thing(leave, tools)
     except PermanentError as error:
-        # A `PermanentError` says that nothing was made; after anything else that is not known, and the
-        # intent stays open to be read back.
-        if action.op is not Op.DELETE or error.kind is not PermanentKind.NOT_FOUND:
+        raise NotLeftError(error) from error
+
+
+def _update(have: Record, action: Action, tools: Tools) -> None:
+    """Change it in place. A `PermanentError` says that nothing was changed; after anything else that is not
+    known, and the intent stays open to be read back.
+    """
+    provider, inputs = tools.backends.get(action.backend), data_of(action.typed)
+    intent = tools.writer.begin("update", action.address, action.backend, inputs, have.needs)
+    try:
+        outputs = _retrying(action, tools)(lambda: provider.update(have, intent.token, inputs))
+    except PermanentError as error:
+        tools.writer.fail(intent, error.summary)
+        raise
+    tools.writer.finish(intent, outputs if isinstance(outputs, Mapping) else None)
+
+
+def _remove(have: Record, action: Action, tools: Tools) -> None:
+    """Delete it; one that is not there any more is deleted."""
+    provider, inputs = tools.backends.get(action.backend), data_of(action.typed)
+    intent = tools.writer.begin("delete", action.address, action.backend, inputs, frozenset(action.holds))
+    try:
+        _retrying(action, tools)(lambda: provider.delete(have))
+    except PermanentError as error:
+        if error.kind is not PermanentKind.NOT_FOUND:
             tools.writer.fail(intent, error.summary)
             raise
-        outputs = None
-    tools.writer.finish(intent, outputs if isinstance(outputs, Mapping) else None)
+    tools.writer.finish(intent)
 
 
 def _create(action: Action, tools: Tools, inputs: Mapping[str, Any], held: Mapping[Address, Record]) -> None:

@@ -117,16 +117,35 @@ def settle(
     hosts = {n: s for n, s in inventory.silent.items() if of_host(before, n)}
     inventory = replace(inventory, silent=hosts)
     statuses = {n: s for n, s in effective(before, inventory).ranks.items() if before.ranks.get(n) != s}
-    for name, status in statuses.items():
-        # Lost because its volume is gone, yet still running: it must not outlive its blocks.
-        if status.state is RankState.LOST and not seen.inventory.ranks.get(name, status).state.ended:
-            with contextlib.suppress(ProviderError):
-                stop_rank(before, backends, name, status.cause)
+    _stop_lost(backends, before, statuses, seen.inventory.ranks)
     _observe(writer, before, statuses, note)
     for node in (r for r in before.of("node") if r.address in seen.inventory.gone):
         with contextlib.suppress(ProviderError):
             backends.get(node.backend).bury(node)
     _forget(writer, seen, before, now)
+    _stop_gangs(writer, backends, seen, now, note)
+    release_ended(writer, backends, now)
+    state = writer.state()
+    if _undated(state):
+        writer.note_detached()
+        state = writer.state()
+    return replace(state, silent=seen.inventory.silent)
+
+
+def _stop_lost(
+    backends: Backends, state: State, statuses: Mapping[str, RankStatus], seen: Mapping[str, RankStatus]
+) -> None:
+    """Stop ranks that are lost with their volumes and still run: none may outlive its blocks."""
+    for name, status in statuses.items():
+        if status.state is RankState.LOST and not seen.get(name, status).state.ended:
+            with contextlib.suppress(ProviderError):
+                stop_rank(state, backends, name, status.cause)
+
+
+def _stop_gangs(
+    writer: Writer, backends: Backends, seen: Seen, now: Callable[[], float], note: Note | None
+) -> None:
+    """Stop the ranks of gangs that cannot go on, and those that the user has stopped."""
     state = writer.state()
     stops = {**half_started(state, now()), **gang_stops(state), **_user_stops(state)}
     # Those on nodes that do not answer are stopped when they do.
@@ -135,12 +154,6 @@ def settle(
     )
     causes = {rank: stops[rank].cause for rank in there}
     stop_ranks(state, backends, causes, lambda rank, ended: _observe(writer, state, {rank: ended}, note))
-    release_ended(writer, backends, now)
-    state = writer.state()
-    if _undated(state):
-        writer.note_detached()
-        state = writer.state()
-    return replace(state, silent=seen.inventory.silent)
 
 
 def _user_stops(state: State) -> dict[str, RankStatus]:

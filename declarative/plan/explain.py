@@ -11,7 +11,7 @@ from dataclasses import replace
 from declarative.blocks import maker_of, split
 from declarative.placement.board import ANYWHERE, Domain
 from declarative.placement.kinds import Kind, of_node, of_offer, offer_name
-from declarative.placement.types import Ask, Node, Verdict, VolumeAt
+from declarative.placement.types import Ask, Node, Refusal, Verdict, VolumeAt
 from declarative.placement.why import NAMED, Scene, elsewhere, instead, places
 from declarative.placement.why_node import launched, looked
 from declarative.plan.decisions import Fates, Question, decide
@@ -148,19 +148,20 @@ class Explainer:
 
     # A task
 
+    def _status(self, name: str, fate: TaskFate | None, refusal: Refusal | None) -> str:
+        if fate is None:
+            return "removed"
+        if refusal:
+            return "unplaced"
+        if self.seats.get(name):
+            return "placed" if fate.fate is Fate.RUN else "kept"
+        return "ended"
+
     def of_task(self, name: str, rank: int | None = None) -> TaskAnswer:
         """A task, or one rank of it."""
         fate = self.found.tasks.get(name)
         refusal = next((r for r in self.plan.unplaced if r.task == name), None)
-        seats = self.seats.get(name, {})
-        if fate is None:
-            status = "removed"
-        elif refusal:
-            status = "unplaced"
-        elif seats:
-            status = "placed" if fate.fate is Fate.RUN else "kept"
-        else:
-            status = "ended"
+        status = self._status(name, fate, refusal)
         count = self.tasks()[name]
         wanted = list(range(min(count, MOST_RANKS))) if rank is None else [rank]
         ask = self._ask(fate) if fate else None

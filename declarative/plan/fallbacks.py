@@ -206,20 +206,16 @@ def _cluster(
     fleet = search.fleets[new[0].node.fleet]
     movable = {m.node.name for m in idle}
     staying = [f.node for f in there if f.node.name not in movable]
-    places = {_place(m.node) for m in new}
-    homes = frozenset((n.backend, n.region) for n in staying)
+    places = sorted({_place(m.node) for m in new}, key=_place_key)
     if len(places) > 1:
-        out: list[Fallback] = []
-        for place in sorted(places, key=_place_key):
-            here = [m for m in new if _place(m.node) == place]
-            out += _each(search, here, _at(place), wanted=wanted)
-        return out
+        by_place = {place: [m for m in new if _place(m.node) == place] for place in places}
+        return [f for place, here in by_place.items() for f in _each(search, here, _at(place), wanted=wanted)]
     (place,) = places
     # Who stays holds the others in its zone, if that is where all would be.
     held = bool(staying) and {_place(n) for n in staying} == {place}
+    homes = frozenset((n.backend, n.region) for n in staying)
     bounds = _at(place) if held else _Bounds(homes=homes or None)
-    members = [*new, *idle]
-    kinds = _alike(members)
+    kinds = _alike([*new, *idle])
     ways = _ways(search, kinds, bounds)
     if all(_place_of(offer) == place for way in ways for offer in way):
         return _each(search, new, _at(place), wanted=wanted)

@@ -21,35 +21,38 @@ def rank_of(record: Record) -> str | None:
     return record.attachment.rank if record.address.kind == "attachment" else None
 
 
+def _lost(state: State, inventory: Inventory) -> dict[str, str]:
+    """Ranks that hold something that is gone, or on a node that was given up, and what that is."""
+    causes = {Address("node", n): lost_with(n, s) for n, s in inventory.silent.items() if s.given_up}
+    for address in inventory.gone:
+        why = inventory.ended.get(address)
+        causes[address] = f"{address} is gone" + (f": {why}" if why else "")
+    out: dict[str, str] = {}
+    for record in state.records.values() if causes else ():
+        rank, missing = rank_of(record), sorted(record.needs & causes.keys())
+        if rank is not None and missing:
+            out.setdefault(rank, causes[missing[0]])
+    return out
+
+
 def effective(state: State, inventory: Inventory) -> State:
     """The state as it would be recorded now: recovered things in, vanished ones out, ended ranks released."""
     records = {**state.records, **inventory.recovered}
     records = {a: r for a, r in records.items() if a not in inventory.gone}
     ranks = {**state.ranks, **inventory.ranks}
-    causes = {Address("node", n): lost_with(n, s) for n, s in inventory.silent.items() if s.given_up}
-    for address in inventory.gone:
-        why = inventory.ended.get(address)
-        causes[address] = f"{address} is gone" + (f": {why}" if why else "")
-    for record in state.records.values():
-        rank = rank_of(record)
-        missing = sorted(record.needs & causes.keys()) if rank is not None else []
-        if rank is None or not missing or Address("rank", rank) not in records:
-            continue
-        status = ranks.get(rank)
-        if not (status and status.state.ended):
-            ranks[rank] = RankStatus(state=RankState.LOST, cause=causes[missing[0]])
+    for lost, cause in _lost(state, inventory).items():
+        status = ranks.get(lost)
+        if Address("rank", lost) in records and not (status and status.state.ended):
+            ranks[lost] = RankStatus(state=RankState.LOST, cause=cause)
     ended = {name for name, status in ranks.items() if status.state.ended}
     kept: dict[Address, Record] = {}
     for address, record in records.items():
         rank = rank_of(record)
-        if rank is not None and (rank in ended and Address("rank", rank) in records):
+        released = rank in ended and Address("rank", str(rank)) in records
+        if rank is not None and (released or record.needs & inventory.gone):
             continue
-        if rank is not None and record.needs & inventory.gone:
-            continue
-        if address.kind == "rank" and address.name in ended:
-            kept[address] = replace(record, needs=frozenset())
-        else:
-            kept[address] = record
+        free = address.kind == "rank" and address.name in ended
+        kept[address] = replace(record, needs=frozenset()) if free else record
     readiness = {**state.readiness, **inventory.readiness}
     return replace(
         state,

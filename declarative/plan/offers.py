@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from declarative.blocks import misfits
@@ -88,42 +88,54 @@ def _none(fleet: Fleet | None, end: str, hint: str) -> Diagnostic:
     )
 
 
+_Why = Callable[[Asked, Sequence[Offer]], tuple[str, str]]
+
+
 def _narrowed(asked: Asked, offers: Sequence[Offer]) -> tuple[list[Offer], str, str]:
     """The offers that do; else what leaves nothing of them, and what to write."""
     regions = {region.casefold() for region in asked.regions}
-    left = [o for o in offers if not regions or o.region.casefold() in regions]
-    if not left:
-        return [], ": none is in that region", regions_hint(asked.regions, offers, Near())
-    offers, left = (
-        left,
-        [o for o in left if not asked.instance_types or o.instance_type in asked.instance_types],
+    types = asked.instance_types
+    limits: tuple[tuple[Callable[[Offer], bool], _Why], ...] = (
+        (lambda o: not regions or o.region.casefold() in regions, _no_region),
+        (lambda o: not types or o.instance_type in types, _no_type),
+        (lambda o: not misfits(asked.resources, o.shape), _no_shape),
+        (lambda o: asked.spot in (None, o.spot), _no_market),
+        (lambda o: not price_reason(asked.max_price, o.price, "it"), _no_price),
     )
-    if not left:
-        return (
-            [],
-            ": none is of that type",
-            names_hint(asked.instance_types, {o.instance_type for o in offers}, Near()),
-        )
-    offers, left = left, [o for o in left if not misfits(asked.resources, o.shape)]
-    if not left:
-        end, hint = nearest(asked.resources, offers)
-        return [], f": {end}", hint or "ask for less, or for a range: `--cpu 8..`, `--gpu H100:1..8`"
-    left = [o for o in left if asked.spot in (None, o.spot)]
-    if not left:
-        kind, flag = ("spot", "--spot") if asked.spot else ("on demand", "--on-demand")
-        return [], f": none of those that fit is {kind}", f"leave `{flag}` out"
-    offers, left = left, [o for o in left if not price_reason(asked.max_price, o.price, "it")]
-    if not left:
-        found = cheapest(offers)
-        if found is None:
-            return [], ": what those that fit cost is not known", "leave `--max-price` out"
-        price, name = found
-        return (
-            [],
-            f": the cheapest that fits, {name}, costs {price:g} USD an hour",
-            f"write `--max-price {price:g}`",
-        )
+    left = list(offers)
+    for keeps, why in limits:
+        before, left = left, [o for o in left if keeps(o)]
+        if not left:
+            return [], *why(asked, before)
     return left, "", ""
+
+
+def _no_region(asked: Asked, offers: Sequence[Offer]) -> tuple[str, str]:
+    return ": none is in that region", regions_hint(asked.regions, offers, Near())
+
+
+def _no_type(asked: Asked, offers: Sequence[Offer]) -> tuple[str, str]:
+    hint = names_hint(asked.instance_types, {o.instance_type for o in offers}, Near())
+    return ": none is of that type", hint
+
+
+def _no_shape(asked: Asked, offers: Sequence[Offer]) -> tuple[str, str]:
+    end, hint = nearest(asked.resources, offers)
+    return f": {end}", hint or "ask for less, or for a range: `--cpu 8..`, `--gpu H100:1..8`"
+
+
+def _no_market(asked: Asked, _offers: Sequence[Offer]) -> tuple[str, str]:
+    kind, flag = ("spot", "--spot") if asked.spot else ("on demand", "--on-demand")
+    return f": none of those that fit is {kind}", f"leave `{flag}` out"
+
+
+def _no_price(_asked: Asked, offers: Sequence[Offer]) -> tuple[str, str]:
+    found = cheapest(offers)
+    if found is None:
+        return ": what those that fit cost is not known", "leave `--max-price` out"
+    price, name = found
+    end = f": the cheapest that fits, {name}, costs {price:g} USD an hour"
+    return end, f"write `--max-price {price:g}`"
 
 
 def grouped(offers: Iterable[Offer]) -> list[tuple[Offer, tuple[str, ...]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from declarative.blocks import Shortfall, misfits
@@ -50,23 +50,30 @@ def short(desired: Desired, outcome: Outcome, inventory: Inventory) -> list[Diag
     return out
 
 
+def _named_regions(desired: Desired) -> Iterator[tuple[str, Sequence[str], tuple[str, ...]]]:
+    """Fleets and tasks that name regions: the regions, and the backends that they may use."""
+    every: dict[str, None] = {}
+    for name, fleet in desired.fleets.items():
+        backends = allowed_backends(desired, fleet)
+        every |= dict.fromkeys(backends)
+        if fleet.regions and backends:
+            yield f"fleet/{name}", fleet.regions, tuple(backends)
+    for name, want in desired.tasks.items():
+        usable = tuple(want.spec.backends or every)
+        if want.spec.regions and usable:
+            yield f"task/{name}", want.spec.regions, usable
+
+
 def unknown_regions(desired: Desired, inventory: Inventory, known_of: Iterable[str]) -> list[Diagnostic]:
     """A warning for each region that a fleet or a task names and that no backend has which it may use.
 
     `known_of` are the regions of nodes that are there. Of a backend that offers nothing nobody knows.
     """
-    asked = [
-        (f"fleet/{name}", fleet.regions, allowed_backends(desired, fleet))
-        for name, fleet in desired.fleets.items()
-    ]
-    every = tuple(dict.fromkeys(b for _, _, backends in asked for b in backends))
-    for name, want in desired.tasks.items():
-        asked.append((f"task/{name}", want.spec.regions, tuple(want.spec.backends) or every))
     there = {name: {offer.region for offer in offers} for name, offers in inventory.offers.items()}
     out: list[Diagnostic] = []
     near = Near()
-    for address, regions, backends in asked:
-        if not regions or not backends or not all(there.get(b) for b in backends):
+    for address, regions, backends in _named_regions(desired):
+        if not all(there.get(b) for b in backends):
             continue
         known = {*known_of, *(region for b in backends for region in there[b])}
         known |= {str(r) for b in backends if b in desired.backends for r in desired.backends[b].regions}

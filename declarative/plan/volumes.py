@@ -69,44 +69,25 @@ def judge_all(
     hosts = ways(desired)
     for name, want in sorted(desired.volumes.items()):
         record = state.get("volume", name)
-        if record is None:
-            reason = Reason.NEW if want.inputs.volume_id is None else Reason.ADOPTED
-            after = _reached(want.inputs, None, hosts)
+        before = record.volume if record else None
+        after = _reached(_settled(before, want.inputs) if before else want.inputs, before, hosts)
+        if record is None or before is None:
+            reason = Reason.NEW if after.volume_id is None else Reason.ADOPTED
             fates[name] = VolumeFate(name=name, record=None, after=after, reason=reason)
-            continue
-        before = record.volume
-        after = _reached(_settled(before, want.inputs), before, hosts)
-        if str(record.address) in requested:
+        elif str(record.address) in requested:
             errors += _irreplaceable(desired, name, before, after)
             fates[name] = VolumeFate(
                 name=name, record=record, after=after, replaced=True, reason=Reason.REQUESTED
             )
-            continue
-        if before == after:  # nearly always; all things of one document share their inputs
+        elif before == after:  # nearly always
             found = altered.get(record.address, {})
             mended = (TAGS,) if TAGS in found and ANOTHERS not in found else ()
             fates[name] = VolumeFate(
                 name=name, record=record, after=after, reason=Reason.DRIFT, because=mended
             )
-            continue
-        changed = differing(before, after)
-        # The input `host` is how its host is reached; the field `host`, which one it is, is the input `zone`.
-        moved = tuple(k for k in changed if k not in {*in_place(Volume), "host"})
-        because = (*moved, *(("size",) if _shrunk(before, after) else ()))
-        if because == ("size",) and after.volume_id is not None:
-            errors.append(_smaller(desired, name))
-        elif because and after.prevent_destroy and before.volume_id is None:
-            field = "host" if because[0] == "zone" and before.host else because[0]
-            errors.append(_protected(desired, name, f"be replaced (`{field}` changed)"))
-        reason = Reason.CHANGED if changed else Reason.NEW
-        fates[name] = VolumeFate(
-            name=name,
-            record=record,
-            after=after,
-            replaced=bool(because),
-            reason=reason,
-            because=because or changed,
-        )
+        else:
+            changed = fates[name] = _changed(name, record, after)
+            errors += _lost(desired, name, before, after, changed.because) if changed.replaced else ()
     removed, more = _removed(desired, state, fates, destroy=destroy)
     fates |= removed
     errors += more
@@ -114,6 +95,34 @@ def judge_all(
         if address.kind == "volume" and (fate := fates.get(address.name)):
             fates[fate.name] = _staying(fate)
     return fates, errors
+
+
+def _changed(name: str, record: Record, after: VolumeInputs) -> VolumeFate:
+    """It is declared otherwise than it was made: changed in place, or made anew."""
+    changed = differing(record.volume, after)
+    # The input `host` is how its host is reached; the field `host`, which one it is, is the input `zone`.
+    moved = tuple(k for k in changed if k not in {*in_place(Volume), "host"})
+    because = (*moved, *(("size",) if _shrunk(record.volume, after) else ()))
+    return VolumeFate(
+        name=name,
+        record=record,
+        after=after,
+        replaced=bool(because),
+        reason=Reason.CHANGED,
+        because=because or changed,
+    )
+
+
+def _lost(
+    desired: Desired, name: str, before: VolumeInputs, after: VolumeInputs, because: tuple[str, ...]
+) -> list[Diagnostic]:
+    """Why a volume is not made anew although it is declared otherwise."""
+    if because == ("size",) and after.volume_id is not None:
+        return [_smaller(desired, name)]
+    if after.prevent_destroy and before.volume_id is None:
+        field = "host" if because[0] == "zone" and before.host else because[0]
+        return [_protected(desired, name, f"be replaced (`{field}` changed)")]
+    return []
 
 
 def _irreplaceable(

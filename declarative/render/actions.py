@@ -94,22 +94,29 @@ def _entries(plan: Plan) -> list[_Entry]:
         if action.op is Op.DELETE and f"create:{action.address}" in ids:
             continue  # shown once, where it is made again
         old = deletes.get(action.address) if action.op is Op.CREATE else None
-        change = "replace" if old else action.op.value
-        kind, before, after = action.address.kind, (old or action).before, action.after
-        forcing = action.because if old else ()
-        made = told(kind, after) if after and before is None and kind not in PLACED else {}
-        changed = differing(kind, before, after, forcing) if before and after else []
-        reason = _words(action)
-        if "files" in forcing and (named := sent.get(str(action.task))):
-            reason += f": {clean(named)}"
-            changed = [pair for pair in changed if pair[0] != "files"]
-        if old:
-            if action.reason in FORCED and not any(key in forcing for key, _, _ in changed):
-                reason += f" ({FORCES})"
-            reason += _again(action, ids) + _left(old)
-        at = where(action.typed) if change == "create" else ""
-        out.append(_Entry(action.address, change, reason, made, tuple(changed), forcing, at))
+        out.append(_replaced(action, old, sent, _again(action, ids)) if old else _entry(action))
     return out
+
+
+def _entry(action: Action) -> _Entry:
+    """Of what is made, changed or deleted."""
+    kind, before, after = action.address.kind, action.before, action.after
+    made = told(kind, after) if after and before is None and kind not in PLACED else {}
+    changed = differing(kind, before, after, ()) if before and after else []
+    at = where(action.typed) if action.op is Op.CREATE else ""
+    return _Entry(action.address, action.op.value, _words(action), made, tuple(changed), where=at)
+
+
+def _replaced(action: Action, old: Action, sent: Mapping[str, str], again: str) -> _Entry:
+    """Of what is deleted and made again."""
+    forcing, reason = action.because, _words(action)
+    changed = differing(action.address.kind, old.typed, action.typed, forcing)
+    if "files" in forcing and (named := sent.get(str(action.task))):
+        reason += f": {clean(named)}"
+        changed = [pair for pair in changed if pair[0] != "files"]
+    if action.reason in FORCED and not any(key in forcing for key, _, _ in changed):
+        reason += f" ({FORCES})"
+    return _Entry(action.address, "replace", reason + again + _left(old), {}, tuple(changed), forcing)
 
 
 def _sent(plan: Plan, deletes: Mapping[Address, Action]) -> dict[str, str]:

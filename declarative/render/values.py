@@ -85,16 +85,19 @@ def short(key: str, value: Any, *, quote: bool = False, inside: bool = False) ->
             for k, v in value.items()
         )
         return "{" + ", ".join(pairs) + "}"
-    if isinstance(value, (list, tuple)) and key == "blocks" and all(isinstance(b, int) for b in value):
-        return ranges(value)
     if isinstance(value, (list, tuple)):
+        if key == "blocks" and all(isinstance(b, int) for b in value):
+            return ranges(value)
         return "[" + ", ".join(short(key, item, inside=True) for item in value) + "]"
-    if not isinstance(value, str):
-        return str(value).removesuffix(".0") if isinstance(value, float) else clean(value)
-    said = reference(value)
-    if said or not (quote or not value or inside or "\n" in value):
-        return said or visible(value)
-    return quoted(value) if quote else _inside(value)
+    if isinstance(value, str):
+        return reference(value) or _text(value, quote=quote, inside=inside)
+    return str(value).removesuffix(".0") if isinstance(value, float) else clean(value)
+
+
+def _text(value: str, *, quote: bool, inside: bool) -> str:
+    if quote:
+        return quoted(value)
+    return _inside(value) if inside or not value or "\n" in value else visible(value)
 
 
 def _inside(text: str) -> str:
