@@ -117,6 +117,12 @@ class Ranks:
 # ------------------------------------------------------------------------------------------ the launch
 
 
+def _inside(launch: Launch, go: str, commands: Sequence[str], env: Mapping[str, str]) -> str:
+    """What runs in a rank's container. What the image is made for begins where the image says."""
+    there = _recounted(launch, go if launch.commands or launch.working_dir else "true")
+    return runner.script((there, *commands, *(() if launch.commands else (containers.OWN,))), env, "")
+
+
 def prepared(
     node: str,
     usable: Sequence[int],
@@ -160,18 +166,11 @@ def prepared(
             if launch.gate_seconds is not None:
                 # Before the rank's own variables: its PATH may lead elsewhere.
                 text = f"{containers.text('gate.sh')}behind || exit 75\n{text}"
-            if meets:
-                text = peers.script(node, launch) + text
         else:
-            # What the image is made for begins where the image says.
-            there = _recounted(launch, go if launch.commands or launch.working_dir else "true")
-            inside = runner.script(
-                (there, *own_commands, *(() if launch.commands else (containers.OWN,))), env, ""
-            )
             box = _container(node, launch, cpus, volumes, meets=meets)
-            text = containers.script(box, begin, sorted(volumes), inside)
-            if meets:
-                text = peers.script(node, launch) + text
+            text = containers.script(box, begin, sorted(volumes), _inside(launch, go, own_commands, env))
+        if meets:
+            text = peers.script(node, launch) + text
     except ValueError as error:
         raise PermanentError(PermanentKind.INVALID, str(error), about=launch.attempt) from error
     mounts, binds = _shown(launch, volumes, must=must) if launch.image is None else ((), ())

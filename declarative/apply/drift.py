@@ -150,20 +150,28 @@ def _look_for(
     with ThreadPoolExecutor(min(AT_ONCE, len(asked) or 1), thread_name_prefix="find") as pool:
         things = dict(zip([r.address for r in asked], pool.map(find, asked), strict=True))
     for record in asked:
-        said = (known or {}).get(record.address)
-        thing = things[record.address] or (said if isinstance(said, Thing) else None)
-        if thing is not None:
-            found.found(record, thing)
-        elif isinstance(said, Ended):
-            found.lost(record, said.reason)
-            found.ended[record.address] = said.reason
-        elif record.address.kind != "attachment":
-            found.lost(record)
-            if alone and known is not None and record.address not in known:
-                found.unsure.add(record.address)
+        unsure = alone and known is not None and record.address not in known
+        _note(record, things[record.address], (known or {}).get(record.address), found, unsure=unsure)
     for record in held:
         if known is not None and things[record.address] is None and known.get(record.address) is None:
             _detached(state, record, found)
+
+
+def _note(
+    record: Record, thing: Thing | None, recalled: Thing | Ended | None, found: Compared, *, unsure: bool
+) -> None:
+    """What is known of a thing that the listing lacks: it is there, its backend ended it, or it is gone."""
+    if thing is None and isinstance(recalled, Thing):
+        thing = recalled
+    if thing is not None:
+        found.found(record, thing)
+    elif isinstance(recalled, Ended):
+        found.lost(record, recalled.reason)
+        found.ended[record.address] = recalled.reason
+    elif record.address.kind != "attachment":
+        found.lost(record)
+        if unsure:
+            found.unsure.add(record.address)
 
 
 def _detached(state: State, record: Record, found: Compared) -> None:

@@ -21,7 +21,7 @@ from declarative.apply.renames import Renamed, as_recorded, kept, record_token, 
 from declarative.apply.unreachable import judged
 from declarative.diagnostic import Diagnostic, Severity, and_more
 from declarative.plan.types import Inventory
-from declarative.provider import Provider, ProviderError, Thing
+from declarative.provider import Provider, ProviderError, Thing, Visit
 from declarative.resource import LOCAL, SSH, Host, LeftOut, Offer
 from declarative.retry import call
 from declarative.state import (
@@ -245,6 +245,22 @@ def _look_at(state: State, name: str, backends: Backends, found: _Look, patience
         _ask_ranks(state, name, provider, [n for n in nodes if n.address.name not in away], found)
 
 
+def _things_on_hosts(
+    name: str, backends: Backends, recorded: Mapping[str, Visit], found: _Look, patience: float
+) -> tuple[list[Thing], frozenset[str]]:
+    """What is on the hosts of a backend, and the hosts that nobody could list.
+
+    `recorded` are the visits of its nodes, by the names under which they were made.
+    """
+    silent = {n for n, visit in recorded.items() if visit.readiness.state in SILENT}
+    known = {*silent, *(n for n, visit in recorded.items() if visit.things is not None)}
+    things, faults, slow = listed(backends, name, known, patience)
+    things += [t for n, visit in recorded.items() for t in visit.things or () if n not in silent]
+    # Why a node cannot be listed, its readiness says; of what was only begun nothing else does.
+    found.diagnostics += [unreadable(name, e) for n, e in sorted(faults.items()) if n not in recorded]
+    return things, frozenset({*silent, *faults, *slow})
+
+
 def _look_at_hosts(state: State, name: str, backends: Backends, found: _Look, patience: float) -> None:
     """A backend of hosts: each is asked for all at once; those that are silent hide nothing of the others."""
     provider = backends.get(name)
@@ -252,13 +268,7 @@ def _look_at_hosts(state: State, name: str, backends: Backends, found: _Look, pa
     visits = visited(nodes, provider, patience, state.readiness if patience < PATIENT else {})
     found.readiness.update({node: visit.readiness for node, visit in visits.items()})
     recorded = {made_as(r).name: visits[r.address.name] for r in nodes}
-    silent = {n for n, visit in recorded.items() if visit.readiness.state in SILENT}
-    known = {*silent, *(n for n, visit in recorded.items() if visit.things is not None)}
-    things, faults, slow = listed(backends, name, known, patience)
-    things += [t for n, visit in recorded.items() for t in visit.things or () if n not in silent]
-    # Why a node cannot be listed, its readiness says; of what was only begun nothing else does.
-    found.diagnostics += [unreadable(name, e) for n, e in sorted(faults.items()) if n not in recorded]
-    unlisted = frozenset({*silent, *faults, *slow})
+    things, unlisted = _things_on_hosts(name, backends, recorded, found, patience)
 
     def at(record: Record) -> Provider:
         host = host_of(state, record)

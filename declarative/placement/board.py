@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from declarative.blocks import Shape, gpu_order, maker_of
 from declarative.placement.filters import blocks_wanted, fleet_reason, one_vendor, place_reason, ready_reason
@@ -195,32 +195,12 @@ class Board:
         number = {id(kind): i for i, kind in enumerate(self.kinds)}
         self.kind_of = [number[id(kinds[fields])] for fields in found]
         self.ready = [n.fleet in self.fleets and ready_reason(n) is None for n in self.nodes]
-        there = Counter((kind.fleet, kind.place) for kind in map(self.kinds.__getitem__, self.kind_of))
-
-        def near(kind: Kind) -> int:
-            """How many nodes of its cluster are where it would be, as less than none: those come first."""
-            return -there[kind.fleet, kind.place] if self.clustered(kind.fleet) else 0
-
-        def order(offered: tuple[tuple[Any, ...], Offer]) -> tuple[object, ...]:
-            kind = kinds[offered[0]]
-            return (kind.cost, near(kind), size_order(offered[1]), *by_name(kind))
-
-        priced = sorted(offers, key=order)
+        priced = self._priced((number[id(kinds[fields])], offer) for fields, offer in offers)
         self.options = [
-            Option(i, number[id(kinds[fields])], fields[0], quota_of(offer), offer)
-            for i, (fields, offer) in enumerate(priced)
+            Option(i, kind, self.kinds[kind].fleet, quota_of(offer), offer)
+            for i, (kind, offer) in enumerate(priced)
         ]
-        self.present = sorted(set(self.kind_of))
-        """The kinds of nodes that are there."""
-        self.is_present = bytearray(len(self.kinds))
-        for i in self.present:
-            self.is_present[i] = 1
-        makes: dict[tuple[Shape, int], int] = {}
-        self.make_of = [makes.setdefault((kind.shape, kind.total), i) for i, kind in enumerate(self.kinds)]
-        self.most_blocks = max((kind.total for kind in self.kinds), default=1)
-        self.area_of: list[Area] = [(k.fleet, k.backend, k.region) for k in self.kinds]
-        self.maker_of = [maker_of(kind.shape) for kind in self.kinds]
-        self.gpu_order = [gpu_order(kind.shape) for kind in self.kinds]
+        self._index_kinds()
         self._by_domain: dict[Domain, list[Option]] = {ANYWHERE: self.options}
         self._by_fleet: dict[str, list[Option]] = {}
         for option in self.options:
@@ -233,6 +213,31 @@ class Board:
         self.jobs = [self._job(i, ask) for i, ask in enumerate(ordered)]
         self.levels = sorted({job.task.priority for job in self.jobs}, reverse=True)
         """The priorities, the highest first."""
+
+    def _index_kinds(self) -> None:
+        """Tables of what is often read of kinds, by their numbers."""
+        self.present = sorted(set(self.kind_of))
+        """The kinds of nodes that are there."""
+        self.is_present = bytearray(len(self.kinds))
+        for i in self.present:
+            self.is_present[i] = 1
+        makes: dict[tuple[Shape, int], int] = {}
+        self.make_of = [makes.setdefault((kind.shape, kind.total), i) for i, kind in enumerate(self.kinds)]
+        self.most_blocks = max((kind.total for kind in self.kinds), default=1)
+        self.area_of: list[Area] = [(k.fleet, k.backend, k.region) for k in self.kinds]
+        self.maker_of = [maker_of(kind.shape) for kind in self.kinds]
+        self.gpu_order = [gpu_order(kind.shape) for kind in self.kinds]
+
+    def _priced(self, offers: Iterable[tuple[int, Offer]]) -> list[tuple[int, Offer]]:
+        """Offers with their kinds, the cheapest first; of a cluster those where most of its nodes are."""
+        there = Counter((kind.fleet, kind.place) for kind in map(self.kinds.__getitem__, self.kind_of))
+
+        def order(offered: tuple[int, Offer]) -> tuple[object, ...]:
+            kind = self.kinds[offered[0]]
+            near = -there[kind.fleet, kind.place] if self.clustered(kind.fleet) else 0
+            return (kind.cost, near, size_order(offered[1]), *by_name(kind))
+
+        return sorted(offers, key=order)
 
     def of_fleet(self, fleet: str) -> Sequence[Option]:
         """What a fleet may launch, in the order of `options`."""

@@ -7,6 +7,7 @@ taken from a pile only when a rank is seated, the lowest first. Room only ever s
 from __future__ import annotations
 
 import bisect
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -149,18 +150,11 @@ class Ledger:
             most = rule.fleet.nodes.max if rule.fleet.nodes else rule.existing + len(rule.offers)
             new.room[name] = None if most is None else max(0, most - rule.existing)
             new.owed[name] = rule.baseline
-        used: dict[Quota, int] = {}
         homes: dict[str, set[Home]] = {}
         for node in board.nodes:
-            used[quota_of(node)] = used.get(quota_of(node), 0) + 1
             if not node.closed:
                 homes.setdefault(node.fleet, set()).add((node.backend, node.region))
-        new.left = dict.fromkeys((o.quota for o in board.options), None)
-        for option in board.options:
-            if option.offer.limit is not None and (option.offer.host or not ideal):
-                most, now = max(0, option.offer.limit - used.get(option.quota, 0)), new.left[option.quota]
-                # Two entries of one catalog may set two limits: the lower one holds.
-                new.left[option.quota] = most if now is None else min(now, most)
+        new.left = _left(board, ideal=ideal)
         new.bound = {name: frozenset(homes.get(name, ())) for name in board.fleets if board.clustered(name)}
         new.base = {}
         for option in reversed(board.options):  # the cheapest comes first
@@ -389,3 +383,15 @@ class Ledger:
 
 def _more(limit: int | None) -> int | None:
     return None if limit is None else limit + 1
+
+
+def _left(board: Board, *, ideal: bool) -> dict[Quota, int | None]:
+    """How many nodes of each quota may still be launched; None for any number."""
+    used = Counter(quota_of(node) for node in board.nodes)
+    left: dict[Quota, int | None] = dict.fromkeys((o.quota for o in board.options), None)
+    for option in board.options:
+        if option.offer.limit is not None and (option.offer.host or not ideal):
+            most, now = max(0, option.offer.limit - used[option.quota]), left[option.quota]
+            # Two entries of one catalog may set two limits: the lower one holds.
+            left[option.quota] = most if now is None else min(now, most)
+    return left

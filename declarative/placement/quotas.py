@@ -8,7 +8,7 @@ solver. For tasks of one rank that ask for GPUs, on nodes that are there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from declarative.placement.board import Board, Job
 from declarative.placement.ledger import Ledger
@@ -19,15 +19,20 @@ Make = int
 """A kind of node that stands for all of its shape and split."""
 
 
+def _capacity(ledger: Ledger, makes: Mapping[Make, Sequence[int]]) -> dict[Make, int]:
+    """The free blocks of each make that has any."""
+    found = {
+        make: sum(free * len(ids) for kind in kinds for free, ids in ledger.piles.get(kind, {}).items())
+        for make, kinds in makes.items()
+    }
+    return {make: blocks for make, blocks in found.items() if blocks}
+
+
 def quotas(ledger: Ledger, jobs: Sequence[Job]) -> list[tuple[tuple[int, int, bool], frozenset[int], int]]:
     """`(key of the jobs, kinds, how many)`, the ones to place first in front."""
     board = ledger.board
     makes = _makes(board)
-    capacity: dict[Make, int] = dict.fromkeys(makes, 0)
-    for make, kinds in makes.items():
-        for kind in kinds:
-            capacity[make] += sum(free * len(ids) for free, ids in ledger.piles.get(kind, {}).items())
-    capacity = {make: blocks for make, blocks in capacity.items() if blocks}
+    capacity = _capacity(ledger, makes)
     counts: dict[tuple[int, int, bool], tuple[Job, int]] = {}
     for job in jobs:
         if job.plain and job.ranks == 1 and job.wish.gpus and not job.wish.whole:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from declarative.spec import Task
 
@@ -80,6 +80,20 @@ def summary_of(task: Task, found: int, counts: Mapping[str, int], *, never: bool
     return f"{tail}: {wanted}" + (f" ({why})" if why else "")
 
 
+def _own_advice(task: Task, codes: Collection[str], *, never: bool, fits: bool) -> str | None:
+    """What helps a task that asks for whole nodes, for what no host can do, or for nodes by name."""
+    if "too-large" in codes and task.whole_nodes and never:
+        return "widen the range in the task's `resources`, or set `exclusive: false`"
+    unable = sorted({"isolation", "no-runtime"}.intersection(codes))
+    if never and unable and not fits:
+        return "; ".join(ABLE[code] for code in unable)
+    if "drained" in codes and task.instances:
+        return "`fleetform undrain` the pinned node, or pin another one"
+    if "not-ready" in codes and task.instances:
+        return "wait until the pinned node is ready, or pin another one"
+    return None
+
+
 def hint_for(
     task: Task,
     counts: Mapping[str, int],
@@ -99,20 +113,9 @@ def hint_for(
     if codes <= {"not-cluster", "fleet"} and "not-cluster" in codes:
         return "set `placement: cluster` on a fleet, or `placement: any` on the task"
     fits = f"it fits {_either(changes)}" if changes else None
-    if "too-large" in codes and task.whole_nodes and never:
-        advice = "widen the range in the task's `resources`, or set `exclusive: false`"
-        return f"{advice}; {fits}" if fits else advice
-    if never and codes & {"isolation", "no-runtime"} and not fits:
-        found = sorted(codes & {"isolation", "no-runtime"})
-        return "; ".join(ABLE[code] for code in found)
-    if codes & {"not-ready", "drained"} and task.instances:
-        mend = (
-            "`fleetform undrain` the pinned node"
-            if "drained" in codes
-            else "wait until the pinned node is ready"
-        )
-        advice = f"{mend}, or pin another one"
-        return f"{advice}; {fits}" if fits else advice
+    own = _own_advice(task, codes, never=never, fits=bool(fits))
+    if own:
+        return f"{own}; {fits}" if fits else own
     # Waiting mends only what does not fit now.
     until = "" if never else _until(codes, busy=busy)
     undrain = ", or `fleetform undrain` a node" if "drained" in codes and not never else ""

@@ -194,6 +194,13 @@ def _each(search: _Search, members: Sequence[_Member], bounds: _Bounds, *, wante
     return out
 
 
+def _beside(staying: Sequence[Node], place: Place) -> _Bounds:
+    """Where nodes of a cluster may go beside those that stay: in their zone, if all would be in one."""
+    if staying and {_place(n) for n in staying} == {place}:
+        return _at(place)
+    return _Bounds(homes=frozenset((n.backend, n.region) for n in staying) or None)
+
+
 def _cluster(
     search: _Search,
     new: Sequence[_Member],
@@ -211,12 +218,8 @@ def _cluster(
         by_place = {place: [m for m in new if _place(m.node) == place] for place in places}
         return [f for place, here in by_place.items() for f in _each(search, here, _at(place), wanted=wanted)]
     (place,) = places
-    # Who stays holds the others in its zone, if that is where all would be.
-    held = bool(staying) and {_place(n) for n in staying} == {place}
-    homes = frozenset((n.backend, n.region) for n in staying)
-    bounds = _at(place) if held else _Bounds(homes=homes or None)
     kinds = _alike([*new, *idle])
-    ways = _ways(search, kinds, bounds)
+    ways = _ways(search, kinds, _beside(staying, place))
     if all(_place_of(offer) == place for way in ways for offer in way):
         return _each(search, new, _at(place), wanted=wanted)
     return [
