@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from declarative.placement.why import MOST
-from declarative.plan.explain import Explainer
-from declarative.plan.explanation import Answer
 from declarative.render.data import to_json
 from declarative.render.explain import explain_text
 from declarative.render.explain_data import explain_json
 from declarative.resource import Desired
 from declarative.state import NodeState, RankState
+from declarative.why.alternatives import MOST
+from declarative.why.answers import Answer
+from declarative.why.explain import Explainer
 from tests.cli import fleet, task
 from tests.model import World
 from tests.planned import GPU, H100, bring, declared, small

@@ -12,9 +12,9 @@ from declarative.placement.board import ANYWHERE
 from declarative.placement.kinds import Kind, of_node, of_offer
 from declarative.placement.place import place
 from declarative.placement.types import Ask, FleetRule, Node, Outcome
-from declarative.placement.why import Scene, instead, places
 from declarative.spec.text import NodeName
 from declarative.state import rank_name
+from declarative.why.alternatives import Scene, instead, places
 from tests.worlds import Case, cases
 
 

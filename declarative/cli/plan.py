@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from declarative.apply.backends import Backends
     from declarative.apply.inventory import Seen
     from declarative.diagnostic import Diagnostic
-    from declarative.plan.explain import Explainer
-    from declarative.plan.explanation import Answer
     from declarative.plan.types import Plan
     from declarative.resource import Desired
     from declarative.state import State
+    from declarative.why.answers import Answer
+    from declarative.why.explain import Explainer
 
 EXIT = {"none": 0, "unhealthy": 0, "changes": 0, "waiting": 3, "unplaced": 3, "error": 1}
 
@@ -296,7 +296,7 @@ def _explain(
 ) -> tuple[Answer, tuple[Diagnostic, ...]]:
     """The answer, and the diagnostics of the plan."""
     from declarative.diagnostic import in_order
-    from declarative.plan.explain import Explainer
+    from declarative.why.explain import Explainer
 
     kind, name = _parse(target)
     desired, state, _, seen = _observe(session, requested, offline=offline)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from declarative.placement.board import Board
-from declarative.placement.explain import Refusals
 from declarative.placement.finish import finish
+from declarative.placement.refusals import Refusals
 from declarative.placement.search import Search
 from declarative.placement.types import Ask, FleetRule, Node, Outcome, VolumeAt
 from declarative.state import natural

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from declarative.placement.kinds import Kind
 from declarative.placement.types import Refusal, Rejection, Verdict
-from declarative.placement.why import Alternative, Elsewhere, Instead, Turned
-from declarative.plan.explanation import Answer, LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
 from declarative.plan.types import ReservationStatus
 from declarative.render.blocks import Row, map_lines
 from declarative.render.data import iso
@@ -15,6 +13,8 @@ from declarative.render.text import Cell, Paint, clean, columns, money, plural, 
 from declarative.render.unplaced import NAMES
 from declarative.spec.values import show_mib
 from declarative.state import BOOTING, NodeState
+from declarative.why.alternatives import Alternative, Elsewhere, Instead, Turned
+from declarative.why.answers import Answer, LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
 
 FEW = 5
 """Nodes and offers that are shown for each of several ranks; of one that is asked about alone, all."""

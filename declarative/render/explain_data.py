@@ -8,10 +8,10 @@ from typing import Any
 from declarative.diagnostic import Diagnostic
 from declarative.placement.kinds import Kind
 from declarative.placement.types import Refusal, Rejection
-from declarative.placement.why import Alternative, Instead, Turned
-from declarative.plan.explanation import Answer, NodeAnswer, RankAnswer, TaskAnswer, Why
 from declarative.plan.types import FORMAT_VERSION, Reservation
 from declarative.render.data import diagnostics_json, iso, place_data
+from declarative.why.alternatives import Alternative, Instead, Turned
+from declarative.why.answers import Answer, NodeAnswer, RankAnswer, TaskAnswer, Why
 
 
 def explain_json(answer: Answer, diagnostics: Sequence[Diagnostic]) -> dict[str, Any]:

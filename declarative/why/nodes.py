@@ -12,7 +12,7 @@ from declarative.placement.board import Domain, Job, Option
 from declarative.placement.filters import Reason
 from declarative.placement.kinds import Kind, of_node, offer_name
 from declarative.placement.types import Ask, Node, Rejection
-from declarative.placement.why import (
+from declarative.why.alternatives import (
     MOST,
     NAMED,
     Alternative,

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 from declarative.placement.board import ANYWHERE, Board, Domain, Job, Option
 from declarative.placement.constrained import Special
-from declarative.placement.explain import Refusals, Tally
 from declarative.placement.filters import Reason, fleet_reason
 from declarative.placement.finish import finish
 from declarative.placement.gangs import best_try
 from declarative.placement.kinds import Kind, of_node, offer_name
 from declarative.placement.ledger import Ledger
+from declarative.placement.refusals import Refusals, Tally
 from declarative.placement.trial import Try
 from declarative.placement.types import Ask, FleetRule, Node, Rejection, VolumeAt
 from declarative.state import natural, rank_name

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from declarative.placement.types import Ask, Node
-from declarative.placement.why import Instead, Scene
-from declarative.placement.why_node import looked
-from declarative.plan.explanation import Why
 from declarative.plan.fleets import NodeFate
 from declarative.plan.tasks import Fate, TaskFate
 from declarative.plan.types import NodePreview, Reason, Reservation
 from declarative.state import NodeState, Record, rank_name
+from declarative.why.alternatives import Instead, Scene
+from declarative.why.answers import Why
+from declarative.why.nodes import looked
 
 GOES = {
     Reason.REMOVED: "its fleet is not declared any more",

@@ -1,6 +1,6 @@
 """Why a task, a rank or a node is as a plan has it: worked out from the finished plan, which stays as it is.
 
-The plan is made as `make` makes it; what else would have done is recounted by `placement.why`.
+The plan is made as `make` makes it; what else would have done is counted again by `why.alternatives`.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from declarative.blocks import maker_of, split
 from declarative.placement.board import ANYWHERE, Domain
 from declarative.placement.kinds import Kind, of_node, of_offer, offer_name
 from declarative.placement.types import Ask, Node, Refusal, Verdict, VolumeAt
-from declarative.placement.why import NAMED, Scene, elsewhere, instead, places
-from declarative.placement.why_node import launched, looked
 from declarative.plan.decisions import Fates, Question, decide
-from declarative.plan.explanation import LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
 from declarative.plan.fleets import NodeFate, node_of
 from declarative.plan.hosts import by_name
 from declarative.plan.launchable import allowed_backends, limits
 from declarative.plan.make import make
 from declarative.plan.observe import effective
-from declarative.plan.reasons import Reasons, goes_text, offered
 from declarative.plan.tasks import Fate, TaskFate
 from declarative.plan.types import Inventory, NodePreview, Plan, Reservation, ReservationStatus
 from declarative.resource import LOCAL, Desired, TaskWant, shaped
 from declarative.state import NodeState, RankState, Readiness, State, rank_name
+from declarative.why.alternatives import NAMED, Scene, elsewhere, instead, places
+from declarative.why.answers import LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
+from declarative.why.nodes import launched, looked
+from declarative.why.reasons import Reasons, goes_text, offered
 
 MOST_RANKS = 20
 """Ranks of a task that are explained; of all others there is a count."""

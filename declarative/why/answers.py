@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from declarative.placement.kinds import Kind
 from declarative.placement.types import Refusal
-from declarative.placement.why import Elsewhere, Instead
 from declarative.plan.types import Reservation
 from declarative.state import Readiness
+from declarative.why.alternatives import Elsewhere, Instead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
