@@ -140,8 +140,9 @@ class TaskWant:
         body = encode(self.spec)
         body.pop("name")
         body.pop("volumes", None)
+        paths = body.pop("files", None)
         if self.files is not None:
-            body["files"] = {"paths": body["files"], "digest": self.files.digest}
+            body["files"] = {"paths": paths, "digest": self.files.digest}
             if rank == 0:  # once is enough to name what changed
                 body[SUMS] = self.files.sums(self.own_files)
         mounts = {m.path: list(m.names) for m in self.mounts[rank]} if self.mounts else {}

@@ -251,6 +251,12 @@ def test_any_files_are_planned_or_refused():
     assert count >= 2_000 // SHARE
 
 
+def test_files_that_nobody_packed_are_planned():
+    """A plan of values alone has no digest of the task's files; found by atheris."""
+    task = b"type: task\nname: train\ncommands: [sh run.sh]\nfiles: [build]\n"
+    assert try_project({"a.yaml": task}, WORLD) != "refused"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(
     importlib.util.find_spec("atheris") is None,
