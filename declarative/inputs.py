@@ -229,8 +229,11 @@ def _read(kind: str, data: Mapping[str, Any]) -> Inputs:
     return found
 
 
-def zone_asked(found: Inputs) -> str | None:
+def zone_asked(found: Inputs | Mapping[str, Any]) -> str | None:
     """The zone that a node or a volume was asked for in; it is a part of its token."""
+    if isinstance(found, Mapping):  # as it is stored
+        zone: str | None = found.get("zone")
+        return zone
     return found.zone if isinstance(found, NodeInputs | VolumeInputs) else None
 
 

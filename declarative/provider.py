@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from declarative.blocks import Shape
 from declarative.diagnostic import suggest
+from declarative.inputs import BadDataError, Inputs, inputs_of
 from declarative.resource import Offer
 from declarative.spec.clouds import Image, Network
 from declarative.state import Address, RankStatus, Readiness, Record
@@ -172,6 +173,14 @@ class Thing:
 
     Empty where the backend cannot tell, and where all is as it was made.
     """
+
+    @property
+    def typed(self) -> Inputs | None:
+        """The inputs, by the type of its kind; None if they are not known, or are not of that type."""
+        try:
+            return inputs_of(self.address.kind, self.inputs) if self.known else None
+        except BadDataError:
+            return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -370,7 +370,7 @@ def test_everything_that_is_named_is_renamed():
 )
 def test_what_can_be_renamed(source, target, expected):
     state, held = example()
-    taken = Record(address=Address("volume", "taken"), backend="local", inputs={})
+    taken = Record(address=Address("volume", "taken"), backend="local", inputs=of_volume())
     state = replace(
         state,
         records={**state.records, taken.address: taken},

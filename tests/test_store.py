@@ -39,7 +39,7 @@ from declarative.store import FORMAT_VERSION, StateError, Store, Writer, open_st
 from declarative.store.check import check
 from declarative.store.database import Database
 from tests.cli import until
-from tests.model import of_volume
+from tests.model import of_attachment, of_kind, of_node, of_volume
 
 NODE = Address("node", "gpu-0")
 VOLUME = Address("volume", "data-0")
@@ -72,7 +72,7 @@ def writer(store) -> Iterator[Writer]:
 
 def make(writer: Writer, address: Address, needs: tuple[Address, ...] = (), **inputs: object) -> None:
     """Record something as if a backend had made it."""
-    intent = writer.begin("create", address, "local", inputs, needs)
+    intent = writer.begin("create", address, "local", of_kind(address.kind, **inputs), needs)
     writer.finish(intent, {"id": f"local:{address.name}"})
 
 
@@ -95,7 +95,7 @@ def reservation(name: str, on: str, blocks: tuple[int, ...]) -> Record:
             "rank": int(name.rpartition("-")[2]),
             "node": on,
             "blocks": list(blocks),
-            "total_blocks": 4,
+            "total_blocks": max(4, *blocks, 0) + 1,
         },
         needs=frozenset({Address("node", on)}),
     )
@@ -628,7 +628,8 @@ def test_an_attachment_holds_the_blocks_until_it_is_gone(store, writer) -> None:
     node(writer)
     reserve(writer, "train-0", "gpu-0", 0)
     attachment = Address("attachment", "train-0.data-0")
-    make(writer, attachment, (Address("reservation", "train-0"),))
+    inputs = of_attachment("train-0", "gpu-0", "data-0")
+    make(writer, attachment, (Address("reservation", "train-0"),), **inputs)
     make(writer, RANK, (attachment,))
     serial = writer.state().serial
     writer.observe_rank("train-0", RankStatus(state=RankState.SUCCEEDED))
@@ -655,10 +656,10 @@ def test_a_volume_is_detached_from_when_it_was_made_or_last_attached(store, writ
     """In the transaction that makes, adopts, attaches or detaches it: nothing has to be noted later."""
     monkeypatch.setattr(writer, "_clock", lambda: 5.0)
     make(writer, VOLUME, size="1GB")
-    found = Record(address=Address("volume", "old"), backend="local", inputs={}, outputs={"id": "v"})
+    found = Record(address=Address("volume", "old"), backend="local", inputs=of_volume(), outputs={"id": "v"})
     writer.adopt(found)
     monkeypatch.setattr(writer, "_clock", lambda: 6.0)
-    writer.finish(writer.begin("update", VOLUME, "local", {"size": "2GB"}))
+    writer.finish(writer.begin("update", VOLUME, "local", of_volume(size="2GB")))
     assert writer.state().detached_since == {"data-0": 5.0, "old": 5.0}
     node(writer)
     reserve(writer, "train-0", "gpu-0", 0)
@@ -730,11 +731,14 @@ def test_pull_is_json(store, writer) -> None:
 
 
 def test_check_finds_what_contradicts_itself() -> None:
-    where = Record(address=NODE, backend="local", inputs={"blocks": 2})
+    where = Record(address=NODE, backend="local", inputs=of_node(blocks=2))
+    volume = Record(address=VOLUME, backend="local", inputs=of_volume())
     holds = reservation("train-0", "gpu-0", (0, 1))
     rank = Record(address=RANK, backend="local", inputs={}, needs=frozenset({NODE}))
     held_by = Record(
-        address=Address("attachment", "a-0.data-0"), backend="local", inputs={"volume": "data-0"}
+        address=Address("attachment", "a-0.data-0"),
+        backend="local",
+        inputs=of_attachment("a-0", "gpu-0", "data-0"),
     )
     good = State(
         lineage="x",
@@ -763,7 +767,7 @@ def test_check_finds_what_contradicts_itself() -> None:
         "noted as attached to nothing, and attachment/": (
             replace(
                 good,
-                records={**good.records, VOLUME: replace(where, address=VOLUME), held_by.address: held_by},
+                records={**good.records, VOLUME: volume, held_by.address: held_by},
                 detached_since={"data-0": 1.0},
             ),
             held,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from declarative.apply.renames import Renamed, as_recorded, record_token
+from declarative.inputs import NodeInputs, VolumeInputs
 from declarative.plan.types import Drift
 from declarative.provider import Ended, Provider, Thing
 from declarative.retry import Policy, call
@@ -31,6 +32,10 @@ class Orphan:
 
     backend: str
     thing: Thing
+    node: str = ""
+    """Of a rank: the node that it runs on…"""
+    blocks: tuple[int, ...] = ()
+    """…and the blocks that it holds there."""
 
     @property
     def id(self) -> str:
@@ -108,7 +113,9 @@ def each_once(found: Iterable[Orphan]) -> list[Orphan]:
     for orphan in found:
         thing = orphan.thing
         key = (thing.address, thing.token, orphan.id)
-        if key not in out or thing.inputs.get("backend") == orphan.backend:
+        asked = thing.typed
+        by = asked.backend if isinstance(asked, NodeInputs | VolumeInputs) else None
+        if key not in out or by == orphan.backend:
             out[key] = orphan
     return list(out.values())
 
@@ -122,7 +129,7 @@ def orphan_drift(orphans: Sequence[Orphan], state: State) -> list[Drift]:
         which = f" ({orphan.id})" if times[address] > 1 else ""
         detail = f"made by this state, but not recorded{which}"
         if address.kind == "rank":
-            detail = f"runs on node/{orphan.thing.inputs['node']}, but is not recorded ({orphan.id})"
+            detail = f"runs on node/{orphan.node}, but is not recorded ({orphan.id})"
         out.append(Drift(address=str(address), change="orphan", detail=detail))
     return out
 
@@ -192,7 +199,7 @@ def _said(record: Record, key: str, now: object) -> str:
     """One difference in words."""
     if key == ANOTHERS:
         return "its tags say that it is another's: it is left alone"
-    was = record.inputs.get(key)
+    was = getattr(record.typed, key, None)
     if key == TAGS:
         return _tags(was or {}, dict(now) if isinstance(now, Mapping) else {})
     return f"`{key}` is {'not set' if now is None else now}, and was {'not set' if was is None else was}"

@@ -443,11 +443,13 @@ def _ask_ranks(
         thing = Thing(
             address=Address("rank", rank),
             token=attempt,
-            inputs={"node": node.address.name, "blocks": list(held)},
+            inputs={},
             outputs={"id": attempt},
             known=False,
         )
-        found.compared.orphans.append(Orphan(backend=name, thing=thing))
+        found.compared.orphans.append(
+            Orphan(backend=name, thing=thing, node=node.address.name, blocks=tuple(held))
+        )
 
     def past(node: Record, attempt: str, status: RankStatus | None) -> None:
         found.past.setdefault(node.address.name, {})[attempt] = status

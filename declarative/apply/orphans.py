@@ -12,7 +12,7 @@ from declarative.apply.backends import Backends
 from declarative.apply.drift import Orphan
 from declarative.apply.graph_walk import INTERRUPTED, ActionResult, Listener, Outcome, code_of
 from declarative.apply.settle import DEFAULT_GRACE
-from declarative.inputs import RankInputs
+from declarative.inputs import AttachmentInputs, NodeInputs, RankInputs, VolumeInputs, zone_asked
 from declarative.provider import ProviderError, token
 from declarative.retry import call
 from declarative.state import ATTEMPT, MADE_AS, STARTED, Address, Intent, Record, State
@@ -29,7 +29,7 @@ def as_record(orphan: Orphan, state: State) -> Record:
     used = state.generations.get(address, 0)
     outputs: Mapping[str, Any] = thing.outputs
     for generation in range(1, used + MOST_GENERATIONS):
-        if token(state.lineage or "", address, generation, thing.inputs.get("zone")) == thing.token:
+        if token(state.lineage or "", address, generation, zone_asked(thing.inputs)) == thing.token:
             break
     else:  # it was renamed, or is from before the state was
         generation = used + 1
@@ -47,7 +47,7 @@ def as_rank(orphan: Orphan, found: Sequence[Orphan], begun: Intent, state: State
     """What is to be recorded of a rank that runs, `begun` by what the journal says: what it needs first. What
     is recorded is left out, and so is what is not there.
     """
-    rank, node = orphan.thing.address, str(orphan.thing.inputs["node"])
+    rank, node = orphan.thing.address, orphan.node
     have, asked = state.records[Address("node", node)], begun.typed
     assert isinstance(asked, RankInputs)
     place = Address("reservation", rank.name)
@@ -58,7 +58,7 @@ def as_rank(orphan: Orphan, found: Sequence[Orphan], begun: Intent, state: State
             "task": asked.task,
             "rank": asked.rank,
             "node": node,
-            "blocks": list(orphan.thing.inputs["blocks"]),
+            "blocks": list(orphan.blocks),
             "total_blocks": have.node.blocks,
         },
         needs=frozenset({have.address}),
@@ -67,7 +67,8 @@ def as_rank(orphan: Orphan, found: Sequence[Orphan], begun: Intent, state: State
         replace(as_record(o, state), needs=frozenset({volume, have.address, place}))
         for o in found
         if o.thing.address in begun.needs and o.thing.address.kind == "attachment"
-        if (volume := Address("volume", str(o.thing.inputs["volume"]))) in state.records
+        if isinstance(asked_for := o.thing.typed, AttachmentInputs)
+        if (volume := Address("volume", asked_for.volume)) in state.records
     ]
     outputs = {"node": node, ATTEMPT: orphan.id, **({STARTED: begun.begun_at} if begun.begun_at else {})}
     made = Record(
@@ -85,7 +86,8 @@ def protected(orphan: Orphan) -> bool:
     """Whether it was made to be kept; a disk of which that is not known counts as one."""
     if not orphan.thing.known:
         return orphan.thing.address.kind == "volume"
-    return bool(orphan.thing.inputs.get("prevent_destroy"))
+    asked = orphan.thing.typed
+    return asked is None or (isinstance(asked, NodeInputs | VolumeInputs) and asked.prevent_destroy)
 
 
 def delete_orphans(
@@ -124,7 +126,7 @@ def _delete(orphan: Orphan, state: State, backends: Backends) -> None:
     thing, provider = orphan.thing, backends.get(orphan.backend)
     if thing.address.kind == "rank":
         # How long it may take to end, its task said; that is not known.
-        provider.stop(state.records[Address("node", str(thing.inputs["node"]))], orphan.id, DEFAULT_GRACE)
+        provider.stop(state.records[Address("node", orphan.node)], orphan.id, DEFAULT_GRACE)
         return
     made = Record(address=thing.address, backend=orphan.backend, inputs=thing.inputs, outputs=thing.outputs)
     provider.delete(made)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from declarative.apply.graph_walk import ActionResult, Outcome
 from declarative.diagnostic import and_more
@@ -17,7 +16,7 @@ from declarative.inputs import RankInputs
 from declarative.plan.retries import again
 from declarative.plan.types import Action, Op, Plan, Reason
 from declarative.resource import TaskWant
-from declarative.state import RETRIES, STOPPED, Record, State, silent_since
+from declarative.state import STOPPED, Record, State, silent_since
 
 DELAYS = (1.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """Seconds between a failure and the first, second, … retry of its series; the last for all that follow."""
@@ -67,7 +66,7 @@ class Retries:
         self._silent: frozenset[str] = frozenset()
         self.heard: Mapping[str, bool] = {}
         """The nodes of which was said that they do not answer; whether also that they are not given up."""
-        self._left: dict[str, dict[str, dict[str, Any]]] = {}
+        self._left: dict[str, dict[str, RankInputs]] = {}
 
     def leave(self, state: State) -> None:
         """Remember what is recorded of ranks, as the command that follows them leaves it."""
@@ -218,12 +217,11 @@ def _ended(record: Record, state: State) -> bool:
     return status is not None and status.state.ended
 
 
-def _by_task(state: State) -> dict[str, dict[str, dict[str, Any]]]:
+def _by_task(state: State) -> dict[str, dict[str, RankInputs]]:
     """Task → rank → its inputs, save what only counts its retries."""
-    out: dict[str, dict[str, dict[str, Any]]] = {}
+    out: dict[str, dict[str, RankInputs]] = {}
     for record in state.of("rank"):
-        inputs = {key: value for key, value in record.inputs.items() if key != RETRIES}
-        out.setdefault(record.rank.task, {})[record.address.name] = inputs
+        out.setdefault(record.rank.task, {})[record.address.name] = replace(record.rank, retries=None)
     return out
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from declarative.inputs import zone_asked
 from declarative.provider import token
 from declarative.state import MADE_AS, Address, Intent, Record
 from declarative.store import history, lock, rows
@@ -30,7 +31,7 @@ def identify(connection: Connection, op: str, address: Address, inputs: Mapping[
     """
     zone: str | None
     if op == "create":
-        generation, zone = rows.generation(connection, address) + 1, inputs.get("zone")
+        generation, zone = rows.generation(connection, address) + 1, zone_asked(inputs)
         if address.kind == "rank":
             held = rows.held_by(connection, Address("reservation", address.name))
             blocks = sum(1 << block for _, block in held)
@@ -38,7 +39,7 @@ def identify(connection: Connection, op: str, address: Address, inputs: Mapping[
     else:
         have = rows.record(connection, address)
         generation = have.generation if have else rows.generation(connection, address)
-        zone = (have.inputs if have else inputs).get("zone")
+        zone = zone_asked(have.inputs if have else inputs)
         if have and MADE_AS in have.outputs:
             return generation, str(have.outputs[MADE_AS]["token"])
     return generation, token(lineage(connection), address, generation, zone)
@@ -63,7 +64,7 @@ def name_is_free(connection: Connection, address: Address, generation: int) -> N
 
 def take_up(connection: Connection, intent: Intent, values: Mapping[str, Any]) -> Intent:
     """An intent that is still open, for another try."""
-    moved = intent.backend != values["backend"] or intent.inputs.get("zone") != values["inputs"].get("zone")
+    moved = intent.backend != values["backend"] or zone_asked(intent.inputs) != zone_asked(values["inputs"])
     if intent.op == "create" and moved:
         # Another place would not find what the first call made.
         raise left_open(intent.address, {intent.op: intent})

@@ -11,6 +11,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from declarative.diagnostic import suggest
+from declarative.inputs import (
+    AttachmentInputs,
+    Inputs,
+    NodeInputs,
+    RankInputs,
+    VolumeInputs,
+    data_of,
+    differing,
+    zone_asked,
+)
 from declarative.provider import token
 from declarative.schema import BadValueError
 from declarative.spec.text import check_name
@@ -20,8 +30,8 @@ from declarative.store.faults import StateError
 
 GROUPS = ("volume", "node", "fleet", "task")
 PARTS = {"rank": "task", "reservation": "task", "attachment": "task"}
-NAMING = {"node": ("fleet",), "attachment": ("task", "rank", "node", "volume")}
-"""Inputs that are names, of what a backend has."""
+KNOWN_TO_BACKENDS = ("node", "attachment")
+"""Kinds whose backend was told names of other things: `MADE_AS` keeps these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +61,33 @@ class Names:
         return Address(kind, f"{self.rank(rank)}{dot}{self.volume.get(volume, volume)}")
 
     def inputs(self, record: Record) -> dict[str, Any]:
-        """A record's inputs with the new names in them."""
-        kind, inputs = record.address.kind, dict(record.inputs)
-        for key, names in (("volume", self.volume), ("node", self.node), ("task", self.task)):
-            if kind in ("reservation", "attachment", "rank") and isinstance(inputs.get(key), str):
-                inputs[key] = names.get(inputs[key], inputs[key])
-        if kind == "attachment":
-            inputs["rank"] = self.rank(str(inputs["rank"]))
-        elif kind == "node":
-            inputs["fleet"] = self._fleet(record.address.name, str(inputs["fleet"]))
-        elif kind == "rank":
-            for key, names in (("fleets", self.fleet), ("instances", self.node)):
-                if key in inputs:
-                    inputs[key] = [names.get(name, name) for name in inputs[key]]
-            if "volumes" in inputs:
-                mounts = inputs["volumes"].items()
-                inputs["volumes"] = {p: [self.volume.get(n, n) for n in found] for p, found in mounts}
-        return inputs
+        """Those of a record's inputs that get new names, with them."""
+        found = record.typed
+        renamed = self._renamed(record.address.name, found)
+        changed = differing(found, renamed)
+        return {key: value for key, value in data_of(renamed).items() if key in changed}
+
+    def _renamed(self, name: str, found: Inputs) -> Inputs:
+        if isinstance(found, VolumeInputs):
+            return found
+        if isinstance(found, NodeInputs):
+            return replace(found, fleet=self._fleet(name, found.fleet))
+        found = replace(found, task=self.task.get(found.task, found.task))
+        if isinstance(found, RankInputs):
+            return replace(
+                found,
+                fleets=tuple(self.fleet.get(f, f) for f in found.fleets),
+                instances=tuple(self.node.get(n, n) if isinstance(n, str) else n for n in found.instances),
+                volumes={
+                    path: tuple(self.volume.get(v, v) for v in volumes)
+                    for path, volumes in found.volumes.items()
+                },
+            )
+        found = replace(found, node=self.node.get(found.node, found.node))
+        if isinstance(found, AttachmentInputs):
+            volume = self.volume.get(found.volume, found.volume)
+            return replace(found, rank=self.rank(found.rank), volume=volume)
+        return found
 
     def _fleet(self, node: str, fleet: str) -> str:
         """A node's name tells its fleet."""
@@ -99,9 +119,9 @@ def members(state: State, wanted: Address) -> tuple[Address, ...]:
     if kind == "volume":
         found = [r.address for r in state.of(kind) if _is_of(r.address.name, name)]
     elif kind == "fleet":
-        found = [r.address for r in state.of("node") if r.inputs.get("fleet") == name]
+        found = [r.address for r in state.of("node") if r.node.fleet == name]
     elif kind == "task":
-        found = [r.address for part in PARTS for r in state.of(part) if r.inputs.get("task") == name]
+        found = [r.address for part in PARTS for r in state.of(part) if r.task == name]
     if found:
         return tuple(found)
     near = suggest(str(wanted), [str(a) for a in state.records])
@@ -222,16 +242,17 @@ def _check_settled(state: State, names: Names, moves: Mapping[Address, Address])
 
 
 def _renamed(lineage: str, record: Record, names: Names) -> Record:
-    address, inputs = names.address(record.address), names.inputs(record)
+    address, new = names.address(record.address), names.inputs(record)
+    inputs = {**record.inputs, **new}
     outputs = dict(record.outputs)
     if record.address.kind == "rank" and "node" in outputs:
         outputs["node"] = names.node.get(str(outputs["node"]), outputs["node"])
-    changed = [key for key in NAMING.get(address.kind, ()) if inputs.get(key) != record.inputs.get(key)]
+    changed = new if address.kind in KNOWN_TO_BACKENDS else ()
     known = outputs.pop(MADE_AS, None)
     if address.kind != "reservation" and (known or changed or address != record.address):
         old = known or {
             "address": str(record.address),
-            "token": token(lineage, record.address, record.generation, record.inputs.get("zone")),
+            "token": token(lineage, record.address, record.generation, zone_asked(record.inputs)),
             "inputs": {},
         }
         was = {**{key: record.inputs[key] for key in changed}, **old["inputs"]}

@@ -486,7 +486,7 @@ def _fits(connection: Connection, address: Address, node: str, wanted: tuple[int
     where = rows.record(connection, Address(rows.NODE, node))
     if where is None:
         raise StateError("missing-need", f"{address} needs node/{node}, which is not recorded")
-    total = where.inputs.get("blocks", 1)
+    total = where.node.blocks
     wrong = [block for block in wanted if not 0 <= block < total]
     if wrong or not wanted:
         what = f"block {wrong[0]}" if wrong else "no block"
