@@ -10,6 +10,7 @@ import re
 import shlex
 import signal
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from declarative.provider import Launch, PermanentError, PermanentKind, TransientError, TransientKind
@@ -22,7 +23,7 @@ from declarative.state import (
     RankState,
     RankStatus,
 )
-from providers import containers, peers, runner
+from providers import containers, rank_access, runner
 from providers.runner import LIVE, Attempt, AttemptState, Runner, RunnerError
 
 _ATTEMPT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", re.ASCII)
@@ -117,12 +118,6 @@ class Ranks:
 # ------------------------------------------------------------------------------------------ the launch
 
 
-def _inside(launch: Launch, go: str, commands: Sequence[str], env: Mapping[str, str]) -> str:
-    """What runs in a rank's container. What the image is made for begins where the image says."""
-    there = _recounted(launch, go if launch.commands or launch.working_dir else "true")
-    return runner.script((there, *commands, *(() if launch.commands else (containers.OWN,))), env, "")
-
-
 def prepared(
     node: str,
     usable: Sequence[int],
@@ -146,6 +141,30 @@ def prepared(
         summary = f"`{launch.attempt}` cannot be an attempt's name"
         raise PermanentError(PermanentKind.INVALID, summary, about="attempt")
     cpus = wrapped(launch.cpus, usable) if usable else ()
+    meets = meets and launch.hostfile is not None and launch.gate_seconds is not None
+    try:
+        text = _text(node, launch, cpus, volumes, meets=meets)
+    except ValueError as error:
+        raise PermanentError(PermanentKind.INVALID, str(error), about=launch.attempt) from error
+    plain = runner.Launch(
+        attempt_id=launch.attempt,
+        script=text,
+        cpus=cpus,
+        limit_seconds=launch.max_seconds,
+        grace_seconds=launch.stop_seconds,
+        alone_seconds=launch.alone_seconds,
+        near=launch.near,
+        gate_seconds=launch.gate_seconds,
+    )
+    if launch.image is not None:
+        return plain  # a container has limits and mounts of its own
+    mounts, binds = _shown(launch, volumes, must=must)
+    memory = launch.memory_mib * MEBIBYTE if launch.memory_mib else None
+    return replace(plain, memory_bytes=memory, hard=launch.hard, mounts=mounts, binds=binds)
+
+
+def _text(node: str, launch: Launch, cpus: Sequence[int], volumes: Mapping[str, str], *, meets: bool) -> str:
+    """The shell script of a launch; `ValueError` if there can be none."""
     env = _environment(launch, cpus, volumes)
     own = f"{node}/work/{launch.attempt}"
     begin = [f"mkdir -p {shlex.quote(own)}"]
@@ -153,42 +172,26 @@ def prepared(
         # Beside the rank's folder, which is the user's.
         path = f"{node}/hosts/{launch.attempt}"
         env |= dict.fromkeys(HOSTFILE_VARIABLES, path)
-        text, quoted = shlex.quote(launch.hostfile), shlex.quote(path)
-        begin.insert(0, f"mkdir -p {shlex.quote(node)}/hosts && printf %s {text} >{quoted}")
-    meets = meets and launch.hostfile is not None and launch.gate_seconds is not None
+        written = f"printf %s {shlex.quote(launch.hostfile)} >{shlex.quote(path)}"
+        begin.insert(0, f"mkdir -p {shlex.quote(node)}/hosts && {written}")
+    commands, shared, before = launch.commands, own, ""
     if meets:
-        env = {**peers.VARIABLES, **env}
-    own_commands = (*((peers.found(node, launch.attempt),) if meets else ()), *launch.commands)
-    go = _working_folder(own, peers.shared(node, launch) if meets else own, launch, volumes)
-    try:
-        if launch.image is None:
-            text = runner.script((" && ".join((*begin, go)), *own_commands), env, "")
-            if launch.gate_seconds is not None:
-                # Before the rank's own variables: its PATH may lead elsewhere.
-                text = f"{containers.text('gate.sh')}behind || exit 75\n{text}"
-        else:
-            box = _container(node, launch, cpus, volumes, meets=meets)
-            text = containers.script(box, begin, sorted(volumes), _inside(launch, go, own_commands, env))
-        if meets:
-            text = peers.script(node, launch) + text
-    except ValueError as error:
-        raise PermanentError(PermanentKind.INVALID, str(error), about=launch.attempt) from error
-    mounts, binds = _shown(launch, volumes, must=must) if launch.image is None else ((), ())
-    return runner.Launch(
-        attempt_id=launch.attempt,
-        script=text,
-        cpus=cpus,
-        # A container has limits of its own, as it has mounts.
-        memory_bytes=launch.memory_mib * MEBIBYTE if launch.memory_mib and launch.image is None else None,
-        hard=launch.hard and launch.image is None,
-        limit_seconds=launch.max_seconds,
-        grace_seconds=launch.stop_seconds,
-        alone_seconds=launch.alone_seconds,
-        near=launch.near,
-        mounts=mounts,
-        binds=binds,
-        gate_seconds=launch.gate_seconds,
-    )
+        env = {**rank_access.VARIABLES, **env}
+        commands = (rank_access.found(node, launch.attempt), *commands)
+        shared, before = rank_access.shared(node, launch), rank_access.script(node, launch)
+    go = _working_folder(own, shared, launch, volumes)
+    if launch.image is None:
+        text = runner.script((" && ".join((*begin, go)), *commands), env, "")
+        if launch.gate_seconds is not None:
+            # Before the rank's own variables: its PATH may lead elsewhere.
+            text = f"{containers.text('gate.sh')}behind || exit 75\n{text}"
+        return before + text
+    # What the image is made for begins where the image says.
+    there = _recounted(launch, go if launch.commands or launch.working_dir else "true")
+    last = () if launch.commands else (containers.OWN,)
+    box = _container(node, launch, cpus, volumes, meets=meets)
+    inside = runner.script((there, *commands, *last), env, "")
+    return before + containers.script(box, begin, sorted(volumes), inside)
 
 
 def _shown(
@@ -212,7 +215,7 @@ def _container(
     own, hosts = f"{node}/work/{launch.attempt}", f"{node}/hosts/{launch.attempt}"
     mounts = [containers.Mount(source=own, target=own)]
     if meets:
-        mounts.append(containers.Mount(source=own, target=peers.shared(node, launch)))
+        mounts.append(containers.Mount(source=own, target=rank_access.shared(node, launch)))
     if launch.hostfile is not None:
         mounts.append(containers.Mount(source=hosts, target=hosts, read_only=True))
     # `/a` before `/a/b`
@@ -225,7 +228,7 @@ def _container(
             containers.Mount(source=bind.source, target=bind.target, optional=bind.optional)
             for bind in launch.binds
         ),
-        peers=peers.folder(node, launch.attempt) if meets else None,
+        peers=rank_access.folder(node, launch.attempt) if meets else None,
         cpus=tuple(cpus),
         memory_mib=launch.memory_mib,
         gpus=launch.gpus,

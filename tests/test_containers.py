@@ -19,9 +19,9 @@ from declarative.provider import Launch
 from declarative.state import RankState, RankStatus
 from providers import containers, runner
 from providers.containers import Container, Mount
+from providers.rank_access import beside
 from providers.ranks import Ranks, prepared
 from providers.runner import AttemptState, Runner
-from providers.terminal import beside
 from providers.transport import LocalTransport
 from tests.cli import ended, every_text, fleet, task, until, volume
 from tests.podman import IMAGE, SHELLLESS, Podman, impediment, root_filesystem

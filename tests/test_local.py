@@ -28,7 +28,8 @@ from declarative.provider import (
     TransientKind,
 )
 from declarative.state import Address, NodeState, RankState, Record
-from providers.local import Local, faults, folders, machine
+from providers import faults
+from providers.local import Local, folders, machine
 from providers.ranks import wrapped
 from providers.runner import RunnerError
 from providers.testing import NODE, VOLUME, Conformance, Place, until

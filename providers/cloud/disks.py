@@ -16,9 +16,9 @@ from declarative.provider import PermanentError, PermanentKind, ProviderError, T
 from declarative.state import Record
 from providers.cloud import cloud_init
 from providers.cloud.hosts import Hosts
+from providers.faults import guarded
 from providers.runner import ANSWER_SECONDS, RunnerError
 from providers.ssh import scripts
-from providers.ssh.faults import guarded
 from providers.ssh.transport import SshTransport
 
 FORMAT_SECONDS = 600.0

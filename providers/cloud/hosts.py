@@ -15,9 +15,9 @@ from typing import Any
 from declarative.provider import Config, PermanentError, PermanentKind, ProviderError
 from declarative.spec.clouds import Reach
 from declarative.state import NodeState, Readiness, Record
+from providers.faults import guarded
 from providers.ownership import key_of
 from providers.ssh import Ssh
-from providers.ssh.faults import guarded
 from providers.ssh.probe import unanswered
 from providers.ssh.provider import AT_ONCE
 

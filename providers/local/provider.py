@@ -26,18 +26,16 @@ from declarative.provider import (
 )
 from declarative.resource import Offer
 from declarative.state import Address, NodeState, RankStatus, Readiness, Record
-from providers.changes import check_update
-from providers.faults import RUNNING
+from providers.faults import RUNNING, guarded
 from providers.local import machine
 from providers.local.attachments import Attachments
 from providers.local.epoch import Epoch
-from providers.local.faults import guarded
 from providers.local.folders import DATA, DamagedError, Folders, Meta, erase
 from providers.local.placing import place
-from providers.ownership import key_of
+from providers.ownership import check_update, key_of
+from providers.rank_access import beside
 from providers.ranks import Ranks, prepared
 from providers.runner import Runner
-from providers.terminal import beside
 
 MEBIBYTE = 1024 * 1024
 LEAST_FREE = 16 * MEBIBYTE

@@ -26,12 +26,13 @@ from declarative.provider import (
 )
 from declarative.resource import Offer
 from declarative.state import Address, NodeState, RankStatus, Readiness, Record
+from providers.faults import guarded
 from providers.ownership import key_of
+from providers.rank_access import beside
 from providers.ranks import Ranks, prepared
 from providers.runner import Runner
 from providers.ssh import files, probe, reach, scripts
 from providers.ssh.claims import Claim, Claims
-from providers.ssh.faults import guarded
 from providers.ssh.host import host_of
 from providers.ssh.line import command_line
 from providers.ssh.options import options_of
@@ -40,7 +41,6 @@ from providers.ssh.terminal import joined, terminal
 from providers.ssh.transport import SshTransport
 from providers.ssh.visits import visit
 from providers.ssh.volumes import Found, Volumes
-from providers.terminal import beside
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -14,8 +14,7 @@ from declarative.inputs import VolumeInputs, inputs_of
 from declarative.provider import PermanentError, PermanentKind, Thing
 from declarative.spec.values import show_mib
 from declarative.state import Address, Record
-from providers.changes import check_update, size_mib
-from providers.ownership import key_of
+from providers.ownership import check_update, key_of, size_mib
 from providers.runner import ANSWER_SECONDS, RunnerError
 from providers.ssh import scripts
 from providers.ssh.claims import ERASE_SECONDS, Claim, damaged, parsed

@@ -1,19 +1,19 @@
-"""How the ranks of a gang reach each other by `mpirun`: with an sshd of each rank's own (`peers.sh`).
+"""Ways into a running rank: for people who type a command, and for its siblings by `mpirun`.
 
-Each makes its key on its own host. The controller tells the others its public half when it lets them run, so
-no private key ever leaves its host, and none is the user's.
+Siblings use an sshd of each rank's own (`peers.sh`). Each rank makes its key on its own host. The controller
+tells the others the public half when it lets them run. So no private key leaves its host, and none is the
+user's.
 """
 
 from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 from declarative.provider import Launch
 from providers.containers import text
-from providers.terminal import joins
 
 _LAUNCHERS = (
     "OMPI_MCA_plm_rsh_agent",  # Open MPI up to 4
@@ -57,3 +57,15 @@ def script(node: str, launch: Launch) -> str:
         f"joins() {{ printf %s {shlex.quote(join)}; }}\n"
         f"launches() {{ printf %s {shlex.quote(rsh)}; }}\n{text('peers.sh')}meet {given}\n"
     )
+
+
+def beside(node: str, attempt: str, command: Sequence[str]) -> tuple[str, ...]:
+    """What runs `command` beside a running attempt; without one, a shell. `node` is the node's folder."""
+    enter, inside = (text("environ.sh") + text(name) for name in ("exec.sh", "inside.sh"))
+    return ("sh", "-c", enter, "sh", inside, node, attempt, *command)
+
+
+def joins(node: str, attempt: str) -> str:
+    """The script that does the same with the command of an ssh session, `$SSH_ORIGINAL_COMMAND`."""
+    _, _, enter, _, *words = beside(node, attempt, ("sh", "-c"))
+    return f'set -- {shlex.join(words)} "$SSH_ORIGINAL_COMMAND"\n{enter}'
