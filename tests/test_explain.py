@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from declarative.plan.decisions import Question
 from declarative.render.data import to_json
 from declarative.render.explain import explain_text
 from declarative.render.explain_data import explain_json
@@ -38,9 +39,15 @@ MOUNTED = {**TRAIN, "mounts": {"/data": "data-#"}}
 ZONES = {"availability_zones": ["a", "b"]}
 
 
+def question(world: World, desired: Desired, **options: Any) -> Question:
+    """What `explain` asks for."""
+    inventory = world.inventory(desired)
+    return Question(desired=desired, recorded=world.state(), inventory=inventory, now=world.now, **options)
+
+
 def ask(world: World, desired: Desired, address: str, **options: Any) -> Answer:
     """What `explain` answers."""
-    explainer = Explainer(desired, world.state(), world.inventory(desired), world.now, **options)
+    explainer = Explainer(question(world, desired, **options))
     assert explainer.feasible
     kind, _, name = address.partition("/")
     if kind == "node":
@@ -164,7 +171,7 @@ def test_the_keys_are_the_same_for_every_answer_of_a_kind():
 def test_an_explanation_changes_no_plan_and_is_the_same_each_time():
     for world, address in CASES.values():
         there, desired = world()
-        explainer = Explainer(desired, there.state(), there.inventory(desired), there.now)
+        explainer = Explainer(question(there, desired))
         assert explainer.plan == there.plan(desired)
         assert ask(there, desired, address) == ask(*world(), address)
 

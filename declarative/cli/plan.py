@@ -296,19 +296,20 @@ def _explain(
 ) -> tuple[Answer, tuple[Diagnostic, ...]]:
     """The answer, and the diagnostics of the plan."""
     from declarative.diagnostic import in_order
+    from declarative.plan.decisions import Question
     from declarative.why.explain import Explainer
 
     kind, name = _parse(target)
     desired, state, _, seen = _observe(session, requested, offline=offline)
-    explainer = Explainer(
-        desired,
-        state,
-        seen.inventory,
-        now(),
+    asked = Question(
+        desired=desired,
+        recorded=state,
+        inventory=seen.inventory,
+        now=now(),
         requested=frozenset(requested),
         reuse=reuse,
-        max_work=allowed_work(max_work, offline=offline),
     )
+    explainer = Explainer(asked, allowed_work(max_work, offline=offline))
     diagnostics = in_order((*session.warnings, *explainer.plan.diagnostics))
     if not explainer.feasible:
         raise Failed(diagnostics)

@@ -1,4 +1,4 @@
-"""From fates and placements to actions: the order of docs/architecture.md, "The plan"."""
+"""From decisions and placements to actions: the order of docs/architecture.md, "The plan"."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import replace
 
 from declarative.inputs import AttachmentInputs, ReservationInputs, differing
 from declarative.placement.types import Choice, Node, Outcome
-from declarative.plan.decisions import Fates
+from declarative.plan.decisions import Decisions
 from declarative.plan.fleets import Fleets
 from declarative.plan.steps import Steps
-from declarative.plan.tasks import Fate, TaskFate, changed_fields
+from declarative.plan.tasks import Course, TaskDecision, changed_fields
 from declarative.plan.types import Action, Op, Reason
-from declarative.plan.volumes import VolumeFate
+from declarative.plan.volumes import VolumeDecision
 from declarative.resource import node_inputs
 from declarative.spec import StartupOrder
 from declarative.state import Address, Record, State, rank_name
 
 
-def build(recorded: State, state: State, found: Fates, *, destroy: bool) -> tuple[Action, ...]:
+def build(recorded: State, state: State, found: Decisions, *, destroy: bool) -> tuple[Action, ...]:
     """All actions, joined by their needs and in order."""
     steps = Steps(state)
     fleets, outcome = found.fleets, found.outcome
@@ -29,11 +29,13 @@ def build(recorded: State, state: State, found: Fates, *, destroy: bool) -> tupl
     _volume_actions(steps, found.volumes, recorded)
     _node_actions(steps, fleets, outcome, recorded)
     backends = {n.name: n.backend for n in outcome.launches}
-    backends |= {f.node.name: f.node.backend for f in fleets.fates.values() if f.node.name not in backends}
-    for fate in found.tasks.values():
-        _task_actions(steps, state, fate, choices.get(fate.name, []), backends)
+    backends |= {
+        f.node.name: f.node.backend for f in fleets.decisions.values() if f.node.name not in backends
+    }
+    for decision in found.tasks.values():
+        _task_actions(steps, state, decision, choices.get(decision.name, []), backends)
     totals = {n.name: n.total for n in outcome.launches}
-    totals |= {f.node.name: f.blocks for f in fleets.fates.values() if not f.goes}
+    totals |= {f.node.name: f.blocks for f in fleets.decisions.values() if not f.goes}
     for choice in outcome.choices:
         total, backend = totals[choice.node], backends[choice.node]
         _reserve(steps, state, choice, found.tasks[choice.task], total=total, backend=backend)
@@ -74,59 +76,59 @@ def _delete(
     )
 
 
-def _volume_actions(steps: Steps, volumes: Mapping[str, VolumeFate], recorded: State) -> None:
-    for fate in volumes.values():
-        if fate.waits:
+def _volume_actions(steps: Steps, volumes: Mapping[str, VolumeDecision], recorded: State) -> None:
+    for decision in volumes.values():
+        if decision.waits:
             continue
-        address = Address("volume", fate.name)
-        goes = fate.after is None or fate.unused
-        if fate.record and (goes or fate.replaced) and not fate.kept_back:
-            _delete(steps, fate.record, fate.reason, fate.because, forget=fate.forgotten)
-        if fate.after is None or fate.unused:
+        address = Address("volume", decision.name)
+        goes = decision.after is None or decision.unused
+        if decision.record and (goes or decision.replaced) and not decision.kept_back:
+            _delete(steps, decision.record, decision.reason, decision.because, forget=decision.forgotten)
+        if decision.after is None or decision.unused:
             continue
-        backend = fate.after.backend
-        if fate.record is None or fate.replaced:
-            gone = fate.record is None and address in recorded.records
-            reason = Reason.GONE if gone else fate.reason
+        backend = decision.after.backend
+        if decision.record is None or decision.replaced:
+            gone = decision.record is None and address in recorded.records
+            reason = Reason.GONE if gone else decision.reason
             steps.add(
                 Action(
                     op=Op.CREATE,
                     address=address,
                     reason=reason,
-                    because=fate.because,
-                    after=fate.after,
+                    because=decision.because,
+                    after=decision.after,
                     backend=backend,
                 )
             )
-        elif fate.because:
+        elif decision.because:
             steps.add(
                 Action(
                     op=Op.UPDATE,
                     address=address,
-                    reason=fate.reason,
-                    because=fate.because,
-                    before=fate.record.typed,
-                    after=fate.after,
+                    reason=decision.reason,
+                    because=decision.because,
+                    before=decision.record.typed,
+                    after=decision.after,
                     backend=backend,
                 )
             )
 
 
 def _node_actions(steps: Steps, fleets: Fleets, outcome: Outcome, recorded: State) -> None:
-    again = {f.node.name: f for f in fleets.fates.values() if f.again}
-    for fate in fleets.fates.values():
-        if fate.goes:
-            _delete(steps, fate.record, fate.goes, fate.because)
-        elif fate.changed or fate.mended:
+    again = {f.node.name: f for f in fleets.decisions.values() if f.again}
+    for decision in fleets.decisions.values():
+        if decision.goes:
+            _delete(steps, decision.record, decision.goes, decision.because)
+        elif decision.changed or decision.mended:
             steps.add(
                 Action(
                     op=Op.UPDATE,
-                    address=fate.record.address,
-                    reason=Reason.CHANGED if fate.changed else Reason.DRIFT,
-                    because=fate.changed or fate.mended,
-                    before=fate.record.typed,
-                    after=fate.after,
-                    backend=fate.record.backend,
+                    address=decision.record.address,
+                    reason=Reason.CHANGED if decision.changed else Reason.DRIFT,
+                    because=decision.changed or decision.mended,
+                    before=decision.record.typed,
+                    after=decision.after,
+                    backend=decision.record.backend,
                 )
             )
     for node in outcome.launches:
@@ -151,7 +153,7 @@ def _node_actions(steps: Steps, fleets: Fleets, outcome: Outcome, recorded: Stat
 def _make_room(steps: Steps, fleets: Fleets, outcome: Outcome) -> None:
     """A new node waits for one that goes: no fleet's maximum and no offer's limit is ever exceeded."""
     fresh = {n.name for n in outcome.launches}
-    going = [f.node for f in fleets.fates.values() if f.goes]
+    going = [f.node for f in fleets.decisions.values() if f.goes]
     gone: dict[object, list[Node]] = defaultdict(list)
     for node in going:
         gone[_kind_of(node)].append(node)
@@ -174,40 +176,43 @@ def _kind_of(node: Node) -> tuple[object, ...]:
 
 
 def _task_actions(
-    steps: Steps, state: State, fate: TaskFate, choices: list[Choice], backends: Mapping[str, str]
+    steps: Steps, state: State, decision: TaskDecision, choices: list[Choice], backends: Mapping[str, str]
 ) -> None:
     """Ranks: start, stop and start again, or change in place."""
-    have = fate.have
-    if fate.fate is Fate.RUN:
-        _stops(steps, state, fate, placed=bool(choices))
+    have = decision.have
+    if decision.course is Course.RUN:
+        _stops(steps, state, decision, placed=bool(choices))
         if choices:
-            _starts(steps, fate, {c.rank: (c.volumes, c.node) for c in choices}, set(have), backends)
+            _starts(steps, decision, {c.rank: (c.volumes, c.node) for c in choices}, set(have), backends)
         return
     for rank, record in have.items():
-        _in_place(steps, fate, rank, record)
-    if fate.fate is Fate.COMPLETED:
+        _in_place(steps, decision, rank, record)
+    if decision.course is Course.COMPLETED:
         places: dict[int, tuple[Mapping[str, str], str]] = {}
-        for rank in range(fate.want.spec.nodes):
-            reservation = state.get("reservation", rank_name(fate.name, rank))
+        for rank in range(decision.want.spec.nodes):
+            reservation = state.get("reservation", rank_name(decision.name, rank))
             if rank not in have and reservation:
-                places[rank] = (_attached(state, rank_name(fate.name, rank)), reservation.reservation.node)
-        _starts(steps, fate, places, set(), backends)
+                places[rank] = (
+                    _attached(state, rank_name(decision.name, rank)),
+                    reservation.reservation.node,
+                )
+        _starts(steps, decision, places, set(), backends)
 
 
-def _stops(steps: Steps, state: State, fate: TaskFate, *, placed: bool) -> None:
+def _stops(steps: Steps, state: State, decision: TaskDecision, *, placed: bool) -> None:
     """The old gang ends where a new one starts; without a place for it, what is left of one stops too."""
-    for record in fate.have.values():
+    for record in decision.have.values():
         status = state.ranks.get(record.address.name)
         if placed:
-            _delete(steps, record, fate.reason, fate.because)
-        elif fate.incomplete and not (status and status.state.ended):
+            _delete(steps, record, decision.reason, decision.because)
+        elif decision.incomplete and not (status and status.state.ended):
             _delete(steps, record, Reason.INCOMPLETE)
 
 
-def _in_place(steps: Steps, fate: TaskFate, rank: int, record: Record) -> None:
+def _in_place(steps: Steps, decision: TaskDecision, rank: int, record: Record) -> None:
     """Fields that change while the rank runs on. One that has to restart and cannot is left as it is."""
     before = record.rank
-    after = fate.want.rank_inputs(rank) if rank < fate.want.spec.nodes else before
+    after = decision.want.rank_inputs(rank) if rank < decision.want.spec.nodes else before
     after = replace(after, retries=before.retries)
     restart, in_place = changed_fields(before, after)
     if not in_place or restart:
@@ -233,7 +238,7 @@ def _attached(state: State, rank: str) -> dict[str, str]:
 
 def _starts(
     steps: Steps,
-    fate: TaskFate,
+    decision: TaskDecision,
     places: Mapping[int, tuple[Mapping[str, str], str]],
     replaced: set[int],
     backends: Mapping[str, str],
@@ -243,11 +248,11 @@ def _starts(
     So no rank runs before all have their places, with edges that grow with the ranks, not their square.
     """
     ranks = sorted(places)
-    workers_first = fate.want.spec.startup_order is StartupOrder.WORKERS_FIRST and len(ranks) > 1
+    workers_first = decision.want.spec.startup_order is StartupOrder.WORKERS_FIRST and len(ranks) > 1
     first = next((r for r in ranks if r != 0 or not workers_first), ranks[0])
     held: dict[int, tuple[Address, ...]] = {}
     for rank in ranks:
-        name = rank_name(fate.name, rank)
+        name = rank_name(decision.name, rank)
         volumes, node = places[rank]
         attachments = [Address("attachment", f"{name}.{v}") for v in sorted(volumes.values())]
         held[rank] = (Address("reservation", name), *attachments)
@@ -255,35 +260,37 @@ def _starts(
             Action(
                 op=Op.CREATE,
                 address=Address("rank", name),
-                reason=fate.reason,
-                because=fate.because,
-                after=fate.rank_inputs(rank),
+                reason=decision.reason,
+                because=decision.because,
+                after=decision.rank_inputs(rank),
                 holds=held[rank],
                 backend=backends.get(node),
             )
         )
-    gate = f"create:rank/{rank_name(fate.name, first)}"
+    gate = f"create:rank/{rank_name(decision.name, first)}"
     steps.after(gate, (f"create:{a}" for addresses in held.values() for a in addresses))
     # Its ranks are told addresses of nodes, and those may change with how a host is reached.
     steps.after(gate, (f"update:node/{node}" for _, node in places.values()))
     # A rank of the old gang may hold what a rank of the new one gets: the whole old gang ends first.
-    steps.after(gate, (f"delete:rank/{rank_name(fate.name, r)}" for r in replaced))
+    steps.after(gate, (f"delete:rank/{rank_name(decision.name, r)}" for r in replaced))
     for rank in ranks:
-        key = f"create:rank/{rank_name(fate.name, rank)}"
+        key = f"create:rank/{rank_name(decision.name, rank)}"
         if rank != first:
             steps.after(key, (gate,))
         if rank == 0 and workers_first:
-            steps.after(key, (f"create:rank/{rank_name(fate.name, r)}" for r in ranks if r != 0))
+            steps.after(key, (f"create:rank/{rank_name(decision.name, r)}" for r in ranks if r != 0))
 
 
-def _reserve(steps: Steps, state: State, choice: Choice, fate: TaskFate, *, total: int, backend: str) -> None:
+def _reserve(
+    steps: Steps, state: State, choice: Choice, decision: TaskDecision, *, total: int, backend: str
+) -> None:
     """The blocks and the volumes of one rank: kept as they are where nothing about them changed."""
     name = rank_name(choice.task, choice.rank)
     node = Address("node", choice.node)
     reservation = Action(
         op=Op.CREATE,
         address=Address("reservation", name),
-        reason=fate.reason,
+        reason=decision.reason,
         after=ReservationInputs(
             task=choice.task,
             rank=choice.rank,
@@ -294,7 +301,9 @@ def _reserve(steps: Steps, state: State, choice: Choice, fate: TaskFate, *, tota
         holds=(node,),
     )
     _put(steps, state, reservation)
-    variables = {m.path: m.variable for m in fate.want.mounts[choice.rank]} if fate.want.mounts else {}
+    variables = (
+        {m.path: m.variable for m in decision.want.mounts[choice.rank]} if decision.want.mounts else {}
+    )
     for path, volume in choice.volumes.items():
         inputs = AttachmentInputs(
             task=choice.task,
@@ -307,7 +316,7 @@ def _reserve(steps: Steps, state: State, choice: Choice, fate: TaskFate, *, tota
         attachment = Action(
             op=Op.CREATE,
             address=Address("attachment", f"{name}.{volume}"),
-            reason=fate.reason,
+            reason=decision.reason,
             after=inputs,
             holds=(Address("volume", volume), node, reservation.address),
             backend=backend,
@@ -335,18 +344,18 @@ def _put(steps: Steps, state: State, wanted: Action) -> None:
     steps.add(replace(wanted, reason=reason, because=because))
 
 
-def _released(steps: Steps, state: State, fates: Mapping[str, TaskFate], removed: Reason) -> None:
+def _released(steps: Steps, state: State, decisions: Mapping[str, TaskDecision], removed: Reason) -> None:
     """What tasks that are not declared any more hold, and what one that runs anew does not hold again."""
     for kind in ("rank", "attachment", "reservation"):
         for record in state.of(kind):
-            fate = fates.get(str(record.task))
+            decision = decisions.get(str(record.task))
             if f"delete:{record.address}" in steps.actions:
                 continue
-            if fate is None:
+            if decision is None:
                 _delete(steps, record, removed)
-            elif fate.fate is Fate.RUN and kind != "rank" and not _kept(steps, record):
-                reason = Reason.INCOMPLETE if fate.reason is Reason.NEW else fate.reason
-                _delete(steps, record, reason, fate.because)
+            elif decision.course is Course.RUN and kind != "rank" and not _kept(steps, record):
+                reason = Reason.INCOMPLETE if decision.reason is Reason.NEW else decision.reason
+                _delete(steps, record, reason, decision.because)
 
 
 def _rank(record: Record) -> str:

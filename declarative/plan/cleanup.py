@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from declarative.placement.types import Outcome
 from declarative.plan.types import Reason
-from declarative.plan.volumes import VolumeFate
+from declarative.plan.volumes import VolumeDecision
 from declarative.resource import Desired
 from declarative.state import State
 
@@ -19,29 +19,29 @@ from declarative.state import State
 def cleaned(
     desired: Desired,
     state: State,
-    fates: Mapping[str, VolumeFate],
+    decisions: Mapping[str, VolumeDecision],
     outcome: Outcome,
     *,
     freed: Collection[str],
     now: float,
-) -> dict[str, VolumeFate]:
-    """The fates of all volumes, once it is known which ranks get them; `freed` ranks give theirs back."""
+) -> dict[str, VolumeDecision]:
+    """The decisions of all volumes, once it is known which ranks get them; `freed` ranks give theirs back."""
     used = {name for choice in outcome.choices for name in choice.volumes.values()}
     used |= {r.attachment.volume for r in state.of("attachment") if r.attachment.rank not in freed}
     asked = [desired.tasks[refusal.task].mounts for refusal in outcome.refusals]
     wanted = {name for ranks in asked for mounts in ranks for mount in mounts for name in mount.names}
-    out = dict(fates)
+    out = dict(decisions)
     for name, want in desired.volumes.items():
-        fate = fates[name]
-        if want.cleanup is None or name in used or fate.after is None:
+        decision = decisions[name]
+        if want.cleanup is None or name in used or decision.after is None:
             continue
         # One that is attached until this plan, or that this plan would make, is so from now on.
         since = state.detached_since.get(name, now)
-        if fate.record is None:
-            out[name] = replace(fate, waits=True)
-        elif fate.replaced:
-            out[name] = replace(fate, unused=True)
+        if decision.record is None:
+            out[name] = replace(decision, waits=True)
+        elif decision.replaced:
+            out[name] = replace(decision, unused=True)
         elif name not in wanted and now - since >= want.cleanup:
             because = ("auto_cleanup_duration",)
-            out[name] = replace(fate, unused=True, reason=Reason.UNUSED, because=because)
+            out[name] = replace(decision, unused=True, reason=Reason.UNUSED, because=because)
     return out

@@ -7,50 +7,61 @@ on it run anew. And a task that runs and has no other place goes on as it is, wi
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from declarative.diagnostic import Diagnostic
 from declarative.placement.place import place
 from declarative.placement.types import Ask, Node, Outcome, RankVerdict, Refusal, Verdict, VolumeAt
-from declarative.plan import tasks as task_fates
-from declarative.plan import volumes as volume_fates
+from declarative.plan import tasks as task_decisions
+from declarative.plan import volumes as volume_decisions
 from declarative.plan.cleanup import cleaned
 from declarative.plan.fleets import Fleets
 from declarative.plan.hosts import by_name
+from declarative.plan.observe import effective
 from declarative.plan.silence import ANSWERS
-from declarative.plan.tasks import Fate, TaskFate
+from declarative.plan.tasks import Course, TaskDecision
 from declarative.plan.types import Inventory, Reason
-from declarative.plan.volumes import VolumeFate
+from declarative.plan.volumes import VolumeDecision
 from declarative.resource import Desired
 from declarative.state import ORPHAN, Address, State, natural, rank_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What `make` was asked, with the recorded and the observed put together in `state`."""
+    """What a plan is asked for.
+
+    `now` is seconds since the epoch, for idle times and retries. `requested` holds addresses of tasks that
+    are to run again, and of nodes that are to be made anew, although nothing about them changed. With
+    `destroy`, protected things are left alone. With `reuse` nothing is launched for tasks.
+    """
 
     desired: Desired
-    state: State
+    recorded: State
     inventory: Inventory
     now: float
-    requested: frozenset[str]
-    destroy: bool
+    requested: frozenset[str] = frozenset()
+    destroy: bool = False
     reuse: bool = False
+    state: State = field(init=False, repr=False)
+    """The recorded and the observed put together."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "state", effective(self.recorded, self.inventory))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fates:
+class Decisions:
     """What becomes of everything, and where what has to run goes."""
 
     fleets: Fleets
-    volumes: Mapping[str, VolumeFate]
-    tasks: Mapping[str, TaskFate]
+    volumes: Mapping[str, VolumeDecision]
+    tasks: Mapping[str, TaskDecision]
     outcome: Outcome
     errors: tuple[Diagnostic, ...]
 
 
-def decide(asked: Question) -> Fates:
-    """The fates. A task that runs and cannot be placed anew goes on as it is: then all is judged again."""
+def decide(asked: Question) -> Decisions:
+    """Decide. A task that runs and cannot be placed anew goes on as it is: then all is decided again."""
     stuck: dict[str, Refusal] = {}
     while True:
         found = _judge(asked, frozenset(stuck))
@@ -62,20 +73,20 @@ def decide(asked: Question) -> Fates:
         stuck |= more
 
 
-def _goes_on(state: State, fate: TaskFate) -> bool:
+def _goes_on(state: State, decision: TaskDecision) -> bool:
     """Whether it runs, and with all of its ranks: what is left of a gang is no task."""
-    ranks = fate.have.values()
+    ranks = decision.have.values()
     runs = any((s := state.ranks.get(r.address.name)) is None or not s.state.ended for r in ranks)
-    return runs and not fate.incomplete
+    return runs and not decision.incomplete
 
 
-def _judge(asked: Question, stuck: frozenset[str]) -> Fates:
+def _judge(asked: Question, stuck: frozenset[str]) -> Decisions:
     desired, state = asked.desired, asked.state
-    fates = task_fates.judge_all(desired, state, asked.requested, asked.now)
+    decisions = task_decisions.judge_all(desired, state, asked.requested, asked.now)
     for name in stuck:
-        fates[name].fate = Fate.KEPT
+        decisions[name].course = Course.KEPT
     pinned = _held(state, stuck)
-    volumes, errors = volume_fates.judge_all(
+    volumes, errors = volume_decisions.judge_all(
         desired,
         state,
         destroy=asked.destroy,
@@ -83,7 +94,7 @@ def _judge(asked: Question, stuck: frozenset[str]) -> Fates:
         altered=asked.inventory.altered,
         requested=asked.requested,
     )
-    freed = _freed(state, fates)
+    freed = _freed(state, decisions)
     while True:
         fleets = Fleets(
             desired,
@@ -96,14 +107,14 @@ def _judge(asked: Question, stuck: frozenset[str]) -> Fates:
         )
         if asked.destroy:
             _spare_protected(fleets)
-        task_fates.cascade(fates, state, _replaced(fleets, volumes))
-        more = _freed(state, fates)
+        task_decisions.cascade(decisions, state, _replaced(fleets, volumes))
+        more = _freed(state, decisions)
         if more == freed:
             break
         freed = more
-    twice = _twice(state, fates)
+    twice = _twice(state, decisions)
     while True:
-        runs = (f for f in fates.values() if f.fate is Fate.RUN and f.name not in twice)
+        runs = (f for f in decisions.values() if f.course is Course.RUN and f.name not in twice)
         outcome = place(
             [
                 Ask(want=by_name(f.want, desired, state), prior=_prior(state, f), reuse=asked.reuse)
@@ -117,25 +128,25 @@ def _judge(asked: Question, stuck: frozenset[str]) -> Fates:
         if not (retired and outcome.refusals):
             break  # else what goes may make room below a fleet's maximum
     outcome = replace(outcome, refusals=(*outcome.refusals, *twice.values()))
-    volumes = volume_fates.in_zones(desired, volumes, outcome.zones)
+    volumes = volume_decisions.in_zones(desired, volumes, outcome.zones)
     volumes = cleaned(desired, state, volumes, outcome, freed=freed, now=asked.now)
-    return Fates(fleets=fleets, volumes=volumes, tasks=fates, outcome=outcome, errors=tuple(errors))
+    return Decisions(fleets=fleets, volumes=volumes, tasks=decisions, outcome=outcome, errors=tuple(errors))
 
 
-def _twice(state: State, fates: Mapping[str, TaskFate]) -> dict[str, Refusal]:
+def _twice(state: State, decisions: Mapping[str, TaskDecision]) -> dict[str, Refusal]:
     """Tasks that might run twice at once if they were started: a rank of theirs runs that is not recorded, as
     after a restore; or its start was cut short, and its node does not answer since. That one keeps its place.
     """
     strays = _strays(state)
     unknown = _unknown_starts(state)
     out: dict[str, Refusal] = {}
-    for name, fate in fates.items():
-        ranks = {r: rank_name(name, r) for r in range(fate.want.spec.nodes)}
+    for name, decision in decisions.items():
+        ranks = {r: rank_name(name, r) for r in range(decision.want.spec.nodes)}
         found = {r: node for r, rank in ranks.items() if (node := strays.get(rank) or unknown.get(rank))}
-        if not found or fate.fate is Fate.KEPT:
+        if not found or decision.course is Course.KEPT:
             continue
-        if fate.fate is Fate.COMPLETED or unknown.keys() & ranks.values():
-            fate.fate = Fate.KEPT
+        if decision.course is Course.COMPLETED or unknown.keys() & ranks.values():
+            decision.course = Course.KEPT
         out[name] = _refused(name, ranks, found, strays)
     return out
 
@@ -193,32 +204,32 @@ def _held(state: State, tasks: frozenset[str]) -> frozenset[Address]:
     return frozenset(a for r in found for a in r.needs)
 
 
-def _freed(state: State, fates: Mapping[str, TaskFate]) -> frozenset[str]:
+def _freed(state: State, decisions: Mapping[str, TaskDecision]) -> frozenset[str]:
     """The ranks whose blocks and volumes are given back: of tasks that run anew, or are not declared."""
-    kept = {f.name for f in fates.values() if f.fate is not Fate.RUN}
+    kept = {f.name for f in decisions.values() if f.course is not Course.RUN}
     return frozenset(r.address.name for r in state.of("reservation") if r.reservation.task not in kept)
 
 
 def _spare_protected(fleets: Fleets) -> None:
     """`destroy` leaves protected nodes alone."""
-    for fate in fleets.fates.values():
-        record = fate.record
+    for decision in fleets.decisions.values():
+        record = decision.record
         spared = fleets.desired.protects(str(record.address), record.node)
-        fate.goes = None if spared else Reason.DESTROY
+        decision.goes = None if spared else Reason.DESTROY
 
 
-def _replaced(fleets: Fleets, volumes: Mapping[str, VolumeFate]) -> frozenset[Address]:
+def _replaced(fleets: Fleets, volumes: Mapping[str, VolumeDecision]) -> frozenset[Address]:
     """Nodes and volumes that will not be what they are now."""
-    nodes = {f.record.address for f in fleets.fates.values() if f.goes}
+    nodes = {f.record.address for f in fleets.decisions.values() if f.goes}
     going = {v.name for v in volumes.values() if v.replaced or (v.after is None and not v.kept_back)}
     return frozenset(nodes | {Address("volume", name) for name in going})
 
 
-def _prior(state: State, fate: TaskFate) -> dict[int, tuple[str, tuple[int, ...]]]:
+def _prior(state: State, decision: TaskDecision) -> dict[int, tuple[str, tuple[int, ...]]]:
     """Where the task's ranks are now, or were promised to be."""
     out: dict[int, tuple[str, tuple[int, ...]]] = {}
-    for rank in range(fate.want.spec.nodes):
-        record = state.get("reservation", rank_name(fate.name, rank))
+    for rank in range(decision.want.spec.nodes):
+        record = state.get("reservation", rank_name(decision.name, rank))
         if record:
             out[rank] = (record.reservation.node, record.reservation.blocks)
     return out
@@ -226,11 +237,13 @@ def _prior(state: State, fate: TaskFate) -> dict[int, tuple[str, tuple[int, ...]
 
 def _nodes(fleets: Fleets) -> list[Node]:
     """The nodes that stay, split as they will be."""
-    staying = (f for f in fleets.fates.values() if not f.goes)
+    staying = (f for f in fleets.decisions.values() if not f.goes)
     return [replace(f.node, total=f.blocks) for f in staying]
 
 
-def _volumes(state: State, volumes: Mapping[str, VolumeFate], freed: frozenset[str]) -> dict[str, VolumeAt]:
+def _volumes(
+    state: State, volumes: Mapping[str, VolumeDecision], freed: frozenset[str]
+) -> dict[str, VolumeAt]:
     holders = {
         r.attachment.volume: f"rank/{r.attachment.rank}"
         for r in state.of("attachment")

@@ -15,8 +15,8 @@ from declarative.blocks import maker_of
 from declarative.placement.filters import blocks_wanted, one_vendor, place_reason
 from declarative.placement.kinds import Kind, Place, by_name, of_offer
 from declarative.placement.types import Choice, Node
-from declarative.plan.decisions import Fates
-from declarative.plan.fleets import NodeFate, offer_of
+from declarative.plan.decisions import Decisions
+from declarative.plan.fleets import NodeDecision, offer_of
 from declarative.plan.types import Fallback, Spare
 from declarative.resource import Offer, offer_inputs
 from declarative.spec import Fleet, Task
@@ -128,7 +128,7 @@ class _Bounds:
         return self.zone is None or zone == self.zone[0]
 
 
-def fallbacks(found: Fates, state: State) -> tuple[Fallback, ...]:
+def fallbacks(found: Decisions, state: State) -> tuple[Fallback, ...]:
     """The ways of all nodes that are launched, by the name of the first."""
     fleets, launches = found.fleets, found.outcome.launches
     if not launches:
@@ -151,16 +151,16 @@ def fallbacks(found: Fates, state: State) -> tuple[Fallback, ...]:
     return tuple(sorted(out, key=lambda f: natural(f.kinds[0][0])))
 
 
-def _members(found: Fates) -> _Maker:
+def _members(found: Decisions) -> _Maker:
     on_node: dict[str, list[Choice]] = defaultdict(list)
     for choice in found.outcome.choices:
         on_node[choice.node].append(choice)
     places: dict[str, Place] = {}
-    for fate in found.volumes.values():
-        if fate.after is not None:
-            at = fate.at(None)
-            places[fate.name] = (at.backend, at.region, at.zone)
-    return _Maker(on_node, places, {name: fate.want.spec for name, fate in found.tasks.items()})
+    for decision in found.volumes.values():
+        if decision.after is not None:
+            at = decision.at(None)
+            places[decision.name] = (at.backend, at.region, at.zone)
+    return _Maker(on_node, places, {name: decision.want.spec for name, decision in found.tasks.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +178,10 @@ class _Maker:
         return _Member(node, tuple(guests.values()), tied)
 
 
-def _may_move(fate: NodeFate, held: Container[Address]) -> bool:
+def _may_move(decision: NodeDecision, held: Container[Address]) -> bool:
     """Whether a node that is there may go with its cluster: nothing is on it, nobody protects it."""
-    protected = fate.changed or fate.mended or fate.record.node.prevent_destroy
-    return fate.idle and fate.record.address not in held and not protected
+    protected = decision.changed or decision.mended or decision.record.node.prevent_destroy
+    return decision.idle and decision.record.address not in held and not protected
 
 
 def _each(search: _Search, members: Sequence[_Member], bounds: _Bounds, *, wanted: bool) -> list[Fallback]:
@@ -205,7 +205,7 @@ def _cluster(
     search: _Search,
     new: Sequence[_Member],
     idle: Sequence[_Member],
-    there: Sequence[NodeFate],
+    there: Sequence[NodeDecision],
     *,
     wanted: bool,
 ) -> list[Fallback]:

@@ -39,7 +39,7 @@ from declarative.state import (
 
 
 @dataclass(slots=True)
-class NodeFate:
+class NodeDecision:
     """What becomes of one recorded node."""
 
     record: Record
@@ -122,7 +122,7 @@ def held_blocks(state: State) -> dict[str, dict[int, str]]:
 
 
 class Fleets:
-    """The fates of all recorded nodes, and the rules by which placement may launch more."""
+    """The decisions of all recorded nodes, and the rules by which placement may launch more."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class Fleets:
         self.inventory = inventory
         self.left_out = {(i.host.fleet, i.host.backend, i.host.key) for i in inventory.left_out}
         self.diagnostics: list[Diagnostic] = []
-        self.fates: dict[str, NodeFate] = {}
+        self.decisions: dict[str, NodeDecision] = {}
         self.offers: dict[str, tuple[Offer, ...]] = {}
         held = held_blocks(state)
         unknown = Readiness(state=NodeState.UNKNOWN, reason="not observed")
@@ -156,7 +156,7 @@ class Fleets:
             staying = {b: h for b, h in held.get(name, {}).items() if h.removeprefix("rank/") not in freed}
             seen = readiness_of(record, inventory.readiness.get(name, unknown))
             node = node_of(record, seen, staying)
-            self.fates[name] = NodeFate(record=record, node=node, after=record.node)
+            self.decisions[name] = NodeDecision(record=record, node=node, after=record.node)
         self.hosts: dict[tuple[str, str, str], Host] = {}
         self.found: dict[tuple[str, str, str], Offer] = {}
         for fleet in desired.fleets.values():
@@ -168,114 +168,123 @@ class Fleets:
                 offer = found_offer(inventory, host)
                 if offer:
                     self.found[host.fleet, host.backend, host.key] = offer
-        for fate in self.fates.values():
-            self._judge(fate)
-            self._tell_drained(fate)
+        for decision in self.decisions.values():
+            self._judge(decision)
+            self._tell_drained(decision)
         for fleet in desired.fleets.values():
             if fleet.ssh_config is not None:
                 self.offers[str(fleet.name)] = self._host_offers(fleet)
         for fleet in desired.fleets.values():
             self._shrink(fleet)
 
-    def of(self, fleet: str) -> list[NodeFate]:
-        """The fates of a fleet's nodes, by name."""
-        return [f for f in self.fates.values() if f.node.fleet == fleet]
+    def of(self, fleet: str) -> list[NodeDecision]:
+        """The decisions of a fleet's nodes, by name."""
+        return [f for f in self.decisions.values() if f.node.fleet == fleet]
 
-    def _judge(self, fate: NodeFate) -> None:
+    def _judge(self, decision: NodeDecision) -> None:
         """Keep it, change it in place, make it anew, or let it go."""
-        fleet = self.desired.fleets.get(fate.node.fleet)
-        pinned = fate.record.address in self.pinned
+        fleet = self.desired.fleets.get(decision.node.fleet)
+        pinned = decision.record.address in self.pinned
         if fleet is None:
             if pinned:
-                self._stays(fate, "its fleet is not declared any more", "deleted")
+                self._stays(decision, "its fleet is not declared any more", "deleted")
             else:
-                fate.goes = Reason.REMOVED
+                decision.goes = Reason.REMOVED
             return
-        host = self.hosts.get(_host_key(fate))
+        host = self.hosts.get(_host_key(decision))
         if fleet.ssh_config is not None and host is None:
-            self._let_go(fate, pinned=pinned)
-        elif str(fate.record.address) in self.requested and host is None:
+            self._let_go(decision, pinned=pinned)
+        elif str(decision.record.address) in self.requested and host is None:
             if pinned:
                 hint = "once they have ended, or fit elsewhere, ask again"
                 what = "is not replaced: ranks run on it that have no other place now"
-                self._note(fate, "node-mismatch", what, hint)
+                self._note(decision, "node-mismatch", what, hint)
             else:
-                fate.goes, fate.again = Reason.REQUESTED, True
-        elif not self._changed(fate, fleet, pinned=pinned):
-            self._keep(fate, fleet, host)
+                decision.goes, decision.again = Reason.REQUESTED, True
+        elif not self._changed(decision, fleet, pinned=pinned):
+            self._keep(decision, fleet, host)
 
-    def _changed(self, fate: NodeFate, fleet: Fleet, *, pinned: bool) -> bool:
+    def _changed(self, decision: NodeDecision, fleet: Fleet, *, pinned: bool) -> bool:
         """Whether the fleet changed in what cannot be changed on a node: it is made anew."""
         marks = fleet_marks(fleet)
         fixed = (key for key in marks if key not in in_place(Fleet))
-        changed = tuple(key for key in fixed if getattr(fate.record.node, key) != marks[key])
-        if changed and (pinned or fate.waits):
-            self._stays(fate, f"its fleet's `{changed[0]}` changed", "replaced")
+        changed = tuple(key for key in fixed if getattr(decision.record.node, key) != marks[key])
+        if changed and (pinned or decision.waits):
+            self._stays(decision, f"its fleet's `{changed[0]}` changed", "replaced")
         elif changed:
-            fate.goes, fate.again, fate.because = Reason.CHANGED, True, changed
+            decision.goes, decision.again, decision.because = Reason.CHANGED, True, changed
         return bool(changed)
 
-    def _keep(self, fate: NodeFate, fleet: Fleet, host: Host | None) -> None:
+    def _keep(self, decision: NodeDecision, fleet: Fleet, host: Host | None) -> None:
         """Change it in place, or make it anew once it is idle if it does not keep the limits any more."""
         marks = fleet_marks(fleet)
-        since = self.state.idle_since.get(fate.node.name)
-        silence = self.inventory.silent.get(fate.node.name)
-        sick = unfit(fate.record, fate.node.readiness, since, self.now, silence) if fate.idle else None
-        if sick and not fate.record.node.prevent_destroy:
-            fate.goes, fate.again, fate.because = Reason.UNFIT, True, (sick,)
+        since = self.state.idle_since.get(decision.node.name)
+        silence = self.inventory.silent.get(decision.node.name)
+        sick = (
+            unfit(decision.record, decision.node.readiness, since, self.now, silence)
+            if decision.idle
+            else None
+        )
+        if sick and not decision.record.node.prevent_destroy:
+            decision.goes, decision.again, decision.because = Reason.UNFIT, True, (sick,)
             return
-        if sick and fate.node.readiness.state in BOOTING:  # it stays, and is waited for no more
-            late = replace(fate.node.readiness, state=NodeState.NOT_READY, reason=sick)
-            fate.node = replace(fate.node, readiness=late)
-        off, other = self._off(fate, fleet, host), self._altered(fate)
-        if (off or other) and fate.idle and not fate.waits:
-            fate.goes, fate.again = (Reason.MISMATCH, True) if off else (Reason.DRIFT, True)
-            fate.because = (off or str(other),)
+        if sick and decision.node.readiness.state in BOOTING:  # it stays, and is waited for no more
+            late = replace(decision.node.readiness, state=NodeState.NOT_READY, reason=sick)
+            decision.node = replace(decision.node, readiness=late)
+        off, other = self._off(decision, fleet, host), self._altered(decision)
+        if (off or other) and decision.idle and not decision.waits:
+            decision.goes, decision.again = (Reason.MISMATCH, True) if off else (Reason.DRIFT, True)
+            decision.because = (off or str(other),)
             return
         if off:
-            self._stays(fate, f"it does not keep the fleet's `{off}` any more", "replaced")
+            self._stays(decision, f"it does not keep the fleet's `{off}` any more", "replaced")
         elif other:
-            self._stays(fate, f"somebody else changed its `{other}`", "replaced")
+            self._stays(decision, f"somebody else changed its `{other}`", "replaced")
         # What is declared of a host's shape changes with its node alone. What was seen not to do as it is
         # declared now stays as it is: the change would fail.
-        if host is not None and _declared(fate) == host.declared and _host_key(fate) not in self.left_out:
+        if (
+            host is not None
+            and _declared(decision) == host.declared
+            and _host_key(decision) not in self.left_out
+        ):
             marks["host"] = dict(host.fields)
-        fate.after = replace(fate.after, **marks)
-        self._resplit(fate, fleet, host)
+        decision.after = replace(decision.after, **marks)
+        self._resplit(decision, fleet, host)
 
-    def _off(self, fate: NodeFate, fleet: Fleet, host: Host | None) -> str | None:
+    def _off(self, decision: NodeDecision, fleet: Fleet, host: Host | None) -> str | None:
         """The limit that a node does not keep. A host has none, but its shape may have been declared anew."""
         if host is None:
-            most = fate.record.node.max_price
+            most = decision.record.node.max_price
             if most is not None and fleet.max_price is not None and most > fleet.max_price:
                 return "max_price"
-            return limits(fleet, allowed_backends(self.desired, fleet), offer_of(fate.record))
-        anew = _declared(fate) != host.declared and _host_key(fate) in self.found
+            return limits(fleet, allowed_backends(self.desired, fleet), offer_of(decision.record))
+        anew = _declared(decision) != host.declared and _host_key(decision) in self.found
         return "ssh_config" if anew else None
 
-    def _altered(self, fate: NodeFate) -> str | None:
+    def _altered(self, decision: NodeDecision) -> str | None:
         """What others changed about a node and cannot be put back: it is not what was planned with."""
-        found = self.altered.get(fate.record.address, {})
-        fate.mended = (TAGS,) if TAGS in found and ANOTHERS not in found else ()
+        found = self.altered.get(decision.record.address, {})
+        decision.mended = (TAGS,) if TAGS in found and ANOTHERS not in found else ()
         return next((key for key in sorted(found) if key not in (TAGS, ANOTHERS)), None)
 
-    def _let_go(self, fate: NodeFate, *, pinned: bool) -> None:
+    def _let_go(self, decision: NodeDecision, *, pinned: bool) -> None:
         """Its host is not declared any more: it goes when nothing runs on it, and when it can."""
         why = "its host is not declared any more"
-        if pinned or not fate.idle:
-            self._stays(fate, why, "deleted")
-        elif fate.node.readiness.state is NodeState.UNREACHABLE:
-            fate.node = replace(fate.node, closed=f"{why}; it is deleted once it answers")
+        if pinned or not decision.idle:
+            self._stays(decision, why, "deleted")
+        elif decision.node.readiness.state is NodeState.UNREACHABLE:
+            decision.node = replace(decision.node, closed=f"{why}; it is deleted once it answers")
             what = f"stays for now, although {why}: it does not answer"
-            hint = f"it is deleted once it answers; if it is lost: `fleetform state rm {fate.record.address}`"
-            self._note(fate, "host-not-ready", what, hint)
+            address = decision.record.address
+            hint = f"it is deleted once it answers; if it is lost: `fleetform state rm {address}`"
+            self._note(decision, "host-not-ready", what, hint)
         else:
-            fate.goes, fate.because = Reason.REMOVED, ("ssh_config",)
+            decision.goes, decision.because = Reason.REMOVED, ("ssh_config",)
 
     def _host_offers(self, fleet: Fleet) -> tuple[Offer, ...]:
         """The hosts that are no nodes, or whose nodes are made anew."""
-        occupied = {(f.node.backend, f.node.instance_type) for f in self.fates.values() if not f.goes}
-        again = {_host_key(f): f for f in self.fates.values() if f.again}
+        occupied = {(f.node.backend, f.node.instance_type) for f in self.decisions.values() if not f.goes}
+        again = {_host_key(f): f for f in self.decisions.values() if f.again}
         out: list[Offer] = []
         for key, host in self.hosts.items():
             offer = self.found.get(key)
@@ -290,33 +299,33 @@ class Fleets:
                 out.append(offer)
         return tuple(out)
 
-    def _tell_drained(self, fate: NodeFate) -> None:
+    def _tell_drained(self, decision: NodeDecision) -> None:
         """Every plan names it: whoever drained it may have forgotten."""
-        drain = drain_of(fate.record)
-        if drain and not fate.goes:
-            hint = f"once it is well: `fleetform undrain {fate.node.name}`"
-            self._note(fate, "drained", f"takes no new work: {drain}", hint)
+        drain = drain_of(decision.record)
+        if drain and not decision.goes:
+            hint = f"once it is well: `fleetform undrain {decision.node.name}`"
+            self._note(decision, "drained", f"takes no new work: {drain}", hint)
 
-    def _stays(self, fate: NodeFate, why: str, then: str) -> None:
+    def _stays(self, decision: NodeDecision, why: str, then: str) -> None:
         """It has to go, but ranks run on it or it waits: it takes no new work, and goes later."""
-        when = "once undrained" if fate.idle and fate.waits else "once idle"
-        fate.node = replace(fate.node, closed=f"{why}; it is {then} {when}")
+        when = "once undrained" if decision.idle and decision.waits else "once idle"
+        decision.node = replace(decision.node, closed=f"{why}; it is {then} {when}")
         hint = f"it takes no new work, and is {then} {when}"
-        self._note(fate, "node-mismatch", f"stays for now, although {why}", hint)
+        self._note(decision, "node-mismatch", f"stays for now, although {why}", hint)
 
-    def _resplit(self, fate: NodeFate, fleet: Fleet, host: Host | None = None) -> None:
+    def _resplit(self, decision: NodeDecision, fleet: Fleet, host: Host | None = None) -> None:
         """A change of `blocks` happens in place, when the node is idle."""
         blocks = (host.blocks if host and host.blocks else fleet.blocks).number
-        total = split(fate.node.shape, blocks)
-        if total == fate.node.total:
+        total = split(decision.node.shape, blocks)
+        if total == decision.node.total:
             return
         if total is None:
-            self._unsplit(fleet, fate.node.shape, blocks, str(fate.record.address), host)
-        elif fate.node.held:
-            text = f"stays at {fate.node.total} blocks while ranks run on it"
-            self._note(fate, "blocks-wait", text, f"it is split into {total} once idle")
+            self._unsplit(fleet, decision.node.shape, blocks, str(decision.record.address), host)
+        elif decision.node.held:
+            text = f"stays at {decision.node.total} blocks while ranks run on it"
+            self._note(decision, "blocks-wait", text, f"it is split into {total} once idle")
         else:
-            fate.after = replace(fate.after, blocks=total)
+            decision.after = replace(decision.after, blocks=total)
 
     def _shrink(self, fleet: Fleet) -> None:
         """Idle nodes above the fleet's maximum go now, the least useful first."""
@@ -324,8 +333,8 @@ class Fleets:
         staying = [f for f in self.of(str(fleet.name)) if not f.goes or f.again]
         if most is None or len(staying) <= most:
             return
-        for fate in _least_useful_first(f for f in staying if f.idle)[: len(staying) - most]:
-            fate.goes, fate.again, fate.because = Reason.SURPLUS, False, ("nodes",)
+        for decision in _least_useful_first(f for f in staying if f.idle)[: len(staying) - most]:
+            decision.goes, decision.again, decision.because = Reason.SURPLUS, False, ("nodes",)
 
     def rules(self) -> dict[str, FleetRule]:
         """What placement may launch for each fleet."""
@@ -364,17 +373,17 @@ class Fleets:
             idle = [f for f in staying if f.idle and f.node.name not in used]
             due = {f.node.name for f in idle if wait is not None and self._idle_for(f) >= wait}
             first = _least_useful_first(f for f in idle if f.node.name in due or _usefulness(f) < BOOTS)
-            for fate in first[: max(0, min(spare, len(due)))]:
-                fate.goes, fate.because = Reason.IDLE, ("idle_duration",)
+            for decision in first[: max(0, min(spare, len(due)))]:
+                decision.goes, decision.because = Reason.IDLE, ("idle_duration",)
                 retired = True
         return retired
 
-    def _idle_for(self, fate: NodeFate) -> float:
+    def _idle_for(self, decision: NodeDecision) -> float:
         """Seconds since its last rank ended; 0 for one whose ranks end by this plan."""
-        return self.now - self.state.idle_since.get(fate.node.name, self.now)
+        return self.now - self.state.idle_since.get(decision.node.name, self.now)
 
-    def _note(self, fate: NodeFate, code: str, what: str, hint: str) -> None:
-        address = str(fate.record.address)
+    def _note(self, decision: NodeDecision, code: str, what: str, hint: str) -> None:
+        address = str(decision.record.address)
         summary = f"{address} {what}"
         self.diagnostics.append(
             Diagnostic(code=code, summary=summary, hint=hint, address=address, severity=Severity.WARNING)
@@ -395,24 +404,24 @@ class Fleets:
         self.diagnostics.append(Diagnostic(code=code, summary=summary, hint=hint, address=address, span=span))
 
 
-def _least_useful_first(fates: Iterable[NodeFate]) -> list[NodeFate]:
+def _least_useful_first(decisions: Iterable[NodeDecision]) -> list[NodeDecision]:
     """The order in which a fleet gives up idle nodes.
 
     Of those that are equally useful the ones that would be made anew come first, then the highest numbers.
     """
-    by_number = sorted(fates, key=lambda f: natural(f.node.name), reverse=True)
+    by_number = sorted(decisions, key=lambda f: natural(f.node.name), reverse=True)
     return sorted(by_number, key=lambda f: (_usefulness(f), not f.again))
 
 
-def _usefulness(fate: NodeFate) -> int:
-    return usefulness(fate.record, fate.node.readiness.state)
+def _usefulness(decision: NodeDecision) -> int:
+    return usefulness(decision.record, decision.node.readiness.state)
 
 
-def _declared(fate: NodeFate) -> Mapping[str, Any]:
+def _declared(decision: NodeDecision) -> Mapping[str, Any]:
     """What was declared of its host's shape when it was made."""
-    return fate.record.node.host.get("resources") or {}
+    return decision.record.node.host.get("resources") or {}
 
 
-def _host_key(fate: NodeFate) -> tuple[str, str, str]:
-    node = fate.node
-    return (node.fleet, node.backend, node.instance_type) if fate.record.node.host else ("", "", "")
+def _host_key(decision: NodeDecision) -> tuple[str, str, str]:
+    node = decision.node
+    return (node.fleet, node.backend, node.instance_type) if decision.record.node.host else ("", "", "")

@@ -10,17 +10,17 @@ from declarative.inputs import NodeInputs, RankInputs
 from declarative.manifest import told
 from declarative.placement.types import Node
 from declarative.plan.actions import build
-from declarative.plan.decisions import Fates, Question, decide
+from declarative.plan.decisions import Decisions, Question, decide
 from declarative.plan.fallbacks import fallbacks
-from declarative.plan.fleets import Fleets, NodeFate
+from declarative.plan.fleets import Fleets, NodeDecision
 from declarative.plan.health import NODE_HINT, SICK, of_hosts, of_nodes
-from declarative.plan.observe import effective, vanished
+from declarative.plan.observe import vanished
 from declarative.plan.preview import cost, node_previews, reservations, suggestions
 from declarative.plan.rehearsal import Rehearsed, rehearsals
 from declarative.plan.retries import bad_end
 from declarative.plan.shortfalls import short, unknown_regions
 from declarative.plan.silence import silence_text
-from declarative.plan.tasks import Fate
+from declarative.plan.tasks import Course
 from declarative.plan.types import Action, Inventory, Op, Plan, Reason
 from declarative.plan.volumes import waiting
 from declarative.plan.work_limit import too_large
@@ -46,26 +46,26 @@ def make(  # noqa: PLR0913 (keywords, each with a default)
     reuse: bool = False,
     max_work: int | None = None,
 ) -> Plan:
-    """What to do so that `desired` is there.
-
-    `now` is seconds since the epoch, for idle times and retries. `requested` holds addresses of tasks that
-    are to run again, and of nodes that are to be made anew, although nothing about them changed. With
-    `destroy`, protected things are left alone. With `reuse` nothing is launched for tasks. What is
-    more than `max_work` units is refused (`size`).
-    """
-    large = too_large(desired, recorded, inventory, max_work)
-    if large:
-        return Plan(lineage=recorded.lineage, serial=recorded.serial, diagnostics=(large,))
-    state = effective(recorded, inventory)
+    """What to do so that `desired` is there: see `Question`. What is more than `max_work` units is refused."""
     asked = Question(
         desired=desired,
-        state=state,
+        recorded=recorded,
         inventory=inventory,
         now=now,
         requested=requested,
         destroy=destroy,
         reuse=reuse,
     )
+    return decided(asked, max_work)[0]
+
+
+def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisions | None]:
+    """The plan, and the decisions that it came from; there are none if the question is too large."""
+    desired, recorded, inventory, now = asked.desired, asked.recorded, asked.inventory, asked.now
+    large = too_large(desired, recorded, inventory, max_work)
+    if large:
+        return Plan(lineage=recorded.lineage, serial=recorded.serial, diagnostics=(large,)), None
+    state, destroy = asked.state, asked.destroy
     found = decide(asked)
     fleets, outcome = found.fleets, found.outcome
     actions = build(recorded, state, found, destroy=destroy)
@@ -80,7 +80,7 @@ def make(  # noqa: PLR0913 (keywords, each with a default)
         *errors,
         *_remarks(desired, found, inventory),
     ]
-    return Plan(
+    plan = Plan(
         lineage=recorded.lineage,
         serial=recorded.serial,
         actions=actions,
@@ -100,21 +100,22 @@ def make(  # noqa: PLR0913 (keywords, each with a default)
         unfit=(*of_nodes(_staying(fleets), inventory.silent, now), *of_hosts(inventory.left_out)),
         fallbacks=fallbacks(found, state),
     )
+    return plan, found
 
 
-def _remarks(desired: Desired, found: Fates, inventory: Inventory) -> list[Diagnostic]:
+def _remarks(desired: Desired, found: Decisions, inventory: Inventory) -> list[Diagnostic]:
     """What is to be said of fleets and volumes. One that has its error is not called too small as well."""
     known = {d.address for d in found.fleets.diagnostics if d.code in ("blocks-do-not-divide", "no-backend")}
     lacking = [d for d in short(desired, found.outcome, inventory) if d.address not in known]
     noted = {d.address for d in found.fleets.diagnostics}
     unready = _unready(
-        (f for f in found.fleets.fates.values() if str(f.record.address) not in noted),
+        (f for f in found.fleets.decisions.values() if str(f.record.address) not in noted),
         {name: silence_text(silence, found.fleets.now) for name, silence in inventory.silent.items()},
     )
-    nodes = {fate.node.region for fate in found.fleets.fates.values()}
+    nodes = {decision.node.region for decision in found.fleets.decisions.values()}
     short_of = {d.address for d in lacking}
     named = [d for d in unknown_regions(desired, inventory, nodes) if d.address not in short_of]
-    staying = [f.node for f in found.fleets.fates.values() if not f.goes]
+    staying = [f.node for f in found.fleets.decisions.values() if not f.goes]
     there = (Rehearsed(n.fleet, n.backend, n.shape) for n in (*staying, *found.outcome.launches))
     rehearsed = rehearsals(desired, there, inventory.own_gpus)
     waits = waiting(desired, found.volumes)
@@ -123,15 +124,15 @@ def _remarks(desired: Desired, found: Fates, inventory: Inventory) -> list[Diagn
     return [*found.fleets.diagnostics, *unready, *lacking, *named, *rehearsed, *waits, *small, *later]
 
 
-def _later_files(desired: Desired, found: Fates) -> Iterator[Diagnostic]:
+def _later_files(desired: Desired, found: Decisions) -> Iterator[Diagnostic]:
     """Of tasks that stay ended although what lies in their folders changed."""
-    for name, fate in sorted(found.tasks.items()):
-        if fate.fate is Fate.KEPT and fate.files:
+    for name, decision in sorted(found.tasks.items()):
+        if decision.course is Course.KEPT and decision.files:
             address = f"task/{name}"
             summary = f"{address} has ended and is not run again, although its files changed"
             yield Diagnostic(
                 code="files-changed-later",
-                summary=f"{summary}: {told(fate.files)}",
+                summary=f"{summary}: {told(decision.files)}",
                 hint=f"to run it with them: `--replace {address}`",
                 address=address,
                 span=desired.places.get(address),
@@ -164,20 +165,20 @@ def _small_disks(desired: Desired, launches: Iterable[Node]) -> Iterator[Diagnos
 
 
 def _staying(fleets: Fleets) -> list[tuple[str, Readiness]]:
-    return [(f.node.name, f.node.readiness) for f in fleets.fates.values() if not f.goes]
+    return [(f.node.name, f.node.readiness) for f in fleets.decisions.values() if not f.goes]
 
 
-def _unready(fates: Iterable[NodeFate], silent: Mapping[str, str]) -> list[Diagnostic]:
+def _unready(decisions: Iterable[NodeDecision], silent: Mapping[str, str]) -> list[Diagnostic]:
     """Nodes that stay and take no work, with the reason: one line for all of a fleet that have the same.
 
     Of those that are `silent` it is said what comes of that.
     """
     by_reason: dict[tuple[str, NodeState, str], list[str]] = {}
-    for fate in fates:
-        seen = fate.node.readiness
-        if not fate.goes and seen.state in SICK:
-            reason = silent.get(fate.node.name, seen.reason or "")
-            by_reason.setdefault((fate.node.fleet, seen.state, reason), []).append(fate.node.name)
+    for decision in decisions:
+        seen = decision.node.readiness
+        if not decision.goes and seen.state in SICK:
+            reason = silent.get(decision.node.name, seen.reason or "")
+            by_reason.setdefault((decision.node.fleet, seen.state, reason), []).append(decision.node.name)
     out: list[Diagnostic] = []
     for (fleet, state, reason), names in by_reason.items():
         named = and_more((f"node/{n}" for n in sorted(names, key=natural)), MOST_NAMED)
@@ -197,7 +198,7 @@ def _unready(fates: Iterable[NodeFate], silent: Mapping[str, str]) -> list[Diagn
     return out
 
 
-def _waiting(found: Fates) -> tuple[str, ...]:
+def _waiting(found: Decisions) -> tuple[str, ...]:
     """Tasks that do not fit now, and whose `retry` says to wait, or to run again. What can never fit is not
     waited for.
     """
@@ -216,25 +217,25 @@ def _reached(desired: Desired) -> dict[str, dict[str, Any]]:
     return out
 
 
-def _unstarted(found: Fates) -> Iterator[Action]:
+def _unstarted(found: Decisions) -> Iterator[Action]:
     """What unplaced tasks would run: a later plan, or a retry, may start them with nobody looking."""
     for refusal in found.outcome.refusals:
-        fate = found.tasks[refusal.task]
-        old = fate.have.get(0)
+        decision = found.tasks[refusal.task]
+        old = decision.have.get(0)
         yield Action(
             op=Op.UPDATE if old else Op.CREATE,
-            address=Address("rank", rank_name(fate.name, 0)),
-            reason=fate.reason,
-            because=fate.because,
+            address=Address("rank", rank_name(decision.name, 0)),
+            reason=decision.reason,
+            because=decision.because,
             before=old.typed if old else None,
-            after=fate.rank_inputs(0),
+            after=decision.rank_inputs(0),
         )
 
 
-def _ended(found: Fates, state: State) -> tuple[tuple[str, str], ...]:
+def _ended(found: Decisions, state: State) -> tuple[tuple[str, str], ...]:
     """Tasks that failed or were lost, and are not run again."""
-    kept = (fate for fate in found.tasks.values() if fate.fate is Fate.KEPT)
-    ends = ((fate.name, bad_end(fate.have.values(), state)) for fate in kept)
+    kept = (decision for decision in found.tasks.values() if decision.course is Course.KEPT)
+    ends = ((decision.name, bad_end(decision.have.values(), state)) for decision in kept)
     return tuple((name, end.value) for name, end in ends if end is not None)
 
 
@@ -267,21 +268,21 @@ def _left_alone(desired: Desired, recorded: State) -> list[Diagnostic]:
 def _node_errors(fleets: Fleets, *, destroy: bool) -> list[Diagnostic]:
     """Nodes that would be deleted although their fleet says `prevent_destroy`."""
     out: list[Diagnostic] = []
-    for fate in fleets.fates.values():
-        fleet = fleets.desired.fleets.get(fate.node.fleet)
-        protected = fleet.prevent_destroy if fleet else fate.record.node.prevent_destroy
-        if not fate.goes or not protected or destroy:
+    for decision in fleets.decisions.values():
+        fleet = fleets.desired.fleets.get(decision.node.fleet)
+        protected = fleet.prevent_destroy if fleet else decision.record.node.prevent_destroy
+        if not decision.goes or not protected or destroy:
             continue
-        address = str(fate.record.address)
-        why = f"`{fate.because[0]}` changed" if fate.because else "its fleet is not declared any more"
-        why = "`--replace`" if fate.goes is Reason.REQUESTED else why
+        address = str(decision.record.address)
+        why = f"`{decision.because[0]}` changed" if decision.because else "its fleet is not declared any more"
+        why = "`--replace`" if decision.goes is Reason.REQUESTED else why
         out.append(
             Diagnostic(
                 code="protected",
                 summary=f"{address} would be deleted ({why}), but its fleet's `prevent_destroy` is true",
                 hint="undo the change, or set `prevent_destroy: false`",
                 address=address,
-                span=fleets.desired.places.get(f"fleet/{fate.node.fleet}"),
+                span=fleets.desired.places.get(f"fleet/{decision.node.fleet}"),
                 severity=Severity.ERROR,
             )
         )

@@ -9,9 +9,9 @@ from typing import Any
 from declarative.placement.suggest import Suggestion, suggest
 from declarative.placement.types import Node, Outcome
 from declarative.plan.fleets import Fleets, node_of
-from declarative.plan.tasks import Fate, TaskFate
+from declarative.plan.tasks import Course, TaskDecision
 from declarative.plan.types import Cost, NodePreview, Reservation, ReservationStatus
-from declarative.plan.volumes import VolumeFate
+from declarative.plan.volumes import VolumeDecision
 from declarative.resource import LOCAL, SSH, Desired, Offer
 from declarative.state import NodeState, Readiness, State, natural, rank_name
 
@@ -44,12 +44,12 @@ def _attached(state: State) -> dict[str, dict[str, str]]:
 
 
 def reservations(
-    recorded: State, state: State, fleets: Fleets, fates: Mapping[str, TaskFate], outcome: Outcome
+    recorded: State, state: State, fleets: Fleets, decisions: Mapping[str, TaskDecision], outcome: Outcome
 ) -> tuple[Reservation, ...]:
     """Every rank that holds or will hold blocks, and those whose blocks are given back; by task and rank."""
     gone = Readiness(state=NodeState.UNKNOWN)
     before = {r.address.name: node_of(r, gone, {}) for r in recorded.of("node")}
-    after = before | {f.node.name: replace(f.node, total=f.blocks) for f in fleets.fates.values()}
+    after = before | {f.node.name: replace(f.node, total=f.blocks) for f in fleets.decisions.values()}
     after |= {n.name: n for n in outcome.launches}
     found: dict[str, Reservation] = {}
     for choice in outcome.choices:
@@ -72,8 +72,8 @@ def reservations(
         if name in found:
             continue
         held = record.reservation
-        fate = fates.get(held.task)
-        kept = fate is not None and fate.fate is not Fate.RUN and record.address in state.records
+        decision = decisions.get(held.task)
+        kept = decision is not None and decision.course is not Course.RUN and record.address in state.records
         status = ReservationStatus.KEPT if kept else ReservationStatus.RELEASED
         volumes = dict(sorted(attached.get(name, {}).items()))
         entry, node = (held.task, held.rank), before[held.node]
@@ -91,19 +91,19 @@ def _sum(prices: Iterable[float | None]) -> float | None:
     return round(total, 6)
 
 
-def cost(fleets: Fleets, outcome: Outcome, volumes: Mapping[str, VolumeFate]) -> Cost:
+def cost(fleets: Fleets, outcome: Outcome, volumes: Mapping[str, VolumeDecision]) -> Cost:
     """Whole nodes, before and after."""
-    before = _sum(f.node.price for f in fleets.fates.values())
-    staying = [f.node.price for f in fleets.fates.values() if not f.goes]
+    before = _sum(f.node.price for f in fleets.decisions.values())
+    staying = [f.node.price for f in fleets.decisions.values() if not f.goes]
     after = _sum([*staying, *(n.price for n in outcome.launches)])
-    billed = any(_billed(fleets.desired, fate) for fate in volumes.values())
+    billed = any(_billed(fleets.desired, decision) for decision in volumes.values())
     excludes = ("volumes",) if billed else ()
     return Cost(before=before, after=after, priced_on=_priced_on(fleets, outcome), excludes=excludes)
 
 
-def _billed(desired: Desired, fate: VolumeFate) -> bool:
+def _billed(desired: Desired, decision: VolumeDecision) -> bool:
     """Whether a volume is there now, or will be, that somebody asks money for."""
-    inputs = fate.record.volume if fate.record else None if fate.waits else fate.after
+    inputs = decision.record.volume if decision.record else None if decision.waits else decision.after
     if inputs is None:
         return False
     name = inputs.backend
@@ -113,7 +113,7 @@ def _billed(desired: Desired, fate: VolumeFate) -> bool:
 
 def _priced_on(fleets: Fleets, outcome: Outcome) -> dict[str, str]:
     """The days of the prices that count, those of nodes that are there already included."""
-    counted = {_priced(n) for n in (*(f.node for f in fleets.fates.values()), *outcome.launches)}
+    counted = {_priced(n) for n in (*(f.node for f in fleets.decisions.values()), *outcome.launches)}
     offers = (o for found in fleets.offers.values() for o in found if o.priced_on and _priced(o) in counted)
     return dict(sorted({o.backend: str(o.priced_on) for o in offers if o.price is not None}.items()))
 
@@ -122,13 +122,15 @@ def _priced(what: Node | Offer) -> tuple[object, ...]:
     return (what.backend, what.region, what.instance_type, what.spot, what.price)
 
 
-def _holders(state: State, fates: Mapping[str, TaskFate], outcome: Outcome) -> dict[str, dict[int, str]]:
+def _holders(
+    state: State, decisions: Mapping[str, TaskDecision], outcome: Outcome
+) -> dict[str, dict[int, str]]:
     """Node → block → who will hold it."""
     holders: dict[str, dict[int, str]] = {}
     for choice in outcome.choices:
         name = f"rank/{rank_name(choice.task, choice.rank)}"
         holders.setdefault(choice.node, {}).update(dict.fromkeys(choice.blocks, name))
-    kept = {f.name for f in fates.values() if f.fate is not Fate.RUN}
+    kept = {f.name for f in decisions.values() if f.course is not Course.RUN}
     for record in state.of("reservation"):
         held = record.reservation
         if held.task in kept:
@@ -140,23 +142,23 @@ def _holders(state: State, fates: Mapping[str, TaskFate], outcome: Outcome) -> d
 
 
 def suggestions(
-    state: State, fleets: Fleets, fates: Mapping[str, TaskFate], outcome: Outcome
+    state: State, fleets: Fleets, decisions: Mapping[str, TaskDecision], outcome: Outcome
 ) -> tuple[Suggestion, ...]:
     """Moves of running ranks that would let a node go."""
-    wants = {name: f.want for name, f in fates.items() if f.fate is not Fate.RUN}
+    wants = {name: f.want for name, f in decisions.items() if f.course is not Course.RUN}
     if not wants:
         return ()
-    holders = _holders(state, fates, outcome)
-    staying = [replace(f.node, total=f.blocks) for f in fleets.fates.values() if not f.goes]
+    holders = _holders(state, decisions, outcome)
+    staying = [replace(f.node, total=f.blocks) for f in fleets.decisions.values() if not f.goes]
     nodes = [replace(n, held=holders.get(n.name, {})) for n in (*staying, *outcome.launches)]
     return suggest(nodes, fleets.desired.fleets, wants)
 
 
 def node_previews(
-    state: State, fleets: Fleets, fates: Mapping[str, TaskFate], outcome: Outcome
+    state: State, fleets: Fleets, decisions: Mapping[str, TaskDecision], outcome: Outcome
 ) -> tuple[NodePreview, ...]:
     """The block map: each node as it will be."""
-    holders = _holders(state, fates, outcome)
+    holders = _holders(state, decisions, outcome)
     out = [
         NodePreview(
             name=f.node.name,
@@ -168,7 +170,7 @@ def node_previews(
             price=f.node.price,
             spot=f.node.spot,
         )
-        for f in fleets.fates.values()
+        for f in fleets.decisions.values()
     ]
     out += [
         NodePreview(

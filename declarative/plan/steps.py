@@ -1,4 +1,4 @@
-"""Actions from fates: what each step needs, and an order in which the steps could run one by one."""
+"""Actions from decisions: what each step needs, and an order in which the steps could run one by one."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from declarative.state import (
 )
 
 
-class Fate(StrEnum):
+class Course(StrEnum):
     """What becomes of one task."""
 
     KEPT = "kept"
@@ -35,11 +35,11 @@ class Fate(StrEnum):
 
 
 @dataclass(slots=True)
-class TaskFate:
+class TaskDecision:
     """What becomes of one declared task, and why."""
 
     want: TaskWant
-    fate: Fate
+    course: Course
     reason: Reason = Reason.NEW
     because: tuple[str, ...] = ()
     have: Mapping[int, Record] = field(default_factory=dict)
@@ -94,38 +94,38 @@ def _later_files(want: TaskWant, have: Mapping[int, Record], state: State) -> di
 
 def judge(
     want: TaskWant, state: State, have: Mapping[int, Record], requested: frozenset[str], now: float
-) -> TaskFate:
+) -> TaskDecision:
     """What becomes of a declared task of which these ranks are recorded."""
     nodes = want.spec.nodes
     if not have:
-        return TaskFate(want, Fate.RUN)
-    fate = TaskFate(want, Fate.RUN, have=have)
-    fate.incomplete = len(have) < max(r.rank.nodes for r in have.values())
+        return TaskDecision(want, Course.RUN)
+    decision = TaskDecision(want, Course.RUN, have=have)
+    decision.incomplete = len(have) < max(r.rank.nodes for r in have.values())
     changed = _changed(want, have)
     if changed == {"files"}:
-        fate.files = _later_files(want, have, state)
+        decision.files = _later_files(want, have, state)
     missing = [rank for rank in range(nodes) if rank not in have]
     if f"task/{want.spec.name}" in requested:
-        fate.reason = Reason.REQUESTED
-    elif changed and not fate.files:
-        fate.reason, fate.because = Reason.CHANGED, tuple(sorted(changed))
+        decision.reason = Reason.REQUESTED
+    elif changed and not decision.files:
+        decision.reason, decision.because = Reason.CHANGED, tuple(sorted(changed))
     elif not missing and _never_began(have.values(), state):
-        fate.reason, fate.incomplete = Reason.INCOMPLETE, True
-        fate.series = series(have.values())
+        decision.reason, decision.incomplete = Reason.INCOMPLETE, True
+        decision.series = series(have.values())
     elif not missing:
-        fate.fate = Fate.KEPT
+        decision.course = Course.KEPT
         found = again(want, have.values(), state, now)
         if found:
-            fate.fate, fate.reason, fate.because = Fate.RUN, Reason.RETRY, (found.cause,)
-            fate.series = found.series
+            decision.course, decision.reason, decision.because = Course.RUN, Reason.RETRY, (found.cause,)
+            decision.series = found.series
     else:
-        fate.reason, fate.incomplete = Reason.INCOMPLETE, True
+        decision.reason, decision.incomplete = Reason.INCOMPLETE, True
         found = again(want, have.values(), state, now)
-        fate.series = found.series if found else series(have.values())
+        decision.series = found.series if found else series(have.values())
         ended = any((s := state.ranks.get(r.address.name)) and s.state.ended for r in have.values())
         if not ended and all(_has_place(want, rank, state) for rank in missing):
-            fate.fate = Fate.COMPLETED
-    return fate
+            decision.course = Course.COMPLETED
+    return decision
 
 
 def _never_began(have: Iterable[Record], state: State) -> bool:
@@ -148,8 +148,10 @@ def _has_place(want: TaskWant, rank: int, state: State) -> bool:
     return attached == paths and bool(ready)
 
 
-def judge_all(desired: Desired, state: State, requested: frozenset[str], now: float) -> dict[str, TaskFate]:
-    """The fates of all declared tasks."""
+def judge_all(
+    desired: Desired, state: State, requested: frozenset[str], now: float
+) -> dict[str, TaskDecision]:
+    """The decisions of all declared tasks."""
     by_task: dict[str, dict[int, Record]] = {}
     for record in state.of("rank"):
         by_task.setdefault(record.rank.task, {})[record.rank.rank] = record
@@ -159,7 +161,7 @@ def judge_all(desired: Desired, state: State, requested: frozenset[str], now: fl
     }
 
 
-def cascade(fates: Mapping[str, TaskFate], state: State, replaced: frozenset[Address]) -> None:
+def cascade(decisions: Mapping[str, TaskDecision], state: State, replaced: frozenset[Address]) -> None:
     """Make a task run anew when something that its running ranks hold is replaced.
 
     The whole gang, since its ranks know each other's addresses, and no other task.
@@ -169,8 +171,8 @@ def cascade(fates: Mapping[str, TaskFate], state: State, replaced: frozenset[Add
     holds: dict[str, set[Address]] = {}
     for record in (*state.of("reservation"), *state.of("attachment")):
         holds.setdefault(str(record.task), set()).update(record.needs & replaced)
-    for fate in fates.values():
-        hit = holds.get(fate.name)
-        if fate.fate is not Fate.RUN and hit:
-            fate.fate, fate.reason = Fate.RUN, Reason.CASCADE
-            fate.because = tuple(sorted(map(str, hit)))
+    for decision in decisions.values():
+        hit = holds.get(decision.name)
+        if decision.course is not Course.RUN and hit:
+            decision.course, decision.reason = Course.RUN, Reason.CASCADE
+            decision.because = tuple(sorted(map(str, hit)))

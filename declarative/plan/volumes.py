@@ -20,7 +20,7 @@ from declarative.state import ANOTHERS, TAGS, Address, Record, State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VolumeFate:
+class VolumeDecision:
     """What becomes of one volume, declared or recorded."""
 
     name: str
@@ -58,13 +58,13 @@ def judge_all(
     pinned: frozenset[Address] = frozenset(),
     altered: Mapping[Address, Mapping[str, Any]] = MappingProxyType({}),
     requested: Collection[str] = (),
-) -> tuple[dict[str, VolumeFate], list[Diagnostic]]:
-    """The fates of all volumes, and an error for each that is protected and would be lost.
+) -> tuple[dict[str, VolumeDecision], list[Diagnostic]]:
+    """The decisions of all volumes, and an error for each that is protected and would be lost.
 
     `pinned` ones are held by ranks that have no other place: they stay as they are. `altered` is what others
     changed: of that, tags are put back. Those that are `requested` (`volume/data-0`) are made anew, empty.
     """
-    fates: dict[str, VolumeFate] = {}
+    decisions: dict[str, VolumeDecision] = {}
     errors: list[Diagnostic] = []
     hosts = ways(desired)
     for name, want in sorted(desired.volumes.items()):
@@ -73,37 +73,37 @@ def judge_all(
         after = _reached(_settled(before, want.inputs) if before else want.inputs, before, hosts)
         if record is None or before is None:
             reason = Reason.NEW if after.volume_id is None else Reason.ADOPTED
-            fates[name] = VolumeFate(name=name, record=None, after=after, reason=reason)
+            decisions[name] = VolumeDecision(name=name, record=None, after=after, reason=reason)
         elif str(record.address) in requested:
             errors += _irreplaceable(desired, name, before, after)
-            fates[name] = VolumeFate(
+            decisions[name] = VolumeDecision(
                 name=name, record=record, after=after, replaced=True, reason=Reason.REQUESTED
             )
         elif before == after:  # nearly always
             found = altered.get(record.address, {})
             mended = (TAGS,) if TAGS in found and ANOTHERS not in found else ()
-            fates[name] = VolumeFate(
+            decisions[name] = VolumeDecision(
                 name=name, record=record, after=after, reason=Reason.DRIFT, because=mended
             )
         else:
-            changed = fates[name] = _changed(name, record, after)
+            changed = decisions[name] = _changed(name, record, after)
             errors += _lost(desired, name, before, after, changed.because) if changed.replaced else ()
-    removed, more = _removed(desired, state, fates, destroy=destroy)
-    fates |= removed
+    removed, more = _removed(desired, state, decisions, destroy=destroy)
+    decisions |= removed
     errors += more
     for address in pinned & state.records.keys():
-        if address.kind == "volume" and (fate := fates.get(address.name)):
-            fates[fate.name] = _staying(fate)
-    return fates, errors
+        if address.kind == "volume" and (decision := decisions.get(address.name)):
+            decisions[decision.name] = _staying(decision)
+    return decisions, errors
 
 
-def _changed(name: str, record: Record, after: VolumeInputs) -> VolumeFate:
+def _changed(name: str, record: Record, after: VolumeInputs) -> VolumeDecision:
     """It is declared otherwise than it was made: changed in place, or made anew."""
     changed = differing(record.volume, after)
     # The input `host` is how its host is reached; the field `host`, which one it is, is the input `zone`.
     moved = tuple(k for k in changed if k not in {*in_place(Volume), "host"})
     because = (*moved, *(("size",) if _shrunk(record.volume, after) else ()))
-    return VolumeFate(
+    return VolumeDecision(
         name=name,
         record=record,
         after=after,
@@ -146,10 +146,10 @@ def _irreplaceable(
 
 
 def _removed(
-    desired: Desired, state: State, staying: Mapping[str, VolumeFate], *, destroy: bool
-) -> tuple[dict[str, VolumeFate], list[Diagnostic]]:
+    desired: Desired, state: State, staying: Mapping[str, VolumeDecision], *, destroy: bool
+) -> tuple[dict[str, VolumeDecision], list[Diagnostic]]:
     """What becomes of recorded volumes that are not declared any more."""
-    out: dict[str, VolumeFate] = {}
+    out: dict[str, VolumeDecision] = {}
     lost: list[str] = []
     for record in state.of("volume"):
         name = record.address.name
@@ -159,7 +159,7 @@ def _removed(
         adopted = record.volume.volume_id is not None
         said = desired.project.removed.of(name)
         protected = not adopted and said is None and desired.protects(str(record.address), record.volume)
-        out[name] = VolumeFate(
+        out[name] = VolumeDecision(
             name=name,
             record=record,
             after=None,
@@ -179,11 +179,11 @@ def _shrunk(before: VolumeInputs, after: VolumeInputs) -> bool:
     return Size.parse(after.size).mib < Size.parse(before.size).mib
 
 
-def _staying(fate: VolumeFate) -> VolumeFate:
+def _staying(decision: VolumeDecision) -> VolumeDecision:
     """It is held: neither replaced nor deleted."""
-    if fate.record is None or not (fate.replaced or fate.after is None):
-        return fate
-    return VolumeFate(name=fate.name, record=fate.record, after=fate.record.volume)
+    if decision.record is None or not (decision.replaced or decision.after is None):
+        return decision
+    return VolumeDecision(name=decision.name, record=decision.record, after=decision.record.volume)
 
 
 def _settled(before: VolumeInputs, after: VolumeInputs) -> VolumeInputs:
@@ -205,18 +205,18 @@ def _reached(
 
 
 def in_zones(
-    desired: Desired, fates: Mapping[str, VolumeFate], zones: Mapping[str, str]
-) -> dict[str, VolumeFate]:
-    """The fates, once it is known where ranks go: a volume that is made goes to the zone that its rank needs.
+    desired: Desired, decisions: Mapping[str, VolumeDecision], zones: Mapping[str, str]
+) -> dict[str, VolumeDecision]:
+    """The decisions, once it is known where ranks go: a new volume goes to the zone that its rank needs.
 
     One on a host that has no rank yet waits.
     """
     hosts = ways(desired)
-    out: dict[str, VolumeFate] = {}
-    for name, fate in fates.items():
-        found = fate
-        if fate.after is not None and name in zones:
-            found = replace(fate, after=_reached(replace(fate.after, zone=zones[name]), None, hosts))
+    out: dict[str, VolumeDecision] = {}
+    for name, decision in decisions.items():
+        found = decision
+        if decision.after is not None and name in zones:
+            found = replace(decision, after=_reached(replace(decision.after, zone=zones[name]), None, hosts))
         making = found.after is not None and (found.record is None or found.replaced)
         if making and found.after and not found.after.zone:
             found = replace(found, waits=has_hosts(desired, found.after.backend))
@@ -224,9 +224,9 @@ def in_zones(
     return out
 
 
-def waiting(desired: Desired, fates: Mapping[str, VolumeFate]) -> list[Diagnostic]:
+def waiting(desired: Desired, decisions: Mapping[str, VolumeDecision]) -> list[Diagnostic]:
     """What to say of volumes that wait for a rank, and that no rank mounts."""
-    names = [fate.name for fate in fates.values() if fate.waits]
+    names = [decision.name for decision in decisions.values() if decision.waits]
     if not names:
         return []
     ranks = [mounts for want in desired.tasks.values() for mounts in want.mounts]

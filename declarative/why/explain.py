@@ -12,16 +12,15 @@ from declarative.blocks import maker_of, split
 from declarative.placement.board import ANYWHERE, Domain
 from declarative.placement.kinds import Kind, of_node, of_offer, offer_name
 from declarative.placement.types import Ask, Node, Refusal, Verdict, VolumeAt
-from declarative.plan.decisions import Fates, Question, decide
-from declarative.plan.fleets import NodeFate, node_of
+from declarative.plan.decisions import Decisions, Question
+from declarative.plan.fleets import NodeDecision, node_of
 from declarative.plan.hosts import by_name
 from declarative.plan.launchable import allowed_backends, limits
-from declarative.plan.make import make
-from declarative.plan.observe import effective
-from declarative.plan.tasks import Fate, TaskFate
-from declarative.plan.types import Inventory, NodePreview, Plan, Reservation, ReservationStatus
-from declarative.resource import LOCAL, Desired, TaskWant, shaped
-from declarative.state import NodeState, RankState, Readiness, State, rank_name
+from declarative.plan.make import decided
+from declarative.plan.tasks import Course, TaskDecision
+from declarative.plan.types import NodePreview, Reservation, ReservationStatus
+from declarative.resource import LOCAL, TaskWant, shaped
+from declarative.state import NodeState, RankState, Readiness, rank_name
 from declarative.why.alternatives import NAMED, Scene, elsewhere, instead, places
 from declarative.why.answers import LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
 from declarative.why.nodes import launched, looked
@@ -35,36 +34,12 @@ MOST_LOOKED = 200
 
 
 class Explainer:
-    """One plan, to be asked about. `plan` is what `make` gives for the same input."""
+    """One plan, to be asked about; more than `max_work` units are refused as by `make`."""
 
-    def __init__(
-        self,
-        desired: Desired,
-        recorded: State,
-        inventory: Inventory,
-        now: float,
-        *,
-        requested: frozenset[str] = frozenset(),
-        reuse: bool = False,
-        max_work: int | None = None,
-    ) -> None:
-        self.desired = desired
-        self.recorded = recorded
-        self.inventory = inventory
-        self.plan: Plan = make(
-            desired, recorded, inventory, now, requested=requested, reuse=reuse, max_work=max_work
-        )
-        self.state = effective(recorded, inventory)
-        self._asked = Question(
-            desired=desired,
-            state=self.state,
-            inventory=inventory,
-            now=now,
-            requested=requested,
-            destroy=False,
-            reuse=reuse,
-        )
-        self._found: Fates | None = None
+    def __init__(self, asked: Question, max_work: int | None = None) -> None:
+        self.desired, self.recorded, self.state = asked.desired, asked.recorded, asked.state
+        self.inventory, self._reuse = asked.inventory, asked.reuse
+        self.plan, self._decisions = decided(asked, max_work)
         self._scene: Scene | None = None
         self.previews = {n.name: n for n in self.plan.nodes}
         self.seats: dict[str, dict[int, Reservation]] = {}
@@ -75,14 +50,14 @@ class Explainer:
     @property
     def feasible(self) -> bool:
         """Whether there was a plan at all: one that is too large was refused unseen."""
-        return not any(d.code == "too-large" for d in self.plan.diagnostics)
+        return self._decisions is not None
 
     @property
-    def found(self) -> Fates:
-        """What becomes of everything."""
-        if self._found is None:
-            self._found = decide(self._asked)
-        return self._found
+    def found(self) -> Decisions:
+        """What becomes of everything. `ValueError` if there was no plan."""
+        if self._decisions is None:
+            raise ValueError("the question is too large for a plan")
+        return self._decisions
 
     # What there is to ask about
 
@@ -102,7 +77,7 @@ class Explainer:
         if self._scene is None:
             nodes = [
                 replace(f.node, total=f.blocks, held=self._held(f.node.name))
-                for f in self.found.fleets.fates.values()
+                for f in self.found.fleets.decisions.values()
                 if not f.goes
             ]
             nodes += [replace(n, held=self._held(n.name)) for n in self.found.outcome.launches]
@@ -148,69 +123,71 @@ class Explainer:
 
     # A task
 
-    def _status(self, name: str, fate: TaskFate | None, refusal: Refusal | None) -> str:
-        if fate is None:
+    def _status(self, name: str, decision: TaskDecision | None, refusal: Refusal | None) -> str:
+        if decision is None:
             return "removed"
         if refusal:
             return "unplaced"
         if self.seats.get(name):
-            return "placed" if fate.fate is Fate.RUN else "kept"
+            return "placed" if decision.course is Course.RUN else "kept"
         return "ended"
 
     def of_task(self, name: str, rank: int | None = None) -> TaskAnswer:
         """A task, or one rank of it."""
-        fate = self.found.tasks.get(name)
+        decision = self.found.tasks.get(name)
         refusal = next((r for r in self.plan.unplaced if r.task == name), None)
-        status = self._status(name, fate, refusal)
+        status = self._status(name, decision, refusal)
         count = self.tasks()[name]
         wanted = list(range(min(count, MOST_RANKS))) if rank is None else [rank]
-        ask = self._ask(fate) if fate else None
-        runs = fate.reason.value if fate and fate.fate is not Fate.KEPT else None
+        ask = self._ask(decision) if decision else None
+        runs = decision.reason.value if decision and decision.course is not Course.KEPT else None
         failed = next((v.rank for v in refusal.ranks if v.verdict is Verdict.CAUSE), 0) if refusal else 0
         return TaskAnswer(
             address=f"task/{name}" if rank is None else f"rank/{rank_name(name, rank)}",
             task=name,
             status=status,
             reason=runs,
-            because=fate.because if fate and runs else (),
+            because=decision.because if decision and runs else (),
             ranks_count=count,
-            ranks=self._ranks(name, fate, wanted),
+            ranks=self._ranks(name, decision, wanted),
             refusal=refusal,
             places=places(self.scene(), ask, failed) if refusal and ask else None,
             elsewhere=elsewhere(self.scene(), ask) if ask and status in ("placed", "unplaced") else (),
         )
 
-    def _ask(self, fate: TaskFate) -> Ask:
+    def _ask(self, decision: TaskDecision) -> Ask:
         prior: dict[int, tuple[str, tuple[int, ...]]] = {}
-        for rank in range(fate.want.spec.nodes):
-            record = self.state.get("reservation", rank_name(fate.name, rank))
+        for rank in range(decision.want.spec.nodes):
+            record = self.state.get("reservation", rank_name(decision.name, rank))
             if record:
                 prior[rank] = (record.reservation.node, record.reservation.blocks)
-        return Ask(want=by_name(fate.want, self.desired, self.state), prior=prior, reuse=self._asked.reuse)
+        return Ask(want=by_name(decision.want, self.desired, self.state), prior=prior, reuse=self._reuse)
 
-    def _ranks(self, name: str, fate: TaskFate | None, wanted: Sequence[int]) -> tuple[RankAnswer, ...]:
+    def _ranks(
+        self, name: str, decision: TaskDecision | None, wanted: Sequence[int]
+    ) -> tuple[RankAnswer, ...]:
         out: list[RankAnswer] = []
         first: dict[object, int] = {}
         for rank in wanted:
             place = self.seats.get(name, {}).get(rank)
-            if fate is None or place is None:
+            if decision is None or place is None:
                 out.append(self._without_place(name, rank))
                 continue
-            like = first.setdefault(self._likeness(fate.want, rank), rank)
-            out.append(self._rank(fate, place, None if like == rank else like))
+            like = first.setdefault(self._likeness(decision.want, rank), rank)
+            out.append(self._rank(decision, place, None if like == rank else like))
         return tuple(out)
 
     def _without_place(self, name: str, rank: int) -> RankAnswer:
         """A rank that holds nothing once the plan is done, with what it gives back."""
         found = (r for r in self.plan.reservations if (r.task, r.rank) == (name, rank))
         place = next(found, None)
-        fate = self.found.fleets.fates.get(place.node) if place else None
+        decision = self.found.fleets.decisions.get(place.node) if place else None
         return RankAnswer(
             name=rank_name(name, rank),
             rank=rank,
             state=self._rank_state(name, rank),
             place=place,
-            node_price=fate.node.price if fate else None,
+            node_price=decision.node.price if decision else None,
             why=(Why(key="released", text="its blocks are given back"),) if place else (),
         )
 
@@ -237,22 +214,22 @@ class Explainer:
         area = (first.fleet, first.backend, first.region) if want.spec.cluster else None
         return Domain(area, min(filter(None, makers), default=None))
 
-    def _rank(self, fate: TaskFate, place: Reservation, like: int | None) -> RankAnswer:
+    def _rank(self, decision: TaskDecision, place: Reservation, like: int | None) -> RankAnswer:
         name = rank_name(place.task, place.rank)
-        scene, ask = self.scene(), self._ask(fate)
+        scene, ask = self.scene(), self._ask(decision)
         node = next(n for n in scene.nodes if n.name == place.node)
-        domain = self._domain(fate.want, self.seats[place.task], place.rank)
+        domain = self._domain(decision.want, self.seats[place.task], place.rank)
         found = instead(scene, ask, place.rank, node, domain)
-        anew = fate.fate is Fate.RUN or place.rank not in fate.have
+        anew = decision.course is Course.RUN or place.rank not in decision.have
         reasons = Reasons(
-            fate=fate,
+            decision=decision,
             ask=ask,
             place=place,
             node=node,
             preview=self.previews[place.node],
             found=found,
             scene=scene,
-            fates=self.found.fleets.fates,
+            decisions=self.found.fleets.decisions,
             record=self.state.get("reservation", name),
             together=domain.area is not None,
             stuck=any(r.task == place.task for r in self.plan.unplaced),
@@ -272,38 +249,38 @@ class Explainer:
 
     def of_node(self, name: str) -> NodeAnswer:
         """A node that is there, or that the plan launches."""
-        fate = self.found.fleets.fates.get(name)
+        decision = self.found.fleets.decisions.get(name)
         new = next((n for n in self.found.outcome.launches if n.name == name), None)
         if new:
-            return self._new_node(new, fate)
-        if fate is None:
+            return self._new_node(new, decision)
+        if decision is None:
             return self._gone(name)
         preview = self.previews[name]
-        status = "deleted" if fate.goes else "changed" if fate.changed else "kept"
-        why = [Why(key=fate.goes.value, text=goes_text(fate))] if fate.goes else []
-        node = fate.node if fate.goes else replace(fate.node, total=fate.blocks)
-        found, not_asked = ((), 0) if fate.goes else self._looked(name)
+        status = "deleted" if decision.goes else "changed" if decision.changed else "kept"
+        why = [Why(key=decision.goes.value, text=goes_text(decision))] if decision.goes else []
+        node = decision.node if decision.goes else replace(decision.node, total=decision.blocks)
+        found, not_asked = ((), 0) if decision.goes else self._looked(name)
         return NodeAnswer(
             address=f"node/{name}",
             status=status,
             why=tuple(why),
-            changed=() if fate.goes else fate.changed,
-            readiness=fate.node.readiness,
-            closed=fate.node.closed,
+            changed=() if decision.goes else decision.changed,
+            readiness=decision.node.readiness,
+            closed=decision.node.closed,
             kind=Kind(*of_node(node)),
             holders=preview.holders,
-            idle_price=None if fate.goes else _idle_price(node, preview),
+            idle_price=None if decision.goes else _idle_price(node, preview),
             looked=found,
             not_asked=not_asked,
         )
 
-    def _new_node(self, node: Node, old: NodeFate | None) -> NodeAnswer:
+    def _new_node(self, node: Node, old: NodeDecision | None) -> NodeAnswer:
         preview = self.previews[node.name]
         seated: list[tuple[Ask, int, Domain]] = []
         for task, seats in self.seats.items():
-            fate = self.found.tasks[task]
+            decision = self.found.tasks[task]
             mine = (rank for rank, place in seats.items() if place.node == node.name)
-            seated += [(self._ask(fate), rank, self._domain(fate.want, seats, rank)) for rank in mine]
+            seated += [(self._ask(decision), rank, self._domain(decision.want, seats, rank)) for rank in mine]
         found = launched(self.scene(), replace(node, held=preview.holders), seated)
         why: list[Why] = []
         if old and old.goes:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from declarative.placement.types import Ask, Node
-from declarative.plan.fleets import NodeFate
-from declarative.plan.tasks import Fate, TaskFate
+from declarative.plan.fleets import NodeDecision
+from declarative.plan.tasks import Course, TaskDecision
 from declarative.plan.types import NodePreview, Reason, Reservation
 from declarative.state import NodeState, Record, rank_name
 from declarative.why.alternatives import Instead, Scene
@@ -31,14 +31,14 @@ GOES = {
 class Reasons:
     """What is known of one rank that has a place. `record` is the reservation that it had before."""
 
-    fate: TaskFate
+    decision: TaskDecision
     ask: Ask
     place: Reservation
     node: Node
     preview: NodePreview
     found: Instead
     scene: Scene
-    fates: Mapping[str, NodeFate]
+    decisions: Mapping[str, NodeDecision]
     record: Record | None
     together: bool
     """It has siblings, and they lie together."""
@@ -47,7 +47,7 @@ class Reasons:
 
     def all(self) -> list[Why]:
         """What held it there first; then what it was chosen for."""
-        place, task = self.place, self.fate.want.spec
+        place, task = self.place, self.decision.want.spec
         before = self._before()
         out = [before] if before else []
         ready = self.node.readiness
@@ -78,8 +78,8 @@ class Reasons:
         if self.stuck:
             text = "it should run anew and has no place for that, so it goes on where it is"
             return Why(key="goes-on", text=text)
-        if self.fate.fate is not Fate.RUN:
-            if place.rank in self.fate.have:
+        if self.decision.course is not Course.RUN:
+            if place.rank in self.decision.have:
                 return Why(key="runs", text="it runs there, and what runs is never moved")
             return Why(key="promised", text="its blocks were reserved before, and it is started there")
         if self.record is None:
@@ -92,9 +92,9 @@ class Reasons:
         return Why(key="moved", text=f"it was on node/{old}: {self._why_not(old)}")
 
     def _why_not(self, old: str) -> str:
-        fate = self.fates.get(old)
-        if fate and fate.goes:
-            return goes_text(fate)
+        decision = self.decisions.get(old)
+        if decision and decision.goes:
+            return goes_text(decision)
         if all(n.name != old for n in self.scene.nodes):
             return "that node is gone"
         name = f"rank/{rank_name(self.place.task, self.place.rank)}"
@@ -104,7 +104,7 @@ class Reasons:
     def _fit(self) -> Why:
         total = self.preview.total
         idle = total - len(self.preview.holders)
-        if self.fate.want.spec.whole_nodes:
+        if self.decision.want.spec.whole_nodes:
             return Why(key="whole-node", text="an exclusive rank takes a whole idle node")
         if not idle:
             return Why(key="exact-fit", text="exact fit: no block of the node stays idle")
@@ -134,7 +134,7 @@ def offered(node: Node, found: Instead, which: str) -> Why:
     return Why(key="not-cheapest", text=f"{text}: the search found nothing better for the plan as a whole")
 
 
-def goes_text(fate: NodeFate) -> str:
+def goes_text(decision: NodeDecision) -> str:
     """Why a node goes."""
-    assert fate.goes is not None
-    return GOES[fate.goes].format(fate.because[0] if fate.because else "")
+    assert decision.goes is not None
+    return GOES[decision.goes].format(decision.because[0] if decision.because else "")
