@@ -151,5 +151,5 @@ def check_plan(plan: Plan) -> None:
     ids = [action.id for action in plan.actions]
     assert len(ids) == len(set(ids))
     assert all(set(action.needs) <= set(ids) for action in plan.actions)
-    for refusal in plan.unplaced:
+    for refusal in plan.unplaced.refusals:
         assert {r.code for rank in refusal.ranks for r in rank.rejections} <= set(REJECTIONS)

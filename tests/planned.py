@@ -4,17 +4,38 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from declarative.plan.types import Basis, Plan
 from declarative.render.data import plan_json
 from declarative.resource import Desired
 from tests.model import World, project, set_limits
 
+GROUPS = {
+    "basis": ("lineage", "serial", "observed_at", "offline"),
+    "unplaced": ("refusals", "waiting", "starts"),
+    "observed": ("drift", "vanished", "ended", "unfit"),
+    "preview": ("nodes", "fallbacks", "suggestions", "backends", "cost"),
+}
 Words = Mapping[str, Any]
 Found = dict[str, Any]
 
 H100 = {"instance_type": "h100x8", "cpu": 96, "memory": "1TB", "gpu": "H100:8", "price": 80.0}
 GPU = {"name": "gpu", "nodes": 2, "placement": "cluster", "blocks": 8}
+
+
+def plan_of(**parts: Any) -> Plan:
+    """A plan with some parts, each by its own name whichever group it is in."""
+    return with_parts(Plan(basis=Basis(lineage=None, serial=0)), **parts)
+
+
+def with_parts(plan: Plan, **parts: Any) -> Plan:
+    """The plan with other parts, each by its own name."""
+    for group, names in GROUPS.items():
+        found = {name: parts.pop(name) for name in names if name in parts}
+        plan = replace(plan, **{group: replace(getattr(plan, group), **found)})
+    return replace(plan, **parts)
 
 
 def declared(

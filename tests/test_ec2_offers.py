@@ -182,13 +182,13 @@ def test_the_cap_of_a_task_is_kept_by_that_of_its_fleet():
     task = {"name": "train", "resources": {"gpu": "H100:8"}, "spot_policy": "auto"}
     for cap, fits in ((30, True), (20, False)):
         plan = planned(world, fleet, tasks=[{**task, "max_price": cap}])
-        assert (len(made(plan)), len(plan.unplaced)) == ((1, 0) if fits else (0, 1))
-    (rank,) = plan.unplaced[0].ranks
+        assert (len(made(plan)), len(plan.unplaced.refusals)) == ((1, 0) if fits else (0, 1))
+    (rank,) = plan.unplaced.refusals[0].ranks
     assert {r.code for r in rank.rejections} == {"price"}
     world.apply(planned(world, fleet, tasks=[{**task, "max_price": 30}]))
     assert planned(world, fleet, tasks=[{**task, "max_price": 30}]).actions == ()
-    assert planned(world, fleet, tasks=[{**task, "max_price": 40, "name": "other"}]).unplaced == ()
-    assert planned(world, fleet, tasks=[{**task, "max_price": 20, "name": "other"}]).unplaced
+    assert planned(world, fleet, tasks=[{**task, "max_price": 40, "name": "other"}]).unplaced.refusals == ()
+    assert planned(world, fleet, tasks=[{**task, "max_price": 20, "name": "other"}]).unplaced.refusals
 
 
 def test_a_cap_that_goes_below_what_a_node_was_asked_for_with_means_another_node():

@@ -228,7 +228,8 @@ def test_spot_falls_back_to_on_demand_within_the_cap(site, market):
     fleet = {**FLEET, "spot_policy": "auto"}
     desired = declared(fleets=[fleet], tasks=[{**GANG, "max_price": 90}], catalog=catalog, **ZONES)
     plan = site.plan(desired)
-    assert all((spare.offer.price or 0.0) <= 90 for f in plan.fallbacks for way in f.ways for spare in way)
+    spares = (spare for f in plan.preview.fallbacks for way in f.ways for spare in way)
+    assert all((spare.offer.price or 0.0) <= 90 for spare in spares)
     assert site.apply(desired)
     assert {(n["zone"], n.get("spot"), n["price"]) for n in market.nodes().values()} == {("za", None, 80.0)}
     assert "h100x8 in za as spot" in site.results["create:node/gpu-0"].note
@@ -236,7 +237,7 @@ def test_spot_falls_back_to_on_demand_within_the_cap(site, market):
 
     other = {**fleet, "name": "other", "spot_policy": "spot"}
     only = declared(fleets=[other], tasks=[GANG], catalog=catalog, **ZONES)
-    assert all(spare.offer.spot for f in site.plan(only).fallbacks for way in f.ways for spare in way)
+    assert all(spare.offer.spot for f in site.plan(only).preview.fallbacks for way in f.ways for spare in way)
 
 
 def test_a_quota_is_one_of_all_zones(site, market):
@@ -270,7 +271,7 @@ def test_volumes_hold_their_ranks(site, market):
     assert {(n["zone"], n["instance_type"]) for n in market.nodes().values()} == {("za", "other")}
 
     alone = declared(fleets=[FLEET], tasks=tasks, volumes=volumes, **ZONES)
-    assert all(not f.ways for f in World().plan(alone).fallbacks)
+    assert all(not f.ways for f in World().plan(alone).preview.fallbacks)
 
 
 def test_blocks_and_shapes_are_as_promised():
@@ -283,12 +284,12 @@ def test_blocks_and_shapes_are_as_promised():
     desired = declared(fleets=[fleet], tasks=tasks, catalog=[H100, halves, large, same])
     # Eight blocks each: of `halves` a rank would need four, of `large` one.
     plan = World().plan(desired)
-    assert [way[0].offer.instance_type for f in plan.fallbacks for way in f.ways] == ["same"]
+    assert [way[0].offer.instance_type for f in plan.preview.fallbacks for way in f.ways] == ["same"]
 
     # Nobody is on it yet: it is split as planned all the same.
     bare = {**fleet, "nodes": 1, "blocks": "auto"}
     plan = World().plan(declared(fleets=[bare], catalog=[H100, halves, large, same]))
-    assert [way[0].offer.instance_type for f in plan.fallbacks for way in f.ways] == ["same"]
+    assert [way[0].offer.instance_type for f in plan.preview.fallbacks for way in f.ways] == ["same"]
 
 
 def test_who_stays_holds_the_others(site, market):
@@ -698,7 +699,7 @@ def test_what_is_unfit_is_replaced(site, market, state):
     assert site.apply(protected)
     site.time += 3600
     assert site.plan(protected).actions == ()
-    (refusal,) = site.plan(declared(fleets=[fleet], tasks=[{**GANG, "nodes": 2}], **ZONES)).unplaced
+    (refusal,) = site.plan(declared(fleets=[fleet], tasks=[{**GANG, "nodes": 2}], **ZONES)).unplaced.refusals
     codes = {r.target: r.code for verdict in refusal.ranks for r in verdict.rejections}
     assert codes["node/gpu-1"] == "not-ready"
 
@@ -845,24 +846,24 @@ def test_a_saved_plan_knows_where_else(site, market):
     }
     text = dump(Saved(plan=plan, facts=Facts(), backends=desired.backends, **words))
     found = load(text, "p.plan", "1").plan
-    assert found.fallbacks == plan.fallbacks
+    assert found.preview.fallbacks == plan.preview.fallbacks
     assert site.apply(desired, plan=found)
     assert set(market.where().values()) == {"zb"}
 
-    (fallback,) = plan.fallbacks
+    (fallback,) = plan.preview.fallbacks
     for wrong in (
         replace(fallback, ways=((),)),
         replace(fallback, kinds=(("gpu-0", "gpu-7"),)),
         replace(fallback, kinds=(("gpu-0", "gpu-0"),)),
     ):
-        bad = replace(plan, fallbacks=(wrong,))
+        bad = replace(plan, preview=replace(plan.preview, fallbacks=(wrong,)))
         text = dump(Saved(plan=bad, facts=Facts(), backends=desired.backends, **words))
         with pytest.raises(InvalidError) as refused:
             load(text, "p.plan", "1")
         assert refused.value.diagnostics[0].code == "not-a-plan"
 
     data = json.loads(dump(Saved(plan=plan, facts=Facts(), backends=desired.backends, **words)))
-    spare = data["plan"]["fallbacks"][0]["ways"][0][0]
+    spare = data["plan"]["preview"]["fallbacks"][0]["ways"][0][0]
     for offer in ({**spare["offer"], "blocks": 1}, {"backend": "sky"}):
         spare["offer"] = offer
         rest = {key: value for key, value in data.items() if key != "checksum"}
@@ -904,13 +905,13 @@ def test_the_ways_of_a_plan_are_few():
     fleet = {**FLEET, "spot_policy": "auto", "nodes": "0..40"}
     tasks = [{**GANG, "name": f"job{i}", "nodes": 2} for i in range(5)]
     plan = World().plan(declared(fleets=[fleet], tasks=tasks, catalog=types, **ZONES))
-    (fallback,) = plan.fallbacks
+    (fallback,) = plan.preview.fallbacks
     assert len(fallback.ways) <= MOST_WAYS
     spares = [spare.offer for way in fallback.ways for spare in way]
     assert {s.zone for s in spares} == {"za", "zb", "zc"}
     each = {**fleet, "placement": "any"}
     loose = [{**t, "placement": "any"} for t in tasks]
     plan = World().plan(declared(fleets=[each], tasks=loose, catalog=types, **ZONES))
-    (fallback,) = plan.fallbacks
+    (fallback,) = plan.preview.fallbacks
     assert len(fallback.ways) <= 2 * MOST_WAYS
     assert {way[0].offer.spot for way in fallback.ways} == {True, False}

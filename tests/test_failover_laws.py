@@ -135,7 +135,7 @@ def check(site, market, desired):
 def together(plan, site):
     """A cluster that was planned in one zone lies in one zone."""
     planned = {a.address.name: a.after for a in plan.actions if a.op.value == "create" and a.after}
-    for fallback in plan.fallbacks:
+    for fallback in plan.preview.fallbacks:
         if fallback.together:
             names = [name for kind in fallback.kinds for name in kind if name in planned]
             found = [site.store.read().get("node", name) for name in names]

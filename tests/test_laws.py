@@ -72,7 +72,7 @@ def test_after_apply_the_plan_is_empty(found, seed):
     for side in (*found, found[1]):
         desired = declared(side)
         if step(world, desired, rng):
-            event(f"unplaced: {bool(world.plan(desired).unplaced)}")
+            event(f"unplaced: {bool(world.plan(desired).unplaced.refusals)}")
             assert ids(world.plan(desired)) == []
         happen(world, rng)
 
@@ -101,7 +101,7 @@ def test_a_plan_that_was_cut_short_is_completed_by_the_next(found, seed):
     second = step(world, desired, rng)
     assert second is not None
     assert ids(world.plan(desired)) == []
-    if not plan.unplaced and not second.unplaced:
+    if not plan.unplaced.refusals and not second.unplaced.refusals:
         assert len(world.of("node")) <= len(whole.of("node"))
         for kind in ("volume", "rank"):
             assert wanted_of(whole, kind) == wanted_of(world, kind)
@@ -213,7 +213,7 @@ def test_a_gang_has_all_its_places_or_none(found, seed):
     plan = step(world, desired, rng)
     if plan is None:
         return
-    refused = {r.task for r in plan.unplaced}
+    refused = {r.task for r in plan.unplaced.refusals}
     for name, want in desired.tasks.items():
         places = [r for r in world.of("reservation") if r.inputs["task"] == name]
         ranks = [r for r in world.of("rank") if r.inputs["task"] == name]
@@ -225,7 +225,7 @@ def test_a_gang_has_all_its_places_or_none(found, seed):
             assert not [a for a in plan.actions if a.op is Op.CREATE and a.task == name]
         else:
             assert wanted == want.spec.nodes
-    for refusal in plan.unplaced:
+    for refusal in plan.unplaced.refusals:
         assert [v.rank for v in refusal.ranks] == list(range(desired.tasks[refusal.task].spec.nodes))
         assert [v for v in refusal.ranks if v.verdict.value == "cause"]
 
@@ -318,7 +318,7 @@ def test_what_is_cleaned_up_is_there_for_tasks_alone(found, seed):
     made = {a.address.name for a in plan.actions if a.id == f"create:{a.address}"}
     unused = {a.address.name: a.op for a in plan.actions if a.reason is Reason.UNUSED}
     assert set(unused.values()) <= {Op.DELETE}
-    waiting = [desired.tasks[r.task].mounts for r in plan.unplaced]
+    waiting = [desired.tasks[r.task].mounts for r in plan.unplaced.refusals]
     waited = {name for ranks in waiting for rank in ranks for mount in rank for name in mount.names}
     for name, want in desired.volumes.items():
         if want.cleanup is None:
@@ -396,7 +396,7 @@ def test_the_preview_is_what_comes(found, seed):
         for r in world.of("reservation")
     }
     assert shown == there
-    nodes = {n.name: (n.total, dict(n.holders)) for n in plan.nodes if n.status != "deleted"}
+    nodes = {n.name: (n.total, dict(n.holders)) for n in plan.preview.nodes if n.status != "deleted"}
     held = {r.address.name: (r.inputs["blocks"], dict[int, str]()) for r in world.of("node")}
     for record in world.of("reservation"):
         for block in record.inputs["blocks"]:
@@ -404,10 +404,10 @@ def test_the_preview_is_what_comes(found, seed):
     assert nodes == held
     prices = [r.inputs.get("price") for r in world.of("node")]
     if None in prices:
-        assert plan.cost.after is None
+        assert plan.preview.cost.after is None
     else:
-        assert plan.cost.after is not None
-        assert abs(plan.cost.after - sum(prices)) < 1e-6
+        assert plan.preview.cost.after is not None
+        assert abs(plan.preview.cost.after - sum(prices)) < 1e-6
 
 
 def test_offers_are_those_of_the_catalogs():
@@ -425,7 +425,7 @@ def test_a_cluster_lies_in_one_place(found, seed):
     world = lived(found[0], rng)
     desired = declared(found[1])
     plan = step(world, desired, rng)
-    if plan is None or plan.unplaced:
+    if plan is None or plan.unplaced.refusals:
         return  # a task that cannot be moved keeps a node that has to go
     places = {r.address.name: (r.inputs["backend"], r.inputs["region"]) for r in world.of("node")}
     for name, fleet in desired.fleets.items():

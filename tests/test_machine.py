@@ -56,7 +56,7 @@ class Fleet(RuleBasedStateMachine):
         self._perform(plan, random.Random(seed), None)
         again = self.world.plan(self.desired)
         assert [a.id for a in again.actions] == []
-        assert {r.task for r in again.unplaced} <= {r.task for r in plan.unplaced}
+        assert {r.task for r in again.unplaced.refusals} <= {r.task for r in plan.unplaced.refusals}
 
     @rule(seed=SEEDS, share=st.floats(0, 1))
     def crash(self, seed, share):

@@ -77,7 +77,7 @@ def test_what_is_busy_is_derived_from_the_reservations(how):
     fleet = {**GPU, "nodes": 1}
     desired = declared([fleet], small(6))
     plan = World().plan(desired)
-    assert [(n.name, n.total, len(n.holders)) for n in plan.nodes] == [("gpu-0", 8, 6)]
+    assert [(n.name, n.total, len(n.holders)) for n in plan.preview.nodes] == [("gpu-0", 8, 6)]
     world = bring(World(), [fleet], small(6))
     assert shown(world, desired) == {"total": 8, "busy": 6, "idle": 2}
     if how == "ended":

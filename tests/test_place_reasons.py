@@ -239,7 +239,7 @@ def test_what_a_backend_offers_that_cannot_be_read_may_fit():
     )
     seen = replace(seen, offers={}, diagnostics=(unread,))
     found = make(desired, world.state(), seen, world.now)
-    assert {r.task: r.code for r in found.unplaced} == {"one": "no-capacity", "two": "never-fits"}
+    assert {r.task: r.code for r in found.unplaced.refusals} == {"one": "no-capacity", "two": "never-fits"}
     refusal = plan_json(found)["unplaced"][0]
     assert codes(refusal) == {"backend/sky": "offers-unknown"}
-    assert "until the backend can be read" in (found.unplaced[0].hint or "")
+    assert "until the backend can be read" in (found.unplaced.refusals[0].hint or "")

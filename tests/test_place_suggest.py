@@ -118,12 +118,12 @@ def test_a_plan_shows_them_and_moves_nothing():
     tasks = [{"name": "aa", "resources": {"gpu": 5}}, {"name": "bb", "resources": {"gpu": 4}}]
     tasks.append({"name": "cc", "resources": {"gpu": 1}})
     world = bring(World(), [fleet], tasks)
-    assert world.plan(declared([fleet], tasks)).suggestions == ()
+    assert world.plan(declared([fleet], tasks)).preview.suggestions == ()
     # Without `bb` its node is idle and goes by itself; without `aa` there are two that are hardly used.
-    assert world.plan(declared([fleet], [tasks[0], tasks[2]])).suggestions == ()
+    assert world.plan(declared([fleet], [tasks[0], tasks[2]])).preview.suggestions == ()
     bring(world, [fleet], tasks[1:])
     plan = world.plan(declared([fleet], tasks[1:]))
-    assert plan.suggestions == (
+    assert plan.preview.suggestions == (
         Suggestion(node="gpu-0", moves=(("rank/cc-0", "gpu-0", "gpu-1"),), saves=80.0),
     )
     assert plan.actions == ()

@@ -156,7 +156,7 @@ def test_a_node_that_waits_for_its_replacement_takes_no_new_work():
     )
     plan = world.plan(desired)
     assert ids(plan) == []
-    codes_ = {r.target: r.code for v in plan.unplaced[0].ranks for r in v.rejections}
+    codes_ = {r.target: r.code for v in plan.unplaced.refusals[0].ranks for r in v.rejections}
     assert codes_["node/pair-0"] == "closed"
 
 
@@ -396,7 +396,7 @@ def test_a_task_that_has_no_other_place_goes_on_where_it_is(words):
     desired = wanted(({**aa, **words, "max_price": 0.001, "regions": ["x"]},) if words else (), (), (SMALL,))
     plan = world.plan(desired)
     assert ids(plan) == []
-    assert [r.task for r in plan.unplaced] == ["small"]
+    assert [r.task for r in plan.unplaced.refusals] == ["small"]
     assert "node-mismatch" in codes(plan)
     end(world)
     assert ids(world.plan(desired), "node", "rank") == ["delete:node/aa-0"]
@@ -466,11 +466,11 @@ def test_a_task_that_ended_badly_is_named(how, words):
     end(world, RankState.SUCCEEDED, "small-0")
     end(world, how, "train-0", "train-1")
     plan = world.plan(desired)
-    assert (plan.result, plan.ended) == ("none", (("train", how.value),))
+    assert (plan.result, plan.observed.ended) == ("none", (("train", how.value),))
     text = plan_text(plan, color=False, width=100)
     assert f"{words}; `fleetform apply --replace task/train` runs it again" in text
     assert "No changes. Everything else is as declared." in text
-    assert world.plan(desired, requested=frozenset({"task/train"})).ended == ()
+    assert world.plan(desired, requested=frozenset({"task/train"})).observed.ended == ()
 
 
 def test_a_lower_count_of_protected_volumes():
@@ -688,7 +688,7 @@ def test_a_task_that_ended_stays_ended(state):
     end(world, state)
     plan = world.plan(wanted())
     assert ids(plan) == []
-    assert [n.holders for n in plan.nodes] == [{}, {}]
+    assert [n.holders for n in plan.preview.nodes] == [{}, {}]
     plan = world.plan(wanted(), requested=frozenset({"task/train"}))
     assert ids(plan, "rank") == [*gang("delete"), *gang("create")]
     assert action(plan, "create:rank/train-0").reason is Reason.REQUESTED
@@ -730,7 +730,7 @@ def test_a_changed_task_without_a_place_goes_on_as_it_was():
     plan = world.plan(desired)
     assert ids(plan) == []
     assert plan.result == "unplaced"
-    assert plan.unplaced[0].code == "never-fits"
+    assert plan.unplaced.refusals[0].code == "never-fits"
 
 
 # ------------------------------------------------------------------------------------ what was observed
@@ -756,9 +756,9 @@ def test_several_things_gone_at_once_are_named():
     """Two nodes of one backend are more likely a fault than the truth: apply asks."""
     world = brought()
     world.gone |= {Address("node", "pair-0"), Address("node", "pair-1")}
-    assert world.plan(wanted()).vanished == ("node/pair-0", "node/pair-1")
+    assert world.plan(wanted()).observed.vanished == ("node/pair-0", "node/pair-1")
     world.gone = {Address("node", "pair-0")}
-    assert world.plan(wanted()).vanished == ()
+    assert world.plan(wanted()).observed.vanished == ()
 
 
 def test_a_node_without_an_observation_is_unknown():
@@ -766,7 +766,7 @@ def test_a_node_without_an_observation_is_unknown():
     world = brought(tasks=())
     seen = Inventory(offers={"local": (local_offer(),)})
     plan = make(wanted({**FLEET, "nodes": 2}), world.state(), seen, world.now)
-    assert plan.unplaced[0].code == "no-capacity"
+    assert plan.unplaced.refusals[0].code == "no-capacity"
     assert ids(plan) == []
 
 
@@ -802,7 +802,7 @@ def test_a_rank_is_not_completed_on_a_sick_node():
     world = partial("rank/train-1")
     world.sick["pair-1"] = NodeState.UNREACHABLE
     plan = world.plan(wanted())
-    assert [r.task for r in plan.unplaced] == ["train"]
+    assert [r.task for r in plan.unplaced.refusals] == ["train"]
     assert {a.op for a in plan.actions} == {Op.DELETE}
     world.apply(plan)
     assert world.of("reservation") == []
@@ -832,14 +832,14 @@ def test_a_rank_whose_start_was_cut_short_is_not_started_elsewhere_as_well(where
     seen = world.inventory(desired)
     plan = make(desired, recorded, seen, NOW)
     assert ids(plan) == []
-    (refusal,) = plan.unplaced
+    (refusal,) = plan.unplaced.refusals
     assert refusal.summary == (
         f"rank/small-0 may run on node/{node}, which does not answer: task/small might run twice at once"
     )
-    assert (refusal.code, plan.waiting) == ("no-capacity", ("small",))
+    assert (refusal.code, plan.unplaced.waiting) == ("no-capacity", ("small",))
     given_up = {node: Silence(since=0, until=1, given_up=True)}
     elsewhere = make(desired, recorded, replace(seen, silent=given_up), NOW)
-    assert elsewhere.unplaced == ()
+    assert elsewhere.unplaced.refusals == ()
     assert "create:rank/small-0" in ids(elsewhere)
     world.sick.clear()
     assert ids(make(desired, recorded, world.inventory(desired), NOW)) == ["create:rank/small-0"]
@@ -939,10 +939,10 @@ def test_a_node_that_was_idle_for_long_makes_room_for_another():
     world = brought(fleet, (), (SMALL,), backends=[sky])
     end(world)
     desired = wanted(fleet, (), (SMALL, {"name": "large", "resources": {"cpu": "4.."}}), backends=[sky])
-    assert [r.task for r in world.plan(desired).unplaced] == ["large"]
+    assert [r.task for r in world.plan(desired).unplaced.refusals] == ["large"]
     world.now += 1800
     plan = world.plan(desired)
-    assert plan.unplaced == ()
+    assert plan.unplaced.refusals == ()
     assert ids(plan, "node") == ["delete:node/aa-0", "create:node/aa-1"]
     assert action(plan, "create:node/aa-1").needs == ("delete:node/aa-0",)
 
@@ -1010,7 +1010,7 @@ def test_the_shape_of_actions():
 def test_before_the_first_apply():
     """`lineage` is null and `serial` 0."""
     plan = make(wanted(), World().state().__class__(), Inventory(offers={"local": (local_offer(),)}), 0)
-    assert (plan.lineage, plan.serial, plan.result) == (None, 0, "changes")
+    assert (plan.basis.lineage, plan.basis.serial, plan.result) == (None, 0, "changes")
 
 
 # --------------------------------------------------------------------------------------- golden files
@@ -1133,11 +1133,11 @@ def test_a_drained_node_takes_no_new_work_and_finishes_what_runs():
     told = {d.address: d.summary for d in plan.diagnostics if d.code == "drained"}
     assert set(told) == {"node/pair-0", "node/pair-1"}
     assert told["node/pair-0"].endswith(f"drained since {SINCE}: bad NIC")
-    assert plan.unplaced[0].code == "no-capacity"
-    off = {r.target: (r.code, r.detail) for v in plan.unplaced[0].ranks for r in v.rejections}
+    assert plan.unplaced.refusals[0].code == "no-capacity"
+    off = {r.target: (r.code, r.detail) for v in plan.unplaced.refusals[0].ranks for r in v.rejections}
     assert off["node/pair-1"] == ("drained", f"drained since {SINCE}: bad NIC")
-    assert "undrain" in str(plan.unplaced[0].hint)
-    assert {n.name: n.state for n in plan.nodes} == {"pair-0": "draining", "pair-1": "draining"}
+    assert "undrain" in str(plan.unplaced.refusals[0].hint)
+    assert {n.name: n.state for n in plan.preview.nodes} == {"pair-0": "draining", "pair-1": "draining"}
 
 
 def test_what_runs_anew_leaves_a_drained_node():
@@ -1157,7 +1157,8 @@ def test_a_drained_node_that_cannot_be_reached_says_both():
     drain(world, "pair-0")
     world.sick["pair-0"] = NodeState.UNREACHABLE
     plan = world.plan(wanted({**FLEET, "nodes": 1}, (), (SMALL,)))
-    (rejection,) = (r for v in plan.unplaced[0].ranks for r in v.rejections if r.target == "node/pair-0")
+    ranks = plan.unplaced.refusals[0].ranks
+    (rejection,) = (r for v in ranks for r in v.rejections if r.target == "node/pair-0")
     assert (rejection.code, rejection.detail) == ("not-ready", f"unreachable: drained since {SINCE}: bad NIC")
 
 
@@ -1204,7 +1205,7 @@ def test_a_node_is_not_replaced_under_ranks_that_have_no_other_place():
     drain(world, "pair-1")
     plan = world.plan(desired, requested=frozenset({"node/pair-0"}))
     assert "delete:node/pair-0" not in ids(plan)
-    assert [r.task for r in plan.unplaced] == ["small"]
+    assert [r.task for r in plan.unplaced.refusals] == ["small"]
     assert "node/pair-0 is not replaced" in str([d.summary for d in plan.diagnostics])
 
 
@@ -1229,7 +1230,7 @@ def test_a_pin_launches_no_node_of_its_name():
     for name in ("pair-7", "pair-2"):
         plan = world.plan(wanted(fleet, (DATA,), (pinned(name),)))
         assert ids(plan, "node") == []
-        (refusal,) = plan.unplaced
+        (refusal,) = plan.unplaced.refusals
         assert refusal.code == "never-fits"
         assert refusal.hint == (
             f"`instances` names what is there, and launches nothing: {name} is not; there are pair-0, pair-1"
@@ -1244,7 +1245,7 @@ def test_a_pin_may_name_what_the_fleet_launches_for_itself():
     assert {r.task: r.node for r in plan.reservations}["pinned"] == "pair-1"
     plan = World().plan(wanted({**FLEET, "nodes": "2..9"}, (), (pinned("pair-2"),)))
     assert ids(plan, "node") == ["create:node/pair-0", "create:node/pair-1"]
-    assert [r.task for r in plan.unplaced] == ["pinned"]
+    assert [r.task for r in plan.unplaced.refusals] == ["pinned"]
 
 
 def test_a_pin_takes_no_name_of_a_node_that_is_launched_for_another_task():
@@ -1252,7 +1253,7 @@ def test_a_pin_takes_no_name_of_a_node_that_is_launched_for_another_task():
     fleet = {**FLEET, "nodes": "0..9"}
     plan = World().plan(wanted(fleet, (), (pinned("pair-0"), {**SMALL, "name": "free"})))
     assert {r.task: r.node for r in plan.reservations} == {"free": "pair-0"}
-    assert [r.task for r in plan.unplaced] == ["pinned"]
+    assert [r.task for r in plan.unplaced.refusals] == ["pinned"]
 
 
 def test_pins_launch_no_more_than_their_fleet_owes_itself():
@@ -1261,7 +1262,7 @@ def test_pins_launch_no_more_than_their_fleet_owes_itself():
     tasks = (pinned("pair-1", **whole), pinned("pair-1", **whole) | {"name": "second"})
     plan = World().plan(wanted({**FLEET, "nodes": "2..9"}, (), tasks))
     assert ids(plan, "node") == ["create:node/pair-0", "create:node/pair-1"]
-    assert [(r.task, r.code) for r in plan.unplaced] == [("second", "no-capacity")]
+    assert [(r.task, r.code) for r in plan.unplaced.refusals] == [("second", "no-capacity")]
 
 
 def test_a_pinned_task_goes_on_when_its_node_is_made_anew():
@@ -1270,7 +1271,7 @@ def test_a_pinned_task_goes_on_when_its_node_is_made_anew():
     world = brought({**FLEET, "nodes": 2}, (), (pinned("pair-1"),))
     plan = world.plan(wanted({**fleet, "env": {"A": "1"}}, (), (pinned("pair-1"),)))
     assert ids(plan, "node") == ["delete:node/pair-0", "delete:node/pair-1", "create:node/pair-1"]
-    assert plan.unplaced == ()
+    assert plan.unplaced.refusals == ()
 
 
 # ---------------------------------------------------------------------------- what the marks of fields say

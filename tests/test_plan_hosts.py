@@ -69,7 +69,7 @@ def test_every_host_is_a_node_in_the_order_of_the_hosts_and_costs_nothing():
     world = World()
     found = bring(world, declared(rack("b", "a", "c")))
     assert nodes(world) == {"rack-0": "b", "rack-1": "a", "rack-2": "c"}
-    assert (found.cost.before, found.cost.after) == (0.0, 0.0)
+    assert (found.preview.cost.before, found.preview.cost.after) == (0.0, 0.0)
     node = world.of("node")[0].inputs
     assert (node["backend"], node["region"], node["host"]) == ("ssh", "ssh", {"hostname": "b", "user": "me"})
     assert node["resources"] == {"cpu": 4, "memory_mib": 8192, "gpus": 0, "disk_mib": 1000}
@@ -161,7 +161,7 @@ def test_a_rank_is_refused_where_the_host_of_its_volume_is_no_node():
     world.settle()
     again = [{**tasks[0], "commands": ["false"]}]
     found = plan(world, disks({"name": "data"}, tasks=again, fleet=rack("b", "c")))
-    [refused] = found.unplaced
+    [refused] = found.unplaced.refusals
     details = {r.detail for verdict in refused.ranks for r in verdict.rejections}
     assert any("volume/data is in ssh/a" in detail for detail in details), details
     assert ids(found) == ["delete:node/rack-0"]
@@ -175,7 +175,7 @@ def test_a_volume_that_nothing_places_waits():
     unfit = [{"name": "big", "resources": {"cpu": 64}, "mounts": {"/d": "data"}}]
     found = plan(world, disks({"name": "data"}, tasks=unfit))
     assert ([d.code for d in found.diagnostics], ids(found)) == ([], [])
-    assert len(found.unplaced) == 1
+    assert len(found.unplaced.refusals) == 1
 
 
 def test_how_the_host_of_a_volume_is_reached_changes_in_place():
@@ -264,7 +264,7 @@ def test_a_pinned_name_is_that_of_its_host_and_no_other():
     ]
     found = plan(world, declared(rack("a", "b", "c"), tasks=tasks))
     assert [(r.task, r.node) for r in found.reservations] == [("hold", "rack-1")]
-    assert [r.task for r in found.unplaced] == ["else"]
+    assert [r.task for r in found.unplaced.refusals] == ["else"]
     world.apply(found, random.Random(1))
     assert nodes(world) == {"rack-0": "a", "rack-1": "b", "rack-2": "c"}
 
@@ -285,8 +285,8 @@ def test_a_pinned_address_is_that_of_its_host(there):
     placed = {r.task: r.node for r in found.reservations}
     assert placed["hold"] == "rack-1"
     assert placed["by-name"] in ("rack-0", "rack-2")
-    assert [(r.task, r.code) for r in found.unplaced] == [("else", "never-fits")]
-    assert "hostname:d is not" in str(found.unplaced[0].hint)
+    assert [(r.task, r.code) for r in found.unplaced.refusals] == [("else", "never-fits")]
+    assert "hostname:d is not" in str(found.unplaced.refusals[0].hint)
     started = next(a for a in found.actions if a.id == "create:rank/hold-0")
     assert isinstance(started.after, RankInputs)
     assert started.after.instances == ("hostname:10.0.0.2",)
@@ -430,7 +430,7 @@ def refusing(hosts: Sequence[Any], words: Mapping[str, Any], **options: Any) -> 
     """The plan for a task that wants 8 GPUs a rank, before the first apply."""
     task = {"name": "train", "resources": {"gpu": 8}, **words}
     found = plan(World(), declared(rack(*hosts, blocks=1), tasks=[task]), **options)
-    assert len(found.unplaced) == 1
+    assert len(found.unplaced.refusals) == 1
     return found
 
 
@@ -460,13 +460,13 @@ def test_hosts_that_are_no_nodes_yet_count_for_what_can_never_fit(hosts, off, wo
     """`never-fits` is said only of what does not fit with every declared host up and idle; before the first
     apply as after it.
     """
-    assert refusing(hosts, words, off=off).unplaced[0].code == code
+    assert refusing(hosts, words, off=off).unplaced.refusals[0].code == code
 
 
 def test_a_refusal_names_the_hosts_that_are_off_and_waits_for_nothing_else():
     """No task runs: that one might end is no reason to wait."""
     answer = refusing([BIG, BIG2, TINY], {"nodes": 2}, off=["big2", "tiny"])
-    found, hint = refused(plan_json(answer)), answer.unplaced[0].hint
+    found, hint = refused(plan_json(answer)), answer.unplaced.refusals[0].hint
     assert codes(found)["offer/ssh:big2:big2 (fleet/rack)"] == "not-ready"
     assert codes(found)["offer/ssh:tiny:tiny (fleet/rack)"] == "too-small"  # it would be no use if it were on
     assert "1 not ready" in found["summary"]

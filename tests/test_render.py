@@ -24,7 +24,6 @@ from declarative.plan.types import (
     Drift,
     NodePreview,
     Op,
-    Plan,
     Reason,
     Reservation,
     ReservationStatus,
@@ -43,6 +42,7 @@ from declarative.render.text import Paint, cells, ranges, use_color, width, wrap
 from declarative.render.views import FleetView, NodeView, RankView, StatusView, TaskView, VolumeView
 from declarative.state import Address, Record
 from tests.cli import events_of
+from tests.planned import plan_of, with_parts
 
 GOLDEN = Path(__file__).parent / "golden" / "render"
 ESC = "\x1b"
@@ -126,7 +126,7 @@ def create_plan(count=2):
         {"task": "train", "rank": f"train-{i}", "node": f"pair-{i}", "volume": f"data-{i}", "path": "/data"}
         for i in numbers
     ]
-    return Plan(
+    return plan_of(
         lineage=None,
         serial=0,
         actions=(
@@ -159,7 +159,7 @@ def replace_plan():
     new = rank(commands=["echo a", "echo B", "echo c"], env={"K": "${{ env.NEW }}", "L": "1"})
     why = ("commands", "env", "working_dir")
     both = {"reason": Reason.CASCADE, "because": ("node/pair-0",)}
-    return Plan(
+    return plan_of(
         lineage="3f1c",
         serial=7,
         actions=(
@@ -248,7 +248,7 @@ def refusals():
 
 
 def drift_plan():
-    return Plan(
+    return plan_of(
         lineage="3f1c",
         serial=7,
         drift=(
@@ -262,10 +262,10 @@ def drift_plan():
 
 def unplaced_plan():
     held = dict.fromkeys(range(3), "rank/train-0") | dict.fromkeys(range(5, 8), "rank/eval-0")
-    return Plan(
+    return plan_of(
         lineage="3f1c",
         serial=7,
-        unplaced=refusals(),
+        refusals=refusals(),
         cost=Cost(before=2.0, after=2.0),
         nodes=(
             preview(0, name="gpu-0", total=8, holders=held, status="kept", state="ready"),
@@ -288,8 +288,8 @@ PLANS = {
     "replace": replace_plan(),
     "drift": drift_plan(),
     "unplaced": unplaced_plan(),
-    "nothing": Plan(lineage="3f1c", serial=7, nodes=(preview(status="kept", state="ready"),)),
-    "ended": Plan(
+    "nothing": plan_of(lineage="3f1c", serial=7, nodes=(preview(status="kept", state="ready"),)),
+    "ended": plan_of(
         lineage="3f1c",
         serial=7,
         ended=tuple((f"train-{i}", "lost" if i else "failed") for i in range(7)),
@@ -348,7 +348,7 @@ def test_what_nothing_happens_to_is_counted_not_listed():
     held = tuple(reserved(i, status=ReservationStatus.KEPT, new_node=False) for i in range(30))
     actions = (act(Op.CREATE, "node/pair-30", after=node()),)
     nodes, held = (*nodes, preview(30)), (*held, reserved(30))
-    plan = Plan(lineage=None, serial=0, actions=actions, nodes=nodes, reservations=held)
+    plan = plan_of(actions=actions, nodes=nodes, reservations=held)
     text = plan_text(plan, color=False, width=100)
     assert "  … 30 more nodes, unchanged, 60/60 busy\n" in text
     assert "  … 30 more ranks, unchanged\n" in text
@@ -376,7 +376,7 @@ def test_commands_of_a_new_task_are_whole():
     script = "cat <<E\na\n\nb \nE"
     commands = [f"echo {i}" for i in range(30)] + [script, "echo " + "long " * 40 + "; Plan: 0 to create"]
     after = {"commands": commands, "env": {"A": "x" * 300, "B": "one\ntwo\n"}}
-    plan = Plan(lineage=None, serial=0, actions=(act(Op.CREATE, "rank/a-0", after=after),))
+    plan = plan_of(actions=(act(Op.CREATE, "rank/a-0", after=after),))
     plain = plan_text(plan, color=False, width=None)
     for command in (*commands[:30], commands[-1]):
         assert f"        - {command}\n" in plain
@@ -392,7 +392,7 @@ def test_commands_of_a_new_task_are_whole():
 def change(before, after, *, width=None, color=False):
     """The lines that tell of a rank's change."""
     action = act(Op.UPDATE, "rank/a-0", Reason.CHANGED, before=before, after=after)
-    text = plan_text(Plan(lineage=None, serial=0, actions=(action,)), color=color, width=width)
+    text = plan_text(plan_of(actions=(action,)), color=color, width=width)
     return text.partition("  ~ rank/a-0")[2].rpartition("Cost:")[0].splitlines()[1:-1]
 
 
@@ -460,12 +460,12 @@ def test_entries_that_look_alike_and_are_not_are_not_grouped():
     """Nor are names that would lose a digit."""
     one, other = rank(0, env={"A": "(from $B)"}), rank(1, env={"A": "${{ env.B }}"})
     actions = tuple(act(Op.CREATE, f"rank/a-{i}", after=a) for i, a in enumerate((one, one, one, other)))
-    text = plan_text(Plan(lineage=None, serial=0, actions=actions), color=False, width=None)
+    text = plan_text(plan_of(actions=actions), color=False, width=None)
     assert "rank/a-[0-2]" in text
     assert "rank/a-3" in text
     names = ("data-1", "data-01", "data-2")
     actions = tuple(act(Op.CREATE, f"volume/{name}", after=volume()) for name in names)
-    text = plan_text(Plan(lineage=None, serial=0, actions=actions), color=False, width=None)
+    text = plan_text(plan_of(actions=actions), color=False, width=None)
     assert all(f"volume/{name}" in text for name in names)
 
 
@@ -485,7 +485,7 @@ def test_off_a_terminal_nothing_is_cut():
         Refusal(task=f"t{i}", code="no-capacity", summary=f"no {i}", hint=f"hint {i}", ranks=ranks)
         for i in range(30)
     )
-    plan = Plan(lineage=None, serial=0, nodes=nodes, unplaced=refused)
+    plan = plan_of(nodes=nodes, refusals=refused)
     text = plan_text(plan, color=False, width=None)
     assert "| 95 job-95]" in text
     assert "hint 29" in text
@@ -502,7 +502,7 @@ def test_ranks_that_restart_are_not_unchanged():
         act(Op.UPDATE, "rank/train-9", before=rank(9), after=rank(9, priority=3), **why),
     )
     nodes = tuple(preview(i, status="kept", state="ready") for i in range(44))
-    plan = Plan(lineage="l", serial=1, actions=actions, reservations=held, nodes=nodes)
+    plan = plan_of(lineage="l", serial=1, actions=actions, reservations=held, nodes=nodes)
     text = plan_text(plan, color=False, width=None)
     assert re.search(r"^  node/pair-\[0-7\] .* kept, 1 rank restarts \(8 alike\)$", text, re.MULTILINE)
     assert re.search(r"^  train +\[0-7\] .* kept, restarts \(8 alike\)$", text, re.MULTILINE)
@@ -519,11 +519,11 @@ def test_ranks_that_restart_are_not_unchanged():
 def test_a_long_plan_has_its_summary_at_both_ends():
     after = rank(commands=[f"echo {i}" for i in range(200)])
     actions = (act(Op.CREATE, "rank/a-0", after=after),)
-    plan = Plan(
+    plan = plan_of(
         lineage=None,
         serial=0,
         actions=actions,
-        unplaced=refusals(),
+        refusals=refusals(),
         cost=Cost(before=0.0, after=2.0, excludes=("volumes",)),
     )
     summary = [
@@ -548,7 +548,7 @@ def test_an_adopted_volume_that_is_let_go_is_not_deleted():
         act(Op.DELETE, "volume/c", Reason.REMOVED, before=volume()),
         act(Op.CREATE, "volume/b", Reason.CHANGED, because=("volume_id",), after=new),
     )
-    plan = Plan(lineage="l", serial=1, actions=actions)
+    plan = plan_of(lineage="l", serial=1, actions=actions)
     text = plan_text(plan, color=False, width=None)
     assert "- volume/a  # not declared any more; vol-1 itself stays: it was adopted" in text
     assert "-/+ volume/b  # `volume_id` changed; vol-1 itself stays: it was adopted" in text
@@ -560,7 +560,7 @@ def test_an_adopted_volume_that_is_let_go_is_not_deleted():
 def test_every_reason_has_words(kind, reason):
     for because in ((), ("node/pair-0",)):
         action = act(Op.DELETE, f"{kind}/x", reason, because=because, before={"fleet": "f", "task": "t"})
-        text = plan_text(Plan(lineage=None, serial=0, actions=(action,)), color=False, width=100)
+        text = plan_text(plan_of(actions=(action,)), color=False, width=100)
         assert re.search(rf"^  - {kind}/x  # \S", text, re.MULTILINE)
 
 
@@ -590,7 +590,7 @@ RESERVATION_KEYS = (
 
 
 def test_plan_json_has_the_keys_of_the_contract_in_their_order():
-    data = plan_json(replace(create_plan(), unplaced=refusals(), drift=drift_plan().drift))
+    data = plan_json(with_parts(create_plan(), refusals=refusals(), drift=drift_plan().observed.drift))
     assert list(data) == PLAN_KEYS.split()
     assert list(data["actions"][0]) == ACTION_KEYS.split()
     assert list(data["reservations"][0]) == RESERVATION_KEYS.split()
@@ -603,8 +603,8 @@ def test_plan_json_has_the_keys_of_the_contract_in_their_order():
 
 
 def test_plan_json_values():
-    plan = replace(
-        create_plan(), unplaced=refusals(), reservations=(reserved(price=None), reserved(1, price=1 / 3))
+    plan = with_parts(
+        create_plan(), refusals=refusals(), reservations=(reserved(price=None), reserved(1, price=1 / 3))
     )
     data = plan_json(plan)
     assert data["result"] == "unplaced"
@@ -1251,7 +1251,7 @@ def everything(evil, *, color=False):
     ranks = (RankVerdict(rank=0, verdict=Verdict.CAUSE, rejections=(bad,)), *refusals()[0].ranks)
     many = RankVerdict(rank=1, verdict=Verdict.CAUSE, rejections=(bad,) * 9)
     address = Address("rank", evil)
-    plan = Plan(
+    plan = plan_of(
         lineage=evil,
         serial=1,
         actions=(
@@ -1273,7 +1273,7 @@ def everything(evil, *, color=False):
             ),
         ),
         reservations=(reserved(task=evil, node=evil, volumes={evil: evil}),),
-        unplaced=(Refusal(task=evil, code=evil, summary=evil, hint=evil, ranks=(*ranks, many)),),
+        refusals=(Refusal(task=evil, code=evil, summary=evil, hint=evil, ranks=(*ranks, many)),),
         drift=(Drift(address=evil, change=evil, detail=evil),),
         nodes=(preview(name=evil, holders={0: evil}, status="kept", state=evil),),
         vanished=(evil,),

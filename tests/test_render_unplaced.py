@@ -9,11 +9,11 @@ import pytest
 
 from declarative.placement.suggest import Suggestion
 from declarative.placement.types import Rejection
-from declarative.plan.types import Cost, Plan, ReservationStatus
+from declarative.plan.types import Cost, ReservationStatus
 from declarative.render.data import plan_json
 from declarative.render.plan import plan_text
 from tests.model import World
-from tests.planned import GPU, declared
+from tests.planned import GPU, declared, plan_of
 from tests.test_placement import SHAPE, ask, fleet, node, offer, run
 from tests.test_plan import SMALL, TRAIN, brought, wanted
 from tests.test_render import create_plan, golden, preview, reserved
@@ -57,7 +57,7 @@ CASES = {
 
 
 def text_of(refusals, **more):
-    return plan_text(Plan(lineage=None, serial=0, unplaced=tuple(refusals), **more), color=False, width=100)
+    return plan_text(plan_of(refusals=tuple(refusals), **more), color=False, width=100)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -84,7 +84,7 @@ def test_every_node_and_offer_is_counted_once():
 def test_the_count_is_not_in_the_json():
     """Its keys are a contract."""
     out = CASES["5000-nodes"]()
-    (refusal,) = plan_json(Plan(lineage=None, serial=0, unplaced=out.refusals))["unplaced"]
+    (refusal,) = plan_json(plan_of(refusals=out.refusals))["unplaced"]
     assert list(refusal) == ["task", "code", "summary", "ranks", "before", "after"]
     keys = {tuple(r) for v in refusal["ranks"] for r in v["rejections"]}
     assert keys == {("target", "code", "detail", "short")}
@@ -99,7 +99,7 @@ def test_names_come_in_the_order_in_which_people_count():
 
 def test_summary_folds_what_is_alike():
     text = plan_text(
-        Plan(lineage=None, serial=0, unplaced=CASES["200-alike"]().refusals),
+        plan_of(refusals=CASES["200-alike"]().refusals),
         color=False,
         width=100,
         summary_only=True,
@@ -132,25 +132,25 @@ def test_waiting_is_for_what_may_fit_later():
         {"name": "dd", "resources": {"gpu": 1}},
     ]
     plan = World().plan(declared([{**GPU, "nodes": 1}], tasks))
-    assert {r.task: r.code for r in plan.unplaced} == {
+    assert {r.task: r.code for r in plan.unplaced.refusals} == {
         "bb": "no-capacity",
         "cc": "never-fits",
         "dd": "no-capacity",
     }
-    assert plan.waiting == ("bb",)
+    assert plan.unplaced.waiting == ("bb",)
 
 
 def test_when_the_nodes_were_observed():
     """The one that was looked at longest ago; offline it is what was recorded."""
     world = brought()
     old: dict[str, Any] = {"observed_at": 86400.0}
-    assert world.plan(wanted()).observed_at == world.now
-    first = Plan(lineage=None, serial=0, unplaced=CASES["one-node"]().refusals, **old)
+    assert world.plan(wanted()).basis.observed_at == world.now
+    first = plan_of(refusals=CASES["one-node"]().refusals, **old)
     said = "Nodes: observed at 1970-01-02T00:00:00Z; apply looks at each again before it uses it.\n"
     assert said in plan_text(first, color=False, width=100)
-    offline = text_of(first.unplaced, offline=True, **old)
+    offline = text_of(first.unplaced.refusals, offline=True, **old)
     assert said.replace("observed at", "as recorded at") in offline
-    assert "Nodes:" not in text_of(first.unplaced)  # there are none
+    assert "Nodes:" not in text_of(first.unplaced.refusals)  # there are none
 
 
 # ----------------------------------------------------------------------------------------------- money
@@ -172,7 +172,7 @@ def test_a_task_of_several_ranks_has_a_sum():
         *(reserved(i, task="vague", price=p) for i, p in enumerate((1.0, None))),
         *(reserved(i, task="free", price=0.0) for i in range(2)),
     )
-    plan = Plan(lineage=None, serial=0, actions=create_plan().actions, reservations=held)
+    plan = plan_of(actions=create_plan().actions, reservations=held)
     assert rank_rows(plan) == [
         *(("train", str(i), "1.25") for i in range(3)),
         ("train", "3", "9.00"),
@@ -211,7 +211,7 @@ def test_shares_of_a_plan_add_up():
     ],
 )
 def test_an_unknown_cost_is_never_a_number(before, after, line):
-    plan = Plan(lineage=None, serial=0, actions=create_plan().actions, cost=Cost(before=before, after=after))
+    plan = plan_of(actions=create_plan().actions, cost=Cost(before=before, after=after))
     assert line in plan_text(plan, color=False, width=100).splitlines()
     if after is None:
         assert plan_json(plan)["cost"]["hourly_after"] is None
@@ -227,16 +227,14 @@ def test_an_unknown_cost_is_never_a_number(before, after, line):
     ],
 )
 def test_a_launch_says_what_it_costs(price, spot, note):
-    plan = Plan(
-        lineage=None, serial=0, actions=create_plan().actions, nodes=(preview(price=price, spot=spot),)
-    )
+    plan = plan_of(actions=create_plan().actions, nodes=(preview(price=price, spot=spot),))
     assert f"2/2 busy  {note}" in plan_text(plan, color=False, width=100).splitlines()[-4]
 
 
 def test_the_preview_knows_prices_of_all_nodes():
     """Also of those that stay."""
     plan = brought(tasks=()).plan(wanted(tasks=(TRAIN, SMALL)))
-    assert [(n.price, n.spot) for n in plan.nodes] == [(0.0, False)] * len(plan.nodes)
+    assert [(n.price, n.spot) for n in plan.preview.nodes] == [(0.0, False)] * len(plan.preview.nodes)
 
 
 def test_a_rejection_stands_for_itself_unless_it_says_otherwise():
@@ -246,11 +244,11 @@ def test_a_rejection_stands_for_itself_unless_it_says_otherwise():
 def test_moves_are_suggested_and_nothing_is_said_without():
     """What could be had by hand, which rank would go where, and that no plan does it."""
     moves = (("rank/tiny-0", "gpu-3", "gpu-1"),)
-    plan = Plan(lineage=None, serial=0, suggestions=(Suggestion(node="gpu-3", moves=moves, saves=10.32),))
+    plan = plan_of(suggestions=(Suggestion(node="gpu-3", moves=moves, saves=10.32),))
     text = plan_text(plan, color=False, width=100)
     assert "Possible by hand (nothing that runs is moved by a plan):\n" in text
     assert "  1 move would free node/gpu-3: -10.32 USD/h  rank/tiny-0 to gpu-1\n" in text
-    assert "Possible" not in plan_text(Plan(lineage=None, serial=0), color=False, width=100)
+    assert "Possible" not in plan_text(plan_of(), color=False, width=100)
 
 
 def test_what_a_model_lacks_is_no_number():

@@ -208,7 +208,7 @@ def test_a_lost_node_is_avoided_and_without_another_the_task_waits():
     world.sick["gpu-1"] = NodeState.NOT_READY
     fail(world, "job-1", RankState.LOST, cause="the machine restarted")
     plan = world.plan(job())
-    assert (plan.actions, plan.waiting, plan.result) == ((), ("job",), "waiting")
+    assert (plan.actions, plan.unplaced.waiting, plan.result) == ((), ("job",), "waiting")
     wider = declared(fleets=[{**GPU, "nodes": "2..3"}], tasks=[{**JOB, "retry": True}])
     plan = world.plan(wider)
     placed = {r.rank: r.node for r in plan.reservations}
@@ -366,7 +366,7 @@ def test_one_without_a_place_tries_less_and_less_often_and_when_blocks_are_given
     fleet = {"name": "gpu", "nodes": "2..2", "placement": "cluster", "blocks": 8}
     desired = declared(fleets=[fleet], tasks=[busy, {**JOB, "retry": retry}])
     world = bring(World(), fleets=[fleet], tasks=[busy])
-    assert world.plan(desired).waiting == ("job",)
+    assert world.plan(desired).unplaced.waiting == ("job",)
     retries, _ = waiting(world, desired, (1.0, 10.0, 40.0))
     retries.wait_for_place(["job"])
     for delay in (10, 40, 40):

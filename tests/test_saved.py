@@ -25,6 +25,7 @@ from declarative.render.plan import plan_text
 from declarative.resource import LOCAL
 from declarative.state import Address, NodeState, RankState, Readiness, State
 from tests.model import World, offers_of, project, set_limits
+from tests.planned import plan_of
 from tests.strategies import BACKENDS, happen, pairs
 
 LAW = settings(
@@ -261,7 +262,7 @@ def test_a_node_that_cannot_do_any_more_what_its_task_asks_for_counts(known):
     (said,) = differences(facts, again(plan, facts, world.state(), seen(frozenset({"podman"}))))
     assert (said.code, said.address) == ("plan-node-state", f"node/{node}")
     refused = make(desired, world.state(), seen(frozenset()), world.now)
-    assert [r.code for r in refused.unplaced] == ["never-fits"]
+    assert [r.code for r in refused.unplaced.refusals] == ["never-fits"]
 
 
 def test_every_recorded_node_and_volume_that_vanishes_counts(lived):
@@ -294,7 +295,7 @@ def test_blocks_that_were_free_because_a_rank_had_ended_have_to_be(lived):
     for name in world.running():
         world.end(name, RankState.SUCCEEDED)
     saved = kept(world, full)
-    assert saved.plan.unplaced == ()
+    assert saved.plan.unplaced.refusals == ()
     assert saved.facts.ranks
     assert set(saved.facts.ranks.values()) == {True}
     world.ranks = dict(running)
@@ -365,7 +366,7 @@ def test_what_a_command_that_was_cut_short_had_made_counts(lived):
     ],
 )
 def test_the_record_has_to_be_the_same(planned, state, said):
-    found = record_difference(Plan(lineage=planned[0], serial=planned[1]), state)
+    found = record_difference(plan_of(lineage=planned[0], serial=planned[1]), state)
     assert (said is None) is (found is None)
     assert found is None or said in found.summary
 
@@ -504,10 +505,13 @@ LAST = ("plan", "actions", -1, "after")
         (put(*LAST, "commands", "rm"), "`plan.actions[1].after.commands` is not a list"),
         (put(*LAST, "env", {"A": 1}), "`plan.actions[1].after.env.A` is not text"),
         (put(*LAST, "max_duration", "soon"), "`plan.actions[1].after.max_duration` is not a duration"),
-        (put("plan", "serial", 1.5), "`plan.serial` is not a whole number"),
-        (put("plan", "serial", 1 << 60), "`plan.serial` is not a whole number"),
-        (put("plan", "lineage", 5), "`plan.lineage` is not text"),
-        (put("plan", "nodes", 0, "holders", {"x": "a"}), "`plan.nodes[0].holders.x` is not a mapping by"),
+        (put("plan", "basis", "serial", 1.5), "`plan.basis.serial` is not a whole number"),
+        (put("plan", "basis", "serial", 1 << 60), "`plan.basis.serial` is not a whole number"),
+        (put("plan", "basis", "lineage", 5), "`plan.basis.lineage` is not text"),
+        (
+            put("plan", "preview", "nodes", 0, "holders", {"x": "a"}),
+            "`plan.preview.nodes[0].holders.x` is not a mapping by",
+        ),
         (put("backends", "sky", "driver", 4), "`backends.sky` is not a backend"),
         (put("backends", "sky", []), "`backends.sky` is not a backend"),
         (put("facts", "nodes", {"aa-2": "fine"}), "`facts.nodes.aa-2` is not one of"),
@@ -570,7 +574,7 @@ def test_source_lines_stay_out():
     """A warning may show any line of the YAML; where it stands is enough."""
     span = Span(file="a.yaml", line=3, column=1, end_line=3, end_column=4, text="API_KEY: hunter2")
     warning = Diagnostic(code="x", summary="y", span=span, severity=Severity.WARNING)
-    saved = kept(World(), project(), Plan(lineage=None, serial=0, diagnostics=(warning,)))
+    saved = kept(World(), project(), plan_of(diagnostics=(warning,)))
     assert "hunter2" not in dump(saved)
     assert back(saved).plan.diagnostics == (replace(warning, span=replace(span, text="")),)
 

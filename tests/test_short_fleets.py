@@ -111,7 +111,7 @@ def test_gpus_are_rehearsed_on_this_machine_only_where_that_is_asked_for(fleet, 
     offers = {name: (replace(local_offer(), backend=name),) for name in ("local", "here")}
     plan = make(desired, world.state(), replace(world.inventory(desired), offers=offers), world.now)
     assert [d.code for d in plan.diagnostics if d.severity is Severity.ERROR] == codes
-    assert len(plan.nodes) == (0 if codes else 2)
+    assert len(plan.preview.nodes) == (0 if codes else 2)
 
 
 REGIONS = {**BACKEND, "regions": ["us-east-1", "eu-west-1"]}
@@ -134,8 +134,8 @@ def test_regions_are_compared_without_case(region):
     """By fleets, by tasks and by the backend's own volumes; zones as well."""
     plan = remarks({"regions": [region]}, task={"regions": [region], "creation_policy": "reuse"})
     assert plan.diagnostics == ()
-    assert plan.unplaced == ()
-    assert len(plan.nodes) == 2
+    assert plan.unplaced.refusals == ()
+    assert len(plan.preview.nodes) == 2
 
 
 def test_a_region_that_no_backend_has_is_named():

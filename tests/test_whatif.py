@@ -29,7 +29,7 @@ def plan_of(world, words, **project):
 
 def changes_of(plan):
     """The changes named in the one refusal."""
-    (refusal,) = plan.unplaced
+    (refusal,) = plan.unplaced.refusals
     return refusal.changes
 
 
@@ -103,7 +103,7 @@ def test_what_is_named_fits_when_it_is_made(name):
     assert NAMED[name] == changes[: len(NAMED[name])]
     for change in changes:
         edited, whole = make(change, words, project)
-        assert plan_of(World(), edited, **whole).unplaced == (), change
+        assert plan_of(World(), edited, **whole).unplaced.refusals == (), change
 
 
 def test_nothing_alone_is_enough():
@@ -111,7 +111,7 @@ def test_nothing_alone_is_enough():
     words = {"regions": ["north"], "resources": {"gpu": "A100:8"}}
     plan = plan_of(World(), words)
     assert changes_of(plan) == ()
-    assert plan.unplaced[0].hint == (
+    assert plan.unplaced.refusals[0].hint == (
         "no single change that was tried makes it fit (task, `nodes` of fleets, `limit` of offers)"
     )
 
@@ -134,9 +134,9 @@ def test_it_is_about_what_is_left_by_the_others():
     """What another task of the same plan gets is not offered a second time."""
     tasks = [{"name": "first", "nodes": 2, "priority": 9}]
     plan = plan_of(World(), {"nodes": 2}, running=tasks)
-    assert [r.task for r in plan.unplaced] == ["more"]
+    assert [r.task for r in plan.unplaced.refusals] == ["more"]
     assert changes_of(plan) == ("with `nodes: 2..4` of fleet/gpu",)
-    assert plan.unplaced[0].hint == (
+    assert plan.unplaced.refusals[0].hint == (
         "it fits with `nodes: 2..4` of fleet/gpu, or wait until running tasks have ended"
     )
 
@@ -147,7 +147,7 @@ def test_the_flag_is_named_where_the_flag_is_in_the_way():
     desired = declared([{**GPU, "nodes": "0..2"}], [{"name": "one", "resources": {"gpu": 1}}])
     plan = world.plan(desired, reuse=True)
     assert changes_of(plan) == ("without `--reuse`",)
-    (rejection,) = plan.unplaced[0].ranks[0].rejections
+    (rejection,) = plan.unplaced.refusals[0].ranks[0].rejections
     assert (rejection.code, rejection.detail) == ("reuse-only", "`--reuse` launches nothing")
 
 
@@ -231,9 +231,9 @@ def test_what_is_named_fits_in_any_project(seed):
         declared(project["fleets"], running, catalog=project["catalog"], regions=["east", "west"])
     )
     world.apply(first, rng)
-    kept = [t for t in running if t["name"] not in {r.task for r in first.unplaced}]
+    kept = [t for t in running if t["name"] not in {r.task for r in first.unplaced.refusals}]
     plan = plan_of(world, words, running=kept, **project)
-    for refusal in plan.unplaced:
+    for refusal in plan.unplaced.refusals:
         for change in refusal.changes:
             edited, whole = make(change, words, project)
-            assert plan_of(world, edited, running=kept, **whole).unplaced == (), change
+            assert plan_of(world, edited, running=kept, **whole).unplaced.refusals == (), change

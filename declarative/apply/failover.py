@@ -133,7 +133,7 @@ class Failover:
         # Of which it is not known what came of them: that is found out where they were asked for, by asking
         # there again, before they go anywhere else.
         self._asked = frozenset(i.address.name for i in state.intents if _is_node(i) and i.op == "create")
-        for fallback in (f for f in plan.fallbacks if f.ways):
+        for fallback in (f for f in plan.preview.fallbacks if f.ways):
             self._add(fallback, creates, idle)
 
     def _add(self, fallback: Fallback, creates: Mapping[str, Action], idle: Mapping[str, Record]) -> None:

@@ -105,7 +105,7 @@ def _leave(
     """Delete what was made of clusters that cannot be completed and had nowhere else to go, as `Failover`
     does of those that had, unless the fleet wants it for itself or another task is on it.
     """
-    kept = {name for f in plan.fallbacks if f.wanted for kind in f.kinds for name in kind}
+    kept = {name for f in plan.preview.fallbacks if f.wanted for kind in f.kinds for name in kind}
     kept |= {a.name for a in tools.late}
     state = tools.writer.state()
     kept |= {r.reservation.node for r in state.of("reservation")}
@@ -154,7 +154,7 @@ def _delete(
         parallelism=parallelism,
         stopping=tools.stopping,
         listener=tools.listener,
-        failover=Failover(replace(plan, actions=(), fallbacks=()), tools.writer.state()),
+        failover=Failover(plan.only(()), tools.writer.state()),
     )
 
 

@@ -101,7 +101,7 @@ def _retries(run: Run) -> tuple[Retries, tuple[str, ...]]:
     def told(task: str, due: Due) -> None:
         run.say(f"task/{task} runs again in {due.delay:.0f} s: {due.cause}")
 
-    waiting = run.plan.waiting if run.plan else ()
+    waiting = run.plan.unplaced.waiting if run.plan else ()
     waiting = tuple(task for task in waiting if task in run.desired.tasks)
     retries = Retries(run.desired.tasks, now, told=told)
     retries.wait_for_place(waiting)
@@ -147,7 +147,7 @@ def _give_back(run: Run, retries: Retries, idle: Idle) -> bool:
         if writer and plan and plan.result != "error":
             spare = tuple(a for a in plan.actions if a.op == "delete" and a.reason == "idle")
             if spare:
-                run.perform(replace(plan, actions=spare, fallbacks=()), writer, stop)
+                run.perform(plan.only(spare), writer, stop)
     return not stop.is_set()
 
 

@@ -104,9 +104,9 @@ def plan_command(
         plan = compute(session, out=out, sign=sign, **asked)
     except Failed as error:
         if as_json:
-            from declarative.plan.types import Plan
+            from declarative.plan.types import Basis, Plan
 
-            emit(plan_json(Plan(lineage=None, serial=0, diagnostics=error.diagnostics)))
+            emit(plan_json(Plan(basis=Basis(lineage=None, serial=0), diagnostics=error.diagnostics)))
             return 1
         raise
     if as_json:
@@ -164,7 +164,7 @@ def compute(  # noqa: PLR0913 (keywords, each an option)
     if not offline:
         plan = foresee(plan, backends, desired.places)
     diagnostics = in_order((*session.warnings, *plan.diagnostics))
-    plan = replace(plan, diagnostics=diagnostics, offline=offline)
+    plan = replace(plan, diagnostics=diagnostics, basis=replace(plan.basis, offline=offline))
     if out is not None and plan.result != "error":
         from declarative.cli.plan_files import save
 

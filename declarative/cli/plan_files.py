@@ -184,5 +184,5 @@ def origin(saved: Saved) -> str:
     """Where a saved plan comes from, in one line."""
     from declarative.render.text import clean
 
-    where = f"for the state {saved.state} of {saved.directory}, serial {saved.plan.serial}"
+    where = f"for the state {saved.state} of {saved.directory}, serial {saved.plan.basis.serial}"
     return clean(f"Saved at {saved.made_at} by fleetform {saved.made_by}, {where}.") + "\n"

@@ -80,7 +80,8 @@ class Run:
             self._show(plan)
             if plan.result == "error":
                 return 1
-            if len(plan.unplaced) > len(plan.waiting) and not self.options.get("allow_unplaced"):
+            lacking = plan.unplaced
+            if len(lacking.refusals) > len(lacking.waiting) and not self.options.get("allow_unplaced"):
                 sys.stderr.write(f"{NOTHING_DONE}\n")
                 return 3
             state = writer.state()
@@ -209,7 +210,7 @@ class Run:
         """What came of it in one word, for scripts."""
         if code:
             return "interrupted" if code == INTERRUPTED else "failed"
-        if plan.waiting or self.lacking:
+        if plan.unplaced.waiting or self.lacking:
             return "waiting"
         return "unhealthy" if plan.health else "done"
 
@@ -282,11 +283,11 @@ class Run:
     def _say_waiting(self, plan: Plan, state: State) -> None:
         """Tasks for which there is no place: they stay pending, or run on as they were."""
         if self.as_json:
-            self._pending_events(plan.waiting)
+            self._pending_events(plan.unplaced.waiting)
             return
         going, recorded = going_tasks(state), {r.rank.task for r in state.of("rank")}
         groups: dict[str, list[str]] = {PENDING: [], AS_IT_WAS: [], ENDED: []}
-        for task in plan.waiting:
+        for task in plan.unplaced.waiting:
             groups[AS_IT_WAS if task in going else ENDED if task in recorded else PENDING].append(task)
         for what, tasks in groups.items():
             if tasks:

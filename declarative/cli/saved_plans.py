@@ -135,7 +135,7 @@ def _check_place(session: Session, saved: Saved, desired: Desired) -> None:
         probe.close()
     here = session.directory.resolve()
     if (
-        saved.plan.lineage is None
+        saved.plan.basis.lineage is None
         and url == saved.state
         and _place(url, here) != _place(url, Path(saved.directory))
     ):

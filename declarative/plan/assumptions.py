@@ -214,16 +214,16 @@ def _offer(offer: Offer | None, wanted: int) -> OfferFact | None:
 
 def record_difference(plan: Plan, state: State) -> Diagnostic | None:
     """Whether the plan was made of another state, or of this one as it was before."""
-    if plan.lineage is not None and plan.lineage != state.lineage:
+    if plan.basis.lineage is not None and plan.basis.lineage != state.lineage:
         mine = f"lineage {state.lineage}" if state.lineage else "nothing in it yet"
         return Diagnostic(
             code="plan-other-state",
             summary="the plan was made for another state: "
-            f"that one has lineage {plan.lineage}, this one {mine}",
+            f"that one has lineage {plan.basis.lineage}, this one {mine}",
             hint="run it where its state is: `fleetform -C DIR apply FILE`, or `--state URL`",
         )
-    if plan.serial != state.serial:
-        was = f"its serial was {plan.serial} and is {state.serial} now"
+    if plan.basis.serial != state.serial:
+        was = f"its serial was {plan.basis.serial} and is {state.serial} now"
         return Diagnostic(
             code="plan-outdated",
             summary=f"the state has changed since the plan was made: {was}",

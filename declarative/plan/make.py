@@ -21,7 +21,7 @@ from declarative.plan.retries import bad_end
 from declarative.plan.shortfalls import short, unknown_regions
 from declarative.plan.silence import silence_text
 from declarative.plan.tasks import Course
-from declarative.plan.types import Action, Inventory, Op, Plan, Reason
+from declarative.plan.types import Action, Basis, Inventory, Observed, Op, Plan, Preview, Reason, Unplaced
 from declarative.plan.volumes import waiting
 from declarative.plan.work_limit import too_large
 from declarative.resource import LOCAL, SSH, Desired
@@ -46,7 +46,7 @@ def make(  # noqa: PLR0913 (keywords, each with a default)
     reuse: bool = False,
     max_work: int | None = None,
 ) -> Plan:
-    """What to do so that `desired` is there: see `Question`. What is more than `max_work` units is refused."""
+    """What to do so that `desired` is there: see `Question`. Work beyond `max_work` units is refused."""
     asked = Question(
         desired=desired,
         recorded=recorded,
@@ -64,7 +64,7 @@ def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisio
     desired, recorded, inventory, now = asked.desired, asked.recorded, asked.inventory, asked.now
     large = too_large(desired, recorded, inventory, max_work)
     if large:
-        return Plan(lineage=recorded.lineage, serial=recorded.serial, diagnostics=(large,)), None
+        return Plan(basis=_basis(recorded), diagnostics=(large,)), None
     state, destroy = asked.state, asked.destroy
     found = decide(asked)
     fleets, outcome = found.fleets, found.outcome
@@ -81,26 +81,34 @@ def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisio
         *_remarks(desired, found, inventory),
     ]
     plan = Plan(
-        lineage=recorded.lineage,
-        serial=recorded.serial,
+        basis=_basis(state),
         actions=actions,
         reservations=reservations(recorded, state, fleets, found.tasks, outcome),
-        unplaced=outcome.refusals,
-        drift=inventory.drift,
-        cost=cost(fleets, outcome, found.volumes),
-        nodes=node_previews(state, fleets, found.tasks, outcome),
+        unplaced=Unplaced(
+            refusals=outcome.refusals, waiting=_waiting(found), starts=tuple(_unstarted(found))
+        ),
+        observed=Observed(
+            drift=inventory.drift,
+            vanished=tuple(map(str, vanished(recorded, inventory))),
+            ended=_ended(found, state),
+            unfit=(*of_nodes(_staying(fleets), inventory.silent, now), *of_hosts(inventory.left_out)),
+        ),
+        preview=Preview(
+            nodes=node_previews(state, fleets, found.tasks, outcome),
+            fallbacks=fallbacks(found, state),
+            suggestions=() if destroy else suggestions(state, fleets, found.tasks, outcome),
+            backends=_reached(desired),
+            cost=cost(fleets, outcome, found.volumes),
+        ),
         diagnostics=in_order(diagnostics),
-        vanished=tuple(map(str, vanished(recorded, inventory))),
-        suggestions=() if destroy else suggestions(state, fleets, found.tasks, outcome),
-        unstarted=tuple(_unstarted(found)),
-        waiting=_waiting(found),
-        backends=_reached(desired),
-        ended=_ended(found, state),
-        observed_at=_observed_at(state),
-        unfit=(*of_nodes(_staying(fleets), inventory.silent, now), *of_hosts(inventory.left_out)),
-        fallbacks=fallbacks(found, state),
     )
     return plan, found
+
+
+def _basis(state: State) -> Basis:
+    seen = (state.readiness.get(r.address.name) for r in state.of("node"))
+    oldest = min((s.observed_at for s in seen if s and s.observed_at is not None), default=None)
+    return Basis(lineage=state.lineage, serial=state.serial, observed_at=oldest)
 
 
 def _remarks(desired: Desired, found: Decisions, inventory: Inventory) -> list[Diagnostic]:
@@ -237,12 +245,6 @@ def _ended(found: Decisions, state: State) -> tuple[tuple[str, str], ...]:
     kept = (decision for decision in found.tasks.values() if decision.course is Course.KEPT)
     ends = ((decision.name, bad_end(decision.have.values(), state)) for decision in kept)
     return tuple((name, end.value) for name, end in ends if end is not None)
-
-
-def _observed_at(state: State) -> float | None:
-    """When the nodes were observed; of several times the one longest ago."""
-    seen = (state.readiness.get(r.address.name) for r in state.of("node"))
-    return min((s.observed_at for s in seen if s and s.observed_at is not None), default=None)
 
 
 def _left_alone(desired: Desired, recorded: State) -> list[Diagnostic]:

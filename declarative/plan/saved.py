@@ -210,7 +210,7 @@ def _sound(plan: Plan) -> None:
         except BadDataError as bad:
             raise bad.at(index).at("actions").at("plan") from None
         done.add(action.id)
-    for index, fallback in enumerate(plan.fallbacks):
+    for index, fallback in enumerate(plan.preview.fallbacks):
         try:
             _check_ways(fallback, done)
         except BadDataError as bad:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -195,43 +195,71 @@ class Fallback:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The whole answer of `make`."""
+class Basis:
+    """What a plan was made from: the recorded state, and how old the oldest look at a node is."""
 
     lineage: str | None
     serial: int
-    actions: tuple[Action, ...] = ()
-    reservations: tuple[Reservation, ...] = ()
-    unplaced: tuple[Refusal, ...] = ()
-    drift: tuple[Drift, ...] = ()
-    cost: Cost = Cost(before=0.0, after=0.0)
-    nodes: tuple[NodePreview, ...] = ()
-    diagnostics: tuple[Diagnostic, ...] = ()
-    vanished: tuple[str, ...] = ()
-    """Several things of one backend that are gone at once: apply asks before it makes them anew."""
-    suggestions: tuple[Suggestion, ...] = ()
-    """Moves that would let a node go. Only shown: no plan moves what runs."""
-    unstarted: tuple[Action, ...] = ()
-    """What unplaced tasks would run, or change, once there is room: of each its rank 0. Only shown."""
-    waiting: tuple[str, ...] = ()
-    """Unplaced tasks that stay pending as their `retry` says: apply does the rest all the same."""
-    ended: tuple[tuple[str, str], ...] = ()
-    """Tasks that failed or were lost and stay so, each with which of the two. Only shown."""
-    backends: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """How clouds are reached, as declared: no record tells whether that changed. Only shown."""
     observed_at: float | None = None
     """When the node was looked at that was looked at longest ago, seconds since the epoch."""
     offline: bool = False
     """Nothing was looked at: what was last observed is taken for what is there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unplaced:
+    """The tasks that get no place, and what would follow if they did."""
+
+    refusals: tuple[Refusal, ...] = ()
+    waiting: tuple[str, ...] = ()
+    """Tasks that stay pending as their `retry` says: apply does the rest all the same."""
+    starts: tuple[Action, ...] = ()
+    """What they would run, or change, once there is room: of each its rank 0. Only shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What is not as it was recorded, and what is not well."""
+
+    drift: tuple[Drift, ...] = ()
+    vanished: tuple[str, ...] = ()
+    """Several things of one backend that are gone at once: apply asks before it makes them anew."""
+    ended: tuple[tuple[str, str], ...] = ()
+    """Tasks that failed or were lost and stay so, each with which of the two. Only shown."""
     unfit: tuple[Health, ...] = ()
     """Nodes that stay and take no work, and declared hosts that are no nodes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """The fleets as they are once the plan is done."""
+
+    nodes: tuple[NodePreview, ...] = ()
     fallbacks: tuple[Fallback, ...] = ()
     """Where nodes go that cannot be had where they are planned; a node is in one at most."""
+    suggestions: tuple[Suggestion, ...] = ()
+    """Moves that would let a node go. Only shown: no plan moves what runs."""
+    backends: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """How clouds are reached, as declared: no record tells whether that changed. Only shown."""
+    cost: Cost = Cost(before=0.0, after=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The whole answer of `make`."""
+
+    basis: Basis
+    actions: tuple[Action, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+    unplaced: Unplaced = Unplaced()
+    observed: Observed = Observed()
+    preview: Preview = Preview()
+    diagnostics: tuple[Diagnostic, ...] = ()
 
     @property
     def health(self) -> tuple[Health, ...]:
         """All that is not well and that no action mends. Offline nobody looked at hosts that are no nodes."""
-        unfit = [h for h in self.unfit if not (self.offline and h.state == LEFT_OUT)]
+        unfit = [h for h in self.observed.unfit if not (self.basis.offline and h.state == LEFT_OUT)]
         return (*unfit, *of_backends(self.diagnostics))
 
     @property
@@ -246,14 +274,19 @@ class Plan:
         """
         if any(d.severity.value == "error" for d in self.diagnostics):
             return "error"
-        if self.unplaced:
-            return "waiting" if {r.task for r in self.unplaced} <= {*self.waiting} else "unplaced"
+        if self.unplaced.refusals:
+            tasks = {r.task for r in self.unplaced.refusals}
+            return "waiting" if tasks <= {*self.unplaced.waiting} else "unplaced"
         return "changes" if self.actions else "unhealthy" if self.health else "none"
 
     @property
     def restarts(self) -> int:
         """How many ranks that run are stopped and started again."""
         return sum(item.restart for item in self.reservations)
+
+    def only(self, actions: tuple[Action, ...]) -> Plan:
+        """Some of its actions, each where it is planned and nowhere else."""
+        return replace(self, actions=actions, preview=replace(self.preview, fallbacks=()))
 
     def summary(self) -> dict[str, int]:
         """Counts of actions; a replacement counts once, under `replace`."""

@@ -72,7 +72,7 @@ def actions_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
 def unstarted_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     """What tasks without a place would run, or what would become of those that run: it is not done now."""
     entries: list[_Entry] = []
-    for action in plan.unstarted:
+    for action in plan.unplaced.starts:
         after, before = action.typed, action.before
         made = told("task", after) if before is None else {}
         changed = () if before is None else tuple(differing("task", before, after, ()))
@@ -249,10 +249,10 @@ def counts(plan: Plan) -> str:
 
 def unplaced_count(plan: Plan) -> str:
     """`2 tasks cannot be placed, 1 of them stays pending`."""
-    text = f"{plural(len(plan.unplaced), 'task')} cannot be placed"
-    if not plan.waiting:
+    text = f"{plural(len(plan.unplaced.refusals), 'task')} cannot be placed"
+    if not plan.unplaced.waiting:
         return text
-    verb = "stays" if len(plan.waiting) == 1 else "stay"
-    if len(plan.waiting) == len(plan.unplaced):
+    verb = "stays" if len(plan.unplaced.waiting) == 1 else "stay"
+    if len(plan.unplaced.waiting) == len(plan.unplaced.refusals):
         return f"{text} now and {verb} pending"
-    return f"{text}, {len(plan.waiting)} of them {verb} pending"
+    return f"{text}, {len(plan.unplaced.waiting)} of them {verb} pending"

@@ -78,22 +78,24 @@ def validate_json(valid: bool, diagnostics: Iterable[Diagnostic]) -> dict[str, A
 
 def plan_json(plan: Plan) -> dict[str, Any]:
     """What `plan --json` prints."""
-    wanted = {str(a.task): _inputs(a) for a in plan.unstarted}
+    wanted = {str(a.task): _inputs(a) for a in plan.unplaced.starts}
     return {
         "format_version": FORMAT_VERSION,
-        "lineage": plan.lineage,
-        "serial": plan.serial,
+        "lineage": plan.basis.lineage,
+        "serial": plan.basis.serial,
         "result": plan.result,
         "actions": [_action(action) for action in plan.actions],
         "reservations": [_reservation(item) for item in plan.reservations],
-        "unplaced": [{**_refusal(item), **wanted.get(item.task, _NOTHING)} for item in plan.unplaced],
+        "unplaced": [{**_refusal(r), **wanted.get(r.task, _NOTHING)} for r in plan.unplaced.refusals],
         "health": health_json(plan.health),
-        "drift": [{"address": d.address, "change": d.change, "detail": d.detail} for d in plan.drift],
+        "drift": [
+            {"address": d.address, "change": d.change, "detail": d.detail} for d in plan.observed.drift
+        ],
         "cost": {
-            "hourly_before": _number(plan.cost.before),
-            "hourly_after": _number(plan.cost.after),
+            "hourly_before": _number(plan.preview.cost.before),
+            "hourly_after": _number(plan.preview.cost.after),
             "currency": "USD",
-            "excludes": list(plan.cost.excludes),
+            "excludes": list(plan.preview.cost.excludes),
         },
         "summary": {**plan.summary(), "restarts": plan.restarts},
         "diagnostics": diagnostics_json(plan.diagnostics),

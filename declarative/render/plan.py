@@ -60,15 +60,15 @@ def plan_text(plan: Plan, *, color: bool, width: int | None, summary_only: bool 
     paint = Paint(color=color)
     summary = _summary(plan, paint)
     if summary_only:
-        headlines = [headline(alike, paint) for alike in together_alike(plan.unplaced)]
+        headlines = [headline(alike, paint) for alike in together_alike(plan.unplaced.refusals)]
         return seal([*headlines, *_notes(plan, paint), *summary], color=color)
     lines = _drift(plan, paint)
     lines += actions_lines(plan, paint, width)
-    if plan.actions or plan.unplaced:
+    if plan.actions or plan.unplaced.refusals:
         lines += _map(plan, paint, width)
         lines += _ranks(plan, paint, width)
-    waiting = frozenset(plan.waiting)
-    lines += unplaced_lines(plan.unplaced, paint, waiting=waiting, whole=width is None)
+    waiting = frozenset(plan.unplaced.waiting)
+    lines += unplaced_lines(plan.unplaced.refusals, paint, waiting=waiting, whole=width is None)
     lines += unstarted_lines(plan, paint, width)
     lines += _suggestions(plan, paint)
     lines += _backends(plan, width)
@@ -80,7 +80,7 @@ def plan_text(plan: Plan, *, color: bool, width: int | None, summary_only: bool 
 def _notes(plan: Plan, paint: Paint) -> list[str]:
     """What went wrong before, and how old the facts are that the plan stands on."""
     lines = _ended(plan, paint)
-    if (plan.actions or plan.unplaced) and plan.observed_at is not None:
+    if (plan.actions or plan.unplaced.refusals) and plan.basis.observed_at is not None:
         lines.append(paint("dim", _observed(plan)))
     return lines
 
@@ -88,16 +88,16 @@ def _notes(plan: Plan, paint: Paint) -> list[str]:
 def _summary(plan: Plan, paint: Paint) -> list[str]:
     """Cost and summary. The summary line is what people and scripts look for: it stands on its own."""
     lines: list[str] = []
-    if plan.actions or plan.cost.before != plan.cost.after:
-        lines.append(cost_line(plan.cost))
-        if plan.cost.priced_on:
-            lines.append(paint("dim", prices_line(plan.cost.priced_on)))
+    if plan.actions or plan.preview.cost.before != plan.preview.cost.after:
+        lines.append(cost_line(plan.preview.cost))
+        if plan.preview.cost.priced_on:
+            lines.append(paint("dim", prices_line(plan.preview.cost.priced_on)))
     if plan.actions:
         lines.append(paint("bold", f"Plan: {counts(plan)}."))
     if plan.restarts:
         count = f"{plural(plan.restarts, 'rank')} {'restarts' if plan.restarts == 1 else 'restart'}"
         lines.append(paint("yellow", f"{count}: running now, stopped and started again."))
-    if plan.unplaced:
+    if plan.unplaced.refusals:
         lines.append(paint("red", f"{'' if plan.actions else 'No changes. '}{unplaced_count(plan)}."))
     elif plan.result in ("none", "unhealthy"):
         rest = (
@@ -112,27 +112,28 @@ def _summary(plan: Plan, paint: Paint) -> list[str]:
 
 def _rest(plan: Plan) -> str:
     """What else there is to say where nothing is to be done: no more than was seen."""
-    if plan.drift:
-        return "Nothing is done about it." if plan.ended else "Nothing has to be done about it."
-    return f"{'Everything else' if plan.ended else 'Everything'} is as declared."
+    if plan.observed.drift:
+        return "Nothing is done about it." if plan.observed.ended else "Nothing has to be done about it."
+    return f"{'Everything else' if plan.observed.ended else 'Everything'} is as declared."
 
 
 def _ended(plan: Plan, paint: Paint) -> list[str]:
     """What went wrong before and stays so: nobody has to find out why nothing is done about it."""
-    if not plan.ended:
+    ended = plan.observed.ended
+    if not ended:
         return []
-    named = and_more((f"{clean(f'task/{name}')} {ENDS[end]}" for name, end in plan.ended), MOST_ENDED)
-    again = "runs it again" if len(plan.ended) == 1 else "runs one again"
-    command = f"`fleetform apply --replace {clean(f'task/{plan.ended[0][0]}')}`"
+    named = and_more((f"{clean(f'task/{name}')} {ENDS[end]}" for name, end in ended), MOST_ENDED)
+    again = "runs it again" if len(ended) == 1 else "runs one again"
+    command = f"`fleetform apply --replace {clean(f'task/{ended[0][0]}')}`"
     return [paint("yellow", f"Ended: {named}; {command} {again}.")]
 
 
 def _suggestions(plan: Plan, paint: Paint) -> list[str]:
     """Moves that would save something, for people to decide on: a plan moves nothing that runs."""
-    if not plan.suggestions:
+    if not plan.preview.suggestions:
         return []
     lines = ["Possible by hand (nothing that runs is moved by a plan):", ""]
-    for item in plan.suggestions:
+    for item in plan.preview.suggestions:
         moves = ", ".join(f"{clean(rank)} to {clean(to)}" for rank, _, to in item.moves)
         lines.append(f"  {clean(item.text)}  {paint('dim', moves)}")
     return [*lines, ""]
@@ -140,10 +141,10 @@ def _suggestions(plan: Plan, paint: Paint) -> list[str]:
 
 def _backends(plan: Plan, width: int | None) -> list[str]:
     """How clouds are reached: the same lines in every plan, so that another endpoint is another text."""
-    if not plan.backends:
+    if not plan.preview.backends:
         return []
     lines = ["Backends, as declared:", ""]
-    for name, inputs in plan.backends.items():
+    for name, inputs in plan.preview.backends.items():
         lines.append(f"  {clean(name)}")
         lines += [piece for line in fields(inputs) for piece in wrapped(f"      {line}", width)]
     return [*lines, ""]
@@ -151,8 +152,8 @@ def _backends(plan: Plan, width: int | None) -> list[str]:
 
 def _observed(plan: Plan) -> str:
     """How old the facts are that the plan stands on."""
-    how = "as recorded at" if plan.offline else "observed at"
-    return f"Nodes: {how} {iso(plan.observed_at)}; apply looks at each again before it uses it."
+    how = "as recorded at" if plan.basis.offline else "observed at"
+    return f"Nodes: {how} {iso(plan.basis.observed_at)}; apply looks at each again before it uses it."
 
 
 def cost_line(cost: Cost) -> str:
@@ -183,20 +184,20 @@ def prices_line(priced_on: Mapping[str, str], today: date | None = None) -> str:
 
 def _drift(plan: Plan, paint: Paint) -> list[str]:
     out: list[str] = []
-    if plan.drift:
+    if plan.observed.drift:
         rows = [
             [Cell(clean(d.address), "bold"), Cell(clean(d.change), "yellow"), Cell(sentence(d.detail))]
-            for d in plan.drift
+            for d in plan.observed.drift
         ]
         out += ["Changed outside of fleetform:", "", *columns(folded(rows), paint), ""]
-    if any(d.change == "orphan" for d in plan.drift):
+    if any(d.change == "orphan" for d in plan.observed.drift):
         out += [
             "Orphans: `fleetform state adopt ADDRESS` records one, `fleetform destroy --orphans` deletes all."
         ]
         out += [""]
-    if plan.vanished:
-        backend = paint("yellow", f"{plural(len(plan.vanished), 'thing')} of one backend vanished at once:")
-        out += [f"{backend} {', '.join(map(clean, plan.vanished))}"]
+    if vanished := plan.observed.vanished:
+        backend = paint("yellow", f"{plural(len(vanished), 'thing')} of one backend vanished at once:")
+        out += [f"{backend} {', '.join(map(clean, vanished))}"]
         out += ["That may be the backend's fault: check it before they are made anew.", ""]
     return out
 
@@ -209,10 +210,11 @@ def _map(plan: Plan, paint: Paint, width: int | None) -> list[str]:
             ops.setdefault(action.address.name, set()).add(action.op)
     outcomes = _rank_outcomes(plan)
     touched = {r.node for r in plan.reservations if outcomes[_name(r)] != "kept"} | ops.keys()
-    still = [n for n in plan.nodes if n.name not in touched and n.status == "kept" and n.state == "ready"]
+    nodes = plan.preview.nodes
+    still = [n for n in nodes if n.name not in touched and n.status == "kept" and n.state == "ready"]
     hidden = {n.name for n in still} if len(still) > MOST_UNCHANGED else set[str]()
     restarts = Counter(r.node for r in plan.reservations if r.restart)
-    rows = [_map_row(n, ops.get(n.name, set()), restarts[n.name]) for n in plan.nodes if n.name not in hidden]
+    rows = [_map_row(n, ops.get(n.name, set()), restarts[n.name]) for n in nodes if n.name not in hidden]
     if not rows and not hidden:
         return []
     lines = map_lines(rows, paint, width)

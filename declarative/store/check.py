@@ -8,7 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 from declarative.inputs import zone_asked
 from declarative.provider import token
 from declarative.resource import zone_of
-from declarative.state import DRAINED, MADE_AS, Address, RankState, State, made_as
+from declarative.state import DRAINED, MADE_AS, Address, RankState, Record, State, made_as
 
 Held = Mapping[tuple[str, int], str]
 """(node, block) → the name of the reservation that holds it."""
@@ -40,12 +40,19 @@ def _identity(state: State) -> Iterator[str]:
             yield f"{address} is of generation {record.generation}, but only {used} are noted as used"
 
 
+def _total(node: Record) -> object:
+    return node.inputs.get("blocks", 1)
+
+
 def _nodes(state: State, held: Held) -> Iterator[str]:
     busy: dict[str, list[int]] = {}
     for node, block in held:
         busy.setdefault(node, []).append(block)
     for record in state.of("node"):
-        total, blocks = record.node.blocks, busy.pop(record.address.name, [])
+        total, blocks = _total(record), busy.pop(record.address.name, [])
+        if not isinstance(total, int) or total < 1:
+            yield f"{record.address} is split into {total!r} blocks"
+            continue
         if not 0 <= len(blocks) <= total:
             yield f"{record.address} has {total} blocks, and {len(blocks)} are busy"
         for block in blocks:
@@ -62,8 +69,8 @@ def _reservations(state: State, held: Held) -> Iterator[str]:
     for place, name in held.items():
         rows.setdefault(name, set()).add(place)
     for record in state.of("reservation"):
-        name, node = record.address.name, record.reservation.node
-        said = {(node, block) for block in record.reservation.blocks}
+        name, node = record.address.name, str(record.inputs.get("node"))
+        said = {(node, block) for block in record.inputs.get("blocks", ())}
         has = rows.pop(name, set())
         if said != has:
             yield f"{record.address} says that it holds {_places(said)}, and holds {_places(has)}"
@@ -90,7 +97,8 @@ def _ranks(state: State) -> Iterator[str]:
 def _volumes(state: State) -> Iterator[str]:
     holders: dict[str, list[str]] = {}
     for record in state.of("attachment"):
-        holders.setdefault(record.attachment.volume, []).append(str(record.address))
+        volume = str(record.inputs.get("volume"))
+        holders.setdefault(volume, []).append(str(record.address))
     for volume, found in holders.items():
         if len(found) > 1:
             yield f"volume/{volume} is held more than once: {', '.join(found)}"
@@ -100,11 +108,12 @@ def _volumes(state: State) -> Iterator[str]:
         elif name in holders:
             yield f"volume/{name} is noted as attached to nothing, and {holders[name][0]} holds it"
     for record in state.of("attachment"):
-        disk = state.get("volume", record.attachment.volume)
-        node = state.get("node", record.attachment.node)
-        if disk and node and disk.volume.host and disk.volume.zone != zone_of(node.node):
-            where = f"the disk of {disk.volume.zone}"
-            yield f"{record.address} is on {node.address}, and {disk.address} is on {where}"
+        disk, node = state.get("volume", str(record.inputs.get("volume"))), _node_of(state, record)
+        if disk and node and disk.inputs.get("host") and disk.inputs.get("zone") != zone_of(node.node):
+            yield (
+                f"{record.address} is on {node.address}, and {disk.address} is on the disk of "
+                f"{disk.inputs.get('zone')}"
+            )
 
 
 def _drained(state: State) -> Iterator[str]:
@@ -114,6 +123,10 @@ def _drained(state: State) -> Iterator[str]:
         since, reason = words.get("since"), words.get("reason")
         if found is not None and not (isinstance(since, str) and isinstance(reason, str | None)):
             yield f"{record.address} is drained, and it does not say since when and why"
+
+
+def _node_of(state: State, attachment: Record) -> Record | None:
+    return state.get("node", str(attachment.inputs.get("node")))
 
 
 def _intents(state: State) -> Iterator[str]:

@@ -41,7 +41,7 @@ class Explainer:
         self.inventory, self._reuse = asked.inventory, asked.reuse
         self.plan, self._decisions = decided(asked, max_work)
         self._scene: Scene | None = None
-        self.previews = {n.name: n for n in self.plan.nodes}
+        self.previews = {n.name: n for n in self.plan.preview.nodes}
         self.seats: dict[str, dict[int, Reservation]] = {}
         for item in self.plan.reservations:
             if item.status is not ReservationStatus.RELEASED:
@@ -135,7 +135,7 @@ class Explainer:
     def of_task(self, name: str, rank: int | None = None) -> TaskAnswer:
         """A task, or one rank of it."""
         decision = self.found.tasks.get(name)
-        refusal = next((r for r in self.plan.unplaced if r.task == name), None)
+        refusal = next((r for r in self.plan.unplaced.refusals if r.task == name), None)
         status = self._status(name, decision, refusal)
         count = self.tasks()[name]
         wanted = list(range(min(count, MOST_RANKS))) if rank is None else [rank]
@@ -232,7 +232,7 @@ class Explainer:
             decisions=self.found.fleets.decisions,
             record=self.state.get("reservation", name),
             together=domain.area is not None,
-            stuck=any(r.task == place.task for r in self.plan.unplaced),
+            stuck=any(r.task == place.task for r in self.plan.unplaced.refusals),
         )
         return RankAnswer(
             name=name,
@@ -327,7 +327,7 @@ class Explainer:
     def _looked(self, name: str) -> tuple[tuple[LookedAt, ...], int]:
         """What turned the node down for each task that has no place."""
         asks: list[tuple[Ask, int]] = []
-        for refusal in self.plan.unplaced[:MOST_LOOKED]:
+        for refusal in self.plan.unplaced.refusals[:MOST_LOOKED]:
             rank = next((v.rank for v in refusal.ranks if v.verdict is Verdict.CAUSE), 0)
             asks.append((self._ask(self.found.tasks[refusal.task]), rank))
         groups: dict[tuple[str | None, str, tuple[tuple[str, float], ...]], list[str]] = {}
@@ -342,7 +342,7 @@ class Explainer:
             )
             for (code, detail, short), tasks in groups.items()
         )
-        return found, max(0, len(self.plan.unplaced) - MOST_LOOKED)
+        return found, max(0, len(self.plan.unplaced.refusals) - MOST_LOOKED)
 
 
 def _idle_price(node: Node, preview: NodePreview) -> float | None:
