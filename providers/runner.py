@@ -7,14 +7,17 @@ stopping or forgetting it twice is the same as once.
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import unquote_to_bytes
 
 from declarative.provider import Fence, reads_only
 from providers.transport import ConnectionLost, Finished, Transport
+
+T = TypeVar("T")
 
 ANSWER_SECONDS = 60.0  # for what a host does at once; it may be busy, and waits up to 20 s for a lock
 IDS_PER_CALL = 500  # keeps the command line far below every host's limit
@@ -139,25 +142,23 @@ class Runner:
         """Launch an attempt, unless that was done before: then only say how it is."""
         payload = launch.script.encode(errors="surrogateescape")
         options = ["--grace", str(launch.grace_seconds)]
-        if launch.cpus:
-            options += ["--cpus", ",".join(map(str, launch.cpus))]
-        if launch.memory_bytes is not None:
-            options += ["--memory", str(launch.memory_bytes)]
-        if launch.hard:
-            options += ["--hard", "1"]
-        if launch.limit_seconds is not None:
-            options += ["--limit", str(launch.limit_seconds)]
-        if launch.gate_seconds is not None:
-            options += ["--gate", str(launch.gate_seconds)]
-        if launch.alone_seconds is not None:
-            options += ["--alone", str(launch.alone_seconds)]
-            options += ["--near", ",".join(launch.near)] if launch.near else []
+        for option, value in (
+            ("--cpus", ",".join(map(str, launch.cpus))),
+            ("--memory", launch.memory_bytes),
+            ("--hard", "1" if launch.hard else ""),
+            ("--limit", launch.limit_seconds),
+            ("--gate", launch.gate_seconds),
+            ("--alone", launch.alone_seconds),
+            ("--near", ",".join(launch.near) if launch.alone_seconds is not None else ""),
+        ):
+            if value not in {None, ""}:
+                options += [option, str(value)]
         mounts = [(target, "--mount", source) for source, target in launch.mounts]
         mounts += [(t, "--bind-if-any" if optional else "--bind", s) for s, t, optional in launch.binds]
         for target, option, source in sorted(mounts):  # `/a` before `/a/b`
             options += [option, source, target]
         answer = self._call(["start", launch.attempt_id, str(len(payload)), *options], payload)
-        return attempts_in(answer.stdout)[launch.attempt_id]
+        return attempts_in(answer)[launch.attempt_id]
 
     def release(self, attempt_ids: Sequence[str], peers: Sequence[str] = ()) -> dict[str, Attempt]:
         """Open the gates of attempts of one gang, and say how they are. Twice is the same as once.
@@ -165,33 +166,28 @@ class Runner:
         `peers` are its ranks, for those to know that wait for it: the address of each, and what `peers` said.
         """
         told = "".join(f"{line}\n" for line in (*peers, _LAST)) if peers else ""
-        return attempts_in(self._call(["release", *attempt_ids], told.encode()).stdout)
+        return attempts_in(self._call(["release", *attempt_ids], told.encode()))
 
     def peers(self, attempt_ids: Sequence[str]) -> dict[str, str]:
         """How the siblings of these attempts reach them: port, user and public key of those that can be."""
-        body, whole, _ = _after(_PEERS, self._call(["peers", *attempt_ids]).stdout).partition(_END)
-        if not whole:
-            raise ConnectionLost("the runner's answer did not come whole")
+        body = _between(_PEERS, self._call(["peers", *attempt_ids]))
         lines = [line.partition(" ") for line in body.decode(errors="replace").splitlines()]
-        return {name: said for name, _, said in lines if _PEER.fullmatch(said)}
+        return {name: way for name, _, way in lines if _PEER.fullmatch(way)}
 
     def poll(self, attempt_ids: Iterable[str] | None = None) -> dict[str, Attempt]:
         """Say how these attempts are, or without ids all that the host knows of."""
         if attempt_ids is None:
-            return attempts_in(self._call(["poll"]).stdout)
+            return attempts_in(self._call(["poll"]))
         ids = list(dict.fromkeys(attempt_ids))
         found: dict[str, Attempt] = {}
         for first in range(0, len(ids), IDS_PER_CALL):
-            found |= attempts_in(self._call(["poll", *ids[first : first + IDS_PER_CALL]]).stdout)
+            found |= attempts_in(self._call(["poll", *ids[first : first + IDS_PER_CALL]]))
         return found
 
     def tail(self, attempt_id: str, offset: int, limit: int = 65536) -> bytes:
         """Give at most `limit` bytes of the log from byte `offset` on; none if it is not that long yet."""
-        answer = _after(_LOG, self._call(["tail", attempt_id, str(offset), str(limit)]).stdout)
-        count, found, rest = answer.partition(b"\n")
-        if not found or not count.isdigit() or len(rest) < int(count):
-            raise ConnectionLost(f"the log of {attempt_id} did not come whole")
-        return rest[: int(count)]
+        answer = self._call(["tail", attempt_id, str(offset), str(limit)])
+        return counted(_LOG, answer, f"the log of {attempt_id}")
 
     def stop(self, attempt_id: str, grace_seconds: int) -> Attempt:
         """End an attempt and wait for it: TERM, then KILL to all that is left of it after `grace_seconds`.
@@ -200,7 +196,7 @@ class Runner:
         not know, is left as it is.
         """
         answer = self._call(["stop", attempt_id, str(grace_seconds)], seconds=grace_seconds + ANSWER_SECONDS)
-        return attempts_in(answer.stdout)[attempt_id]
+        return attempts_in(answer)[attempt_id]
 
     def set_limit(self, attempt_id: str, seconds: int | None) -> None:
         """Let a running attempt take `seconds` from its start on, or as long as it likes.
@@ -213,22 +209,25 @@ class Runner:
         """Remove all that is known of an attempt, log included; a running one is refused as `busy`."""
         self._call(["forget", attempt_id])
 
-    def _call(
-        self, arguments: Sequence[str], stdin: bytes = b"", seconds: float = ANSWER_SECONDS
-    ) -> Finished:
+    def _call(self, arguments: Sequence[str], stdin: bytes = b"", seconds: float = ANSWER_SECONDS) -> bytes:
         epoch = self._fence()
         env = self._env if epoch is None else (*self._env, f"FLEETFORM_EPOCH={epoch}")
-        answer = self._transport.run([*env, *self._script, *arguments], stdin, seconds)
-        if answer.exit_code == 0:
-            return answer
-        if refusal := _after(_ERROR, answer.stdout).partition(b"\n")[0]:
-            code, _, text = refusal.decode(errors="replace").partition(" ")
-            raise RunnerError(code, text)
-        said = answer.stderr.decode(errors="replace").strip() or "it said nothing"
-        failed = f"`runner.sh {arguments[0]}` gave exit code {answer.exit_code}: {said}"
-        if answer.exit_code < 0 or answer.exit_code > _SIGNAL:
-            raise ConnectionLost(failed)  # killed: it may have done anything before
-        raise RunnerError("failed", failed)
+        done = self._transport.run([*env, *self._script, *arguments], stdin, seconds)
+        return checked(done, f"`runner.sh {arguments[0]}`")
+
+
+def checked(done: Finished, asked: str) -> bytes:
+    """The output of a script that succeeded; raises what it refused. `asked` is its name in messages."""
+    if done.exit_code == 0:
+        return done.stdout
+    if refusal := _after(_ERROR, done.stdout).partition(b"\n")[0]:
+        code, _, text = refusal.decode(errors="replace").partition(" ")
+        raise RunnerError(code, text)
+    written = done.stderr.decode(errors="replace").strip() or "it said nothing"
+    failed = f"{asked} gave exit code {done.exit_code}: {written}"
+    if done.exit_code < 0 or done.exit_code > _SIGNAL:
+        raise ConnectionLost(failed)  # killed: it may have done anything before
+    raise RunnerError("failed", failed)
 
 
 def script(commands: Sequence[str], env: Mapping[str, str], working_dir: str) -> str:
@@ -271,13 +270,26 @@ def _after(marker: bytes, text: bytes) -> bytes:
     return text.partition(marker)[2]
 
 
-def attempts_in(said: bytes) -> dict[str, Attempt]:
-    """The attempts that an answer of `runner.sh` tells of."""
-    body, whole, _ = _after(_HOST, said).partition(_END)
+def counted(marker: bytes, answer: bytes, name: str) -> bytes:
+    """The bytes that follow the marker and their number; `ConnectionLost` if some did not come."""
+    count, found, rest = _after(marker, answer).partition(b"\n")
+    if not found or not count.isdigit() or len(rest) < int(count):
+        raise ConnectionLost(f"{name} did not come whole")
+    return rest[: int(count)]
+
+
+def _between(marker: bytes, answer: bytes) -> bytes:
+    body, whole, _ = _after(marker, answer).partition(_END)
     if not whole:
         raise ConnectionLost("the runner's answer did not come whole")
+    return body
+
+
+def attempts_in(answer: bytes) -> dict[str, Attempt]:
+    """The attempts in an answer of `runner.sh`."""
+    lines = _between(_HOST, answer).split(b"\n")[1:-1]
     try:
-        attempts = [_attempt(line.split(b" ")) for line in body.split(b"\n")[1:-1]]
+        attempts = [_attempt(line.split(b" ")) for line in lines]
     except ValueError as error:
         raise RunnerError("failed", f"the runner's answer cannot be read: {error}") from error
     return {attempt.attempt_id: attempt for attempt in attempts}
@@ -287,22 +299,26 @@ def _attempt(fields: Sequence[bytes]) -> Attempt:
     attempt_id, state, _pid, code, reason, log_bytes, started, ended, mounts, *more = fields
     paths = () if mounts == _NONE else tuple(map(_path, mounts.split(b",")))
     began = reason not in _NEVER_BEGAN
-    # An attempt that an older runner started has none of it.
+    # An older runner says nothing of limits.
     level, means, memory = more[0].split(b":") if more and more[0] != _NONE else (_NONE, _NONE, _NONE)
     return Attempt(
         attempt_id=attempt_id.decode(),
         state=AttemptState(state.decode()),
-        exit_code=None if code == _NONE else int(code),
-        reason=None if reason == _NONE else reason.decode(),
+        exit_code=_given(int, code),
+        reason=_given(bytes.decode, reason),
         log_bytes=int(log_bytes),
-        started_at=None if started == _NONE else float(started),
-        ended_at=None if ended == _NONE else float(ended),
+        started_at=_given(float, started),
+        ended_at=_given(float, ended),
         mounted=paths if began else (),
         lacking=None if began else next(iter(paths), None),
-        confined=None if level == _NONE else level.decode(),
-        means=None if means == _NONE else means.decode(),
-        memory_bytes=None if memory == _NONE else int(memory),
+        confined=_given(bytes.decode, level),
+        means=_given(bytes.decode, means),
+        memory_bytes=_given(int, memory),
     )
+
+
+def _given(read: Callable[[bytes], T], field: bytes) -> T | None:
+    return None if field == _NONE else read(field)
 
 
 def _path(text: bytes) -> str:

@@ -21,11 +21,11 @@ from declarative.schema import BadValueError, decode_part
 from declarative.spec.hosts import SshConfig
 from declarative.state import Address, NodeState, Record
 from providers.runner import RunnerError
-from providers.ssh import Ssh, gpus, probe, scripts, visits
+from providers.ssh import Ssh, gpus, probe, scripts
 from providers.ssh.host import Host, host_of
-from providers.ssh.line import command_line
 from providers.ssh.probe import TOOLS
 from providers.ssh.terminal import terminal
+from providers.ssh.transport import command_line
 from providers.transport import Finished
 from tests.model import of_node
 
@@ -444,7 +444,7 @@ def test_a_visit_that_is_cut_off_is_no_answer(left):
         return Finished(0, "".join(lines[:left] if left < 9 else whole[:left]).encode(), b"")
 
     host: Any = SimpleNamespace(host="h", run=run, fence=lambda: None)
-    found = visits.visit(host, None, "o", "gpu-0", declared={}, recorded=None, attempts=dict)
+    found = probe.visit(host, None, "o", "gpu-0", declared={}, recorded=None, attempts=dict)
     assert found.readiness.state is NodeState.UNREACHABLE
     assert found.things is None
     assert found.attempts is None

@@ -1,32 +1,43 @@
-"""Claims: whose node a host is. A file on the host, so that everybody who asks gets the same answer.
+"""What is written in a host's state folder: whose node the host is, and the volumes on its disk.
 
-A host is one node of one state at a time: two states that know nothing of each other would give its blocks
-away twice. Who wants two on one host anyway, gives each a state folder of its own (`options.root`).
+A host is one node of one state at a time: two states that know nothing of each other would use its blocks
+twice. If two states shall share a host, each needs a state folder of its own (`options.root`).
+
+Volumes are folders that outlive nodes. The host must have the space of a `size` free when a volume is made or
+grows. A folder has no limit of its own, so others may use that space later.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+from declarative.inputs import VolumeInputs, inputs_of
 from declarative.provider import PermanentError, PermanentKind, Thing
-from declarative.state import Address
-from providers.ownership import as_json, key_of
-from providers.runner import ANSWER_SECONDS, RunnerError
+from declarative.spec.amounts import show_mib
+from declarative.state import Address, Record
+from providers.ownership import as_json, check_update, key_of, size_mib
+from providers.runner import ANSWER_SECONDS, RunnerError, counted
 from providers.ssh import scripts
-from providers.ssh.transport import SshTransport
 from providers.transport import ConnectionLost
 
-_FORMAT = 1
+if TYPE_CHECKING:
+    from providers.ssh.transport import SshTransport
+
+FIXED = ("backend", "region", "zone")
+"""Fields of a volume that cannot change in place."""
 ERASE_SECONDS = 600.0
-"""A node's folder may hold much."""
+"""The folder of a node or a volume may hold much."""
+_FORMAT = 1
+_KIB = 1024
+_CLAIM = "claim"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What stands in a host's `claim`."""
+    """What one create wrote on a host: a node, a volume, or the attachment that holds a volume."""
 
     owner: str
     address: Address
@@ -36,7 +47,7 @@ class Claim:
 
     @property
     def key(self) -> str:
-        """The node's id on its host: of this one create, and fit for a folder's name."""
+        """The id on the host: of this one create, and fit for the name of a folder."""
         return key_of(self.token)
 
     @property
@@ -45,7 +56,7 @@ class Claim:
         return Thing(address=self.address, token=self.token, inputs=self.inputs, outputs=self.outputs)
 
     def text(self) -> bytes:
-        """As it stands in the file."""
+        """The content of its file."""
         body = {
             "format": _FORMAT,
             "owner": self.owner,
@@ -57,8 +68,34 @@ class Claim:
         return f"{self.key}\n{as_json(self.address, body)}\n".encode()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """What the folder of a volume holds: the volume, and the attachment that holds it, if one does."""
+
+    claim: Claim
+    held: Claim | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The node and the volumes of a host. Of all owners."""
+
+    node: Claim | None
+    volumes: tuple[Volume, ...]
+
+    def of(self, owner: str) -> Iterable[Claim]:
+        """The nodes, volumes and attachments of an owner."""
+        both = (claim for v in self.volumes for claim in (v.claim, v.held))
+        return (claim for claim in (self.node, *both) if claim and claim.owner == owner)
+
+    def things(self, owner: str) -> tuple[Thing, ...]:
+        """As the port has them, each once."""
+        mine = {(claim.address, claim.token): claim.thing for claim in self.of(owner)}
+        return tuple(mine.values())
+
+
 class Claims:
-    """The claim of one host."""
+    """The claim of one host: whose node it is."""
 
     def __init__(self, transport: SshTransport, root: str | None, owner: str) -> None:
         """`owner` is who asks."""
@@ -67,11 +104,11 @@ class Claims:
         self._owner = owner
 
     def read(self) -> Claim | None:
-        """Whose it is; None for nobody's."""
+        """The claim; None if nobody has the host."""
         return self._ask("@show")
 
     def take(self, claim: Claim) -> Claim:
-        """Take the host, if it is nobody's; whose it is then."""
+        """Take the host, if nobody has it; the claim that counts then."""
         text = claim.text()
         found = self._ask("@claim", claim.key, str(len(text)), stdin=text)
         if found is None:
@@ -79,48 +116,204 @@ class Claims:
         return found
 
     def change(self, claim: Claim, key: str | None = None) -> None:
-        """Put this claim in place of the one with that key; with its own if none is named."""
+        """Replace the claim with that key (by default: the same key) by this one."""
         text = claim.text()
         self._ask("@change", key or claim.key, str(len(text)), stdin=text)
 
     def release(self, key: str) -> None:
-        """Give the host back, with all that is left of the node. Nothing happens to another's claim."""
+        """Give the host back, and remove the folder of the node. Nothing happens to another's claim."""
         if scripts.LEFT in self._run("@release", key, seconds=ERASE_SECONDS):
             self._transport.forget()
 
     def tidy(self, key: str, attempts: Sequence[str]) -> None:
-        """Remove these attempts with their folders, those that have ended."""
+        """Remove those of these attempts that have ended, with their folders."""
         self._run("@tidy", key, *attempts, seconds=ERASE_SECONDS)
 
     def _run(self, verb: str, *arguments: str, stdin: bytes = b"", seconds: float = ANSWER_SECONDS) -> bytes:
         entered = scripts.enter(self._transport, self._root)
-        env = scripts.numbered(self._transport, self._owner)
+        env = scripts.writer(self._transport, self._owner)
         argv = ("env", *env, "sh", entered.script, verb, entered.root, *arguments)
         try:
             return scripts.ask(self._transport, argv, stdin, seconds)
         except RunnerError:
             if scripts.enter_if_there(self._transport, self._root):
                 raise
-            # It went with the last thing of another project, and the script with it.
+            # Another project removed the folder with its last thing, and the script with it.
             raise ConnectionLost(f"the state folder of {self._transport.host} was taken away") from None
 
     def _ask(self, verb: str, *arguments: str, stdin: bytes = b"") -> Claim | None:
-        said = self._run(verb, *arguments, stdin=stdin)
-        _, found, rest = said.partition(b"FLEETFORM-CLAIM ")
-        count, _, body = rest.partition(b"\n")
-        if not found or not count.isdigit() or len(body) < int(count):
-            raise ConnectionLost(f"the claim of {self._transport.host} did not come whole")
-        return self._parsed(body[: int(count)]) if int(count) else None
-
-    def _parsed(self, text: bytes) -> Claim:
-        claim = parsed(text)
-        if claim is None:
-            raise damaged(self._transport, self._root)
-        return claim
+        answer = self._run(verb, *arguments, stdin=stdin)
+        text = counted(b"FLEETFORM-CLAIM ", answer, f"the claim of {self._transport.host}")
+        return _parsed(text, self._transport, self._root, _CLAIM) if text else None
 
 
-def parsed(text: bytes) -> Claim | None:
-    """What `Claim.text` wrote; None for anything else."""
+class Volumes:
+    """The volumes of one host, as one owner may use them."""
+
+    def __init__(self, transport: SshTransport, root: str | None, owner: str) -> None:
+        self._transport = transport
+        self._root = root
+        self._owner = owner
+
+    def look(self) -> Found:
+        """All that is on the host, in one round trip."""
+        return self._ask("show")
+
+    def create(
+        self, address: Address, token: str, inputs: Mapping[str, Any], asked: VolumeInputs
+    ) -> Mapping[str, Any]:
+        """Make a volume, or find what an earlier call with this token made."""
+        key = key_of(token)
+        path = f"{scripts.enter(self._transport, self._root).root}/volumes/{key}/data"
+        outputs = {"id": f"{address}.{key}", "path": path}
+        claim = Claim(owner=self._owner, address=address, token=token, inputs=inputs, outputs=outputs)
+        return self._write("make", claim, size_mib(asked), asked)
+
+    def update(self, have: Record, inputs: Mapping[str, Any], asked: VolumeInputs) -> Mapping[str, Any]:
+        """Write the new inputs; the host must have the space that a larger `size` adds."""
+        was = self._own(have).claim
+        before = inputs_of("volume", was.inputs)
+        check_update(have.address, FIXED, before, asked)
+        return self._write("change", replace(was, inputs=inputs), size_mib(asked) - size_mib(before), asked)
+
+    def _write(self, verb: str, claim: Claim, more_mib: int, asked: VolumeInputs) -> Mapping[str, Any]:
+        text = claim.text()
+        try:
+            made = self._one(verb, claim.key, str(len(text)), str(more_mib * _KIB), stdin=text)
+        except RunnerError as error:
+            if error.code != "room":
+                raise
+            free = show_mib(int(error.text) // _KIB)
+            summary = f"{self._transport.host} has {free} free, {claim.address} is to have {asked.size}"
+            hint = "make room on the host, or ask for a smaller `size`"
+            about = str(claim.address)
+            raise PermanentError(PermanentKind.NO_CAPACITY, summary, about=about, hint=hint) from error
+        return made.claim.outputs
+
+    def delete(self, have: Record) -> None:
+        """Remove a volume of this owner with its data; `PermanentError` if it is attached."""
+        key = id_on_host(have, "volume")
+        found = self._find(key)
+        if found and found.claim.owner != self._owner:
+            return
+        if found and found.held:
+            raise _held(have.address, found.held, "detach it first")
+        self._ask("remove", key, seconds=ERASE_SECONDS)
+
+    def attach(
+        self, address: Address, token: str, inputs: Mapping[str, Any], volume: Record, node: str
+    ) -> Mapping[str, Any]:
+        """Attach a volume to the node with that id for a rank, or find that this token attached it."""
+        self._own(volume)
+        outputs = {
+            "id": f"{address}.{key_of(token)}",
+            "path": volume.outputs["path"],
+            "host": volume.volume.host,
+        }
+        claim = Claim(owner=self._owner, address=address, token=token, inputs=inputs, outputs=outputs)
+        text = f"{node} {claim.key}\n".encode() + claim.text()
+        key = id_on_host(volume, "volume")
+        have = self._one("hold", key, str(len(text)), node, claim.key, stdin=text).held
+        if have is None:
+            raise ConnectionLost(f"{volume.address} was taken and given back meanwhile")
+        if have.key != claim.key:
+            hint = "a volume has one holder at a time: wait for it to end, or stop it"
+            raise _held(volume.address, have, hint)
+        return have.outputs
+
+    def detach(self, have: Record) -> None:
+        """Detach a volume; nothing happens if another attachment holds it, or none."""
+        holder = str(have.outputs.get("id", "")).rpartition(".")[2]
+        volume = str(have.outputs.get("path", "")).removesuffix("/data").rpartition("/")[2]
+        if _is_key(holder) and _is_key(volume):
+            self._ask("drop", volume, holder)
+
+    def ready(self, node: str, volumes: Iterable[Record]) -> None:
+        """Refuse volumes that are gone, have lost their data, or are not on the host of that node."""
+        for volume in volumes:
+            try:
+                self._ask("ready", node, id_on_host(volume, "volume"))
+            except RunnerError as error:
+                if error.code not in {"lost", "elsewhere"}:
+                    raise
+                kind = PermanentKind.NOT_FOUND if error.code == "lost" else PermanentKind.INVALID
+                about = str(volume.address)
+                raise PermanentError(kind, f"{about}: {error.text}", about=about) from error
+
+    def _find(self, key: str) -> Volume | None:
+        return next((volume for volume in self.look().volumes if volume.claim.key == key), None)
+
+    def _own(self, volume: Record) -> Volume:
+        found = self._find(id_on_host(volume, "volume"))
+        if found is None or found.claim.owner != self._owner:
+            summary = f"{volume.address} is not there"
+            raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(volume.address))
+        return found
+
+    def _one(self, verb: str, key: str, *arguments: str, stdin: bytes) -> Volume:
+        found = self._ask(verb, key, *arguments, stdin=stdin).volumes
+        if not found:
+            raise ConnectionLost(f"the volume {key} on {self._transport.host} was removed meanwhile")
+        return found[0]
+
+    def _ask(self, verb: str, *arguments: str, stdin: bytes = b"", seconds: float = ANSWER_SECONDS) -> Found:
+        enter = scripts.enter if verb == "make" else scripts.enter_if_there
+        entered = enter(self._transport, self._root)
+        if entered is None:
+            if verb in {"change", "hold", "ready"}:
+                raise RunnerError("lost", "it is not there")
+            return Found(node=None, volumes=())
+        env = scripts.writer(self._transport, self._owner)
+        arguments = (verb, entered.root, *arguments)
+        answer = scripts.inline(self._transport, "volume.sh", arguments, stdin, seconds, env=env)
+        if scripts.LEFT in answer:
+            self._transport.forget()
+        return found_in(answer, self._transport, self._root)
+
+
+def found_in(answer: bytes, transport: SshTransport, root: str | None) -> Found:
+    """What an answer of `volume.sh` tells."""
+    answer = answer.partition(b"FLEETFORM-VOLUMES\n")[2]
+    node: Claim | None = None
+    volumes: list[Volume] = []
+    while not answer.startswith(b"FLEETFORM-END"):
+        head, _, answer = answer.partition(b"\n")
+        name, *sizes = head.decode(errors="replace").split(" ")
+        if len(sizes) != 2 or not all(size.isdecimal() for size in sizes):
+            raise ConnectionLost(f"what is on {transport.host} did not come whole")
+        first, second = map(int, sizes)
+        text, held, answer = answer[:first], answer[first : first + second], answer[first + second :]
+        if name == _CLAIM:
+            node = _parsed(text, transport, root, _CLAIM)
+            continue
+        claim = _parsed(text, transport, root, f"volumes/{name}/volume")
+        holder = held.partition(b"\n")[2]  # the first line is for scripts
+        by = _parsed(holder, transport, root, f"volumes/{name}/held") if held else None
+        volumes.append(Volume(claim=claim, held=by))
+    return Found(node=node, volumes=tuple(volumes))
+
+
+def id_on_host(record: Record, kind: str) -> str:
+    """The id that a recorded node or volume has on its host."""
+    key = str(record.outputs.get("id", "")).rpartition(".")[2]
+    if record.address.kind != kind or not _is_key(key):
+        raise PermanentError(
+            PermanentKind.NOT_FOUND, f"{record.address} is not a {kind} of a host", about="id"
+        )
+    return key
+
+
+def _is_key(text: str) -> bool:
+    return len(text) == 16 and text.isalnum()
+
+
+def _held(volume: Address, by: Claim, hint: str) -> PermanentError:
+    summary = f"{volume} is held by {by.address}, on node/{by.inputs.get('node')}"
+    return PermanentError(PermanentKind.CONFLICT, summary, about=str(volume), hint=hint)
+
+
+def _parsed(text: bytes, transport: SshTransport, root: str | None, path: str) -> Claim:
+    """What `Claim.text` wrote to that path of the state folder; `PermanentError` for anything else."""
     try:
         first, _, rest = text.decode().partition("\n")
         body = json.loads(rest)
@@ -131,15 +324,11 @@ def parsed(text: bytes) -> Claim | None:
             inputs=dict(body["inputs"]),
             outputs=dict(body["outputs"]),
         )
-        whole = body["format"] == _FORMAT and first == claim.key
+        if body["format"] == _FORMAT and first == claim.key:
+            return claim
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
-        return None
-    return claim if whole else None
-
-
-def damaged(transport: SshTransport, root: str | None, path: str = "claim") -> PermanentError:
-    """A file of the state folder is not what was written."""
+        pass
     folder = root or "its state folder (/var/tmp/fleetform-<uid>)"
     summary = f"the {path} of {transport.host} cannot be read: damaged, or of another version"
     hint = f"restore the file `{path}` in {folder} on it, or move it away if nothing there is needed"
-    return PermanentError(PermanentKind.INVALID, summary, about=transport.host.hostname, hint=hint)
+    raise PermanentError(PermanentKind.INVALID, summary, about=transport.host.hostname, hint=hint)

@@ -1,6 +1,6 @@
-"""How a host is reached: what a node's inputs say of it, checked and completed.
+"""How a host is reached: by the inputs of its node and the options of its backend, checked and completed.
 
-What is left out is left to `~/.ssh/config`, as for ssh itself.
+`~/.ssh/config` and the agent supply what both leave out, as for ssh itself.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from declarative.provider import PermanentError, PermanentKind
+from declarative.diagnostic import suggest
+from declarative.provider import Config, PermanentError, PermanentKind
 from declarative.spec.hosts import odd_login
 
 T = TypeVar("T")
+
+OPTIONS = ("root", "ssh_config", "known_hosts", "connect_timeout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +28,7 @@ class Timing:
     keepalive: float = 5.0
     """Between two questions whether a quiet host is still there."""
     missed: int = 3
-    """After so many without an answer the connection is lost."""
+    """The connection is lost after this number of questions without an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +41,7 @@ class Host:
     user: str | None = None
     identity_file: str | None = None
     host_keys: tuple[str, ...] = ()
-    """Its declared keys, as `ssh-ed25519 AAAA…`; where there are any, no others count."""
+    """Its declared keys, as `ssh-ed25519 AAAA…`; if there are any, no others count."""
     known_hosts: str | None = None
     """The fleet's own file; None means the user's and the machine's."""
     config: str | None = None
@@ -52,48 +55,90 @@ class Host:
         return f"{user}{self.hostname}{port}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """`options:` of a backend with the driver `ssh`, completed."""
+
+    root: str | None
+    """The state folder on every host, on a disk that keeps it over a reboot; None is
+    `/var/tmp/fleetform-<uid>`."""
+    defaults: Host
+    """What holds for all hosts."""
+
+
 def host_of(fields: object, project: Path, defaults: Host | None = None) -> Host:
     """The `host` of a node's inputs. Files are relative to the project.
 
-    Of `defaults` it takes the files and the timing, where it has none itself.
+    If it names no files or timing, those of `defaults` count.
     """
     if not isinstance(fields, Mapping) or not fields:
-        summary = "the node's inputs have no `host`: how it is reached is not known"
-        raise PermanentError(PermanentKind.INVALID, summary, about="host")
+        raise _invalid("host", "the node's inputs have no `host`: how it is reached is not known")
     defaults = defaults or Host(hostname="")
-    hostname = _taken(fields, "hostname", str)
-    user = _taken(fields, "user", str)
+    hostname, user = _field(fields, "hostname", str), _field(fields, "user", str)
     odd = odd_login(hostname, user)
     if not hostname or odd == "hostname":
-        raise PermanentError(
-            PermanentKind.INVALID, f"{hostname!r} is no host's name or address", about="hostname"
-        )
+        raise _invalid("hostname", f"{hostname!r} is not a host name or an address")
     if odd:
-        raise PermanentError(PermanentKind.INVALID, f"{user!r} is no user's name", about="user")
+        raise _invalid("user", f"{user!r} is not a user name")
     keys = fields.get("host_keys") or ()
     if isinstance(keys, str) or not all(isinstance(key, str) for key in keys):
-        raise PermanentError(PermanentKind.INVALID, "`host_keys` is no list of keys", about="host_keys")
+        raise _invalid("host_keys", "`host_keys` is not a list of keys")
+    identity, known_hosts = (_field(fields, key, str) for key in ("identity_file", "known_hosts"))
     host = replace(
         defaults,
         hostname=hostname,
-        port=_taken(fields, "port", int),
+        port=_field(fields, "port", int),
         user=user,
-        identity_file=_file(fields, "identity_file", project),
+        identity_file=_path(project, identity),
         host_keys=tuple(keys),
-        known_hosts=_file(fields, "known_hosts", project) or defaults.known_hosts,
+        known_hosts=_path(project, known_hosts) or defaults.known_hosts,
     )
     jump = fields.get("proxy_jump")
-    # The same file vouches for both; a key that is declared is the one host's alone.
+    # Both hosts are looked up in the same file. A declared key is that of this host alone.
     return replace(host, proxy_jump=host_of(jump, project, replace(host, host_keys=()))) if jump else host
 
 
-def _taken(fields: Mapping[str, Any], key: str, kind: type[T]) -> T | None:
+def options_of(config: Config) -> Options:
+    """The options, or a fault that names the wrong one."""
+    given = config.options
+    for key, value in given.items():
+        if key not in OPTIONS:
+            hint = suggest(key, OPTIONS) or f"`ssh` has these options: {', '.join(OPTIONS)}"
+            raise _invalid(f"options.{key}", f"`{key}` is not an option of the driver `ssh`", hint)
+        if key == "connect_timeout":
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise _invalid(f"options.{key}", f"`{key}` is not a whole number of seconds")
+        elif not isinstance(value, str) or not value or "\0" in value or "\n" in value:
+            raise _invalid(f"options.{key}", f"`{key}` is not a path")
+    root = given.get("root")
+    if root is not None and (not root.startswith("/") or root.strip("/") == ""):
+        raise _invalid("options.root", "`root` is not an absolute path below `/`")
+    defaults = Host(
+        hostname="",
+        known_hosts=_path(config.project_dir, given.get("known_hosts")),
+        config=_path(config.project_dir, given.get("ssh_config")),
+        timing=_timing(given.get("connect_timeout", Timing().connect)),
+    )
+    return Options(root=None if root is None else "/" + root.strip("/"), defaults=defaults)
+
+
+def _timing(seconds: float) -> Timing:
+    """A host that says nothing for as long as it may take to connect is silent, connected or not."""
+    usual = Timing()
+    return replace(usual, connect=seconds, keepalive=min(usual.keepalive, seconds / usual.missed))
+
+
+def _field(fields: Mapping[str, Any], key: str, kind: type[T]) -> T | None:
     value = fields.get(key)
     if value is not None and not isinstance(value, kind):
-        raise PermanentError(PermanentKind.INVALID, f"`{key}` cannot be {value!r}", about=key)
+        raise _invalid(key, f"`{key}` cannot be {value!r}")
     return value
 
 
-def _file(fields: Mapping[str, Any], key: str, project: Path) -> str | None:
-    value = _taken(fields, key, str)
-    return str(project.absolute() / Path(value).expanduser()) if value else None
+def _path(project: Path, written: str | None) -> str | None:
+    """A file of the user's, relative to the project."""
+    return str(project.absolute() / Path(written).expanduser()) if written else None
+
+
+def _invalid(about: str, summary: str, hint: str | None = None) -> PermanentError:
+    return PermanentError(PermanentKind.INVALID, summary, about=about, hint=hint)

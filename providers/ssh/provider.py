@@ -31,16 +31,12 @@ from providers.ownership import key_of
 from providers.rank_access import beside
 from providers.ranks import Ranks, prepared
 from providers.runner import Runner
-from providers.ssh import files, probe, reach, scripts
-from providers.ssh.claims import Claim, Claims
-from providers.ssh.host import host_of
-from providers.ssh.line import command_line
-from providers.ssh.options import options_of
+from providers.ssh import probe, scripts
+from providers.ssh.claims import Claim, Claims, Found, Volumes, id_on_host
+from providers.ssh.host import host_of, options_of
 from providers.ssh.probe import Facts, Look
 from providers.ssh.terminal import joined, terminal
-from providers.ssh.transport import SshTransport
-from providers.ssh.visits import visit
-from providers.ssh.volumes import Found, Volumes
+from providers.ssh.transport import SshTransport, command_line
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -290,7 +286,7 @@ class Ssh:
             declared = _declared(node.node.host)
         except PermanentError as error:
             return Visit(readiness=probe.unanswered(error))
-        return visit(
+        return probe.visit(
             transport,
             self._options.root,
             self._config.lineage,
@@ -304,7 +300,7 @@ class Ssh:
     def reaches(self, node: Record, address: str) -> str | None:
         """See the port. Asked at the port by which this host itself is reached, and at others."""
         transport = self.transport(node)
-        return reach.reaches(transport, address, transport.host.port)
+        return probe.reaches(transport, address, transport.host.port)
 
     # -------------------------------------------------------------------------------------- ranks
 
@@ -326,10 +322,10 @@ class Ssh:
         transport = self.transport(node)
         entered = scripts.enter(transport, self._options.root)
         launched = prepared(
-            f"{entered.root}/{_key(node)}", entered.cpus, launch, volumes, must=must, meets=True
+            f"{entered.root}/{id_on_host(node, 'node')}", entered.cpus, launch, volumes, must=must, meets=True
         )
         if launch.files is not None:
-            files.place(transport, entered.root, _key(node), launch.attempt, launch.files)
+            scripts.place_files(transport, entered.root, _key(node), launch.attempt, launch.files)
         return self._ranks(node).start(launched)
 
     @guarded
@@ -373,7 +369,7 @@ class Ssh:
     def log_ends(self, node: Record, attempts: Sequence[str]) -> Mapping[str, LogEnd]:
         """See `provider.LogEnds`. One round trip, however many there are."""
         transport = self.transport(node)
-        folder = f"{scripts.enter(transport, self._options.root).root}/{_key(node)}/ranks"
+        folder = f"{scripts.enter(transport, self._options.root).root}/{id_on_host(node, 'node')}/ranks"
         said = scripts.lines(scripts.inline(transport, "logs.sh", (folder, *attempts)), "FLEETFORM-LOGS")
         found = [line.split() for line in said]
         return {name: LogEnd(size=int(size), quiet=float(quiet)) for name, size, quiet in found}
@@ -387,14 +383,19 @@ class Ssh:
         if attempt is None:
             return terminal(transport.host, joined(command), tty=tty)
         entered = scripts.enter(transport, self._options.root)
-        argv = beside(f"{entered.root}/{_key(node)}", attempt, command)
+        argv = beside(f"{entered.root}/{id_on_host(node, 'node')}", attempt, command)
         return terminal(transport.host, command_line(argv), tty=tty)
 
     def _ranks(self, node: Record) -> Ranks:
         transport = self.transport(node)
         entered = scripts.enter(transport, self._options.root)
         return Ranks(
-            Runner(transport, f"{entered.root}/{_key(node)}/ranks", entered.script, self._config.fence)
+            Runner(
+                transport,
+                f"{entered.root}/{id_on_host(node, 'node')}/ranks",
+                entered.script,
+                self._config.fence,
+            )
         )
 
     @guarded
@@ -440,11 +441,7 @@ def _check_kind(address: Address) -> None:
 
 
 def _key(node: Record) -> str:
-    """The id of a recorded node on its host."""
-    key = str(node.outputs.get("id", "")).rpartition(".")[2]
-    if node.address.kind != "node" or len(key) != 16 or not key.isalnum():
-        raise PermanentError(PermanentKind.NOT_FOUND, f"{node.address} is no node of a host", about="id")
-    return key
+    return id_on_host(node, "node")
 
 
 def _declared(fields: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,7 +1,6 @@
-"""Commands on hosts: the synchronous side. One thread has an event loop, in which all connections live.
+"""Commands on hosts, for callers without an event loop: one thread has a loop, in which all connections live.
 
-Connections are kept for the whole process, one a host, whichever provider asks. asyncssh is imported with the
-first of them.
+The process keeps one connection to each host, for all providers. The first one imports asyncssh.
 """
 
 from __future__ import annotations
@@ -9,16 +8,17 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import re
+import shlex
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from declarative.provider import Fence, Source, reads_only
-from providers.ssh.host import Host
-from providers.ssh.line import command_line
 from providers.transport import ConnectionLost, Finished
 
 if TYPE_CHECKING:
+    from providers.ssh.host import Host
     from providers.ssh.link import Link, Links
 
 T = TypeVar("T")
@@ -27,7 +27,12 @@ CLOSING = 3.0
 """Seconds that a process waits at its end for hosts to hear that it goes."""
 
 NOT_FOUND = (2, 127)
-"""What a shell says of a script that is not there."""
+"""Exit codes of a shell for a script that is not there."""
+
+_BARE = re.compile(r"[A-Za-z0-9_@%+=:,./-]+", re.ASCII)
+_PLAIN = re.compile(r"[ -~]*", re.ASCII)
+_MEANT = frozenset("'!\\")
+_ODD = re.compile(rb"[^A-Za-z0-9_@%+=:,./ -]")
 
 
 class Background:
@@ -41,7 +46,7 @@ class Background:
         self._over = False
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` gives. A caller who is interrupted takes it back."""
+        """The result of `work`. An interrupted caller cancels it."""
         with self._turn:
             if self._over:
                 work.close()
@@ -69,14 +74,14 @@ class Background:
             return self._links.to(host)
 
     def close(self) -> None:
-        """Close all connections and end the thread. A later call begins anew."""
+        """Close all connections and end the thread. A later call starts a new one."""
         with self._turn:
             loop, thread, links = self._loop, self._thread, self._links
             self._loop = self._thread = self._links = None
         if loop is None or thread is None:
             return
         if links is not None:
-            with contextlib.suppress(Exception):  # whoever is gone need not be told
+            with contextlib.suppress(Exception):  # a host that is gone cannot be told
                 asyncio.run_coroutine_threadsafe(links.close(), loop).result(CLOSING)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(CLOSING)
@@ -84,7 +89,7 @@ class Background:
             loop.close()
 
     def end(self) -> None:
-        """Close, for good: a thread that still waits for a slow host shall not connect anew."""
+        """Close for good: a thread that still waits for a slow host must not connect again."""
         with self._turn:
             self._over = True
         self.close()
@@ -97,8 +102,8 @@ atexit.register(background.end)
 class SshTransport:
     """Runs commands on one host.
 
-    Where no connection comes about, it raises the port's fault, since it knows the reason: `NOT_SENT`, `AUTH`
-    or `INVALID`. `ConnectionLost` is left for what it is: the command was sent, and no answer came.
+    If it cannot connect, it raises a fault of the port, since it knows the reason: `NOT_SENT`, `AUTH` or
+    `INVALID`. `ConnectionLost` means that the command was sent, and no answer came.
     """
 
     def __init__(self, host: Host, fence: Fence = reads_only) -> None:
@@ -106,29 +111,42 @@ class SshTransport:
         self.fence = fence
 
     def run(self, argv: Sequence[str], stdin: bytes | Source = b"", timeout: float | None = None) -> Finished:
-        """See `Transport.run`. A command that is still running after `timeout` goes on there.
+        """See `Transport.run`. A command that still runs after `timeout` goes on there.
 
-        What is too large for memory is given as a source of bytes.
+        A source of bytes is for input that is too large for memory.
         """
         link = background.link(self.host)
         done = background.call(link.run(command_line(argv), stdin, timeout, self.fence))
         if done.exit_code in NOT_FOUND:
-            link.known.clear()  # a script that was put there may be gone: what is asked next looks again
+            link.known.clear()  # a script that was put there may be gone: the next call checks
         return done
 
     def learnt(self, key: str, value: object) -> None:
-        """What was found out along with something else: `once` finds it."""
+        """Remember a value that another call found out: `once` finds it."""
         background.link(self.host).known.setdefault(key, value)
 
     def forget(self) -> None:
-        """Forget what `once` remembers of the host: its state folder has gone."""
+        """Forget what `once` remembers of the host: its state folder is gone."""
         background.link(self.host).known.clear()
 
     def once(self, key: str, make: Callable[[], T]) -> T:
-        """What `make` gives, remembered as long as the present connection lasts."""
+        """The result of `make`, remembered as long as the present connection lasts."""
         link = background.link(self.host)
         background.call(link.connection())
-        known = link.known  # of this connection: what is found out over the next one is put elsewhere
+        known = link.known  # of this connection: the next one has its own
         if key not in known:
             known[key] = make()
         return cast("T", known[key])
+
+
+def command_line(argv: Sequence[str]) -> str:
+    """`argv` as one line for whatever shell a user has on a host: sh, bash, zsh, fish, csh.
+
+    Shells agree on bare words, and on text between single quotes that has no quote, newline or `!` in it, nor
+    a backslash before one of those. Anything else is written as octal numbers, which one more sh reads.
+    """
+    if all(_PLAIN.fullmatch(word) and not _MEANT & {*word} for word in argv):
+        return " ".join(("exec", *(word if _BARE.fullmatch(word) else f"'{word}'" for word in argv)))
+    words = "exec " + shlex.join(argv)
+    safe = _ODD.sub(lambda odd: b"\\0%03o" % odd[0][0], words.encode(errors="surrogateescape"))
+    return f"""exec sh -c 'eval "$(printf %b "$1")"' sh '{safe.decode()}'"""

@@ -25,18 +25,14 @@ import pytest
 
 # Before these are imported: a failed assertion then says what was compared.
 pytest.register_assert_rewrite(
-    "providers.testing.crowd",
     "providers.testing.place",
     "providers.testing.ranks",
-    "providers.testing.spoiled",
     "providers.testing.things",
 )
 
-from providers.testing.crowd import Crowd  # noqa: E402
 from providers.testing.place import NODE, VOLUME, Packed, Place, Spoilt, launch, until  # noqa: E402
 from providers.testing.ranks import Ranks  # noqa: E402
-from providers.testing.spoiled import Spoiled  # noqa: E402
-from providers.testing.things import Things  # noqa: E402
+from providers.testing.things import Crowd, Spoiled, Things  # noqa: E402
 
 __all__ = ["NODE", "VOLUME", "Conformance", "Crowd", "Packed", "Place", "Spoilt", "launch", "until"]
 

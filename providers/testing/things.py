@@ -1,12 +1,13 @@
-"""The suite's laws of nodes, volumes and attachments."""
+"""The suite's laws of nodes, volumes and attachments; of large places, and of bad connections to them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,13 +15,17 @@ from declarative.provider import (
     Checks,
     Clears,
     PermanentError,
+    Provider,
     ProviderError,
     Recalls,
     Thing,
     TransientError,
 )
 from declarative.state import Address, NodeState, Record
-from providers.testing.place import Base, Place, launch
+from providers.testing.place import Base, Place, Spoilt, launch
+
+AT_ONCE = 16
+SENSELESS = (Spoilt.NOBODY, Spoilt.SENSELESS, Spoilt.DENIED)
 
 
 class Things(Base):
@@ -295,3 +300,89 @@ class Things(Base):
         disks.provider.delete(node)
         assert [thing.address for thing in disks.provider.inventory()] == [volume.address]
         disks.attach("other-0", volume, disks.after(node))
+
+
+class Crowd(Base):
+    """Listings of more nodes than any page holds."""
+
+    def gather(self, place: Place, wanted: Sequence[Record]) -> list[Record]:
+        """Make them all; a place that is of the test's own may have them otherwise."""
+        provider = place.provider
+
+        def make(record: Record) -> Record:
+            outputs = provider.create(record.address, place.token(record), record.inputs, {})
+            return replace(record, outputs=outputs)
+
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            return list(pool.map(make, wanted))
+
+    def disperse(self, place: Place, made: Sequence[Record]) -> None:
+        """Take them all away; nothing has to be done for a place that goes with the test."""
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(place.provider.delete, made))
+
+    def test_listings_are_complete_at_any_size(self, place: Place) -> None:
+        """All of `crowd` nodes are listed, each once, with its token, and each is found by that."""
+        if not self.crowd:
+            pytest.skip("this provider makes no crowds here")
+        wanted = [
+            Record(address=Address("node", f"gpu-{i}"), backend=self.backend, inputs=self.node_inputs)
+            for i in range(self.crowd)
+        ]
+        made = self.gather(place, wanted)
+        try:
+            ids = {str(record.outputs["id"]) for record in made}
+            assert len(ids) == self.crowd
+            listed = place.provider.inventory()
+            assert len(listed) == self.crowd
+            assert {t.address: t.token for t in listed} == {r.address: place.token(r) for r in wanted}
+            assert {str(t.outputs["id"]) for t in listed} == ids
+            last = place.provider.find(wanted[-1].address, place.token(wanted[-1]))
+            assert last is not None
+            assert last.outputs["id"] == made[-1].outputs["id"]
+        finally:
+            self.disperse(place, made)
+
+
+class Spoiled(Base):
+    """What holds when the way to the place is bad. Skipped where `spoiled` gives nothing."""
+
+    def _spoiled(self, place: Place, how: Spoilt) -> Provider:
+        provider = self.spoiled(place.folder, place.lineage, how)
+        if provider is None:
+            pytest.skip("nothing of this provider is spoiled here")
+        return provider
+
+    @pytest.mark.parametrize("kind", ["node", "volume"])
+    def test_a_crash_between_call_and_answer_is_found(self, place: Place, kind: str) -> None:
+        """It was carried out, and nobody heard of it: it is found, and one however often it is tried."""
+        if kind == "volume" and not self.volumes:
+            pytest.skip("this provider has no volumes")
+        inputs = self.node_inputs if kind == "node" else self.volume_inputs
+        record = place.wanted(kind, "lost-0", inputs)
+        with pytest.raises(TransientError):
+            self._spoiled(place, Spoilt.LOST).create(record.address, place.token(record), inputs, {})
+        found = place.provider.find(record.address, place.token(record))
+        assert found is not None
+        again = place.create(record)
+        assert again.outputs["id"] == found.outputs["id"]
+        assert [thing.address for thing in place.provider.inventory()] == [record.address]
+
+    @pytest.mark.parametrize("how", SENSELESS)
+    def test_what_cannot_be_asked_is_never_empty(self, place: Place, how: Spoilt) -> None:
+        """No listing, no look and no creation: each is one of the port's faults, and no answer."""
+        node = place.create(place.wanted("node", "gpu-0", self.node_inputs))
+        spoiled = self._spoiled(place, how)
+        other = Record(address=Address("node", "gpu-1"), backend=self.backend, inputs=self.node_inputs)
+        calls: list[Callable[[], Any]] = [
+            spoiled.inventory,
+            lambda: spoiled.find(node.address, place.token(node)),
+            lambda: spoiled.create(other.address, "1" * 32, other.inputs, {}),
+            lambda: spoiled.delete(node),
+        ]
+        for call in calls:
+            with pytest.raises(ProviderError) as caught:
+                call()
+            assert isinstance(caught.value, TransientError | PermanentError)  # never the base
+            assert caught.value.summary
+        assert [thing.address for thing in place.provider.inventory()] == [node.address]

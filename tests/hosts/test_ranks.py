@@ -161,7 +161,7 @@ def quick(monkeypatch) -> None:
     def timing(connect: float = QUICK.connect) -> Timing:
         return replace(QUICK, connect=connect)
 
-    monkeypatch.setattr("providers.ssh.options.Timing", timing)
+    monkeypatch.setattr("providers.ssh.host.Timing", timing)
 
 
 # ------------------------------------------------------------------------------------ lost and found

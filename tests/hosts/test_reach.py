@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from providers.ssh.reach import reaches, verdict
+from providers.ssh.probe import reaches, verdict
 from tests.cli import task
 from tests.hosts.nodes import transport
 from tests.hosts.test_fleet import project  # noqa: F401  # a fixture
