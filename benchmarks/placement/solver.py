@@ -25,6 +25,8 @@ class Solution:
     values: list[float]
     proved: bool
     seconds: float
+    impossible: bool = False
+    """There is no solution at all, which is proved."""
 
 
 @dataclass
@@ -46,8 +48,11 @@ class Model:
         if terms:
             self.rows.append((low, high, terms))
 
-    def solve(self, *, whole: bool, seconds: float) -> Solution:
-        """The best whole-numbered solution, or the best of all (faster, and a bound for the former)."""
+    def solve(self, *, whole: bool, seconds: float, gap: float = 1e-5, presolve: bool = True) -> Solution:
+        """The best whole-numbered solution, or the best of all (faster, and a bound for the former).
+
+        It is proved once no other one can be better by more than `gap` of it.
+        """
         highspy, np = importlib.import_module("highspy"), importlib.import_module("numpy")
         model = highspy.HighsLp()
         model.num_col_, model.num_row_ = len(self.costs), len(self.rows)
@@ -68,16 +73,19 @@ class Model:
         highs = highspy.Highs()
         for option, value in (
             ("output_flag", False),
+            ("log_to_console", False),
             ("time_limit", float(seconds)),
             ("threads", 1),
-            ("mip_rel_gap", 1e-5),
+            ("mip_rel_gap", gap),
+            ("presolve", "on" if presolve else "off"),
         ):
             highs.setOptionValue(option, value)
         start = time.perf_counter()
         highs.passModel(model)
         highs.run()
         info = highs.getInfo()
-        proved = highs.getModelStatus() == highspy.HighsModelStatus.kOptimal
+        status, known = highs.getModelStatus(), highspy.HighsModelStatus
+        proved = status == known.kOptimal
         found = info.primal_solution_status == 2  # kSolutionStatusFeasible
         bound = info.mip_dual_bound if whole else info.objective_function_value
         return Solution(
@@ -85,4 +93,5 @@ class Model:
             list(highs.getSolution().col_value) if found else [],
             proved,
             time.perf_counter() - start,
+            status in (known.kInfeasible, known.kUnboundedOrInfeasible),
         )
