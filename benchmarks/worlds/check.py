@@ -1,0 +1,197 @@
+"""What is wrong with a plan, by the rules of docs/placement.md and with none of the planner's code."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from benchmarks.worlds.rules import (
+    Facts,
+    Here,
+    Offered,
+    Place,
+    Space,
+    World,
+    facts_of,
+    mounts_of,
+    need,
+    one_maker,
+    serves,
+    together,
+)
+from declarative.inputs import NodeInputs
+from declarative.plan.types import Op, Plan, Reservation, ReservationStatus
+
+CENT = 1e-4
+
+
+@dataclass
+class _Case:
+    """A plan beside the facts that it was made of."""
+
+    facts: Facts
+    plan: Plan
+    nodes: dict[str, Here] = field(default_factory=dict)
+    """Those that are there, and those that are made."""
+    made: list[Here] = field(default_factory=list)
+    ranks: dict[str, list[Reservation]] = field(default_factory=lambda: defaultdict(list))
+    """Task → where its ranks go, of those that have no place yet."""
+
+
+def faults(world: World, plan: Plan) -> list[str]:
+    """All that breaks a rule."""
+    case = _Case(facts_of(world), plan)
+    case.nodes = {here.name: here for here in case.facts.nodes}
+    out = list(_created(case))
+    for entry in plan.reservations:
+        if entry.task in case.facts.wants and entry.status is not ReservationStatus.RELEASED:
+            case.ranks[entry.task].append(entry)
+    for find in (_all_or_none, _seats, _blocks, _volumes, _limits):
+        out += find(case)
+    out += _running(case, world)
+    return out
+
+
+def _created(case: _Case) -> Iterator[str]:
+    """What is made is what an offer gives, under a name of its own; nothing that is there goes."""
+    price = 0.0
+    for action in case.plan.actions:
+        node = action.typed
+        if not isinstance(node, NodeInputs):
+            continue
+        name = action.address.name
+        if action.op is not Op.CREATE:
+            yield f"{action.id}: nothing asked for that"
+            continue
+        if name in case.nodes:
+            yield f"node/{name} is there already"
+        site = case.facts.sites[node.fleet]
+        space = next((o.space for o in site.offers if _is_of(node, o)), None)
+        if space is None:
+            yield f"node/{name}: no offer of fleet/{node.fleet} gives it"
+            continue
+        price += space.price
+        here = Here(name, space, frozenset())
+        case.nodes[name] = here
+        case.made.append(here)
+    before, after = case.plan.cost.before, case.plan.cost.after
+    if before is None or after is None or abs(after - before - price) > CENT:
+        yield f"the cost goes from {before} to {after}, and what is made costs {price:.4f}"
+
+
+def _is_of(node: NodeInputs, offered: Offered) -> bool:
+    space = offered.space
+    place = Place(node.backend, node.region, node.zone)
+    return (place, node.instance_type, node.resources, node.blocks, node.price, node.spot) == (
+        space.place,
+        space.kind,
+        space.shape,
+        space.total,
+        space.price,
+        space.spot,
+    )
+
+
+def _all_or_none(case: _Case) -> Iterator[str]:
+    """A task has all its ranks, or none and one refusal."""
+    refused = Counter(refusal.task for refusal in case.plan.unplaced)
+    for name, want in case.facts.wants.items():
+        ranks = sorted(entry.rank for entry in case.ranks.get(name, ()))
+        if refused[name] > 1 or (refused[name] and ranks):
+            yield f"task/{name}: refused {refused[name]} times, and has ranks {ranks}"
+        if not refused[name] and ranks != list(range(want.spec.nodes)):
+            yield f"task/{name}: ranks {ranks} of {want.spec.nodes}, and no refusal"
+
+
+def _seats(case: _Case) -> Iterator[str]:
+    """Each rank may be where it is, and has the blocks that it needs there; siblings lie as they have to."""
+    for name, entries in case.ranks.items():
+        task = case.facts.wants[name].spec
+        spaces: list[Space] = []
+        for entry in entries:
+            here = case.nodes.get(entry.node)
+            rank = f"rank/{name}-{entry.rank} on node/{entry.node}"
+            if here is None:
+                yield f"{rank}: there is no such node"
+                continue
+            spaces.append(here.space)
+            wanted = need(task, case.facts.sites[here.space.fleet].fleet, here.space, here.name)
+            if len(entry.blocks) != wanted:
+                yield f"{rank}: has {len(entry.blocks)} blocks, and {wanted or 'it may not go there'}"
+            if task.whole_nodes and here.busy:
+                yield f"{rank}: takes the whole node, which is not idle"
+        if task.cluster and task.nodes > 1 and not together(spaces, zone=False):
+            yield f"task/{name}: a cluster in several places"
+        elif task.cluster and task.nodes > 1 and not together(spaces):
+            yield f"task/{name}: {ZONES}"
+        if one_maker(task) and len({space.maker for space in spaces} - {None}) > 1:
+            yield f"task/{name}: GPUs of several makers"
+
+
+ZONES = "a cluster in several zones"
+"""What is said of that."""
+
+
+def _blocks(case: _Case) -> Iterator[str]:
+    """Blocks lie on their nodes, and nobody else holds them."""
+    taken: dict[tuple[str, int], str] = {}
+    for name, entries in case.ranks.items():
+        for entry in entries:
+            here = case.nodes.get(entry.node)
+            for block in entry.blocks if here else ():
+                rank = f"rank/{name}-{entry.rank}"
+                if here and (not 0 <= block < here.space.total or block in here.busy):
+                    yield f"{rank}: block {block} of node/{entry.node} is not to be had"
+                if (other := taken.setdefault((entry.node, block), rank)) != rank:
+                    yield f"{rank}: block {block} of node/{entry.node} is {other}'s"
+            if len(set(entry.blocks)) != len(entry.blocks):
+                yield f"rank/{name}-{entry.rank}: has a block twice: {entry.blocks}"
+
+
+def _volumes(case: _Case) -> Iterator[str]:
+    """Each mount has a volume of those that it names, near its node, for itself alone."""
+    holders: dict[str, str] = {}
+    for name, entries in case.ranks.items():
+        for entry in entries:
+            rank, here = f"rank/{name}-{entry.rank}", case.nodes.get(entry.node)
+            mounts = mounts_of(case.facts.wants[name], entry.rank)
+            if sorted(entry.volumes) != sorted(mount.path for mount in mounts):
+                yield f"{rank}: has mounts {sorted(entry.volumes)}"
+            for mount in mounts:
+                volume = entry.volumes.get(mount.path, "")
+                at = case.facts.volumes.get(volume)
+                if volume not in mount.names or at is None or not here or not serves(at, here.space.place):
+                    yield f"{rank}: volume/{volume} at {mount.path} is not to be had on node/{entry.node}"
+                if (other := holders.setdefault(volume, f"{rank}:{mount.path}")) != f"{rank}:{mount.path}":
+                    yield f"{rank}: volume/{volume} is {other}'s"
+
+
+def _limits(case: _Case) -> Iterator[str]:
+    """No more is made than offers and fleets allow, and a cluster fleet stays in one place."""
+    for quota, count in Counter(here.space.quota for here in case.made).items():
+        if count > case.facts.left[quota]:
+            yield f"{count} more of {quota}, and {case.facts.left[quota]} are left"
+    by_fleet: dict[str, list[Here]] = defaultdict(list)
+    for here in case.made:
+        by_fleet[here.space.fleet].append(here)
+    for name, site in case.facts.sites.items():
+        made = by_fleet[name]
+        if site.room is not None and len(made) > site.room:
+            yield f"fleet/{name}: {len(made)} more nodes, and its maximum allows {site.room}"
+        if len(made) < site.least and site.offers:
+            yield f"fleet/{name}: {len(made)} more nodes, and it wants {site.least} for itself"
+        homes = {here.space.place[:2] for here in made}
+        if site.fleet.placement.value == "cluster" and made and len(homes | case.facts.homes(name)) > 1:
+            yield f"fleet/{name}: a cluster in several places"
+
+
+def _running(case: _Case, world: World) -> Iterator[str]:
+    """What runs keeps its node and its blocks."""
+    after = {(e.task, e.rank): e for e in case.plan.reservations}
+    for record in world.state.of("reservation"):
+        had = record.reservation
+        now = after.get((had.task, had.rank))
+        kept = now is not None and now.status is ReservationStatus.KEPT and not now.restart
+        if not now or not kept or (now.node, now.blocks) != (had.node, had.blocks):
+            yield f"{record.address}: runs on node/{had.node}, and does not stay there"

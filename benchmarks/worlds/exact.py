@@ -1,0 +1,345 @@
+"""The least that a set of tasks can cost, and whether they fit at all, by a model of its own for HiGHS.
+
+Things that are alike are counted. Nodes on which every rank takes the same number of blocks are one class,
+and how they are cut is a flow: along the blocks of a node, from as many as are idle down to 0, each rank is
+an arc as long as it takes blocks. So the model grows with the number of different things, hardly with the
+number of things.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from benchmarks.placement.solver import Model
+from benchmarks.worlds.rules import Facts, Place, Space, area, mounts_of, need, one_maker, serves
+from declarative.resource import RankMount
+from declarative.spec import Task
+
+GAP = 1e-4
+"""A cost is taken for proved if no other can be lower by more than this part of it."""
+
+
+class Best(NamedTuple):
+    """`bound` holds for every plan. `cost` and `launches` are of the best that was found, if any was."""
+
+    bound: float
+    cost: float | None
+    launches: Counter[Space]
+    proved: bool
+    possible: bool | None
+    seconds: float
+
+
+class Stock(NamedTuple):
+    """Nodes that are alike: how many there are or may be, how many of their blocks are idle."""
+
+    space: Space
+    idle: int
+    most: float
+    new: bool
+    name: str | None
+    """Of one that is there and that some task names."""
+
+
+@dataclass(frozen=True, eq=False)
+class Wish:
+    """What ranks ask for that may go to the same places. `reach`: of each mount, where its volumes are."""
+
+    task: Task
+    reach: tuple[frozenset[Place], ...]
+    shared: tuple[RankMount, ...] = ()
+    """Mounts with volumes that other ranks want too: of such ranks each is a wish of its own."""
+
+    def takes(self, facts: Facts, stock: Stock) -> int:
+        """The blocks of a rank there, 0 if it may not go there."""
+        place = stock.space.place
+        if not all(any(serves(at, place) for at in places) for places in self.reach):
+            return 0
+        return need(self.task, facts.sites[stock.space.fleet].fleet, stock.space, stock.name)
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """Tasks that are alike: how many there are, and of each wish how many ranks one of them has."""
+
+    task: Task
+    count: int
+    ranks: Mapping[Wish, int]
+
+
+@dataclass
+class _Class:
+    """Nodes on which every rank takes the same number of blocks, and which of those they can be had."""
+
+    takes: tuple[int, ...]
+    area: tuple[str, ...] | None
+    maker: str | None
+    place: Place | None
+    stocks: list[int] = field(default_factory=list)
+    sizes: dict[int, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
+    """Blocks of a rank → the columns that say how many such ranks there are."""
+
+
+def least_cost(
+    facts: Facts, names: Collection[str], seconds: float, *, least: Mapping[str, int], zone: bool = True
+) -> Best:
+    """The least that launches cost on which these tasks find a place. `least`: how many each fleet makes."""
+    return _Model(facts, names, least, zone=zone).best(seconds, paid=True)
+
+
+def fits(facts: Facts, names: Collection[str], seconds: float, *, zone: bool = True) -> bool | None:
+    """Whether these tasks find a place beside each other at any price; None if that was not found out."""
+    return _Model(facts, names, {}, zone=zone).best(seconds, paid=False).possible
+
+
+class _Model:
+    """One world and one set of tasks."""
+
+    def __init__(self, facts: Facts, names: Collection[str], least: Mapping[str, int], *, zone: bool) -> None:
+        self.facts, self.zone, self.least = facts, zone, least
+        self.model = Model()
+        self.units = _units(facts, names)
+        self.wishes = list(dict.fromkeys(wish for unit in self.units for wish in unit.ranks))
+        self.ranks = sum(unit.count * sum(unit.ranks.values()) for unit in self.units)
+        self.possible = True
+        self.stocks = self._stocks()
+        self.takes = [tuple(wish.takes(facts, stock) for wish in self.wishes) for stock in self.stocks]
+        self.number = {wish: i for i, wish in enumerate(self.wishes)}
+        self.classes = self._classes()
+        self.bought = [
+            self.model.column(s.space.price if s.new else 0.0, min(s.most, self._most())) for s in self.stocks
+        ]
+        self.claims: dict[str, dict[int, float]] = defaultdict(dict)
+        for unit in self.units:
+            self._seat(unit)
+        for volume in self.claims.values():
+            self.model.row(0, 1, volume)
+        for one in self.classes:
+            self._cut(one)
+        self._limits()
+
+    def _most(self) -> float:
+        """More nodes of one kind than this nobody needs."""
+        return self.ranks + sum(self.least.values())
+
+    def best(self, seconds: float, *, paid: bool) -> Best:
+        """Solve it; if not `paid`, any solution is as good as another."""
+        if not self.possible:
+            return Best(math.inf, None, Counter(), proved=True, possible=False, seconds=0.0)
+        if not self.model.costs:  # nothing is asked for, and nothing is there
+            return Best(0.0, 0.0, Counter(), proved=True, possible=True, seconds=0.0)
+        if not paid:
+            self.model.costs = [0.0] * len(self.model.costs)
+        done = self.model.solve(whole=True, seconds=seconds, gap=GAP)
+        if done.impossible:  # HiGHS 1.16 says so wrongly now and then, and never without its presolve
+            done = self.model.solve(whole=True, seconds=seconds, gap=GAP, presolve=False)
+        if not done.values:
+            possible = False if done.impossible else None
+            return Best(done.bound, None, Counter(), done.impossible, possible, done.seconds)
+        launches: Counter[Space] = Counter()
+        for stock, column in zip(self.stocks, self.bought, strict=True):
+            if stock.new and round(done.values[column]):
+                launches[stock.space] += round(done.values[column])
+        cost = sum(space.price * count for space, count in launches.items())
+        return Best(done.bound, cost, launches, done.proved, possible=True, seconds=done.seconds)
+
+    # What there is
+
+    def _stocks(self) -> list[Stock]:
+        named = {name for wish in self.wishes for name in wish.task.instances}
+        here = Counter(
+            (node.space, node.space.total - len(node.busy), node.name if node.name in named else None)
+            for node in self.facts.nodes
+            if node.open and node.space.fleet in self.facts.sites
+        )
+        out = [Stock(space, idle, count, new=False, name=name) for (space, idle, name), count in here.items()]
+        for site in self.facts.sites.values():
+            for space in dict.fromkeys(offer.space for offer in site.offers):
+                room = math.inf if site.room is None else site.room
+                most = min(room, self.facts.left[space.quota])
+                out.append(Stock(space, space.total, most, new=True, name=None))
+        return [stock for stock in out if stock.idle > 0 and stock.most > 0]
+
+    def _classes(self) -> list[_Class]:
+        """Nodes that no wish tells apart, clusters and makers of GPUs included where a task does."""
+        gangs = [unit.task for unit in self.units if unit.task.nodes > 1]
+        areas = any(task.cluster for task in gangs)
+        makers = any(one_maker(task) for task in gangs)
+        places = any(wish.shared for wish in self.wishes)
+        found: dict[object, _Class] = {}
+        for i, (stock, takes) in enumerate(zip(self.stocks, self.takes, strict=True)):
+            space = stock.space
+            if not any(takes):
+                continue
+            clustered = self.facts.sites[space.fleet].fleet.placement.value == "cluster"
+            where = area(space, zone=self.zone) if areas and clustered else None
+            maker = space.maker if makers else None
+            place = space.place if places else None
+            key = (takes, where, maker, place)
+            found.setdefault(key, _Class(takes, where, maker, place)).stocks.append(i)
+        return list(found.values())
+
+    # Who sits where
+
+    def _seat(self, unit: Unit) -> None:
+        """All ranks of its tasks have a place, those of one task in one domain."""
+        count = unit.count
+        runs: dict[int, float] = {}
+        domains = list(self._domains(unit.task))
+        for domain in domains:
+            inside = [one for one in self.classes if _inside(one, *domain)]
+            if not all(any(one.takes[self.number[wish]] for one in inside) for wish in unit.ranks):
+                continue
+            run = self.model.column(0.0, count)
+            runs[run] = 1.0
+            for wish, ranks in unit.ranks.items():
+                terms = {run: -float(ranks)}
+                seats: list[tuple[int, _Class]] = []
+                for one in inside:
+                    if size := one.takes[self.number[wish]]:
+                        column = self.model.column(0.0, count * ranks)
+                        terms[column] = one.sizes[size][column] = 1.0
+                        seats.append((column, one))
+                self.model.row(0, 0, terms)
+                self._claim(wish, seats)
+        self.possible = self.possible and bool(runs)
+        self.model.row(count, count, runs)
+
+    def _domains(self, task: Task) -> Iterator[tuple[tuple[str, ...] | None, str | None]]:
+        """Where all ranks of a task may lie, and of whose make their GPUs may be. None: whatever it is."""
+        gang = task.nodes > 1
+        areas: Iterable[tuple[str, ...] | None] = (None,)
+        makers: Sequence[str | None] = (None,)
+        if gang and task.cluster:
+            areas = dict.fromkeys(one.area for one in self.classes if one.area)
+        if one_maker(task):
+            makers = sorted({one.maker for one in self.classes if one.maker}) or (None,)
+        for where in areas:
+            for maker in makers:
+                yield where, maker
+
+    def _claim(self, wish: Wish, seats: Sequence[tuple[int, _Class]]) -> None:
+        """The rank of a wish that shares its volumes takes one of each mount, near where it sits."""
+        for mount in wish.shared:
+            near: dict[str, int] = {}
+            for name in mount.names:
+                if name in self.facts.volumes:
+                    near[name] = self.model.column(0.0, 1)
+                    self.claims[name][near[name]] = 1.0
+            for column, one in seats:
+                good = {near[n]: -1.0 for n in near if one.place and serves(self.facts.volumes[n], one.place)}
+                self.model.row(-math.inf, 0, {column: 1.0, **good})
+
+    # How nodes are cut
+
+    def _cut(self, one: _Class) -> None:
+        """The flow along the blocks: it begins with the idle blocks of the nodes, and ends anywhere."""
+        flow: dict[int, dict[int, float]] = defaultdict(dict)
+        for i in one.stocks:
+            flow[self.stocks[i].idle][self.bought[i]] = -1.0
+        cuts: dict[int, dict[int, float]] = {size: {} for size in one.sizes}
+        for start, size in _arcs(list(one.sizes), flow):
+            arc = self.model.column(0.0, math.inf)
+            flow[start][arc], flow[start - size][arc] = 1.0, -1.0
+            cuts[size][arc] = -1.0
+        for terms in flow.values():
+            if any(factor > 0 for factor in terms.values()):
+                self.model.row(-math.inf, 0, terms)
+        for size, cut in cuts.items():
+            self.model.row(-math.inf, 0, {**cut, **one.sizes[size]})
+
+    # What may be launched
+
+    def _limits(self) -> None:
+        """Limits of offers, maxima of fleets, and the one place of a cluster fleet."""
+        quotas: dict[object, dict[int, float]] = defaultdict(dict)
+        fleets: dict[str, dict[int, float]] = defaultdict(dict)
+        homes: dict[str, dict[tuple[str, str], dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+        for stock, column in zip(self.stocks, self.bought, strict=True):
+            if stock.new:
+                space = stock.space
+                quotas[space.quota][column] = fleets[space.fleet][column] = 1.0
+                homes[space.fleet][space.place[:2]][column] = 1.0
+        for quota, terms in quotas.items():
+            left = self.facts.left[quota]  # type: ignore[index]
+            if math.isfinite(left):
+                self.model.row(0, left, terms)
+        for name, terms in fleets.items():
+            site = self.facts.sites[name]
+            most = math.inf if site.room is None else site.room
+            self.model.row(self.least.get(name, 0), most, terms)
+            if site.fleet.placement.value == "cluster":
+                self._one_home(name, homes[name], min(most, self._most()))
+
+    def _one_home(self, fleet: str, homes: Mapping[tuple[str, str], dict[int, float]], most: float) -> None:
+        """A cluster fleet lies in one backend and region: where its nodes are, else anywhere."""
+        there = self.facts.homes(fleet)
+        chosen = {}
+        for home, terms in homes.items():
+            here = self.model.column(0.0, 0.0 if there - {home} else 1.0)
+            chosen[here] = 1.0
+            self.model.row(-math.inf, 0, {**terms, here: -most})
+        self.model.row(0, 1, chosen)
+
+
+def _arcs(sizes: Sequence[int], starts: Iterable[int]) -> list[tuple[int, int]]:
+    """From how many idle blocks ranks of each size may be taken, if the large ones go first."""
+    reached = set(starts)
+    arcs = []
+    for size in sorted(sizes, reverse=True):
+        for start in range(max(reached), size - 1, -1):
+            if start in reached:
+                reached.add(start - size)
+                arcs.append((start, size))
+    return arcs
+
+
+def _inside(one: _Class, where: tuple[str, ...] | None, maker: str | None) -> bool:
+    return where in (None, one.area) and (maker is None or one.maker in (None, maker))
+
+
+# ---------------------------------------------------------------------------------------- what tasks ask for
+
+
+def alike(facts: Facts, names: Collection[str]) -> list[list[str]]:
+    """The tasks in groups that ask for the same, with the same priority; those with volumes by themselves."""
+    out: dict[object, list[str]] = {}
+    for name in sorted(names):
+        want = facts.wants[name]
+        own = name if any(want.mounts) else None
+        out.setdefault((_asked(want.spec), want.spec.priority, own), []).append(name)
+    return list(out.values())
+
+
+def _units(facts: Facts, names: Collection[str]) -> list[Unit]:
+    """The tasks, counted by what they ask for."""
+    wanted: Counter[str] = Counter()
+    for name in names:
+        want = facts.wants[name]
+        ranks = range(want.spec.nodes)
+        wanted.update(n for rank in ranks for m in mounts_of(want, rank) for n in m.names)
+    wishes: dict[object, Wish] = {}
+    alike: Counter[tuple[tuple[Wish, int], ...]] = Counter()
+    for name in sorted(names):
+        want = facts.wants[name]
+        asked = _asked(want.spec)
+        mine: Counter[Wish] = Counter()
+        for rank in range(want.spec.nodes):
+            mounts = mounts_of(want, rank)
+            reach = tuple(frozenset(facts.volumes[n] for n in m.names if n in facts.volumes) for m in mounts)
+            if all(wanted[n] == 1 for m in mounts for n in m.names):
+                mine[wishes.setdefault((asked, reach), Wish(want.spec, reach))] += 1
+            else:
+                mine[Wish(want.spec, reach, tuple(mounts))] += 1
+        alike[tuple(mine.items())] += 1
+    return [Unit(ranks[0][0].task, count, dict(ranks)) for ranks, count in alike.items()]
+
+
+def _asked(task: Task) -> tuple[object, ...]:
+    """What of a task decides where its ranks may go."""
+    where = (task.fleets, task.instances, task.backends, task.regions, task.spot_policy, task.max_price)
+    return (task.resources, task.nodes, task.cluster, task.whole_nodes, *where)

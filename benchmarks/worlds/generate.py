@@ -1,0 +1,372 @@
+"""Worlds as users have them, drawn from a seed: documents, which the loader reads, and what runs already.
+
+All that is offered stands in a backend's `catalog` or a fleet's `ssh_config`. So a world is what a user could
+have written, and `fleetform plan --offline` would plan the same, were it not for the nodes that are there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.worlds import rules
+from benchmarks.worlds.kinds import KINDS, OWN, Kind
+from benchmarks.worlds.rules import World
+from declarative.inputs import data_of
+from declarative.loader import load
+from declarative.plan.hosts import declared_shape, hosts_of, offer_of_host
+from declarative.plan.types import Inventory
+from declarative.resource import SSH, Desired, Offer, catalog_offers, node_inputs
+from declarative.state import Address, NodeState, RankState, RankStatus, Readiness, Record, State
+
+Words = dict[str, Any]
+
+
+def world(seed: int, size: int) -> World:
+    """The world of a seed with so many tasks that have no place yet."""
+    draft = _Draft(random.Random(f"{seed} {size}"), size)
+    draft.market()
+    draft.fleets()
+    desired = draft.look()
+    for words in draft.documents:
+        if words["type"] == "fleet" and not draft.sites[words["name"]]:
+            words["blocks"] = "auto"  # a number that divides nothing on offer is an error
+    desired = draft.look()
+    draft.there(desired)
+    draft.tasks()
+    desired = read(draft.documents)
+    return World(
+        seed=seed,
+        size=size,
+        documents=tuple(draft.documents),
+        desired=desired,
+        state=_recorded(draft, desired),
+        inventory=Inventory(
+            readiness={name: Readiness(state=NodeState.READY) for name in draft.nodes}, offers=draft.offers
+        ),
+    )
+
+
+def read(documents: Sequence[Mapping[str, Any]]) -> Desired:
+    """What the loader makes of the documents; `InvalidError` if a user could not have written them."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "world.yaml")
+        path.write_text("\n---\n".join(json.dumps(words) for words in documents), encoding="utf-8")
+        return load(path.parent, published=False).desired
+
+
+def _offers(desired: Desired) -> dict[str, tuple[Offer, ...]]:
+    """What can be had: of each backend its catalog, of each host itself."""
+    out = {name: catalog_offers(backend) for name, backend in desired.backends.items()}
+    shapes = ((host, declared_shape(host)) for host in hosts_of(desired, State()))
+    return {**out, SSH: tuple(offer_of_host(host, shape) for host, shape in shapes if shape)}
+
+
+class _Busy(NamedTuple):
+    """A task that runs: on which node, and on which of its blocks."""
+
+    task: str
+    node: str
+    blocks: tuple[int, ...]
+    total: int
+
+
+@dataclass
+class _Draft:
+    """A world that is being drawn."""
+
+    chance: random.Random
+    size: int
+    documents: list[Words] = field(default_factory=list)
+    offers: dict[str, tuple[Offer, ...]] = field(default_factory=dict)
+    sites: dict[str, list[Offer]] = field(default_factory=dict)
+    """Fleet → what it may launch."""
+    nodes: dict[str, tuple[str, Offer]] = field(default_factory=dict)
+    """Node → its fleet and what it was made of."""
+    busy: list[_Busy] = field(default_factory=list)
+    room: float = 1.0
+    """How generous the maxima of fleets are."""
+
+    def often(self, share: float) -> bool:
+        """True in such a share of all cases."""
+        return self.chance.random() < share
+
+    def some(self, of: Sequence[str]) -> list[str]:
+        """One or more of them, in their order."""
+        number = self.chance.randint(1, len(of))
+        return sorted(self.chance.sample(of, number))
+
+    def look(self) -> Desired:
+        """What is declared so far, and what each fleet may launch."""
+        desired = read(self.documents)
+        self.offers = _offers(desired)
+        every = [o for found in self.offers.values() for o in found]
+        self.sites = {
+            name: [o for o in every if rules.may_launch(desired, fleet, o)]
+            for name, fleet in desired.fleets.items()
+        }
+        return desired
+
+    # What can be had
+
+    def market(self) -> None:
+        """1 to 3 backends with regions or zones, kinds at prices of their own, limits; 3 to 60 offers."""
+        chance, count = self.chance, 0
+        most = chance.randint(8, 60)
+        for name in ("alto", "bora", "cirro")[: chance.choice((1, 1, 2, 2, 3))]:
+            zones = [f"z{i}" for i in range(chance.randint(2, 3))] if self.often(0.5) else []
+            regions = [f"{name}-r{i}" for i in range(1 if zones else chance.randint(1, 3))]
+            catalog: list[Words] = []
+            for kind in chance.sample(KINDS, chance.randint(4, len(KINDS))):
+                for region in regions:
+                    entry = self._entry(kind, region)
+                    more = max(1, len(zones)) * (2 if "spot_price" in entry else 1)
+                    if count + more <= most and self.often(0.85):
+                        catalog.append(entry)
+                        count += more
+            if catalog:
+                words: Words = {"type": "backend", "name": name, "driver": "local", "regions": regions}
+                zoned = {"availability_zones": zones} if zones else {}
+                self.documents.append({**words, **zoned, "catalog": catalog})
+
+    def _entry(self, kind: Kind, region: str) -> Words:
+        chance = self.chance
+        price = round(kind.price * chance.uniform(0.8, 1.3), 3)
+        words: Words = {
+            "instance_type": kind.name,
+            "cpu": kind.cpu,
+            "memory": f"{kind.memory}GB",
+            "regions": [region],
+            "price": price,
+        }
+        if kind.gpus:
+            words["gpu"] = kind.gpu
+        if self.often(0.5):
+            words["spot_price"] = round(price * chance.uniform(0.25, 0.75), 3)
+        if self.often(0.35):
+            stock = max(2, round(self.size * chance.uniform(0.02, 0.3)))
+            words["limit"] = 0 if self.often(0.2) else chance.randint(1, stock)
+        return words
+
+    # Who may have it
+
+    def fleets(self) -> None:
+        """2 to 6 fleets, more in large worlds; one at least takes all that there is."""
+        backends = list(self.documents)
+        number = self.chance.randint(2, 5 + int(math.log10(self.size)))
+        self.room = self.chance.choice((0.5, 1, 2, 4, 8))
+        for i in range(number):
+            self.documents.append(self._fleet(f"fleet-{'abcdefghij'[i]}", backends, wide=i == 0))
+        if self.often(0.35):
+            self.documents.append(self._own())
+
+    def _fleet(self, name: str, backends: Sequence[Words], *, wide: bool) -> Words:
+        chance = self.chance
+        most = chance.randint(1, max(2, math.ceil(self.size * self.room * chance.uniform(0.05, 0.5))))
+        words: Words = {
+            "type": "fleet",
+            "name": name,
+            "nodes": "0.." if self.often(0.6 if wide else 0.2) else f"0..{most}",
+        }
+        words["blocks"] = "auto" if wide else chance.choice(("auto", "auto", "auto", 1, 1, 2, 4))
+        words["spot_policy"] = chance.choice(("on-demand", "on-demand", "auto", "auto", "spot"))
+        if self.often(0.4):
+            words["placement"] = "cluster"
+        if wide:
+            return {**words, "spot_policy": chance.choice(("on-demand", "auto"))}
+        taste = chance.choice(("any", "cpu", "gpu", "gpu", "types"))
+        if taste == "cpu":
+            words["resources"] = {"gpu": 0}
+        elif taste == "gpu":
+            words["resources"] = {"gpu": chance.choice(("1..", "1..", "16GB..", "24GB..", "2.."))}
+        elif taste == "types":
+            names = sorted({entry["instance_type"] for b in backends for entry in b["catalog"]})
+            words["instance_types"] = chance.sample(names, min(len(names), chance.randint(1, 4)))
+        home = chance.choice(backends)
+        if self.often(0.35):
+            words["backends"] = [home["name"]]
+            if self.often(0.5):
+                words["regions"] = self.some(home["regions"])
+            zones = home.get("availability_zones")
+            if zones and self.often(0.3):
+                words["availability_zones"] = self.some(zones)
+        if self.often(0.12):
+            words["max_price"] = chance.choice((1, 2, 5, 20, 40))
+        return words
+
+    def _own(self) -> Words:
+        """Hosts of one's own, which cost nothing."""
+        hosts = []
+        for i in range(self.chance.randint(1, max(3, self.size // 30))):
+            kind = self.chance.choice(OWN)
+            has: Words = {"cpu": kind.cpu, "memory": f"{kind.memory}GB"}
+            if kind.gpus:
+                has["gpu"] = kind.gpu
+            hosts.append({"hostname": f"10.0.{i // 250}.{i % 250 + 1}", "resources": has})
+        words: Words = {"type": "fleet", "name": "own", "blocks": self.chance.choice(("auto", "auto", 1))}
+        words["placement"] = self.chance.choice(("any", "cluster"))
+        return {**words, "ssh_config": {"user": "ops", "hosts": hosts}}
+
+    # What is there
+
+    def there(self, desired: Desired) -> None:
+        """Nodes that fleets have already, and tasks that run on them."""
+        used: Counter[rules.Quota] = Counter()
+        for name, fleet in desired.fleets.items():
+            offers, home = self.sites[name], None
+            most = fleet.nodes.max if fleet.nodes else len(offers)
+            number = self.chance.randint(1, max(1, self.size // 8)) if self.often(0.5) else 0
+            for i in range(min(number, self.size if most is None else most)):
+                good = [
+                    o for o in offers if home in (None, (o.backend, o.region)) and not self._sold(o, used)
+                ]
+                offer = offers[i] if fleet.ssh_config else self.chance.choice(good) if good else None
+                if offer is None:
+                    break
+                used[_quota(offer)] += 1
+                node = offer.host.name if offer.host else f"{name}-{i}"
+                self.nodes[node] = (name, offer)
+                if fleet.placement.value == "cluster":
+                    home = (offer.backend, offer.region)
+                self._occupy(node, rules.launched(fleet, offer).total, offer)
+
+    @staticmethod
+    def _sold(offer: Offer, used: Mapping[rules.Quota, int]) -> bool:
+        return offer.limit is not None and used[_quota(offer)] >= offer.limit
+
+    def _occupy(self, node: str, total: int, offer: Offer) -> None:
+        """Tasks of one rank on some of its blocks."""
+        idle = list(range(total))
+        for _ in range(self.chance.choice((0, 1, 1, 2, 3))):
+            count = self.chance.randint(1, max(1, total // 2))
+            if count > len(idle):
+                continue
+            first = self.chance.choice((0, len(idle) - count))
+            blocks = tuple(idle[first : first + count])
+            del idle[first : first + count]
+            task = f"old-{len(self.busy)}"
+            cpus, gpus = offer.shape.cpu // total * count, offer.shape.gpus // total * count
+            asked: Words = {"gpu": gpus} if gpus else {"cpu": f"{cpus}.."}
+            self.documents.append({"type": "task", "name": task, "commands": ["work"], "resources": asked})
+            self.busy.append(_Busy(task, node, blocks, total))
+
+    # What is asked for
+
+    def tasks(self) -> None:
+        """Users have templates: of some there are many tasks, of most a few."""
+        number = self.chance.randint(6, 10 + 2 * math.isqrt(self.size))
+        forms = [self._form() for _ in range(number)]
+        weights = [1 / (1 + i) ** self.chance.uniform(0.3, 1.2) for i in range(number)]
+        for i, form in enumerate(self.chance.choices(forms, weights, k=self.size)):
+            words = {"type": "task", "name": f"task-{i}", "commands": ["work"], **form}
+            if (priority := self.chance.choice((0, 0, 0, 50, 50, 100))) != 0:
+                words["priority"] = priority
+            if self.often(0.08):
+                self._mount(words, i)
+            self.documents.append(words)
+
+    def _form(self) -> Words:
+        """A task that would fit on something that some fleet may have; now and then it asks for more."""
+        chance = self.chance
+        fleet = chance.choice([name for name, offers in self.sites.items() if offers])
+        offer = chance.choice(self.sites[fleet])
+        words: Words = {}
+        if self.often(0.15):
+            words["nodes"] = chance.randint(2, 4)
+            words["placement"] = chance.choice(("cluster", "cluster", "any"))
+            if words["placement"] == "cluster" and self.often(0.4):
+                words["exclusive"] = False
+        whole = words.get("placement") == "cluster" and "exclusive" not in words
+        words["resources"] = self._ask(offer, whole=whole)
+        limits: Words = {
+            "spot_policy": chance.choice(("on-demand", "spot", "auto")),
+            "max_price": round((offer.price or 1) * chance.choice((1, 1.3, 2)), 3),
+            "fleets": [fleet],
+            "backends": [offer.backend],
+            "regions": [offer.region],
+        }
+        shares = {"spot_policy": 0.15, "max_price": 0.1, "fleets": 0.1, "backends": 0.05, "regions": 0.05}
+        for name, share in shares.items():
+            if self.often(share) and (offer.host is None or name == "fleets"):
+                words[name] = limits[name]
+        return words
+
+    def _ask(self, offer: Offer, *, whole: bool) -> Words:
+        """A part of what is offered; those that take whole nodes ask for no more than so much."""
+        chance, shape = self.chance, offer.shape
+        out: Words = {}
+        part = 1.0 if whole else chance.choice((0.1, 0.2, 0.3, 0.5, 0.7, 1.0))
+        if shape.gpus:
+            count = shape.gpus if whole else chance.choice([n for n in (1, 1, 1, 2, 4, 8) if n <= shape.gpus])
+            part = count / shape.gpus
+            out["gpu"] = self._gpu(offer, count)
+        if not shape.gpus or self.often(0.5):
+            cpu = max(1, math.floor(shape.cpu * part * chance.choice((0.25, 0.5, 0.5, 0.9, 1.0, 1.0, 1.4))))
+            out["cpu"] = f"{min(cpu, shape.cpu)}.."
+        if self.often(0.5):
+            memory = shape.memory_mib / 1024 * part * chance.choice((0.2, 0.5, 0.8, 1.0, 1.3))
+            out["memory"] = f"{max(1, min(math.floor(memory), shape.memory_mib // 1024))}GB.."
+        return out
+
+    def _gpu(self, offer: Offer, count: int) -> object:
+        """One of the ways to ask for so many GPUs of this kind."""
+        chance, shape = self.chance, offer.shape
+        memory = (shape.gpu_memory_mib or 0) // 1024
+        others = sorted({"T4", "L4", "A10"} - {str(shape.gpu_name)})
+        forms = (count, count, f"{count}..", f"{shape.gpu_name}:{count}", f"{shape.gpu_name}:{count}..")
+        rare = (f"{memory}GB..:{count}", f"{shape.gpu_name},{chance.choice(others)}:{count}")
+        return chance.choice((*forms, *rare))
+
+    def _mount(self, words: Words, number: int) -> None:
+        """A volume for each rank, in a zone or anywhere in the region; one rank may choose of two."""
+        ranks = int(words.get("nodes", 1))
+        named = [o for name in words.get("fleets", self.sites) for o in self.sites[name] if o.host is None]
+        if not named:
+            return
+        names = []
+        for letter in "ab" if ranks == 1 and self.often(0.3) else "a":
+            offer = self.chance.choice(named)
+            name = f"data-{number}{letter}"
+            volume = {"type": "volume", "name": name, "backend": offer.backend, "region": offer.region}
+            if offer.zone and self.often(0.7):
+                volume["availability_zone"] = offer.zone
+            self.documents.append({**volume, "size": "100GB", "count": ranks})
+            names.append(f"{name}-${{{{ node_rank }}}}")
+        words["volumes"] = [{"name": names if len(names) > 1 else names[0], "path": "/data"}]
+
+
+def _quota(offer: Offer) -> rules.Quota:
+    return (offer.backend, offer.region, offer.instance_type, offer.spot)
+
+
+def _recorded(draft: _Draft, desired: Desired) -> State:
+    """The state in which those nodes are there and those tasks run."""
+    found: list[Record] = []
+    for name, (fleet, offer) in draft.nodes.items():
+        inputs = node_inputs(desired.fleets[fleet], offer)
+        found.append(Record(address=Address("node", name), backend=offer.backend, inputs=data_of(inputs)))
+    for busy in draft.busy:
+        rank = f"{busy.task}-0"
+        node, place = Address("node", busy.node), Address("reservation", rank)
+        held = {"task": busy.task, "rank": 0, "node": busy.node, "blocks": list(busy.blocks)}
+        held["total_blocks"] = busy.total
+        backend = draft.nodes[busy.node][1].backend
+        asked = data_of(desired.tasks[busy.task].rank_inputs(0))
+        found.append(Record(address=place, backend=backend, inputs=held, needs=frozenset({node})))
+        running = Address("rank", rank)
+        found.append(Record(address=running, backend=backend, inputs=asked, needs=frozenset({place})))
+    occupied = {busy.node for busy in draft.busy}
+    return State(
+        lineage="worlds",
+        serial=1,
+        records={record.address: record for record in found},
+        ranks={f"{busy.task}-0": RankStatus(state=RankState.RUNNING) for busy in draft.busy},
+        idle_since={name: rules.NOW for name in draft.nodes if name not in occupied},
+    )

@@ -1,0 +1,226 @@
+"""The benchmark of worlds: what it generates, its model against trying everything, its checker.
+
+FLEETFORM_EXAMPLES=2000 pytest tests/test_worlds.py looks at that many small cases.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from benchmarks.placement import solver
+from benchmarks.worlds import check, exact, rules
+from benchmarks.worlds.generate import read, world
+from declarative.blocks import Shape
+from declarative.placement.types import Node
+from declarative.plan.make import make
+from declarative.plan.types import Op, Plan, Reservation
+from declarative.resource import SSH, Offer, TaskWant, catalog_offers
+from declarative.spec import Fleet, Task
+from declarative.state import NodeState
+from tests import brute
+from tests.model import spec
+from tests.worlds import Case, Taste, seeded
+
+SEEDS = range(int(os.environ.get("FLEETFORM_EXAMPLES", "150")))
+needs_highs = pytest.mark.skipif(not solver.available(), reason=solver.HINT)
+
+
+@cache
+def planned(seed: int) -> tuple[rules.World, Plan]:
+    """A world of 30 tasks and its plan."""
+    found = world(seed, 30)
+    return found, make(found.desired, found.state, found.inventory, rules.NOW)
+
+
+# --------------------------------------------------------------------------------------- what is generated
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_worlds_are_what_yaml_declares(seed: int):
+    """The loader takes the documents, and all that is offered stands in them."""
+    found = world(seed, 30)
+    assert read(found.documents).tasks.keys() == found.desired.tasks.keys()
+    for name, backend in found.desired.backends.items():
+        assert found.inventory.offers[name] == catalog_offers(backend)
+    hosts = [h for f in found.desired.fleets.values() if f.ssh_config for h in f.ssh_config.hosts]
+    assert len(found.inventory.offers[SSH]) == len(hosts)
+    assert found.inventory.offers.keys() == {*found.desired.backends, SSH}
+    plan = make(found.desired, found.state, found.inventory, rules.NOW)
+    assert {d.code for d in plan.diagnostics if d.severity.value == "error"} == set()
+    assert all(action.op is Op.CREATE for action in plan.actions), "what is recorded is as declared"
+
+
+def test_a_seed_gives_one_world():
+    assert world(5, 30) == world(5, 30)
+    assert world(5, 30).documents != world(6, 30).documents
+
+
+# ------------------------------------------------------------------------------------------------ the model
+
+
+def space_of(thing: Node | Offer, fleet: str, total: int) -> rules.Space:
+    return rules.Space(
+        fleet=fleet,
+        place=rules.Place(thing.backend, thing.region, thing.zone),
+        kind=thing.instance_type,
+        shape=thing.shape,
+        total=total,
+        price=thing.price or 0.0,
+        spot=thing.spot,
+    )
+
+
+def facts_of(case: Case) -> rules.Facts:
+    """A case of the tests as the benchmark sees worlds."""
+    nodes = []
+    for node in case.nodes:
+        is_open = node.readiness.state is NodeState.READY
+        space = space_of(node, node.fleet, node.total)
+        nodes.append(rules.Here(node.name, space, frozenset(node.held), is_open))
+    sites = {}
+    for name, rule in case.fleets.items():
+        most = rule.fleet.nodes.max if rule.fleet.nodes else 0
+        room = None if most is None else max(0, most - rule.existing)
+        offers = []
+        for offer in rule.offers:
+            total = rules.split(offer.shape, rule.fleet.blocks.number) or 1
+            offers.append(rules.Offered(space_of(offer, name, total), offer.limit))
+        sites[name] = rules.Site(rule.fleet, tuple(offers), room, rule.baseline)
+    free = {name: at for name, at in case.volumes.items() if at.holder is None}
+    return rules.Facts(
+        wants={str(ask.want.spec.name): ask.want for ask in case.asks},
+        nodes=tuple(nodes),
+        sites=sites,
+        volumes={name: rules.Place(at.backend, at.region, at.zone) for name, at in free.items()},
+    )
+
+
+@needs_highs
+def test_the_model_finds_what_trying_everything_finds():
+    """The least cost of what was placed; and whether each refused task fits beside it, at any price."""
+    costs = refusals = 0
+    for seed in SEEDS:
+        case = seeded(seed, Taste(calm=True))
+        if any(node.closed for node in case.nodes):
+            continue  # what leaves is no part of the benchmark
+        outcome = case.place()
+        facts, placed = facts_of(case), brute.placed(outcome)
+        short = dict(outcome.short_fleets)
+        least = {name: rule.baseline - short.get(name, 0) for name, rule in case.fleets.items()}
+        found = exact.least_cost(facts, placed, 20, least=least, zone=False)
+        assert found.proved, seed
+        assert found.cost == pytest.approx(brute.least_cost(case, placed), rel=2 * exact.GAP), seed
+        costs += bool(found.cost)
+        for refusal in outcome.refusals[:2]:
+            names = placed | {refusal.task}
+            asks = [ask for ask in case.asks if ask.want.spec.name in names]
+            fits = any(brute._found(case, asks, more) for _, more in brute.launches(case))
+            assert exact.fits(facts, names, 20, zone=False) == fits, (seed, refusal.task)
+            refusals += 1
+    assert costs > len(SEEDS) / 10
+    assert refusals > len(SEEDS) / 10
+
+
+@needs_highs
+def test_a_cluster_lies_in_one_zone():
+    """Two idle nodes in two zones do for a gang of two only if its ranks may lie in both."""
+    fleet = {"name": "ff", "nodes": "0..9", "placement": "cluster"}
+    task = {"name": "gang", "nodes": 2, "commands": ["work"], "resources": {"gpu": "1.."}}
+    shape = Shape(cpu=8, memory_mib=32768, gpus=1, gpu_name="T4")
+    spaces = [
+        rules.Space(
+            fleet="ff",
+            place=rules.Place("sky", "east", zone),
+            kind="t4",
+            shape=shape,
+            total=1,
+            price=2.0,
+            spot=False,
+        )
+        for zone in ("za", "zb")
+    ]
+    facts = rules.Facts(
+        wants={"gang": TaskWant(spec=spec(Task, task))},
+        nodes=tuple(rules.Here(f"ff-{i}", space, frozenset()) for i, space in enumerate(spaces)),
+        sites={"ff": rules.Site(spec(Fleet, fleet), (rules.Offered(spaces[1], 3),), 7)},
+        volumes={},
+    )
+    assert exact.least_cost(facts, ["gang"], 20, least={}, zone=False).cost == 0
+    found = exact.least_cost(facts, ["gang"], 20, least={})
+    assert (found.cost, found.launches) == (2.0, {spaces[1]: 1})
+    assert exact.fits(replace(facts, sites={"ff": facts.sites["ff"]._replace(room=0)}), ["gang"], 20) is False
+
+
+# ---------------------------------------------------------------------------------------------- the checker
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_plans_break_no_rule(seed: int):
+    found, plan = planned(seed)
+    assert [fault for fault in check.faults(found, plan) if not fault.endswith(check.ZONES)] == []
+
+
+def first(plan: Plan, good: Callable[[Reservation], bool]) -> Reservation:
+    return next(entry for entry in plan.reservations if good(entry))
+
+
+def with_entry(plan: Plan, old: Reservation, *new: Reservation) -> Plan:
+    entries = [entry for entry in plan.reservations if entry is not old]
+    return replace(plan, reservations=(*entries, *new))
+
+
+def another_node(plan: Plan) -> Plan:
+    old = first(plan, lambda e: e.status.value == "new")
+    return with_entry(plan, old, replace(old, node="nowhere-0"))
+
+
+def a_rank_less(plan: Plan) -> Plan:
+    return with_entry(plan, first(plan, lambda e: e.status.value == "new"))
+
+
+def a_block_twice(plan: Plan) -> Plan:
+    old = first(plan, lambda e: e.status.value == "new" and len(e.blocks) < e.total_blocks)
+    same = [e for e in plan.reservations if e.node == old.node and e is not old]
+    taken = same[0].blocks[0] if same else old.total_blocks
+    return with_entry(plan, old, replace(old, blocks=(taken, *old.blocks[1:])))
+
+
+def a_block_more(plan: Plan) -> Plan:
+    old = first(plan, lambda e: e.status.value == "new" and len(e.blocks) < e.total_blocks)
+    more = next(b for b in range(old.total_blocks) if b not in old.blocks)
+    return with_entry(plan, old, replace(old, blocks=(*old.blocks, more)))
+
+
+def one_that_runs_moves(plan: Plan) -> Plan:
+    old = first(plan, lambda e: e.status.value == "kept")
+    return with_entry(plan, old, replace(old, node="nowhere-0"))
+
+
+def no_launch(plan: Plan) -> Plan:
+    return replace(plan, actions=tuple(a for a in plan.actions if a.address.kind != "node"))
+
+
+def another_price(plan: Plan) -> Plan:
+    return replace(plan, cost=replace(plan.cost, after=(plan.cost.after or 0.0) - 1))
+
+
+SPOILT: Sequence[Callable[[Plan], Plan]] = (
+    another_node,
+    a_rank_less,
+    a_block_twice,
+    a_block_more,
+    one_that_runs_moves,
+    no_launch,
+    another_price,
+)
+
+
+@pytest.mark.parametrize("spoil", SPOILT, ids=lambda spoil: spoil.__name__)
+def test_the_checker_finds_what_is_spoilt(spoil: Callable[[Plan], Plan]):
+    for seed in range(4):
+        found, plan = planned(seed)
+        new = [fault for fault in check.faults(found, spoil(plan)) if not fault.endswith(check.ZONES)]
+        assert new, seed
