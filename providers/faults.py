@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -121,3 +121,15 @@ def guarded(call: Callable[P, T]) -> Callable[P, T]:
             raise TransientError(TransientKind.AMBIGUOUS, str(error)) from error
 
     return inner
+
+
+def raise_all(faults: Sequence[ProviderError]) -> None:
+    """Raise one fault that names all, if there are any; a permanent one, if one of them is."""
+    if not faults:
+        return
+    first = next((e for e in faults if isinstance(e, PermanentError)), faults[0])
+    summary = "; ".join(sorted(error.summary for error in faults))
+    if isinstance(first, PermanentError):
+        raise PermanentError(first.kind, summary, about=first.about, hint=first.hint)
+    away = isinstance(first, TransientError) and first.away
+    raise TransientError(TransientKind.NOT_SENT, summary, about=first.about, hint=first.hint, away=away)

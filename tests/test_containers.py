@@ -19,8 +19,8 @@ from declarative.provider import Launch
 from declarative.state import RankState, RankStatus
 from providers import containers, runner
 from providers.containers import Container, Mount
-from providers.rank_access import beside
-from providers.ranks import Ranks, prepared
+from providers.rank_scripts import beside, prepared
+from providers.ranks import Ranks
 from providers.runner import AttemptState, Runner
 from providers.transport import LocalTransport
 from tests.cli import ended, every_text, fleet, task, until, volume

@@ -30,7 +30,7 @@ from declarative.provider import (
 from declarative.state import Address, NodeState, RankState, Record
 from providers import faults
 from providers.local import Local, folders, machine
-from providers.ranks import wrapped
+from providers.rank_scripts import wrapped
 from providers.runner import RunnerError
 from providers.testing import NODE, VOLUME, Conformance, Place, until
 from providers.transport import ConnectionLost

@@ -33,8 +33,8 @@ from providers.local.epoch import Epoch
 from providers.local.folders import DATA, DamagedError, Folders, Meta, erase
 from providers.local.placing import place
 from providers.ownership import check_update, key_of
-from providers.rank_access import beside
-from providers.ranks import Ranks, prepared
+from providers.rank_scripts import beside, prepared
+from providers.ranks import Ranks, RanksOfNodes
 from providers.runner import Runner
 
 MEBIBYTE = 1024 * 1024
@@ -49,7 +49,7 @@ FIXED = {
 """What a thing was made as: it is made anew to change it."""
 
 
-class Local:
+class Local(RanksOfNodes):
     """One use of this machine.
 
     `options.root` is the folder of everything: relative to the project and inside it, or absolute; the
@@ -178,23 +178,24 @@ class Local:
         if not (folder / "ranks").exists():
             machine.kill_marked(f"{folder}/ranks/")
 
-    def _check_idle(self, address: Address) -> None:
-        if not (self._folders.folder(address) / "ranks").exists():
+    def _check_idle(self, node: Address) -> None:
+        folder = self._folders.folder(node)
+        if not (folder / "ranks").exists():
             return
-        busy = self._ranks(address).running()
+        ranks = self._ranks_in(folder)
+        busy = ranks.running()
         if busy:
-            # Not the transient kind: what runs may run for days, and nobody should wait for it unasked.
-            summary = f"{address} has running ranks: {', '.join(busy)}"
-            raise PermanentError(PermanentKind.CONFLICT, summary, about=str(address), hint=RUNNING)
-        self._ranks(address).forget_lost()
+            # Not the transient kind: ranks may run for days, and nobody should wait for them unasked.
+            summary = f"{node} has running ranks: {', '.join(busy)}"
+            raise PermanentError(PermanentKind.CONFLICT, summary, about=str(node), hint=RUNNING)
+        ranks.forget_lost()
 
     @guarded
     def tidy(self, node: Record, oldest: Mapping[str, int]) -> None:
         """See `provider.Tidies`."""
-        self._folders.of(node)
-        folder, ranks = self._folders.folder(node.address), self._ranks(node.address)
+        folder, ranks = self._folders.folder(node.address), self._ranks(node)
         for name in ranks.ended_before(oldest):
-            ranks.forget(name)
+            ranks.runner.forget(name)
             (folder / "hosts" / name).unlink(missing_ok=True)
             if (folder / "work" / name).is_dir():
                 erase(folder / "work" / name)
@@ -262,7 +263,7 @@ class Local:
         launched = prepared(str(folder), machine.usable_cpus(), launch, data)
         if launch.files is not None:
             place(folder / "work" / launch.attempt, launch.files)
-        return self._ranks(node.address).start(launched)
+        return self._ranks_in(folder).start(launched)
 
     def _data(self, volume: Record, node: Record) -> Path:
         """The folder of a volume's data, if the node may use it."""
@@ -278,47 +279,9 @@ class Local:
             raise PermanentError(PermanentKind.NOT_FOUND, summary, about=f"volume/{name}")
         return data
 
-    @guarded
-    def release(
-        self, node: Record, attempts: Sequence[str], peers: Sequence[str] = ()
-    ) -> Mapping[str, RankStatus | None]:
-        """See `provider.Gates`."""
-        self._folders.of(node)
-        return self._ranks(node.address).release(attempts, peers)
-
     def peers(self, node: Record, attempts: Sequence[str]) -> Mapping[str, str]:
         """See `provider.Gates`: all nodes are this machine, where nobody needs a way to another."""
         return {}
-
-    @guarded
-    def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
-        """See the port."""
-        self._folders.of(node)
-        return self._ranks(node.address).poll(attempts)
-
-    @guarded
-    def attempts(self, node: Record) -> Mapping[str, RankStatus]:
-        """See `provider.Tells`."""
-        self._folders.of(node)
-        return self._ranks(node.address).attempts()
-
-    @guarded
-    def stop(self, node: Record, attempt: str, grace_seconds: int) -> RankStatus | None:
-        """See the port."""
-        self._folders.of(node)
-        return self._ranks(node.address).stop(attempt, grace_seconds)
-
-    @guarded
-    def change_limit(self, node: Record, attempt: str, seconds: int | None) -> None:
-        """See the port."""
-        self._folders.of(node)
-        self._ranks(node.address).change_limit(attempt, seconds)
-
-    @guarded
-    def read_log(self, node: Record, attempt: str, offset: int, limit: int = 65536) -> bytes:
-        """See the port. An attempt that never started has an empty log."""
-        self._folders.of(node)
-        return self._ranks(node.address).read_log(attempt, offset, limit)
 
     @guarded
     def log_ends(self, node: Record, attempts: Sequence[str]) -> Mapping[str, LogEnd]:
@@ -350,9 +313,12 @@ class Local:
         argv = (shell, "-c", " ".join(command)) if command else (shell,)
         return nullcontext(Terminal(argv=argv, folder=folder))
 
-    def _ranks(self, node: Address) -> Ranks:
-        folder = str(self._folders.folder(node) / "ranks")
-        return Ranks(Runner(machine.BareTransport(), folder, fence=self._config.fence))
+    def _ranks(self, node: Record) -> Ranks:
+        self._folders.of(node)
+        return self._ranks_in(self._folders.folder(node.address))
+
+    def _ranks_in(self, folder: Path) -> Ranks:
+        return Ranks(Runner(machine.BareTransport(), str(folder / "ranks"), fence=self._config.fence))
 
 
 def _root(config: Config) -> Path:

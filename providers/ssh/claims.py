@@ -129,6 +129,19 @@ class Claims:
         """Remove those of these attempts that have ended, with their folders."""
         self._run("@tidy", key, *attempts, seconds=ERASE_SECONDS)
 
+    def taken(self, have: Claim) -> PermanentError:
+        """The fault for a host that somebody else has."""
+        if have.owner != self._owner:
+            summary = f"{self._transport.host} is {have.address} of another state (lineage {have.owner})"
+            hint = (
+                "destroy it there; or, if both shall use the host without knowing of each other, "
+                "give this backend another `options.root`"
+            )
+        else:
+            summary = f"{self._transport.host} is {have.address} already"
+            hint = "is one host declared under two names? else delete that node first"
+        return PermanentError(PermanentKind.CONFLICT, summary, about=str(have.address), hint=hint)
+
     def _run(self, verb: str, *arguments: str, stdin: bytes = b"", seconds: float = ANSWER_SECONDS) -> bytes:
         entered = scripts.enter(self._transport, self._root)
         env = scripts.writer(self._transport, self._owner)

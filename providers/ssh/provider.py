@@ -1,4 +1,4 @@
-"""`Ssh`, the port's methods over claims (`claims`), `volumes`, looks (`probe`) and ranks (`ranks`)."""
+"""`Ssh`: the methods of the port, over what is written on hosts (`claims`), looks (`probe`) and `ranks`."""
 
 from __future__ import annotations
 
@@ -20,22 +20,20 @@ from declarative.provider import (
     ProviderError,
     Terminal,
     Thing,
-    TransientError,
-    TransientKind,
     Visit,
 )
 from declarative.resource import Offer
 from declarative.state import Address, NodeState, RankStatus, Readiness, Record
-from providers.faults import guarded
+from providers.faults import guarded, raise_all
 from providers.ownership import key_of
-from providers.rank_access import beside
-from providers.ranks import Ranks, prepared
+from providers.rank_scripts import beside, prepared
+from providers.ranks import Ranks, RanksOfNodes
 from providers.runner import Runner
 from providers.ssh import probe, scripts
 from providers.ssh.claims import Claim, Claims, Found, Volumes, id_on_host
 from providers.ssh.host import host_of, options_of
 from providers.ssh.probe import Facts, Look
-from providers.ssh.terminal import joined, terminal
+from providers.ssh.terminal import terminal
 from providers.ssh.transport import SshTransport, command_line
 
 T = TypeVar("T")
@@ -45,11 +43,11 @@ AT_ONCE = 32
 """Hosts that are asked side by side."""
 
 
-class Ssh:
+class Ssh(RanksOfNodes):
     """Hosts that exist, as nodes.
 
-    It has no list of its own: which hosts there are, `Config.hosts` says for listing and finding, and a
-    record's inputs for everything else. Their `host` is how a host is reached and what is declared of it.
+    It has no list of its own. To list and find things it asks `Config.hosts`; for everything else it reads
+    the `host` of a record's inputs: how the host is reached, and what is declared of it.
     """
 
     def __init__(self, config: Config) -> None:
@@ -65,7 +63,7 @@ class Ssh:
 
     @guarded
     def look(self, hosts: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Look]:
-        """What hosts have and whether they are fit, before they are nodes; by the names that were given."""
+        """What hosts have and whether they may take work, by the given names, before they are nodes."""
 
         def one(fields: Mapping[str, Any]) -> Look:
             try:
@@ -84,71 +82,59 @@ class Ssh:
 
     @guarded
     def _check_free(self, transport: SshTransport, fields: Mapping[str, Any], facts: Facts) -> None:
-        """`PermanentError` if a host cannot be a node of this state: what `create` would find out, too."""
+        """`PermanentError` if a host cannot be a node of this state, as `create` would find out."""
         _address(fields, facts)
-        have = self._claims(transport).read() if facts.claim else None
+        claims = self._claims(transport)
+        have = claims.read() if facts.claim else None
         if have is None:
             return
         known = self._config.hosts.get(have.address.name)
         twin = known is not None and any(known.get(k) != fields.get(k) for k in ("hostname", "port"))
         if have.owner != self._config.lineage or twin:
-            raise self._taken(transport, have)
-
-    def _taken(self, transport: SshTransport, have: Claim) -> PermanentError:
-        """Somebody else has the host."""
-        if have.owner != self._config.lineage:
-            summary = f"{transport.host} is {have.address} of another state (lineage {have.owner})"
-            hint = (
-                "destroy it there; or, if both shall use the host without knowing of each other, "
-                "give this backend another `options.root`"
-            )
-        else:
-            summary = f"{transport.host} is {have.address} already"
-            hint = "is one host declared under two names? else delete that node first"
-        return PermanentError(PermanentKind.CONFLICT, summary, about=str(have.address), hint=hint)
+            raise claims.taken(have)
 
     @guarded
     def inventory(self) -> tuple[Thing, ...]:
-        """All of this owner on `Config.hosts`: complete, or an error that names the silent ones."""
+        """All things of this owner on `Config.hosts`, or a fault that names each host that gave no answer."""
         found, faults = self._found(self._config.hosts)
-        _none(faults)
+        raise_all(faults)
         mine = {(t.address, t.token): t for f in found for t in f.things(self._config.lineage)}
         return tuple(mine.values())
 
     @guarded
     def find(self, address: Address, token: str) -> Thing | None:
-        """See the port. It asks the host of that name, or all where there is none of that name."""
+        """See the port. It asks the host of that name, or all hosts if no host has it."""
         hosts = self._config.hosts
         alone = address.kind == "node" and address.name in hosts
         found, faults = self._found({address.name: hosts[address.name]} if alone else hosts)
         for claim in (claim for f in found for claim in f.of(self._config.lineage)):
             if (claim.address, claim.token) == (address, token):
                 return claim.thing
-        _none(faults)
+        raise_all(faults)
         return None
 
     def _found(self, hosts: Mapping[str, Mapping[str, Any]]) -> tuple[list[Found], list[ProviderError]]:
-        """What is on hosts, and why some of them could not be asked."""
-        faults: list[ProviderError] = []
+        """What is on hosts, and the faults of those that did not answer."""
 
         @guarded
         def look(fields: Mapping[str, Any]) -> Found:
             return self._volumes(fields).look()
 
-        def one(fields: Mapping[str, Any]) -> Found | None:
+        def one(fields: Mapping[str, Any]) -> Found | ProviderError:
             try:
                 return look(fields)
             except ProviderError as error:
-                faults.append(error)
-                return None
+                return error
 
-        return [found for found in _side_by_side(one, list(hosts.values())) if found], faults
+        answers = _side_by_side(one, list(hosts.values()))
+        faults = [answer for answer in answers if isinstance(answer, ProviderError)]
+        return [answer for answer in answers if isinstance(answer, Found)], faults
 
     @guarded
     def create(
         self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
     ) -> Mapping[str, Any]:
-        """Take the host for a node, or make a volume on its disk, or take that one for a rank."""
+        """Take a host for a node, make a volume on its disk, or attach a volume for a rank."""
         if address.kind == "volume":
             volume = inputs_of("volume", inputs)
             return self._volumes(volume.host).create(address, token, inputs, volume)
@@ -170,7 +156,7 @@ class Ssh:
         transport = self._transport(host)
         facts = probe.probe(transport, self._options.root)
         if facts.state_fault:
-            hint = "mend it, or give the backend another `options.root`"
+            hint = "fix it, or give the backend another `options.root`"
             about = transport.host.hostname
             raise PermanentError(PermanentKind.INVALID, facts.state_fault, about=about, hint=hint)
         wanted = Claim(
@@ -187,19 +173,18 @@ class Ssh:
         claims = self._claims(transport)
         have = claims.take(wanted)
         if (have.owner, have.address) == (wanted.owner, wanted.address) and have.token != wanted.token:
-            # Another life of the same node: by `state rm` it was forgotten, and nobody else can want it.
+            # An earlier create of the same node, which `state rm` forgot: nobody else can want the host.
             self._check_still(transport, have)
             claims.change(wanted, have.key)
             have = claims.take(wanted)
         if (have.owner, have.token) == (wanted.owner, wanted.token):
             return have.outputs
-        raise self._taken(transport, have)
+        raise claims.taken(have)
 
     def _check_still(self, transport: SshTransport, old: Claim) -> None:
-        """Nothing of a forgotten node may run on: its CPUs would be given away twice."""
+        """Refuse a forgotten node whose ranks still run: their CPUs would be used twice."""
         entered = scripts.enter(transport, self._options.root)
-        runner = Runner(transport, f"{entered.root}/{old.key}/ranks", entered.script, self._config.fence)
-        busy = Ranks(runner).running()
+        busy = self._ranks_in(transport, entered, f"{entered.root}/{old.key}").running()
         if busy:
             names = ", ".join(busy)
             summary = f"{transport.host} was {old.address} before, and ranks of it still run: {names}"
@@ -211,7 +196,7 @@ class Ssh:
 
     @guarded
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Write the new inputs down: how the host is reached may change with them, not which it is."""
+        """Write the new inputs. They may change how the host is reached, but it must stay the same host."""
         if have.address.kind == "volume":
             volume = inputs_of("volume", inputs)
             return self._volumes(volume.host).update(have, inputs, volume)
@@ -230,15 +215,15 @@ class Ssh:
 
     @guarded
     def delete(self, have: Record) -> None:
-        """Give the host back, with all that the node left there. One with running ranks is refused.
+        """Give the host back and remove what the node left there; or remove a volume, or detach one.
 
-        So is a volume that is attached.
+        `PermanentError` for a node with running ranks, and for a volume that is attached.
         """
         if have.address.kind == "volume":
             self._volumes(have.volume.host).delete(have)
             return
         if have.address.kind == "attachment":
-            # By the newest way to the host; one whose node is gone holds nothing.
+            # By the newest way to the host. An attachment whose node is gone holds nothing.
             way = self._config.hosts.get(have.attachment.node) or have.outputs.get("host")
             if way:
                 self._volumes(way).detach(have)
@@ -250,7 +235,7 @@ class Ssh:
         if claim and claim.owner != self._config.lineage:
             return
         if have.outputs.get("id"):
-            claims.release(_key(have))  # without a claim as well: its folder may be there still
+            claims.release(_key(have))  # its folder may exist without a claim, too
         elif claim and claim.address == have.address:
             claims.release(claim.key)
 
@@ -265,7 +250,7 @@ class Ssh:
 
     @guarded
     def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
-        """See the port. A host that cannot be asked has a readiness too, and it says why."""
+        """See the port. The readiness of a host that does not answer says why."""
 
         def one(record: Record) -> Readiness:
             try:
@@ -298,7 +283,7 @@ class Ssh:
 
     @guarded
     def reaches(self, node: Record, address: str) -> str | None:
-        """See the port. Asked at the port by which this host itself is reached, and at others."""
+        """See the port. It tries the port by which this host itself is reached, and others."""
         transport = self.transport(node)
         return probe.reaches(transport, address, transport.host.port)
 
@@ -315,63 +300,22 @@ class Ssh:
     def launch(
         self, node: Record, launch: Launch, volumes: Mapping[str, str], *, must: bool = False
     ) -> RankStatus:
-        """`start` with volumes that are folders of the host, by the paths where the rank is to see them.
+        """`start` with volumes that are folders of the host, by the paths where the rank sees them.
 
-        With `must` it does not begin where they cannot be shown there.
+        With `must` the rank does not start if the host cannot show them there.
         """
-        transport = self.transport(node)
-        entered = scripts.enter(transport, self._options.root)
-        launched = prepared(
-            f"{entered.root}/{id_on_host(node, 'node')}", entered.cpus, launch, volumes, must=must, meets=True
-        )
+        transport, entered, folder = self._entered(node)
+        launched = prepared(folder, entered.cpus, launch, volumes, must=must, meets=True)
         if launch.files is not None:
             scripts.place_files(transport, entered.root, _key(node), launch.attempt, launch.files)
         return self._ranks(node).start(launched)
 
     @guarded
-    def release(
-        self, node: Record, attempts: Sequence[str], peers: Sequence[str] = ()
-    ) -> Mapping[str, RankStatus | None]:
-        """See `provider.Gates`."""
-        return self._ranks(node).release(attempts, peers)
-
-    @guarded
-    def peers(self, node: Record, attempts: Sequence[str]) -> Mapping[str, str]:
-        """See `provider.Gates`."""
-        return self._ranks(node).peers(attempts)
-
-    @guarded
-    def poll(self, node: Record, attempts: Sequence[str]) -> Mapping[str, RankStatus | None]:
-        """See the port. One round trip, however many there are."""
-        return self._ranks(node).poll(attempts)
-
-    @guarded
-    def attempts(self, node: Record) -> Mapping[str, RankStatus]:
-        """See `provider.Tells`."""
-        return self._ranks(node).attempts()
-
-    @guarded
-    def stop(self, node: Record, attempt: str, grace_seconds: int) -> RankStatus | None:
-        """See the port."""
-        return self._ranks(node).stop(attempt, grace_seconds)
-
-    @guarded
-    def change_limit(self, node: Record, attempt: str, seconds: int | None) -> None:
-        """See the port."""
-        self._ranks(node).change_limit(attempt, seconds)
-
-    @guarded
-    def read_log(self, node: Record, attempt: str, offset: int, limit: int = 65536) -> bytes:
-        """See the port. An attempt that never started has an empty log."""
-        return self._ranks(node).read_log(attempt, offset, limit)
-
-    @guarded
     def log_ends(self, node: Record, attempts: Sequence[str]) -> Mapping[str, LogEnd]:
         """See `provider.LogEnds`. One round trip, however many there are."""
-        transport = self.transport(node)
-        folder = f"{scripts.enter(transport, self._options.root).root}/{id_on_host(node, 'node')}/ranks"
-        said = scripts.lines(scripts.inline(transport, "logs.sh", (folder, *attempts)), "FLEETFORM-LOGS")
-        found = [line.split() for line in said]
+        transport, _, folder = self._entered(node)
+        answer = scripts.inline(transport, "logs.sh", (f"{folder}/ranks", *attempts))
+        found = [line.split() for line in scripts.lines(answer, "FLEETFORM-LOGS")]
         return {name: LogEnd(size=int(size), quiet=float(quiet)) for name, size, quiet in found}
 
     @guarded
@@ -379,24 +323,24 @@ class Ssh:
         self, node: Record, attempt: str | None, command: Sequence[str], *, tty: bool
     ) -> AbstractContextManager[Terminal]:
         """See `provider.Terminals`."""
-        transport = self.transport(node)
         if attempt is None:
-            return terminal(transport.host, joined(command), tty=tty)
-        entered = scripts.enter(transport, self._options.root)
-        argv = beside(f"{entered.root}/{id_on_host(node, 'node')}", attempt, command)
-        return terminal(transport.host, command_line(argv), tty=tty)
+            # As ssh sends words: with blanks between them, for the shell there.
+            return terminal(self.transport(node).host, " ".join(command) or None, tty=tty)
+        transport, _, folder = self._entered(node)
+        return terminal(transport.host, command_line(beside(folder, attempt, command)), tty=tty)
 
     def _ranks(self, node: Record) -> Ranks:
+        transport, entered, folder = self._entered(node)
+        return self._ranks_in(transport, entered, folder)
+
+    def _ranks_in(self, transport: SshTransport, entered: scripts.Entered, folder: str) -> Ranks:
+        return Ranks(Runner(transport, f"{folder}/ranks", entered.script, self._config.fence))
+
+    def _entered(self, node: Record) -> tuple[SshTransport, scripts.Entered, str]:
+        """The way to a node, the state folder of its host, and the folder of the node in it."""
         transport = self.transport(node)
         entered = scripts.enter(transport, self._options.root)
-        return Ranks(
-            Runner(
-                transport,
-                f"{entered.root}/{id_on_host(node, 'node')}/ranks",
-                entered.script,
-                self._config.fence,
-            )
-        )
+        return transport, entered, f"{entered.root}/{_key(node)}"
 
     @guarded
     def transport(self, node: Record) -> SshTransport:
@@ -421,19 +365,6 @@ def _side_by_side(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
         return list(pool.map(function, items))
 
 
-def _none(faults: Sequence[ProviderError]) -> None:
-    """Raise one fault that names all, if there are any."""
-    if not faults:
-        return
-    # One that can be tried again hides no other: what is wrong for good is said first.
-    first = next((e for e in faults if isinstance(e, PermanentError)), faults[0])
-    summary = "; ".join(sorted(error.summary for error in faults))
-    if isinstance(first, PermanentError):
-        raise PermanentError(first.kind, summary, about=first.about, hint=first.hint)
-    away = isinstance(first, TransientError) and first.away
-    raise TransientError(TransientKind.NOT_SENT, summary, about=first.about, hint=first.hint, away=away)
-
-
 def _check_kind(address: Address) -> None:
     if address.kind != "node":
         summary = f"an ssh backend makes nodes, volumes and attachments, not {address}"
@@ -445,7 +376,7 @@ def _key(node: Record) -> str:
 
 
 def _declared(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What counts more than what is read: fields of `Shape`."""
+    """The declared resources of a host: fields of `Shape`, which count more than what the host reports."""
     found = fields.get("resources") or {}
     if not isinstance(found, Mapping) or set(found) - set(Shape.__dataclass_fields__):
         summary = f"the declared resources of {fields.get('hostname')} cannot be {found!r}"
@@ -454,16 +385,15 @@ def _declared(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _address(fields: Mapping[str, Any], facts: Facts) -> str:
-    """By which other hosts reach it: the declared one, one in the declared network, or ours."""
+    """The address by which other hosts reach it: the declared one, one in the declared network, or ours."""
     if fields.get("internal_ip"):
         return str(fields["internal_ip"])
-    if fields.get("network"):
-        network = ip_network(str(fields["network"]))
-        inside = [a for a in facts.addresses if ip_address(a) in network]
-        if not inside:
-            summary = (
-                f"{fields['hostname']} has no address in {network}: {', '.join(facts.addresses) or 'none'}"
-            )
-            raise PermanentError(PermanentKind.INVALID, summary, about="network")
-        return inside[0]
-    return facts.address or str(fields["hostname"])
+    if not fields.get("network"):
+        return facts.address or str(fields["hostname"])
+    network = ip_network(str(fields["network"]))
+    inside = [address for address in facts.addresses if ip_address(address) in network]
+    if not inside:
+        known = ", ".join(facts.addresses) or "none"
+        summary = f"{fields['hostname']} has no address in {network}: {known}"
+        raise PermanentError(PermanentKind.INVALID, summary, about="network")
+    return inside[0]

@@ -10,7 +10,7 @@ import contextlib
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from declarative.provider import PermanentError, PermanentKind, Terminal
@@ -86,8 +86,3 @@ def _fault(host: Host, code: int, log: Path) -> str | None:
     lines = [line.strip() for line in said.decode(errors="replace").splitlines()]
     own = [line for line in lines if line and not line.startswith(("debug", "OpenSSH_", "@"))]
     return f"the connection to {host} failed: {own[-1] if own else 'ssh gives no reason'}"
-
-
-def joined(command: Sequence[str]) -> str | None:
-    """Words as ssh sends them: with blanks between them, for the shell there."""
-    return " ".join(command) if command else None

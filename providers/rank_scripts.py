@@ -1,0 +1,237 @@
+"""The shell scripts of a rank: what its runner launches, and the ways into it while it runs.
+
+Nothing is made on the node before the launch itself: the first command of an attempt makes its folders. So a
+launch that is asked for twice makes them once.
+
+People enter a rank with a command; its siblings enter it by `mpirun`, with an sshd of each rank's own
+(`peers.sh`). Each rank makes its key on its own host. The controller tells the others the public half when it
+lets them run. So no private key leaves its host, and none is the user's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from declarative.provider import Launch, PermanentError, PermanentKind
+from providers import containers, runner
+from providers.containers import text
+
+_ATTEMPT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", re.ASCII)
+
+MEBIBYTE = 1024 * 1024
+VOLUME_VARIABLE = "FLEETFORM_VOLUME_"
+HOSTFILE_VARIABLES = ("FLEETFORM_MPI_HOSTFILE", "DSTACK_MPI_HOSTFILE")
+_LAUNCHERS = (
+    "OMPI_MCA_plm_rsh_agent",  # Open MPI up to 4
+    "PRTE_MCA_plm_ssh_agent",  # and from 5 on
+    "HYDRA_LAUNCHER_EXEC",  # MPICH, MVAPICH
+    "I_MPI_HYDRA_BOOTSTRAP_EXEC",  # Intel MPI
+)
+MPI_VARIABLES: Mapping[str, str] = {
+    **dict.fromkeys(_LAUNCHERS, "fleetform-rsh"),
+    "HYDRA_LAUNCHER": "ssh",
+    "I_MPI_HYDRA_BOOTSTRAP": "ssh",
+    # Open MPI asks whether root is intended. The user of the task was chosen already.
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+}
+"""By which the launchers of MPI find ours. A variable that the user declares counts instead."""
+
+
+# ------------------------------------------------------------------------------------------ the launch
+
+
+def prepared(
+    node: str,
+    usable: Sequence[int],
+    launch: Launch,
+    volumes: Mapping[str, str],
+    *,
+    must: bool = False,
+    meets: bool = False,
+) -> runner.Launch:
+    """What the runner of a node launches.
+
+    Args:
+        node: The node's folder on its host.
+        usable: The numbers of the host's CPUs that may be used; none if that is not known.
+        launch: What the port was asked for.
+        volumes: The declared path of each volume, and the folder on the host that holds its data.
+        must: The rank does not start if the host cannot show it a volume at the declared path.
+        meets: If it is told of its siblings, its programs can reach theirs (`meet` in `peers.sh`).
+    """
+    if not _ATTEMPT.fullmatch(launch.attempt):
+        summary = f"`{launch.attempt}` cannot be an attempt's name"
+        raise PermanentError(PermanentKind.INVALID, summary, about="attempt")
+    cpus = wrapped(launch.cpus, usable) if usable else ()
+    meets = meets and launch.hostfile is not None and launch.gate_seconds is not None
+    try:
+        script = _script(node, launch, cpus, volumes, meets=meets)
+    except ValueError as error:
+        raise PermanentError(PermanentKind.INVALID, str(error), about=launch.attempt) from error
+    plain = runner.Launch(
+        attempt_id=launch.attempt,
+        script=script,
+        cpus=cpus,
+        limit_seconds=launch.max_seconds,
+        grace_seconds=launch.stop_seconds,
+        alone_seconds=launch.alone_seconds,
+        near=launch.near,
+        gate_seconds=launch.gate_seconds,
+    )
+    if launch.image is not None:
+        return plain  # a container has limits and mounts of its own
+    mounts = [(folder, path) for path, folder in sorted(volumes.items())]
+    binds = [(bind.source, bind.target, bind.optional) for bind in launch.binds]
+    if must:
+        binds = sorted([*((*mount, False) for mount in mounts), *binds], key=lambda bind: bind[1])
+        mounts = []
+    memory = launch.memory_mib * MEBIBYTE if launch.memory_mib else None
+    return replace(plain, memory_bytes=memory, hard=launch.hard, mounts=tuple(mounts), binds=tuple(binds))
+
+
+def _script(
+    node: str, launch: Launch, cpus: Sequence[int], volumes: Mapping[str, str], *, meets: bool
+) -> str:
+    """The shell script of a launch; `ValueError` if there can be none."""
+    env = _environment(launch, cpus, volumes)
+    own = f"{node}/work/{launch.attempt}"
+    begin = [f"mkdir -p {shlex.quote(own)}"]
+    if launch.hostfile is not None:
+        # Beside the rank's folder, which is the user's.
+        path = f"{node}/hosts/{launch.attempt}"
+        env |= dict.fromkeys(HOSTFILE_VARIABLES, path)
+        written = f"printf %s {shlex.quote(launch.hostfile)} >{shlex.quote(path)}"
+        begin.insert(0, f"mkdir -p {shlex.quote(node)}/hosts && {written}")
+    commands, shared, before = launch.commands, own, ""
+    if meets:
+        env = {**MPI_VARIABLES, **env}
+        # Open MPI has one name for its launcher on all hosts, so it cannot be a path.
+        commands = (f'export PATH="$PATH:"{shlex.quote(_peers_folder(node, launch))}', *commands)
+        shared, before = _shared_folder(node, launch), _meet(node, launch)
+    go = _working_folder(own, shared, launch, volumes)
+    if launch.image is None:
+        script = runner.script((" && ".join((*begin, go)), *commands), env, "")
+        if launch.gate_seconds is not None:
+            # Before the rank's own variables: its PATH may lead elsewhere.
+            script = f"{text('gate.sh')}behind || exit 75\n{script}"
+        return before + script
+    if not (launch.commands or launch.working_dir):
+        go = "true"  # the image's own program begins where the image says
+    if launch.gpus:
+        go = f"{go} && {{ {containers.recounted(launch.gpus, privileged=launch.privileged)}; }}"
+    inside = runner.script((go, *commands, *(() if launch.commands else (containers.OWN,))), env, "")
+    container = _container(node, launch, cpus, volumes, meets=meets)
+    return before + containers.script(container, begin, sorted(volumes), inside)
+
+
+def _container(
+    node: str, launch: Launch, cpus: Sequence[int], volumes: Mapping[str, str], *, meets: bool
+) -> containers.Container:
+    """What a rank with an image runs in."""
+    own, hosts = f"{node}/work/{launch.attempt}", f"{node}/hosts/{launch.attempt}"
+    mounts = [containers.Mount(source=own, target=own)]
+    if meets:
+        mounts.append(containers.Mount(source=own, target=_shared_folder(node, launch)))
+    if launch.hostfile is not None:
+        mounts.append(containers.Mount(source=hosts, target=hosts, read_only=True))
+    # `/a` before `/a/b`
+    mounts += [containers.Mount(source=source, target=target) for target, source in sorted(volumes.items())]
+    return containers.Container(
+        image=launch.image or "",
+        name=containers.name_of(node, launch.attempt),
+        mounts=tuple(mounts),
+        binds=tuple(
+            containers.Mount(source=bind.source, target=bind.target, optional=bind.optional)
+            for bind in launch.binds
+        ),
+        peers=_peers_folder(node, launch) if meets else None,
+        cpus=tuple(cpus),
+        memory_mib=launch.memory_mib,
+        gpus=launch.gpus,
+        privileged=launch.privileged,
+        login=launch.login,
+        own=not launch.commands,
+        hard=launch.hard,
+    )
+
+
+def wrapped(declared: Sequence[int], usable: Sequence[int]) -> tuple[int, ...]:
+    """The machine's CPUs for declared ones: numbers beyond the machine's begin again at its first."""
+    return tuple(dict.fromkeys(usable[cpu % len(usable)] for cpu in declared))
+
+
+def _working_folder(own: str, shared: str, launch: Launch, volumes: Mapping[str, str]) -> str:
+    """The command that changes to the folder in which the rank begins, once its own folder is there."""
+    given = PurePosixPath(launch.working_dir or ".")
+    for target, source in volumes.items():
+        # At the declared path only if it really is the volume: if the host mounts nothing, another folder
+        # of that name may be there.
+        if launch.working_dir and launch.image is None and given.is_relative_to(target):
+            inside = shlex.quote(f"./{given.relative_to(target)}")
+            there, real = shlex.quote(target), shlex.quote(source)
+            return f"if [ {there} -ef {real} ]; then cd {there}; else cd {real}; fi && cd {inside}"
+    if ".." in given.parts:
+        summary = f"`{given}` leads out of the rank's folder"
+        hint = "write an absolute path, or one below the rank's own folder"
+        raise PermanentError(PermanentKind.INVALID, summary, about="working_dir", hint=hint)
+    if given.is_absolute():
+        return f"cd {shlex.quote(str(given))}"
+    folder, same = shlex.quote(f"{own}/{given}"), shlex.quote(f"{shared}/{given}")
+    if shared == own:
+        return f"mkdir -p {folder} && cd {folder}"
+    return f"mkdir -p {folder} && if [ {same} -ef {folder} ]; then cd {same}; else cd {folder}; fi"
+
+
+def _environment(launch: Launch, cpus: Sequence[int], volumes: Mapping[str, str]) -> dict[str, str]:
+    """The rank's variables: the declared ones, its volumes' real folders, its CPUs and its GPUs."""
+    env = dict(launch.env)
+    for name, value in launch.env.items():
+        # A container has its volumes at the declared paths.
+        if launch.image is None and name.startswith(VOLUME_VARIABLE) and value in volumes:
+            env[name] = volumes[value]
+    if cpus:
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            env.setdefault(name, str(len(cpus)))
+    # The declaration cannot change it: these are the GPUs of the rank's blocks. AMD's HIP reads it as well;
+    # with `ROCR_VISIBLE_DEVICES` beside it, the numbers would be counted twice.
+    env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, launch.gpus))
+    return env
+
+
+# -------------------------------------------------------------------------- ways into a running rank
+
+
+def beside(node: str, attempt: str, command: Sequence[str]) -> tuple[str, ...]:
+    """What runs `command` beside a running attempt; without one, a shell. `node` is the node's folder."""
+    enter, inside = (text("environ.sh") + text(name) for name in ("exec.sh", "inside.sh"))
+    return ("sh", "-c", enter, "sh", inside, node, attempt, *command)
+
+
+def _meet(node: str, launch: Launch) -> str:
+    """The script that lets siblings in: the functions that `meet` needs, and `meet`."""
+    first = "1" if launch.env.get("FLEETFORM_NODE_RANK") == "0" else ""
+    given = shlex.join((f"{node}/work/{launch.attempt}", _shared_folder(node, launch), first))
+    # What `beside` runs, with the command of an ssh session.
+    _, _, enter, _, *words = beside(node, launch.attempt, ("sh", "-c"))
+    joins = f'set -- {shlex.join(words)} "$SSH_ORIGINAL_COMMAND"\n{enter}'
+    return (
+        f"joins() {{ printf %s {shlex.quote(joins)}; }}\n"
+        f"launches() {{ printf %s {shlex.quote(text('rsh.sh'))}; }}\n{text('peers.sh')}meet {given}\n"
+    )
+
+
+def _peers_folder(node: str, launch: Launch) -> str:
+    """The launcher for MPI and the keys of an attempt; the runner removes it when the attempt has ended."""
+    return f"{node}/ranks/{launch.attempt}/peers"
+
+
+def _shared_folder(node: str, launch: Launch) -> str:
+    """A path that leads to each rank's own folder on its host: MPI begins there on all of them."""
+    gang = f"{launch.hostfile}\0{launch.env.get('FLEETFORM_TASK_NAME')}"
+    return f"{PurePosixPath(node).parent}/gangs/{hashlib.sha256(gang.encode()).hexdigest()[:16]}"
