@@ -16,7 +16,7 @@ from benchmarks.worlds.generate import read, world
 from declarative.blocks import Shape
 from declarative.placement.types import Node
 from declarative.plan.make import make
-from declarative.plan.types import Op, Plan, Reservation
+from declarative.render.data import plan_json
 from declarative.resource import SSH, Offer, TaskWant, catalog_offers
 from declarative.spec import Fleet, Task
 from declarative.state import NodeState
@@ -29,10 +29,10 @@ needs_highs = pytest.mark.skipif(not solver.available(), reason=solver.HINT)
 
 
 @cache
-def planned(seed: int) -> tuple[rules.World, Plan]:
+def planned(seed: int) -> tuple[rules.World, check.Words]:
     """A world of 30 tasks and its plan."""
     found = world(seed, 30)
-    return found, make(found.desired, found.state, found.inventory, rules.NOW)
+    return found, plan_json(make(found.desired, found.state, found.inventory, rules.NOW))
 
 
 # --------------------------------------------------------------------------------------- what is generated
@@ -41,16 +41,15 @@ def planned(seed: int) -> tuple[rules.World, Plan]:
 @pytest.mark.parametrize("seed", range(10))
 def test_worlds_are_what_yaml_declares(seed: int):
     """The loader takes the documents, and all that is offered stands in them."""
-    found = world(seed, 30)
+    found, plan = planned(seed)
     assert read(found.documents).tasks.keys() == found.desired.tasks.keys()
     for name, backend in found.desired.backends.items():
         assert found.inventory.offers[name] == catalog_offers(backend)
     hosts = [h for f in found.desired.fleets.values() if f.ssh_config for h in f.ssh_config.hosts]
     assert len(found.inventory.offers[SSH]) == len(hosts)
     assert found.inventory.offers.keys() == {*found.desired.backends, SSH}
-    plan = make(found.desired, found.state, found.inventory, rules.NOW)
-    assert {d.code for d in plan.diagnostics if d.severity.value == "error"} == set()
-    assert all(action.op is Op.CREATE for action in plan.actions), "what is recorded is as declared"
+    assert [d for d in plan["diagnostics"] if d["severity"] == "error"] == []
+    assert {action["op"] for action in plan["actions"]} == {"create"}, "what is recorded is as declared"
 
 
 def test_a_seed_gives_one_world():
@@ -163,51 +162,55 @@ def test_plans_break_no_rule(seed: int):
     assert [fault for fault in check.faults(found, plan) if not fault.endswith(check.ZONES)] == []
 
 
-def first(plan: Plan, good: Callable[[Reservation], bool]) -> Reservation:
-    return next(entry for entry in plan.reservations if good(entry))
+def without(plan: check.Words, old: check.Words, *new: check.Words) -> check.Words:
+    """The plan with other places for a rank."""
+    entries = [entry for entry in plan["reservations"] if entry is not old]
+    return {**plan, "reservations": [*entries, *new]}
 
 
-def with_entry(plan: Plan, old: Reservation, *new: Reservation) -> Plan:
-    entries = [entry for entry in plan.reservations if entry is not old]
-    return replace(plan, reservations=(*entries, *new))
+def new_rank(plan: check.Words) -> check.Words:
+    """One that is placed by the plan, and not on a whole node."""
+    entries: list[check.Words] = plan["reservations"]
+    return next(e for e in entries if e["status"] == "new" and len(e["blocks"]) < e["total_blocks"])
 
 
-def another_node(plan: Plan) -> Plan:
-    old = first(plan, lambda e: e.status.value == "new")
-    return with_entry(plan, old, replace(old, node="nowhere-0"))
+def another_node(plan: check.Words) -> check.Words:
+    old = new_rank(plan)
+    return without(plan, old, {**old, "node": "nowhere-0"})
 
 
-def a_rank_less(plan: Plan) -> Plan:
-    return with_entry(plan, first(plan, lambda e: e.status.value == "new"))
+def a_rank_less(plan: check.Words) -> check.Words:
+    return without(plan, new_rank(plan))
 
 
-def a_block_twice(plan: Plan) -> Plan:
-    old = first(plan, lambda e: e.status.value == "new" and len(e.blocks) < e.total_blocks)
-    same = [e for e in plan.reservations if e.node == old.node and e is not old]
-    taken = same[0].blocks[0] if same else old.total_blocks
-    return with_entry(plan, old, replace(old, blocks=(taken, *old.blocks[1:])))
+def a_block_twice(plan: check.Words) -> check.Words:
+    old = new_rank(plan)
+    same = [e for e in plan["reservations"] if e["node"] == old["node"] and e is not old]
+    taken = same[0]["blocks"][0] if same else old["total_blocks"]
+    return without(plan, old, {**old, "blocks": [taken, *old["blocks"][1:]]})
 
 
-def a_block_more(plan: Plan) -> Plan:
-    old = first(plan, lambda e: e.status.value == "new" and len(e.blocks) < e.total_blocks)
-    more = next(b for b in range(old.total_blocks) if b not in old.blocks)
-    return with_entry(plan, old, replace(old, blocks=(*old.blocks, more)))
+def a_block_more(plan: check.Words) -> check.Words:
+    old = new_rank(plan)
+    more = next(b for b in range(old["total_blocks"]) if b not in old["blocks"])
+    return without(plan, old, {**old, "blocks": [*old["blocks"], more]})
 
 
-def one_that_runs_moves(plan: Plan) -> Plan:
-    old = first(plan, lambda e: e.status.value == "kept")
-    return with_entry(plan, old, replace(old, node="nowhere-0"))
+def one_that_runs_moves(plan: check.Words) -> check.Words:
+    old = next(entry for entry in plan["reservations"] if entry["status"] == "kept")
+    return without(plan, old, {**old, "node": "nowhere-0"})
 
 
-def no_launch(plan: Plan) -> Plan:
-    return replace(plan, actions=tuple(a for a in plan.actions if a.address.kind != "node"))
+def no_launch(plan: check.Words) -> check.Words:
+    return {**plan, "actions": [a for a in plan["actions"] if not a["address"].startswith("node/")]}
 
 
-def another_price(plan: Plan) -> Plan:
-    return replace(plan, cost=replace(plan.cost, after=(plan.cost.after or 0.0) - 1))
+def another_price(plan: check.Words) -> check.Words:
+    cost = plan["cost"]
+    return {**plan, "cost": {**cost, "hourly_after": cost["hourly_after"] - 1}}
 
 
-SPOILT: Sequence[Callable[[Plan], Plan]] = (
+SPOILT: Sequence[Callable[[check.Words], check.Words]] = (
     another_node,
     a_rank_less,
     a_block_twice,
@@ -219,7 +222,7 @@ SPOILT: Sequence[Callable[[Plan], Plan]] = (
 
 
 @pytest.mark.parametrize("spoil", SPOILT, ids=lambda spoil: spoil.__name__)
-def test_the_checker_finds_what_is_spoilt(spoil: Callable[[Plan], Plan]):
+def test_the_checker_finds_what_is_spoilt(spoil: Callable[[check.Words], check.Words]):
     for seed in range(4):
         found, plan = planned(seed)
         new = [fault for fault in check.faults(found, spoil(plan)) if not fault.endswith(check.ZONES)]

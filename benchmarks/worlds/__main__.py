@@ -30,18 +30,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 if not __package__:  # run as a folder, which then is first on the path instead of the repository
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from benchmarks.placement import solver
-from benchmarks.worlds.check import ZONES, faults
+from benchmarks.worlds.check import ZONES, Words, faults
 from benchmarks.worlds.exact import Best, alike, fits, least_cost
 from benchmarks.worlds.generate import world
 from benchmarks.worlds.rules import NOW, Facts, World, facts_of
-from declarative.inputs import NodeInputs
 from declarative.plan.make import make
-from declarative.plan.types import Plan
+from declarative.render.data import plan_json
 
 KINDS = 20
 """Kinds of refused tasks that are looked at in one world."""
@@ -52,7 +52,7 @@ class Found:
     """What came of one world."""
 
     world: World
-    plan: Plan
+    plan: Words
     best: Best
     cost: float
     cpu: float
@@ -75,13 +75,14 @@ CENT = 1e-6
 def look(case: World, seconds: float) -> Found:
     """Plan one world, check the plan, and hold it against the exact answers."""
     start = time.process_time()
-    plan = make(case.desired, case.state, case.inventory, NOW)
+    made = make(case.desired, case.state, case.inventory, NOW)
     cpu = time.process_time() - start
+    plan = plan_json(made)
     wrong, facts = faults(case, plan), facts_of(case)
     zone = not any(fault.endswith(ZONES) for fault in wrong)  # else the plan's own reading is taken
-    refused = {refusal.task for refusal in plan.unplaced}
+    refused = {refusal["task"] for refusal in plan["unplaced"]}
     placed = facts.wants.keys() - refused
-    cost = (plan.cost.after or 0.0) - (plan.cost.before or 0.0)
+    cost = plan["cost"]["hourly_after"] - plan["cost"]["hourly_before"]
     least = {name: site.least for name, site in facts.sites.items()}
     best = least_cost(facts, placed, seconds, least=least, zone=zone)
     if best.bound > cost * (1 + CENT) + CENT:
@@ -89,9 +90,9 @@ def look(case: World, seconds: float) -> Found:
     return Found(case, plan, best, cost, cpu, wrong, _refusals(facts, plan, seconds, zone=zone))
 
 
-def _refusals(facts: Facts, plan: Plan, seconds: float, *, zone: bool) -> dict[str, bool | None]:
+def _refusals(facts: Facts, plan: Words, seconds: float, *, zone: bool) -> dict[str, bool | None]:
     """Whether refused tasks fit beside all of at least their priority."""
-    refused = {refusal.task for refusal in plan.unplaced}
+    refused = {refusal["task"] for refusal in plan["unplaced"]}
     out: dict[str, bool | None] = {}
     for names in alike(facts, refused)[:KINDS]:
         first = facts.wants[names[0]].spec
@@ -121,7 +122,7 @@ def row(size: int, found: Sequence[Found]) -> str:
         f"{size:>6} {len(found):>6} {100 * statistics.mean(gaps):>8.2f} "
         f"{100 * gaps[int(0.9 * (len(gaps) - 1) + 0.5)]:>7.2f} {100 * gaps[-1]:>7.2f} "
         f"{sum(one.best.proved for one in found) / len(found):>7.0%} "
-        f"{sum(len(one.plan.unplaced) for one in found):>8} {len(verdicts):>7} "
+        f"{sum(len(one.plan['unplaced']) for one in found):>8} {len(verdicts):>7} "
         f"{sum(verdict is True for verdict in verdicts):>8} {verdicts.count(None):>7} "
         f"{statistics.median(cpus):>6.2f} {max(cpus):>6.2f} {sum(bool(one.wrong) for one in found):>6}"
     )
@@ -130,13 +131,15 @@ def row(size: int, found: Sequence[Found]) -> str:
 def show(one: Found) -> None:
     """What a plan launches, and what is launched at the least cost; which refusals are needless."""
     made: Counter[str] = Counter()
-    for action in one.plan.actions:
-        if isinstance(node := action.typed, NodeInputs):
-            made[_named(node.fleet, node.instance_type, node.region, node.zone, node.price, node.spot)] += 1
+    for action in one.plan["actions"]:
+        if action["address"].startswith("node/"):
+            made[_named(**action["after"])] += 1
     best: Counter[str] = Counter()
     for space, count in one.best.launches.items():
-        place = space.place
-        best[_named(space.fleet, space.kind, place.region, place.zone, space.price, space.spot)] += count
+        place = space.place._asdict()
+        best[
+            _named(**place, fleet=space.fleet, instance_type=space.kind, price=space.price, spot=space.spot)
+        ] += count
     proved = "" if one.best.proved else " (not proved)"
     print(f"\n{one.world.name}: {one.cost:.3f}, at least {one.best.bound:.3f} USD/h{proved}")
     for title, mine, other in (("plan", made, best), ("least", best, made)):
@@ -146,8 +149,17 @@ def show(one: Found) -> None:
         print(f"  refused without need: {', '.join(needless)}")
 
 
-def _named(fleet: str, kind: str, region: str, zone: str | None, price: float | None, spot: bool) -> str:
-    return f"{kind}{' spot' if spot else ''} {zone or region} {price} ({fleet})"
+def _named(
+    *,
+    fleet: str,
+    instance_type: str,
+    region: str,
+    price: float,
+    zone: str | None = None,
+    spot: bool = False,
+    **_: Any,
+) -> str:
+    return f"{instance_type}{' spot' if spot else ''} {zone or region} {price} ({fleet})"
 
 
 def main() -> None:

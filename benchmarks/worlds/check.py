@@ -1,15 +1,18 @@
-"""What is wrong with a plan, by the rules of docs/placement.md and with none of the planner's code."""
+"""What is wrong with a plan, by the rules of docs/placement.md and with none of the planner's code.
+
+It reads what `plan --json` prints, as any script does.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from benchmarks.worlds.rules import (
     Facts,
     Here,
-    Offered,
     Place,
     Space,
     World,
@@ -20,8 +23,9 @@ from benchmarks.worlds.rules import (
     serves,
     together,
 )
-from declarative.inputs import NodeInputs
-from declarative.plan.types import Op, Plan, Reservation, ReservationStatus
+
+Words = dict[str, Any]
+"""What JSON holds."""
 
 CENT = 1e-4
 
@@ -31,22 +35,22 @@ class _Case:
     """A plan beside the facts that it was made of."""
 
     facts: Facts
-    plan: Plan
+    plan: Words
     nodes: dict[str, Here] = field(default_factory=dict)
     """Those that are there, and those that are made."""
     made: list[Here] = field(default_factory=list)
-    ranks: dict[str, list[Reservation]] = field(default_factory=lambda: defaultdict(list))
+    ranks: dict[str, list[Words]] = field(default_factory=lambda: defaultdict(list))
     """Task → where its ranks go, of those that have no place yet."""
 
 
-def faults(world: World, plan: Plan) -> list[str]:
+def faults(world: World, plan: Words) -> list[str]:
     """All that breaks a rule."""
     case = _Case(facts_of(world), plan)
     case.nodes = {here.name: here for here in case.facts.nodes}
     out = list(_created(case))
-    for entry in plan.reservations:
-        if entry.task in case.facts.wants and entry.status is not ReservationStatus.RELEASED:
-            case.ranks[entry.task].append(entry)
+    for entry in plan["reservations"]:
+        if entry["task"] in case.facts.wants and entry["status"] != "released":
+            case.ranks[entry["task"]].append(entry)
     for find in (_all_or_none, _seats, _blocks, _volumes, _limits):
         out += find(case)
     out += _running(case, world)
@@ -56,48 +60,50 @@ def faults(world: World, plan: Plan) -> list[str]:
 def _created(case: _Case) -> Iterator[str]:
     """What is made is what an offer gives, under a name of its own; nothing that is there goes."""
     price = 0.0
-    for action in case.plan.actions:
-        node = action.typed
-        if not isinstance(node, NodeInputs):
+    for action in case.plan["actions"]:
+        kind, _, name = action["address"].partition("/")
+        if kind != "node":
             continue
-        name = action.address.name
-        if action.op is not Op.CREATE:
-            yield f"{action.id}: nothing asked for that"
+        if action["op"] != "create":
+            yield f"{action['id']}: nothing asked for that"
             continue
         if name in case.nodes:
             yield f"node/{name} is there already"
-        site = case.facts.sites[node.fleet]
-        space = next((o.space for o in site.offers if _is_of(node, o)), None)
+        node = action["after"]
+        site = case.facts.sites[node["fleet"]]
+        space = next((o.space for o in site.offers if _is_of(node, o.space)), None)
         if space is None:
-            yield f"node/{name}: no offer of fleet/{node.fleet} gives it"
+            yield f"node/{name}: no offer of fleet/{node['fleet']} gives it"
             continue
         price += space.price
         here = Here(name, space, frozenset())
         case.nodes[name] = here
         case.made.append(here)
-    before, after = case.plan.cost.before, case.plan.cost.after
+    before, after = case.plan["cost"]["hourly_before"], case.plan["cost"]["hourly_after"]
     if before is None or after is None or abs(after - before - price) > CENT:
         yield f"the cost goes from {before} to {after}, and what is made costs {price:.4f}"
 
 
-def _is_of(node: NodeInputs, offered: Offered) -> bool:
-    space = offered.space
-    place = Place(node.backend, node.region, node.zone)
-    return (place, node.instance_type, node.resources, node.blocks, node.price, node.spot) == (
+def _is_of(node: Words, space: Space) -> bool:
+    """Whether a node that is made is one of these."""
+    place = Place(node["backend"], node["region"], node.get("zone"))
+    has = {"gpus": 0, **node["resources"]}
+    mine = {key: value for key in has if (value := getattr(space.shape, key)) is not None}
+    return (place, node["instance_type"], node["blocks"], node["price"], node.get("spot", False), has) == (
         space.place,
         space.kind,
-        space.shape,
         space.total,
         space.price,
         space.spot,
+        mine,
     )
 
 
 def _all_or_none(case: _Case) -> Iterator[str]:
     """A task has all its ranks, or none and one refusal."""
-    refused = Counter(refusal.task for refusal in case.plan.unplaced)
+    refused = Counter(refusal["task"] for refusal in case.plan["unplaced"])
     for name, want in case.facts.wants.items():
-        ranks = sorted(entry.rank for entry in case.ranks.get(name, ()))
+        ranks = sorted(entry["rank"] for entry in case.ranks.get(name, ()))
         if refused[name] > 1 or (refused[name] and ranks):
             yield f"task/{name}: refused {refused[name]} times, and has ranks {ranks}"
         if not refused[name] and ranks != list(range(want.spec.nodes)):
@@ -110,15 +116,15 @@ def _seats(case: _Case) -> Iterator[str]:
         task = case.facts.wants[name].spec
         spaces: list[Space] = []
         for entry in entries:
-            here = case.nodes.get(entry.node)
-            rank = f"rank/{name}-{entry.rank} on node/{entry.node}"
+            here = case.nodes.get(entry["node"])
+            rank = f"rank/{name}-{entry['rank']} on node/{entry['node']}"
             if here is None:
                 yield f"{rank}: there is no such node"
                 continue
             spaces.append(here.space)
             wanted = need(task, case.facts.sites[here.space.fleet].fleet, here.space, here.name)
-            if len(entry.blocks) != wanted:
-                yield f"{rank}: has {len(entry.blocks)} blocks, and {wanted or 'it may not go there'}"
+            if len(entry["blocks"]) != wanted:
+                yield f"{rank}: has {len(entry['blocks'])} blocks, and {wanted or 'it may not go there'}"
             if task.whole_nodes and here.busy:
                 yield f"{rank}: takes the whole node, which is not idle"
         if task.cluster and task.nodes > 1 and not together(spaces, zone=False):
@@ -138,15 +144,15 @@ def _blocks(case: _Case) -> Iterator[str]:
     taken: dict[tuple[str, int], str] = {}
     for name, entries in case.ranks.items():
         for entry in entries:
-            here = case.nodes.get(entry.node)
-            for block in entry.blocks if here else ():
-                rank = f"rank/{name}-{entry.rank}"
+            here = case.nodes.get(entry["node"])
+            for block in entry["blocks"] if here else ():
+                rank = f"rank/{name}-{entry['rank']}"
                 if here and (not 0 <= block < here.space.total or block in here.busy):
-                    yield f"{rank}: block {block} of node/{entry.node} is not to be had"
-                if (other := taken.setdefault((entry.node, block), rank)) != rank:
-                    yield f"{rank}: block {block} of node/{entry.node} is {other}'s"
-            if len(set(entry.blocks)) != len(entry.blocks):
-                yield f"rank/{name}-{entry.rank}: has a block twice: {entry.blocks}"
+                    yield f"{rank}: block {block} of node/{entry['node']} is not to be had"
+                if (other := taken.setdefault((entry["node"], block), rank)) != rank:
+                    yield f"{rank}: block {block} of node/{entry['node']} is {other}'s"
+            if len(set(entry["blocks"])) != len(entry["blocks"]):
+                yield f"rank/{name}-{entry['rank']}: has a block twice: {entry['blocks']}"
 
 
 def _volumes(case: _Case) -> Iterator[str]:
@@ -154,15 +160,15 @@ def _volumes(case: _Case) -> Iterator[str]:
     holders: dict[str, str] = {}
     for name, entries in case.ranks.items():
         for entry in entries:
-            rank, here = f"rank/{name}-{entry.rank}", case.nodes.get(entry.node)
-            mounts = mounts_of(case.facts.wants[name], entry.rank)
-            if sorted(entry.volumes) != sorted(mount.path for mount in mounts):
-                yield f"{rank}: has mounts {sorted(entry.volumes)}"
+            rank, here = f"rank/{name}-{entry['rank']}", case.nodes.get(entry["node"])
+            mounts = mounts_of(case.facts.wants[name], entry["rank"])
+            if sorted(entry["volumes"]) != sorted(mount.path for mount in mounts):
+                yield f"{rank}: has mounts {sorted(entry['volumes'])}"
             for mount in mounts:
-                volume = entry.volumes.get(mount.path, "")
+                volume = entry["volumes"].get(mount.path, "")
                 at = case.facts.volumes.get(volume)
                 if volume not in mount.names or at is None or not here or not serves(at, here.space.place):
-                    yield f"{rank}: volume/{volume} at {mount.path} is not to be had on node/{entry.node}"
+                    yield f"{rank}: volume/{volume} at {mount.path} is not to be had on node/{entry['node']}"
                 if (other := holders.setdefault(volume, f"{rank}:{mount.path}")) != f"{rank}:{mount.path}":
                     yield f"{rank}: volume/{volume} is {other}'s"
 
@@ -188,10 +194,10 @@ def _limits(case: _Case) -> Iterator[str]:
 
 def _running(case: _Case, world: World) -> Iterator[str]:
     """What runs keeps its node and its blocks."""
-    after = {(e.task, e.rank): e for e in case.plan.reservations}
+    after = {(e["task"], e["rank"]): e for e in case.plan["reservations"]}
     for record in world.state.of("reservation"):
         had = record.reservation
         now = after.get((had.task, had.rank))
-        kept = now is not None and now.status is ReservationStatus.KEPT and not now.restart
-        if not now or not kept or (now.node, now.blocks) != (had.node, had.blocks):
+        kept = now is not None and now["status"] == "kept" and not now["restart"]
+        if not now or not kept or (now["node"], tuple(now["blocks"])) != (had.node, had.blocks):
             yield f"{record.address}: runs on node/{had.node}, and does not stay there"
