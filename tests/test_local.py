@@ -29,7 +29,7 @@ from declarative.provider import (
 )
 from declarative.state import Address, NodeState, RankState, Record
 from providers import faults
-from providers.local import Local, folders, machine
+from providers.local import Local, files, machine
 from providers.rank_scripts import wrapped
 from providers.runner import RunnerError
 from providers.testing import NODE, VOLUME, Conformance, Place, until
@@ -304,7 +304,7 @@ def test_a_link_is_no_thing(place, tmp_path_factory, of):
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "moved"
     shutil.move(folder, elsewhere)
     folder.symlink_to(elsewhere)
-    with refused(PermanentKind.INVALID, "node/gpu-0.*is no folder"):
+    with refused(PermanentKind.INVALID, "node/gpu-0.*is not a folder"):
         place.provider.inventory()
 
 
@@ -356,7 +356,7 @@ def test_a_delete_follows_no_link(place, tmp_path_factory):
     place.create(volume)
     shutil.move(folder, outside / "moved")
     folder.symlink_to(outside / "moved")
-    with refused(PermanentKind.INVALID, "is no folder"):
+    with refused(PermanentKind.INVALID, "is not a folder"):
         place.provider.delete(volume)
     assert (outside / "file").read_text() == "precious"
     assert (outside / "moved" / "data").is_dir()
@@ -682,7 +682,7 @@ def test_a_permanent_fault_says_that_nothing_was_made(place, monkeypatch):
 
     record = place.wanted("volume", "data-0", VOLUME)
     with monkeypatch.context() as patch:
-        patch.setattr(folders, "sync", fault)
+        patch.setattr(files, "sync", fault)
         with pytest.raises(TransientError) as caught:
             place.create(record)
     assert caught.value.kind is TransientKind.AMBIGUOUS

@@ -1,4 +1,4 @@
-"""The folders that stand for nodes and volumes, and how they are made, read and removed without a gap.
+"""The folders that stand for nodes and volumes, the attachments in them, and how they change without a gap.
 
     <root>/nodes/<name>/fleetform.json       whose it is, by what token it was made, with what inputs
                        /ranks/<attempt>/     the runner's
@@ -11,119 +11,71 @@
 
 A thing is there from the moment its `fleetform.json` is, which comes last and whole, by a link that cannot
 succeed twice. It is gone from the moment its folder was renamed into the trash. So a crash at any point
-leaves no half thing: a folder without that file is completed by the next create, and what lies in the trash
-is cleared by the next delete.
-Things of other owners are neither listed nor touched.
+leaves no half thing: the next create completes a folder without that file, and the next delete clears the
+trash. Things of other owners are neither listed nor touched.
+
+An attachment ends with the node that it was made for: a node that was deleted, or made anew under the same
+name, holds no volume any more.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import re
-import shutil
 import stat
-import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from declarative.inputs import AttachmentInputs, inputs_of
+from declarative.inputs import BadDataError
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.state import Address, Record
-from providers.ownership import as_json, key_of
+from providers.faults import raise_all
+from providers.local.files import META, DamagedError, Meta, erase, keep, load, put, sync
+from providers.ownership import key_of
 
-META = "fleetform.json"
 ATTACHMENT = "attachment.json"
 DATA = "data"
 
-_FORMAT = 1
-_CHUNK = 1 << 12
 _FOLDERS = {"node": "nodes", "volume": "volumes"}
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,199}", re.ASCII)
-"""As wide as any declared name with a number; nothing that could lead out of the root."""
-
-
-class DamagedError(PermanentError):
-    """What is there cannot be taken for a thing, nor for none: nobody may go on as if it were gone."""
-
-    def __init__(self, address: Address, path: Path | str, reason: str) -> None:
-        hint = f"restore {path}, or move it away if nothing in it is needed"
-        super().__init__(PermanentKind.INVALID, f"{address}: {path} {reason}", about=str(address), hint=hint)
-        self.reason = reason
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Meta:
-    """What stands in a `fleetform.json` or an `attachment.json`."""
-
-    owner: str
-    address: Address
-    token: str
-    inputs: Mapping[str, Any]
-    created: float
-    bound: Mapping[str, str] = field(default_factory=dict)
-    """Of an attachment: the id of its node. It ends with that node, not with the name."""
-
-    @property
-    def id(self) -> str:
-        """Of this one thing: one that is made later at the same address has another."""
-        return f"{self.address}.{key_of(self.token)}"
-
-    @property
-    def attachment(self) -> AttachmentInputs:
-        """The inputs of an attachment; `BadDataError` where they are none."""
-        return inputs_of("attachment", self.inputs)
-
-    def text(self) -> bytes:
-        """As it stands in the file."""
-        body = {
-            "format": _FORMAT,
-            "owner": self.owner,
-            "address": str(self.address),
-            "token": self.token,
-            "inputs": self.inputs,
-            "created": self.created,
-            **({"bound": self.bound} if self.bound else {}),
-        }
-        return f"{as_json(self.address, body, indent=1)}\n".encode()
+"""As wide as any declared name with a number; no such name leads out of the root."""
 
 
 class Folders:
-    """Everything below one root, seen with the eyes of one owner."""
+    """The nodes and volumes below one root, as one owner may use them."""
 
     def __init__(self, root: Path, owner: str) -> None:
         self.root = root
         self.owner = owner
-        self._parents = {kind: str(root / name) for kind, name in _FOLDERS.items()}
+        self.parents = {kind: str(root / name) for kind, name in _FOLDERS.items()}
 
     # -------------------------------------------------------------------------------------- reading
 
     def at(self, address: Address) -> str:
-        """Where a node or a volume is, or would be; as text, since there may be very many of them."""
+        """The folder of a node or a volume, made or not; as text, since there may be very many of them."""
         kind, name = address
         if kind not in _FOLDERS or not _NAME.fullmatch(name):
             summary = f"no folder can stand for `{address}`"
             raise PermanentError(PermanentKind.INVALID, summary, about=str(address))
-        return f"{self._parents[kind]}/{name}"
+        return f"{self.parents[kind]}/{name}"
 
     def folder(self, address: Address) -> Path:
         """As `at`, as a path."""
         return Path(self.at(address))
 
     def read(self, address: Address) -> Meta | None:
-        """What is there, whosever it is; None for nothing, or for what a crashed create left behind."""
+        """The thing of any owner; None for nothing, or for what a crashed create left behind."""
         folder = self.folder(address)
         for path in (folder.parent, folder):
             try:
                 mode = path.lstat().st_mode
             except FileNotFoundError:
                 return None
-            if not stat.S_ISDIR(mode):  # a link, too: who deletes through it deletes somewhere else
-                raise DamagedError(address, path, "is no folder")
+            if not stat.S_ISDIR(mode):  # nor a link: to delete through it would delete somewhere else
+                raise DamagedError(address, path, "is not a folder")
         meta = load(address, f"{folder}/{META}")
         if meta or _unfinished(folder):
             return meta
@@ -133,8 +85,13 @@ class Folders:
             raise DamagedError(address, folder, f"has content but no {META}")
         return meta
 
+    def ours(self, address: Address) -> Meta | None:
+        """The thing, if it is there and of this owner."""
+        meta = self.read(address)
+        return meta if meta and meta.owner == self.owner else None
+
     def own(self, address: Address, made: str | None = None) -> Meta:
-        """What is there if it is ours and, with `made`, still the one of that id; else it is not found."""
+        """The thing of this owner, with `made` the one of that id; else `PermanentError`: it is not found."""
         meta = self.read(address)
         if meta is None or meta.owner != self.owner or made not in {None, meta.id}:
             why = "is not there" if meta is None else "is not the one that was recorded"
@@ -142,7 +99,7 @@ class Folders:
         return meta
 
     def of(self, record: Record) -> Meta:
-        """The thing that a record is about; not found if there is none, or a later one."""
+        """The thing of a record; `PermanentError` if there is none, or a later one."""
         made = record.outputs.get("id")
         return self.own(record.address, str(made) if made else None)
 
@@ -150,21 +107,28 @@ class Folders:
         """All nodes and volumes of this owner, or a fault that names everything that cannot be read."""
         found: list[Meta] = []
         damaged: list[DamagedError] = []
-        for kind, parent in self._parents.items():
-            for name, real in _entries(Path(parent)):
-                address = Address(kind, name)
-                try:
-                    # What is not as it nearly always is gets a second, closer look.
-                    meta = (load(address, f"{parent}/{name}/{META}") if real else None) or self.read(address)
-                except DamagedError as error:
-                    damaged.append(error)
-                else:
-                    found += [meta] if meta and meta.owner == self.owner else []
-        if damaged:
-            first = damaged[0]
-            text = "; ".join(error.summary for error in damaged)
-            raise PermanentError(first.kind, text, about=first.about, hint=first.hint)
+        for address, plain in self._entries():
+            try:
+                # Anything unusual gets a second, closer look.
+                meta = (load(address, f"{self.at(address)}/{META}") if plain else None) or self.read(address)
+            except DamagedError as error:
+                damaged.append(error)
+            else:
+                found += [meta] if meta and meta.owner == self.owner else []
+        raise_all(damaged)
         return found
+
+    def _entries(self) -> Iterator[tuple[Address, bool]]:
+        """The names that may be things, and whether each is a folder and not a link."""
+        for kind, parent in self.parents.items():
+            plain = not Path(parent).is_symlink()
+            try:
+                with os.scandir(parent) as entries:
+                    known = [entry for entry in entries if _NAME.fullmatch(entry.name)]
+            except FileNotFoundError:
+                continue  # nothing was made yet
+            for entry in sorted(known, key=lambda entry: entry.name):
+                yield Address(kind, entry.name), plain and entry.is_dir(follow_symlinks=False)
 
     # --------------------------------------------------------------------------------------- making
 
@@ -176,7 +140,7 @@ class Folders:
             self._open(folder.parent)
             folder.mkdir(mode=0o700, exist_ok=True)
             if meta.address.kind == "volume":
-                # The user's, and by the user's umask: at the path where it is mounted, this is what counts.
+                # The user's, with the user's umask: its mode counts at the path where it is mounted.
                 (folder / DATA).mkdir(exist_ok=True)
             if put(folder / META, meta, new=True):
                 keep(folder.parent)
@@ -189,7 +153,7 @@ class Folders:
         return have
 
     def check(self, have: Meta, token: str) -> None:
-        """Refuse what is at an address if another owner or another create made it."""
+        """Refuse a thing that another owner or another create made."""
         if have.owner != self.owner:
             summary = f"{have.address} is there, and belongs to another state (lineage {have.owner})"
             hint = "choose another name, or give this backend an `options.root` of its own"
@@ -201,7 +165,7 @@ class Folders:
         raise PermanentError(PermanentKind.CONFLICT, summary, about=str(have.address), hint=hint)
 
     def rewrite(self, meta: Meta) -> None:
-        """Put new inputs in place of the old ones, at once."""
+        """Replace the inputs of a thing."""
         put(self.folder(meta.address) / META, meta, new=False)
 
     def _open(self, parent: Path) -> None:
@@ -211,19 +175,19 @@ class Folders:
     # ------------------------------------------------------------------------------------- removing
 
     def remove(self, meta: Meta) -> None:
-        """Take a thing away: at once by its name, then its content, never through a link."""
+        """Remove a thing: at once by its name, then its content, never through a link."""
         trash = self.root / "trash"
         self._open(trash)
-        self.sweep(meta.address)  # for the name in the trash may be taken
+        self.sweep(meta.address)  # the name in the trash may be taken
         folder = self.folder(meta.address)
         folder.rename(trash / f"{self._mark(meta.address)}.{key_of(meta.token)}")
         sync(folder.parent)
         self.sweep(meta.address)
 
     def sweep(self, address: Address) -> None:
-        """Remove what is left of a thing that was deleted, also by a call that did not come to its end.
+        """Remove what an earlier delete of a thing left, if it did not come to its end.
 
-        What is left of others of this owner goes too, as far as it can: nobody may ask for those again.
+        The rest of this owner's trash is removed too, as far as possible: nobody may ask for it again.
         """
         trash, mark = self.root / "trash", self._mark(address)
         names = _names(trash)
@@ -240,7 +204,7 @@ class Folders:
 
     @contextlib.contextmanager
     def locked(self, address: Address) -> Iterator[None]:
-        """Hold a folder while what is in it is looked at and changed; others wait, for moments only."""
+        """Lock a folder for a look and a change; other callers wait for moments only."""
         handle = os.open(self.folder(address), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -249,109 +213,96 @@ class Folders:
             os.close(handle)
 
 
-def load(address: Address, path: str) -> Meta | None:
-    """The file's content; None if there is no file, `DamagedError` if it cannot be what was written."""
-    try:
-        text = _content(path)
-    except FileNotFoundError:
-        return None
-    try:
-        body = json.loads(text)
-        meta = Meta(
-            owner=_text(body["owner"]),
-            address=Address.parse(_text(body["address"])),
-            token=_text(body["token"]),
-            inputs=dict(body["inputs"]),
-            created=float(body["created"]),
-            bound={str(k): str(v) for k, v in body.get("bound", {}).items()},
-        )
-        known = body["format"] == _FORMAT
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise DamagedError(address, path, "cannot be read: it is damaged") from error
-    if not known:
-        raise DamagedError(address, path, "was written by another version of the tool")
-    if path.endswith(f"/{META}") and meta.address != address:
-        raise DamagedError(address, path, f"says that it is {meta.address}: a copy by hand?")
-    return meta
+class Attachments:
+    """The attachments of all volumes of one owner: which rank holds a volume, on which node."""
+
+    def __init__(self, folders: Folders) -> None:
+        self._folders = folders
+
+    def read(self, address: Address) -> Meta | None:
+        """The attachment of that address, if it holds."""
+        meta = self.on(_volume_of(address))
+        return meta if meta and meta.address == address else None
+
+    def on(self, volume: str) -> Meta | None:
+        """The attachment that holds a volume of this owner, if one does."""
+        if self._folders.ours(Address("volume", volume)) is None:
+            return None
+        meta = self._stored(volume)
+        if meta is None:
+            return None
+        node = self._folders.read(Address("node", meta.attachment.node))
+        return meta if node and node.id == meta.bound["node"] else None
+
+    def check_free(self, volume: str, node: str | None = None) -> None:
+        """Refuse a volume that a rank holds, on another node than the given one."""
+        have = self.on(volume)
+        if have and have.attachment.node != node:
+            raise _held(volume, have, "detach it first" if node is None else None)
+
+    def listed(self, things: Iterable[Meta]) -> list[Meta]:
+        """All that hold, given all nodes and volumes."""
+        things = list(things)
+        nodes = {meta.id for meta in things if meta.address.kind == "node"}
+        stored = (self._stored(meta.address.name) for meta in things if meta.address.kind == "volume")
+        return [meta for meta in stored if meta and meta.bound["node"] in nodes]
+
+    def _stored(self, volume: str) -> Meta | None:
+        address = Address("volume", volume)
+        path = f"{self._folders.at(address)}/{ATTACHMENT}"
+        meta = load(address, path)
+        try:
+            whole = meta is None or ("node" in meta.bound and meta.attachment.volume == volume)
+        except BadDataError:
+            whole = False
+        if not whole:
+            raise DamagedError(address, path, "cannot be read: it is damaged")
+        return meta
+
+    def make(self, wanted: Meta) -> Meta:
+        """Attach, or find what an earlier call with this token attached."""
+        volume, node = Address("volume", wanted.attachment.volume), Address("node", wanted.attachment.node)
+        if volume.name != _volume_of(wanted.address):
+            summary = f"{wanted.address} cannot be about {volume}"
+            raise PermanentError(PermanentKind.INVALID, summary, about="volume")
+        wanted = replace(wanted, bound={"node": self._folders.own(node).id})
+        self._folders.own(volume)
+        with self._folders.locked(volume):
+            self._folders.own(volume)  # the lock may be one on a folder that was deleted meanwhile
+            have = self.on(volume.name)
+            if have is None:
+                put(self._folders.folder(volume) / ATTACHMENT, wanted, new=False)
+                return wanted
+        if have.address != wanted.address:
+            hint = "a volume has one holder at a time: wait for it to end, or stop it"
+            raise _held(volume.name, have, hint)
+        self._folders.check(have, wanted.token)
+        return have
+
+    def remove(self, address: Address, made: object = None) -> None:
+        """Detach; nothing happens if the attachment is absent, or is another one than `made`."""
+        volume = Address("volume", _volume_of(address))
+        if self._folders.ours(volume) is None:
+            return
+        with self._folders.locked(volume):
+            path = self._folders.folder(volume) / ATTACHMENT
+            meta = self._stored(volume.name)
+            if meta and meta.address == address and made in {None, meta.id}:
+                path.unlink(missing_ok=True)
+                sync(path.parent)
 
 
-def _content(path: str) -> bytes:
-    """All that is in a file. In as few calls as can be: a listing reads thousands of small ones."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        parts = [os.read(handle, _CHUNK)]
-        while parts[-1]:
-            parts.append(os.read(handle, _CHUNK))
-    except OSError as error:
-        error.filename = path
-        raise
-    finally:
-        os.close(handle)
-    return b"".join(parts)
+def _volume_of(address: Address) -> str:
+    """`train-2.data-2` is about `data-2`."""
+    rank, dot, volume = address.name.partition(".")
+    if not rank or not dot:
+        raise PermanentError(PermanentKind.INVALID, f"`{address}` is not an attachment", about=str(address))
+    return volume
 
 
-def put(path: Path, meta: Meta, *, new: bool) -> bool:
-    """Write a file whole or not at all; False if it was to be new and there is one already."""
-    text = meta.text()
-    handle, name = tempfile.mkstemp(prefix=".fleetform.", dir=path.parent)  # for its owner alone
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        if new:
-            os.link(name, path)
-        else:
-            Path(name).replace(path)
-    except FileExistsError:
-        return False
-    finally:
-        with contextlib.suppress(OSError):
-            Path(name).unlink(missing_ok=True)
-    keep(path.parent)
-    return True
-
-
-def keep(folder: Path) -> None:
-    """Let what was just made outlive a power cut.
-
-    It is made, whether that succeeds or not: a permanent fault would say that it is not.
-    """
-    try:
-        sync(folder)
-    except OSError as error:
-        summary = f"made, but perhaps not for long: {folder}: {error.strerror}"
-        raise TransientError(TransientKind.AMBIGUOUS, summary, about=str(folder)) from error
-
-
-def sync(folder: Path) -> None:
-    """Let the names in a folder outlive a power cut."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError("not a text")
-    return value
-
-
-def _entries(parent: Path) -> list[tuple[str, bool]]:
-    """The names in a folder that may be things, and whether each is a folder and no link.
-
-    Nothing, if there is no such folder: then nothing was made yet.
-    """
-    real = not parent.is_symlink()
-    try:
-        with os.scandir(parent) as entries:
-            return sorted(
-                (e.name, real and e.is_dir(follow_symlinks=False)) for e in entries if _NAME.fullmatch(e.name)
-            )
-    except FileNotFoundError:
-        return []
+def _held(volume: str, by: Meta, hint: str | None) -> PermanentError:
+    summary = f"volume/{volume} is held by {by.address}, on node/{by.attachment.node}"
+    return PermanentError(PermanentKind.CONFLICT, summary, about=f"volume/{volume}", hint=hint)
 
 
 def _names(folder: Path) -> list[str]:
@@ -363,27 +314,9 @@ def _names(folder: Path) -> list[str]:
 
 
 def _unfinished(folder: Path) -> bool:
-    """Whether nothing is there but what a create makes before its last step."""
+    """Whether the folder only has what a create makes before its last step."""
     try:
         found = [name for name in _names(folder) if not name.startswith(".fleetform.")]
         return not found or (found == [DATA] and not _names(folder / DATA))
     except NotADirectoryError:
         return False
-
-
-def erase(path: Path) -> None:
-    """Remove a folder and all in it, also what another caller is removing now, and no link's target."""
-
-    def ignore_gone(_call: object, _path: str, info: Any) -> None:
-        if not isinstance(info[1], FileNotFoundError):
-            raise info[1]
-
-    try:
-        shutil.rmtree(path, onerror=ignore_gone)
-    except PermissionError:
-        # Tasks leave read-only folders behind (Go's module cache, for one), which only need to be opened.
-        for folder, _, _ in os.walk(path):
-            for entry in Path(folder).iterdir():
-                if entry.is_dir() and not entry.is_symlink():
-                    entry.chmod(0o700)
-        shutil.rmtree(path, onerror=ignore_gone)

@@ -28,10 +28,8 @@ from declarative.resource import Offer
 from declarative.state import Address, NodeState, RankStatus, Readiness, Record
 from providers.faults import RUNNING, guarded
 from providers.local import machine
-from providers.local.attachments import Attachments
-from providers.local.epoch import Epoch
-from providers.local.folders import DATA, DamagedError, Folders, Meta, erase
-from providers.local.placing import place
+from providers.local.files import DamagedError, Epoch, Meta, erase, place
+from providers.local.folders import DATA, Attachments, Folders
 from providers.ownership import check_update, key_of
 from providers.rank_scripts import beside, prepared
 from providers.ranks import Ranks, RanksOfNodes
@@ -61,9 +59,8 @@ class Local(RanksOfNodes):
         self._folders = Folders(_root(config), config.lineage)
         self._attachments = Attachments(self._folders)
         fence = config.fence if config.lineage else reads_only  # nothing is anybody's yet
-        root = self._folders.root
-        things = [str(root / name) for name in ("nodes", "volumes")]
-        self._epoch = Epoch(root / f".epoch.{key_of(config.lineage)}", fence, things)
+        file = self._folders.root / f".epoch.{key_of(config.lineage)}"
+        self._epoch = Epoch(file, fence, tuple(self._folders.parents.values()))
 
     # ------------------------------------------------------------------------------------- things
 
@@ -164,11 +161,7 @@ class Local(RanksOfNodes):
             self._folders.remove(meta)
             return
         with self._folders.locked(address):
-            holder = self._attachments.on(address.name)
-            if holder:
-                summary = f"{address} is held by {holder.address}, on node/{holder.attachment.node}"
-                hint = "detach it first"
-                raise PermanentError(PermanentKind.CONFLICT, summary, about=str(address), hint=hint)
+            self._attachments.check_free(address.name)
             self._folders.remove(meta)
 
     @guarded
@@ -268,15 +261,11 @@ class Local(RanksOfNodes):
     def _data(self, volume: Record, node: Record) -> Path:
         """The folder of a volume's data, if the node may use it."""
         self._folders.of(volume)
-        name = volume.address.name
-        holder = self._attachments.on(name)
-        if holder and holder.attachment.node != node.address.name:
-            summary = f"volume/{name} is held by {holder.address}, on node/{holder.attachment.node}"
-            raise PermanentError(PermanentKind.CONFLICT, summary, about=f"volume/{name}")
+        self._attachments.check_free(volume.address.name, node.address.name)
         data = self._folders.folder(volume.address) / DATA
         if not data.is_dir():
-            summary = f"volume/{name} has lost its data: {data} is no folder"
-            raise PermanentError(PermanentKind.NOT_FOUND, summary, about=f"volume/{name}")
+            summary = f"{volume.address} has lost its data: {data} is not a folder"
+            raise PermanentError(PermanentKind.NOT_FOUND, summary, about=str(volume.address))
         return data
 
     def peers(self, node: Record, attempts: Sequence[str]) -> Mapping[str, str]:
@@ -326,7 +315,7 @@ def _root(config: Config) -> Path:
     for key in config.options:
         if key != "root":
             hint = suggest(key, ["root"]) or "`local` has one option: root"
-            summary = f"`{key}` is no option of the driver `local`"
+            summary = f"`{key}` is not an option of the driver `local`"
             raise PermanentError(PermanentKind.INVALID, summary, about=f"options.{key}", hint=hint)
     given = config.options.get("root")
     project = config.project_dir.absolute()

@@ -1,0 +1,309 @@
+"""What is written to this machine's disk: what records a thing, the last writer's number, files of tasks.
+
+Each file is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import shutil
+import tarfile
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from declarative.inputs import AttachmentInputs, inputs_of
+from declarative.provider import (
+    Bundle,
+    Fence,
+    PermanentError,
+    PermanentKind,
+    Source,
+    StaleError,
+    TransientError,
+    TransientKind,
+)
+from declarative.state import Address
+from providers.ownership import as_json, key_of
+
+META = "fleetform.json"
+
+_FORMAT = 1
+_CHUNK = 1 << 12
+_PIECE = 1 << 20
+
+
+# ------------------------------------------------------------------------------- what records a thing
+
+
+class DamagedError(PermanentError):
+    """A thing that cannot be read, and that nobody may take for gone."""
+
+    def __init__(self, address: Address, path: Path | str, reason: str) -> None:
+        hint = f"restore {path}, or move it away if nothing in it is needed"
+        super().__init__(PermanentKind.INVALID, f"{address}: {path} {reason}", about=str(address), hint=hint)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meta:
+    """The content of a `fleetform.json` or an `attachment.json`."""
+
+    owner: str
+    address: Address
+    token: str
+    inputs: Mapping[str, Any]
+    created: float
+    bound: Mapping[str, str] = field(default_factory=dict)
+    """Of an attachment: the id of its node. It ends with that node, not with the name."""
+
+    @property
+    def id(self) -> str:
+        """The id of this one thing: a later thing at the same address has another."""
+        return f"{self.address}.{key_of(self.token)}"
+
+    @property
+    def attachment(self) -> AttachmentInputs:
+        """The inputs of an attachment; `BadDataError` if they are of another kind."""
+        return inputs_of("attachment", self.inputs)
+
+    def text(self) -> bytes:
+        """The text of the file."""
+        body = {
+            "format": _FORMAT,
+            "owner": self.owner,
+            "address": str(self.address),
+            "token": self.token,
+            "inputs": self.inputs,
+            "created": self.created,
+            **({"bound": self.bound} if self.bound else {}),
+        }
+        return f"{as_json(self.address, body, indent=1)}\n".encode()
+
+
+def load(address: Address, path: str) -> Meta | None:
+    """The file's content; None if there is no file, `DamagedError` if it cannot be what was written."""
+    try:
+        text = _content(path)
+    except FileNotFoundError:
+        return None
+    try:
+        body = json.loads(text)
+        meta = Meta(
+            owner=_text(body["owner"]),
+            address=Address.parse(_text(body["address"])),
+            token=_text(body["token"]),
+            inputs=dict(body["inputs"]),
+            created=float(body["created"]),
+            bound={str(k): str(v) for k, v in body.get("bound", {}).items()},
+        )
+        known = body["format"] == _FORMAT
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise DamagedError(address, path, "cannot be read: it is damaged") from error
+    if not known:
+        raise DamagedError(address, path, "was written by another version of the tool")
+    if path.endswith(f"/{META}") and meta.address != address:
+        raise DamagedError(address, path, f"says that it is {meta.address}: a copy by hand?")
+    return meta
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return value
+
+
+def _content(path: str) -> bytes:
+    """All that is in a file, in as few calls as possible: a listing reads thousands of small ones."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        parts = [os.read(handle, _CHUNK)]
+        while parts[-1]:
+            parts.append(os.read(handle, _CHUNK))
+    except OSError as error:
+        error.filename = path
+        raise
+    finally:
+        os.close(handle)
+    return b"".join(parts)
+
+
+def put(path: Path, meta: Meta, *, new: bool) -> bool:
+    """Write a file whole or not at all; False if it should be new and there is one already."""
+    text = meta.text()
+    handle, name = tempfile.mkstemp(prefix=".fleetform.", dir=path.parent)  # for its owner alone
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if new:
+            os.link(name, path)
+        else:
+            Path(name).replace(path)
+    except FileExistsError:
+        return False
+    finally:
+        with contextlib.suppress(OSError):
+            Path(name).unlink(missing_ok=True)
+    keep(path.parent)
+    return True
+
+
+def keep(folder: Path) -> None:
+    """Let what was just made outlive a power cut.
+
+    It is made, whether that succeeds or not: a permanent fault would say that it is not.
+    """
+    try:
+        sync(folder)
+    except OSError as error:
+        summary = f"made, but perhaps not for long: {folder}: {error.strerror}"
+        raise TransientError(TransientKind.AMBIGUOUS, summary, about=str(folder)) from error
+
+
+def sync(folder: Path) -> None:
+    """Let the names in a folder outlive a power cut."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def erase(path: Path) -> None:
+    """Remove a folder and all in it, but no link's target. Another caller may remove it at the same time."""
+
+    def ignore_gone(_call: object, _path: str, info: Any) -> None:
+        if not isinstance(info[1], FileNotFoundError):
+            raise info[1]
+
+    try:
+        shutil.rmtree(path, onerror=ignore_gone)
+    except PermissionError:
+        # Tasks leave read-only folders behind (for example Go's module cache), which only need to be opened.
+        for folder, _, _ in os.walk(path):
+            for entry in Path(folder).iterdir():
+                if entry.is_dir() and not entry.is_symlink():
+                    entry.chmod(0o700)
+        shutil.rmtree(path, onerror=ignore_gone)
+
+
+# ------------------------------------------------------------------------- the number of the last writer
+
+
+class Epoch:
+    """The file that refuses a writer of the past, for one owner's things. Safe to use from many threads.
+
+    It keeps the highest number that came, and is locked while something changes. So a writer that has raised
+    the number knows that no earlier writer changes anything any more: see `provider.Fence`.
+    """
+
+    def __init__(self, path: Path, fence: Fence, folders: Sequence[str]) -> None:
+        """`folders` are those of the things: if they are empty, the file is not needed any more."""
+        self._path = path
+        self._folders = folders
+        self._fence = fence
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def held(self, *, make: bool = True) -> Iterator[None]:
+        """Change something as the present writer: no later writer comes in between. Without `make`, no file
+        is made where there is no folder yet, and none is left where no thing is left.
+        """
+        epoch = self._fence()
+        if epoch is None or not (make or self._path.parent.is_dir()):
+            yield
+            return
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self._path.open("a+", encoding="ascii") as file:
+            with self._lock:
+                newest = self._read(file, fcntl.LOCK_SH)
+                if newest < epoch:
+                    newest = self._read(file, fcntl.LOCK_EX)  # another process may have been faster
+                    if newest < epoch:
+                        file.truncate(0)
+                        file.write(f"{epoch}\n")
+                        file.flush()
+                    newest = self._read(file, fcntl.LOCK_SH)
+            if newest > epoch:
+                summary = f"a later command was here ({newest}, and this is {epoch})"
+                raise StaleError(newest, summary, about=str(self._path))
+            yield
+        if not make:
+            self._remove_if_unused()
+
+    def _remove_if_unused(self) -> None:
+        with contextlib.suppress(FileNotFoundError, BlockingIOError), self._path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not any(map(_has_entries, self._folders)):
+                self._path.unlink()
+
+    def _read(self, file: IO[str], how: int) -> int:
+        try:
+            fcntl.flock(file, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # Perhaps of a process that was stopped in the middle: it goes on there once it wakes up.
+            summary = f"another command is in the middle of a change: {self._path} is locked"
+            raise TransientError(TransientKind.BUSY, summary, about=str(self._path)) from None
+        if os.fstat(file.fileno()).st_nlink == 0:
+            summary = f"{self._path} was removed meanwhile, with all that was there"
+            raise TransientError(TransientKind.BUSY, summary, about=str(self._path))
+        file.seek(0)
+        text = file.read().strip()
+        return int(text) if text.isdecimal() else 0
+
+
+def _has_entries(folder: str) -> bool:
+    try:
+        with os.scandir(folder) as entries:
+            return any(entries)
+    except FileNotFoundError:
+        return False
+
+
+# ---------------------------------------------------------------------------------- the files of a task
+
+
+def place(folder: Path, files: Bundle) -> None:
+    """Make the folder of an attempt with its files, whole or not at all; nothing if it exists already."""
+    if folder.exists():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    new = Path(tempfile.mkdtemp(prefix=".new.", dir=folder.parent))
+    try:
+        inner = new / "files"  # a folder of the usual mode: the other one is for nobody else
+        inner.mkdir()
+        with files.open() as archive:
+            _unpack(archive.source, inner)
+        try:
+            inner.rename(folder)
+        except OSError as error:
+            if error.errno not in {errno.EEXIST, errno.ENOTEMPTY}:  # else another caller was faster
+                raise
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _unpack(source: Source, folder: Path) -> None:
+    """Unpack our own archive: no name in it leads out of the folder."""
+    with tarfile.open(fileobj=source, mode="r|") as archive:  # type: ignore[call-overload]
+        for member in archive:
+            path = folder / member.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if member.issym():
+                path.symlink_to(member.linkname)
+                continue
+            content = archive.extractfile(member)
+            assert content is not None
+            with content, path.open("xb") as file:
+                shutil.copyfileobj(content, file, _PIECE)
+            if member.mode & 0o100:
+                path.chmod(path.stat().st_mode | 0o111)
