@@ -86,13 +86,13 @@ def prepared(
     )
     if launch.image is not None:
         return plain  # a container has limits and mounts of its own
-    mounts = [(folder, path) for path, folder in sorted(volumes.items())]
-    binds = [(bind.source, bind.target, bind.optional) for bind in launch.binds]
-    if must:
-        binds = sorted([*((*mount, False) for mount in mounts), *binds], key=lambda bind: bind[1])
-        mounts = []
     memory = launch.memory_mib * MEBIBYTE if launch.memory_mib else None
-    return replace(plain, memory_bytes=memory, hard=launch.hard, mounts=tuple(mounts), binds=tuple(binds))
+    binds = tuple((bind.source, bind.target, bind.optional) for bind in launch.binds)
+    plain = replace(plain, memory_bytes=memory, hard=launch.hard, binds=binds)
+    if not must:
+        return replace(plain, mounts=tuple((folder, path) for path, folder in sorted(volumes.items())))
+    every = *((folder, path, False) for path, folder in volumes.items()), *binds
+    return replace(plain, binds=tuple(sorted(every, key=lambda bind: bind[1])))  # `/a` before `/a/b`
 
 
 def _script(

@@ -1,6 +1,6 @@
-"""GPUs as their vendor's tool reports them. Pure.
+"""GPUs as the tool of their vendor reports them. Pure.
 
-Tested with what the tools are documented to print, not on hardware.
+The tests use the documented output of the tools; nothing was tried on hardware.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 MEBIBYTE = 1024 * 1024
 MOST_DIGITS = 16
 LONGEST = 200
-"""Characters of what a tool says that are repeated."""
+"""Characters of a tool's output that a message repeats."""
 SOLD_GIB = (4, 6, 8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 64, 80, 94, 96, 128, 141, 144, 180, 192, 256, 288)
 """Sizes that GPUs are sold and asked for by; a driver reports up to a tenth less."""
 
@@ -64,60 +64,52 @@ def memory(mib: int) -> int:
 
 def nvidia(rows: Sequence[str], code: int) -> tuple[Gpu, ...]:
     """What `nvidia-smi --query-gpu=index,uuid,name,memory.total,memory.used` says."""
-    if code:
-        raise BrokenGpuError(_failed("nvidia-smi", rows, code))
+    _check_code("nvidia-smi", rows, code)
     found = []
-    for row in rows:
+    for row in filter(None, map(str.strip, rows)):
+        if row.lower().startswith("no devices"):
+            continue
         cells = [cell.strip() for cell in row.split(",")]
-        if len(cells) != 5 or not (_counts(cells[0]) and _counts(cells[3])):
-            if not row.strip() or row.strip().lower().startswith("no devices"):
-                continue
-            raise BrokenGpuError(f"nvidia-smi says `{row.strip()[:LONGEST]}`")
-        used = int(cells[4]) if _counts(cells[4]) else 0
-        found.append(
-            Gpu(
-                index=int(cells[0]),
-                uuid=cells[1],
-                name=model(cells[2]),
-                memory_mib=memory(int(cells[3])),
-                used_mib=used,
-            )
-        )
+        index, uuid, name, total, used = cells if len(cells) == 5 else [""] * 5
+        mib = _number("nvidia-smi", total, row)
+        spent = int(used) if _counts(used) else 0
+        number = _number("nvidia-smi", index, row)
+        found.append(Gpu(index=number, uuid=uuid, name=model(name), memory_mib=memory(mib), used_mib=spent))
     return tuple(sorted(found, key=lambda gpu: gpu.index))
 
 
 def rocm(rows: Sequence[str], code: int) -> tuple[Gpu, ...]:
     """What `rocm-smi --showproductname --showmeminfo vram --csv` says."""
-    if code:
-        raise BrokenGpuError(_failed("rocm-smi", rows, code))
-    begin = next((i for i, row in enumerate(rows) if row.startswith("device,")), len(rows))
+    _check_code("rocm-smi", rows, code)
     found = []
-    for row in _table(rows[begin:]):
-        device, total = row.get("device") or "", row.get("VRAM Total Memory (B)") or ""
+    for row in _table(rows):
+        device = row.get("device") or ""
         if not device.startswith("card"):
             continue
-        if not (_counts(device[4:]) and _counts(total)):
-            said = ",".join(str(cell) for cell in row.values())
-            raise BrokenGpuError(f"rocm-smi says `{said[:LONGEST]}`")
+        line = ",".join(map(str, row.values()))
+        mib = _number("rocm-smi", row.get("VRAM Total Memory (B)") or "", line) // MEBIBYTE
         used = row.get("VRAM Total Used Memory (B)") or ""
-        name = row.get("Card Series") or row.get("Card series") or row.get("Card Model") or ""
+        spent = int(used) // MEBIBYTE if _counts(used) else 0
+        number = _number("rocm-smi", device.removeprefix("card"), line)
+        name = next(filter(None, map(row.get, ("Card Series", "Card series", "Card Model"))), "")
         found.append(
-            Gpu(
-                index=int(device[4:]),
-                name=model(name),
-                memory_mib=memory(int(total) // MEBIBYTE),
-                used_mib=int(used) // MEBIBYTE if _counts(used) else 0,
-                vendor="amd",
-            )
+            Gpu(index=number, name=model(name), memory_mib=memory(mib), used_mib=spent, vendor="amd")
         )
     return tuple(sorted(found, key=lambda gpu: gpu.index))
 
 
 def _table(rows: Sequence[str]) -> list[dict[str, str]]:
+    begin = next((i for i, row in enumerate(rows) if row.startswith("device,")), len(rows))
     try:
-        return list(csv.DictReader(io.StringIO("\n".join(rows))))
+        return list(csv.DictReader(io.StringIO("\n".join(rows[begin:]))))
     except csv.Error as error:
-        raise BrokenGpuError(f"rocm-smi says no table: {error}") from None
+        raise BrokenGpuError(f"rocm-smi does not print a table: {error}") from None
+
+
+def _number(tool: str, cell: str, row: str) -> int:
+    if not _counts(cell):
+        raise BrokenGpuError(f"{tool} says `{row[:LONGEST]}`")
+    return int(cell)
 
 
 def _counts(cell: str) -> bool:
@@ -125,8 +117,9 @@ def _counts(cell: str) -> bool:
     return cell.isascii() and cell.isdecimal() and len(cell) <= MOST_DIGITS
 
 
-def _failed(tool: str, rows: Sequence[str], code: int) -> str:
+def _check_code(tool: str, rows: Sequence[str], code: int) -> None:
     if code in {124, 137}:
-        return f"{tool} gave no answer within 10 s"
-    said = next((row.strip() for row in rows if row.strip()), "")
-    return f"{tool} gave exit code {code}" + (f": {said[:LONGEST]}" if said else "")
+        raise BrokenGpuError(f"{tool} gave no answer within 10 s")
+    if code:
+        line = next((row.strip() for row in rows if row.strip()), "")
+        raise BrokenGpuError(f"{tool} gave exit code {code}" + (f": {line[:LONGEST]}" if line else ""))

@@ -74,12 +74,7 @@ def host_of(fields: object, project: Path, defaults: Host | None = None) -> Host
     if not isinstance(fields, Mapping) or not fields:
         raise _invalid("host", "the node's inputs have no `host`: how it is reached is not known")
     defaults = defaults or Host(hostname="")
-    hostname, user = _field(fields, "hostname", str), _field(fields, "user", str)
-    odd = odd_login(hostname, user)
-    if not hostname or odd == "hostname":
-        raise _invalid("hostname", f"{hostname!r} is not a host name or an address")
-    if odd:
-        raise _invalid("user", f"{user!r} is not a user name")
+    hostname, user = _login(fields)
     keys = fields.get("host_keys") or ()
     if isinstance(keys, str) or not all(isinstance(key, str) for key in keys):
         raise _invalid("host_keys", "`host_keys` is not a list of keys")
@@ -98,6 +93,17 @@ def host_of(fields: object, project: Path, defaults: Host | None = None) -> Host
     return replace(host, proxy_jump=host_of(jump, project, replace(host, host_keys=()))) if jump else host
 
 
+def _login(fields: Mapping[str, Any]) -> tuple[str, str | None]:
+    """Host and user, if both can be the names of such."""
+    hostname, user = _field(fields, "hostname", str), _field(fields, "user", str)
+    odd = odd_login(hostname, user)
+    if not hostname or odd == "hostname":
+        raise _invalid("hostname", f"{hostname!r} is not a host name or an address")
+    if odd:
+        raise _invalid("user", f"{user!r} is not a user name")
+    return hostname, user
+
+
 def options_of(config: Config) -> Options:
     """The options, or a fault that names the wrong one."""
     given = config.options
@@ -105,14 +111,9 @@ def options_of(config: Config) -> Options:
         if key not in OPTIONS:
             hint = suggest(key, OPTIONS) or f"`ssh` has these options: {', '.join(OPTIONS)}"
             raise _invalid(f"options.{key}", f"`{key}` is not an option of the driver `ssh`", hint)
-        if key == "connect_timeout":
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise _invalid(f"options.{key}", f"`{key}` is not a whole number of seconds")
-        elif not isinstance(value, str) or not value or "\0" in value or "\n" in value:
-            raise _invalid(f"options.{key}", f"`{key}` is not a path")
+        if wrong := _wrong(key, value):
+            raise _invalid(f"options.{key}", f"`{key}` {wrong}")
     root = given.get("root")
-    if root is not None and (not root.startswith("/") or root.strip("/") == ""):
-        raise _invalid("options.root", "`root` is not an absolute path below `/`")
     defaults = Host(
         hostname="",
         known_hosts=_path(config.project_dir, given.get("known_hosts")),
@@ -120,6 +121,17 @@ def options_of(config: Config) -> Options:
         timing=_timing(given.get("connect_timeout", Timing().connect)),
     )
     return Options(root=None if root is None else "/" + root.strip("/"), defaults=defaults)
+
+
+def _wrong(key: str, value: object) -> str | None:
+    if key == "connect_timeout":
+        whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        return None if whole else "is not a whole number of seconds"
+    if not isinstance(value, str) or not value or "\0" in value or "\n" in value:
+        return "is not a path"
+    if key == "root" and not (value.startswith("/") and value.strip("/")):
+        return "is not an absolute path below `/`"
+    return None
 
 
 def _timing(seconds: float) -> Timing:

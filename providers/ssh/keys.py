@@ -1,6 +1,6 @@
-"""Host keys: which ones count for a host, and what to write down if another one is offered.
+"""Host keys: which ones count for a host, and what the user may write down if it offers another one.
 
-There is no way to go without: neither `StrictHostKeyChecking no` nor `UserKnownHostsFile none` is heeded.
+Every connection checks the key: `StrictHostKeyChecking no` and `UserKnownHostsFile none` change nothing.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ import os
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import asyncssh
 
 from declarative.provider import PermanentError, PermanentKind
-from providers.ssh.host import Host
+
+if TYPE_CHECKING:
+    from providers.ssh.host import Host
 
 USERS, MACHINES = "~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts"
 DECLARED = "the host's `host_keys`"
@@ -26,34 +28,29 @@ class Trust:
 
     host: Host
     name: str
-    """As it has to stand in a file of known hosts."""
+    """The host's name in a file of known hosts."""
     where: str
-    """Where a key has to be written down."""
+    """The file or field in which its key belongs."""
     listed: asyncssh.SSHKnownHosts
     known: tuple[asyncssh.SSHKey, ...] = ()
-    """Those that were found for it at the last try."""
+    """The keys that were found for it at the last try."""
 
     @classmethod
     def of(cls, host: Host, options: asyncssh.SSHClientConnectionOptions) -> Trust:
         """By what is declared and what ssh's configuration says."""
         port = options.port or 22
-        plain = options.host_key_alias or options.host
-        name = plain if options.host_key_alias or port == 22 else f"[{plain}]:{port}"
+        name = options.host_key_alias or (options.host if port == 22 else f"[{options.host}]:{port}")
         if host.host_keys:
-            text = "".join(f"{name} {_key(key)}\n" for key in host.host_keys)
-            return cls(host, name, DECLARED, _parsed(text, DECLARED))
-        if host.known_hosts:
-            try:
-                text = Path(host.known_hosts).read_text(errors="replace")
-            except OSError as error:
-                summary = f"{host.known_hosts}: {error.strerror}"
-                raise PermanentError(PermanentKind.INVALID, summary, about="known_hosts") from error
-            return cls(host, name, host.known_hosts, _parsed(text, host.known_hosts))
-        # asyncssh takes `UserKnownHostsFile none` for leave to trust everybody.
-        given = options.known_hosts
-        named = [path for path in given if isinstance(path, str)] if isinstance(given, list) else []
-        paths = [*(named or [USERS]), MACHINES]
-        return cls(host, name, paths[0], _parsed("\n".join(map(_text, paths)), paths[0]))
+            text, where = "".join(f"{name} {_key(key)}\n" for key in host.host_keys), DECLARED
+        elif host.known_hosts:
+            text, where = _needed_text(host.known_hosts), host.known_hosts
+        else:
+            # asyncssh takes `UserKnownHostsFile none` for leave to trust everybody.
+            given = options.known_hosts
+            named = [path for path in given if isinstance(path, str)] if isinstance(given, list) else []
+            paths = [*(named or [USERS]), MACHINES]
+            text, where = "\n".join(map(_text, paths)), paths[0]
+        return cls(host, name, where, _parsed(text, where))
 
     def match(self, host: str, address: str, port: int | None) -> Any:
         """What asyncssh asks for: keys, authorities, revoked keys, and the same of X.509."""
@@ -70,12 +67,12 @@ class Checked(asyncssh.SSHClient):
     offered: asyncssh.SSHKey | None = field(default=None)
 
     def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
-        """Asked about a key that is not among the known ones."""
+        """The library asks about a key that is not among the known ones."""
         self.offered = key
         return False
 
     def refusal(self, said: str) -> PermanentError:
-        """The fault for a host whose key does not count, with the line that would make it count."""
+        """The fault for a host with another key, with the line that would make it count."""
         host, trust = self.trust.host, self.trust
         if self.offered is None:  # revoked, or a certificate
             summary = f"{host} is not to be trusted: {said}"
@@ -101,7 +98,7 @@ def _key(text: str) -> str:
     try:
         asyncssh.import_public_key(text)
     except ValueError as error:
-        summary = f"`{text}` is no public key: {error}"
+        summary = f"`{text}` is not a public key: {error}"
         hint = "write it as in /etc/ssh/ssh_host_ed25519_key.pub on the host: `ssh-ed25519 AAAA…`"
         raise PermanentError(PermanentKind.INVALID, summary, about="host_keys", hint=hint) from error
     return text.strip()
@@ -111,6 +108,15 @@ def _text(path: str) -> str:
     """A file that may be absent."""
     real = Path(path).expanduser()
     return real.read_text(errors="replace") if os.access(real, os.R_OK) and real.is_file() else ""
+
+
+def _needed_text(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError as error:
+        raise PermanentError(
+            PermanentKind.INVALID, f"{path}: {error.strerror}", about="known_hosts"
+        ) from error
 
 
 def _first_bad(text: str) -> int:
@@ -128,8 +134,8 @@ def _parsed(text: str, where: str) -> asyncssh.SSHKnownHosts:
     try:
         return asyncssh.import_known_hosts(text)
     except ValueError as error:
-        # What stands in a file is not shown: it may be another one than it is said to be.
-        line = "" if where == DECLARED else f": line {_first_bad(text)} is none of such a file"
+        # The text is not shown: the path may lead to another file, which may hold secrets.
+        line = "" if where == DECLARED else f": line {_first_bad(text)} is not one of known hosts"
         summary = f"{where} cannot be read{line}"
         about = "host_keys" if where == DECLARED else "known_hosts"
         raise PermanentError(PermanentKind.INVALID, summary, about=about) from error

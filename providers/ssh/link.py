@@ -1,7 +1,7 @@
-"""One kept connection to one host, and what may go wrong on the way, told apart. The home of asyncssh.
+"""The kept connection to a host, and the faults on the way to it. The home of asyncssh.
 
-All of it runs in the loop of `transport`. What never was sent is a fault of the port; what was sent and not
-answered is `ConnectionLost`.
+All of it runs in the loop of `transport`. A command that was not sent is a fault of the port. A command that
+was sent and not answered is `ConnectionLost`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import os
 import re
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -34,21 +34,21 @@ from providers.ssh.keys import Checked, Trust
 from providers.transport import ConnectionLost, Finished
 
 HANDSHAKES = 16
-"""At once, of one process: each costs computing time, and a deadline runs."""
+"""At once, of one process: each needs the CPU, and has a deadline."""
 LONG_HANDSHAKE = 1.0
-"""Seconds after which a handshake waits for its host, and not for its turn."""
+"""Seconds after which a handshake only waits for its host."""
 SHORT, LONG = 3, 5
-"""Commands at once on a connection, by whether they may take long. sshd takes 10 at most (MaxSessions), and a
-stop that waits for minutes shall not keep a poll waiting."""
+"""Commands at once on a connection, short and long ones. sshd takes 10 at most (MaxSessions), and a poll must
+not wait for a stop that takes minutes."""
 LONG_SECONDS = 90.0
 PIECE = 1 << 18
 """Bytes of a source that are read at once; about as many wait to be sent."""
 MOST_BYTES = 4 << 20
-"""Of one answer. It tells of all ranks and volumes of a host, of each a few hundred: of ten thousand."""
+"""Of one answer: enough for ten thousand ranks and volumes of a host, with a few hundred bytes each."""
 MOST_WORDS = 1 << 20
-"""Of what a command says beside it."""
+"""Of what a command writes to stderr."""
 CHEAP_CIPHERS = "^aes256-gcm@openssh.com,aes128-gcm@openssh.com"
-"""Before the others that asyncssh has: with its first one, a packet costs several times as much computing."""
+"""Before the others that asyncssh has: its first one needs several times as much CPU for a packet."""
 AWAY = (
     "see that it is on and that its address, port and way are right, then run this again; if it is lost for "
     "good, take it out of the YAML, then `fleetform state rm` its node"
@@ -68,7 +68,7 @@ class Links:
 
     @contextlib.asynccontextmanager
     async def handshake(self) -> AsyncIterator[None]:
-        """A place for a handshake. One that takes long does not compute: it makes room for others."""
+        """A place for a handshake. One that takes long only waits, and makes room for others."""
         await self._handshakes.acquire()
         held = True
 
@@ -86,7 +86,7 @@ class Links:
             leave()
 
     def to(self, host: Host) -> Link:
-        """The one to that host."""
+        """The link to that host."""
         return self._links.setdefault(host, Link(host, self))
 
     async def close(self) -> None:
@@ -105,7 +105,7 @@ class Link:
         self._opening = asyncio.Lock()
         self._short, self._long = asyncio.Semaphore(SHORT), asyncio.Semaphore(LONG)
         self.known: dict[str, Any] = {}
-        """What was found out over the present connection."""
+        """What callers remember as long as the present connection lasts."""
 
     async def run(  # the port's timeout
         self,
@@ -114,38 +114,45 @@ class Link:
         timeout: float | None,  # noqa: ASYNC109
         fence: Fence = reads_only,
     ) -> Finished:
-        """Run a line of shell to its end. `fence` is asked last: its turn and a connection may take long."""
+        """Run a line of shell to its end. `fence` is asked last: a turn and a connection may take long."""
         async with self._long if timeout is None or timeout > LONG_SECONDS else self._short:
             connection = await self.connection()
             if fence is not reads_only:
                 await asyncio.to_thread(fence)  # it may have to ask the state's database
-            self._used[connection] = self._used.get(connection, 0) + 1
-            try:
-                async with asyncio.timeout(timeout):
-                    return await self._answer(connection, command, stdin)
-            except TimeoutError:
-                self._retire(connection)
-                raise ConnectionLost(f"{self._host} gave no answer within {timeout:g} s") from None
-            except asyncio.CancelledError:
-                self._retire(connection)
-                raise
-            except asyncssh.ChannelOpenError as error:
-                if connection.is_closed():
-                    raise ConnectionLost(f"the connection to {self._host} was lost") from error
-                self._retire(connection)
-                summary = f"{self._host} takes no more commands at once: {error.reason}"
-                raise TransientError(TransientKind.BUSY, summary, about=self._host.hostname) from error
-            except (asyncssh.Error, OSError) as error:
-                raise ConnectionLost(f"the connection to {self._host} was lost: {error}") from error
-            finally:
-                self._used[connection] -= 1
-                if not self._used[connection]:
-                    del self._used[connection]
-                    if connection is not self._connection:
-                        connection.close()
+            with self._in_use(connection):
+                try:
+                    async with asyncio.timeout(timeout):
+                        return await self._answer(connection, command, stdin)
+                except TimeoutError:
+                    self._retire(connection)
+                    raise ConnectionLost(f"{self._host} gave no answer within {timeout:g} s") from None
+                except asyncio.CancelledError:
+                    self._retire(connection)
+                    raise
+                except asyncssh.ChannelOpenError as error:
+                    if connection.is_closed():
+                        raise ConnectionLost(f"the connection to {self._host} was lost") from error
+                    self._retire(connection)
+                    summary = f"{self._host} takes no more commands at once: {error.reason}"
+                    raise TransientError(TransientKind.BUSY, summary, about=self._host.hostname) from error
+                except (asyncssh.Error, OSError) as error:
+                    raise ConnectionLost(f"the connection to {self._host} was lost: {error}") from error
+
+    @contextlib.contextmanager
+    def _in_use(self, connection: asyncssh.SSHClientConnection) -> Iterator[None]:
+        """Keep a connection open while a command uses it, even if it is retired meanwhile."""
+        self._used[connection] = self._used.get(connection, 0) + 1
+        try:
+            yield
+        finally:
+            self._used[connection] -= 1
+            if not self._used[connection]:
+                del self._used[connection]
+                if connection is not self._connection:
+                    connection.close()
 
     def _retire(self, connection: asyncssh.SSHClientConnection) -> None:
-        """Use it no more: what was not waited for keeps its place there. Others on it end in peace."""
+        """Start no more commands on it: an abandoned one keeps its place there. Others on it may end."""
         if connection is self._connection:
             self._connection = None
 
@@ -169,12 +176,12 @@ class Link:
             process.close()
         if killed is not None:
             return Finished(-_number(killed[0]), stdout, stderr)
-        if status is None:  # asyncssh calls it an end: the answer may be cut off anywhere
+        if status is None:  # for asyncssh the command ended, but the answer may be cut off anywhere
             raise ConnectionLost(f"the connection to {self._host} was lost")
         return Finished(status, stdout, stderr)
 
     async def _all(self, stream: asyncssh.SSHReader[bytes], most: int) -> bytes:
-        """What comes to the end: a host that never ends is at fault, and not this process' memory."""
+        """All bytes of a stream; `PermanentError` if there are more, so that no host fills our memory."""
         found = bytearray()
         while piece := await stream.read(PIECE):
             found += piece
@@ -184,9 +191,9 @@ class Link:
         return bytes(found)
 
     async def connection(self, behind: tuple[Host, ...] = ()) -> asyncssh.SSHClientConnection:
-        """The kept connection, or a new one; the port's fault where there can be none.
+        """The kept connection, or a new one; a fault of the port if it cannot connect.
 
-        `behind` are the hosts to which this one is on the way.
+        `behind` are the hosts that are reached through this one.
         """
         if self._host in behind:
             summary = f"the way to {behind[0]} goes in a circle"
@@ -243,14 +250,14 @@ class Link:
                     raise
             except asyncssh.HostKeyNotVerifiable as error:
                 raise client.refusal(str(error)) from error
-            # Known by a key of a kind that the host has no more: ask for what it has, to be able to say so.
+            # The host no longer has a key of a known kind: ask for its other keys, to name them in the fault.
             try:
                 return await attempt(server_host_key_algs="default")
             except asyncssh.HostKeyNotVerifiable as error:
                 raise client.refusal(str(error)) from error
 
     async def _options(self, settings: dict[str, Any]) -> asyncssh.SSHClientConnectionOptions:
-        """What the configuration file says of this host; nothing is sent yet, and no key is read."""
+        """The configuration file's options for this host. It sends nothing and reads no key."""
         host = self._host
         if self._links.plain and not host.config:
             options = copy(self._links.plain)
@@ -261,7 +268,7 @@ class Link:
                 host=host.hostname, **{**settings, "client_keys": None}
             )
         except asyncssh.ConfigParseError as error:
-            # What stands in a file is not shown: it may be another one than it is said to be.
+            # The text is not shown: the path may lead to another file, which may hold secrets.
             line = re.search(r"\bline (\d+)", str(error))
             summary = f"{host.config or '~/.ssh/config'} cannot be read" + (f": {line[0]}" if line else "")
             raise PermanentError(PermanentKind.INVALID, summary, about="ssh_config") from None
@@ -270,14 +277,14 @@ class Link:
     async def _tunnel(
         self, options: asyncssh.SSHClientConnectionOptions, way: tuple[Host, ...]
     ) -> asyncssh.SSHClientConnection | None:
-        """The connection to the host on the way, declared or of the configuration file."""
+        """The connection to the host on the way, which is declared or in the configuration file."""
         jump = self._host.proxy_jump or _configured(self._host, options)
         if jump is None:
             return None
         return await self._links.to(jump).connection(way)
 
     async def close(self) -> None:
-        """Say goodbye."""
+        """Close all connections."""
         kept = {self._connection} if self._connection else set()
         for connection in kept | self._used.keys():
             connection.close()
@@ -285,7 +292,7 @@ class Link:
 
 
 def _configured(host: Host, options: asyncssh.SSHClientConnectionOptions) -> Host | None:
-    """The last host of the configuration file's `ProxyJump`; the others lead to it."""
+    """The last host of the configuration file's `ProxyJump`; it is reached through the others."""
     found: Host | None = None
     for part in str(options.tunnel).split(",") if isinstance(options.tunnel, str) else ():
         user, _, place = part.rpartition("@")
@@ -305,7 +312,7 @@ def _configured(host: Host, options: asyncssh.SSHClientConnectionOptions) -> Hos
 
 
 def unsent(host: Host, error: Exception) -> ProviderError:
-    """The port's fault for a connection that did not come about."""
+    """The port's fault for a failed connection."""
     about = host.hostname
     said = str(error) or type(error).__name__
     if isinstance(error, asyncssh.PermissionDenied):
@@ -323,13 +330,13 @@ def unsent(host: Host, error: Exception) -> ProviderError:
     if isinstance(error, ValueError):
         return PermanentError(PermanentKind.INVALID, f"{host}: {said}", about=about)
     if isinstance(error, OSError) and error.errno and error.errno > 0:
-        said = os.strerror(error.errno)  # asyncio's own words are about calls
+        said = os.strerror(error.errno)  # the texts of asyncio are about calls
     summary = f"{host} cannot be reached: {said}"
     return TransientError(TransientKind.NOT_SENT, summary, about=about, hint=AWAY, away=True)
 
 
 async def _pour(source: Source, process: asyncssh.SSHClientProcess[bytes]) -> None:
-    """Write all of it, no faster than it is taken. `BrokenPipeError` if the command ends before."""
+    """Write all of it, no faster than the host reads. `BrokenPipeError` if the command ends before."""
     while piece := await asyncio.to_thread(source.read, PIECE):
         process.stdin.write(piece)
         await process.stdin.drain()

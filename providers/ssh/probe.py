@@ -299,26 +299,29 @@ def _gpus(one: Mapping[str, str], many: Mapping[str, list[str]]) -> tuple[tuple[
 
 def _unfit(facts: Facts, declared: Mapping[str, Any], recorded: Shape | None, node: str | None) -> list[str]:
     """Why a host may not take work."""
-    files, missing = facts.files_free, [tool for tool in TOOLS if tool not in facts.tools]
-    disk = None
+    reasons = [facts.state_fault] if facts.state_fault else _full_disk(facts)
+    if missing := [tool for tool in TOOLS if tool not in facts.tools]:
+        reasons.insert(0, f"not installed: {', '.join(missing)}")
+    if node and facts.claim != node:
+        reasons.insert(0, "it is not this node any more: its claim is gone or another's")
+    if facts.memory_free_mib < LEAST_MEMORY_MIB:
+        reasons.append(f"only {facts.memory_free_mib} MiB of memory are free")
+    if facts.gpu_fault and "gpus" not in declared:
+        reasons.append(f"its GPUs are in error: {facts.gpu_fault}")
+    return reasons + (_lacks(facts.shape, declared, recorded) if recorded else [])
+
+
+def _full_disk(facts: Facts) -> list[str]:
     if facts.disk_free_mib < LEAST_FREE_MIB:
-        disk = f"only {facts.disk_free_mib} MiB are free on the disk of {facts.root}"
-    elif files is not None and files < LEAST_FILES:
-        disk = f"only {files} more files can be made on the disk of {facts.root}"
-    gone = "it is not this node any more: its claim is gone or another's"
-    memory = f"only {facts.memory_free_mib} MiB of memory are free"
-    reasons = (
-        gone if node and facts.claim != node else None,
-        f"not installed: {', '.join(missing)}" if missing else None,
-        facts.state_fault or disk,
-        memory if facts.memory_free_mib < LEAST_MEMORY_MIB else None,
-        f"its GPUs are in error: {facts.gpu_fault}" if facts.gpu_fault and "gpus" not in declared else None,
-    )
-    return [*filter(None, reasons), *(_lacks(facts.shape, declared, recorded) if recorded else ())]
+        return [f"only {facts.disk_free_mib} MiB are free on the disk of {facts.root}"]
+    if facts.files_free is not None and facts.files_free < LEAST_FILES:
+        return [f"only {facts.files_free} more files can be made on the disk of {facts.root}"]
+    return []
 
 
-def _lacks(shape: Shape, declared: Mapping[str, Any], recorded: Shape) -> Iterable[str]:
+def _lacks(shape: Shape, declared: Mapping[str, Any], recorded: Shape) -> list[str]:
     """What the host had when its node was made, and no longer has."""
+    out = []
     for field, word, part in (
         ("cpu", "CPUs", 1.0),
         ("gpus", "GPUs", 1.0),
@@ -326,7 +329,8 @@ def _lacks(shape: Shape, declared: Mapping[str, Any], recorded: Shape) -> Iterab
     ):
         wanted, has = getattr(recorded, field), getattr(shape, field)
         if field not in declared and has < wanted * part:
-            yield f"it has {has} of the {wanted} {word} that are recorded of it"
+            out.append(f"it has {has} of the {wanted} {word} that are recorded of it")
+    return out
 
 
 def _remarks(facts: Facts) -> list[str]:

@@ -221,22 +221,22 @@ class Ssh(RanksOfNodes):
         """
         if have.address.kind == "volume":
             self._volumes(have.volume.host).delete(have)
-            return
-        if have.address.kind == "attachment":
+        elif have.address.kind == "node":
+            self._give_back(have)
+        elif have.address.kind == "attachment":
             # By the newest way to the host. An attachment whose node is gone holds nothing.
             way = self._config.hosts.get(have.attachment.node) or have.outputs.get("host")
             if way:
                 self._volumes(way).detach(have)
-            return
-        if have.address.kind != "node":
-            return
-        claims = self._claims(self.transport(have))
+
+    def _give_back(self, node: Record) -> None:
+        claims = self._claims(self.transport(node))
         claim = claims.read()
         if claim and claim.owner != self._config.lineage:
             return
-        if have.outputs.get("id"):
-            claims.release(_key(have))  # its folder may exist without a claim, too
-        elif claim and claim.address == have.address:
+        if node.outputs.get("id"):
+            claims.release(_key(node))  # its folder may exist without a claim, too
+        elif claim and claim.address == node.address:
             claims.release(claim.key)
 
     @guarded

@@ -202,7 +202,7 @@ def test_declared_keys_are_the_only_ones(machines, tmp_path):
     with refused(PermanentKind.AUTH, "has changed") as caught:
         SshTransport(host).run(["true"])
     assert (caught.value.hint or "").endswith(f"the host's `host_keys` by: {machines[0].public_key}")
-    with refused(PermanentKind.INVALID, "no public key"):
+    with refused(PermanentKind.INVALID, "not a public key"):
         SshTransport(replace(host, host_keys=("ssh-ed25519 nonsense",))).run(["true"])
 
 
