@@ -1,8 +1,8 @@
 """Ranks in containers: the script that runs one with podman or docker, whichever its host has.
 
-What the container gets is decided here; which runtime there is, and whether the image has to be pulled, only
-shows on the host (`container.sh`). Of the host a rank sees its network, its shared memory (NCCL needs both),
-its own folder at the same path, and its volumes. It runs as the container's root, and in the rank's blocks.
+This module decides what the container gets. `container.sh` finds out on the host which runtime there is, and
+pulls the image if necessary. A rank sees the host's network and shared memory (NCCL needs both), its own
+folder at the same path, and its volumes. It runs as the container's root, and in the rank's blocks.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ LACKING = {
     "no-start": "its container did not come up; the log says why",
     "memory": "out of memory",
 }
-"""What the runner's reasons mean, besides those that it has itself."""
+"""The runner's reasons for an end that only containers have."""
 
 _HERE = Path(__file__).resolve().parent
-# The first process only waits: TERM goes to all others, and those whom nobody waits for are buried. Arguments
-# can be read from outside, what comes by stdin cannot.
+# The first process only waits: TERM goes to all others, and it reaps orphans. The script comes by stdin, for
+# other users of the host can read arguments.
 _FIRST = """\
 trap : HUP INT TERM
 if command -v bash >/dev/null 2>&1; then shell=bash; else shell=sh; fi
 $shell -c 'FLEETFORM_SCRIPT=$(cat); exec </dev/null; eval "unset FLEETFORM_SCRIPT
 $FLEETFORM_SCRIPT"' "$0" "$@"
 exit $?"""
+_RUN_OWN = 'eval "run \\"\\$@\\" \\"\\$found\\" -c \\"\\$first\\" fleetform $own"'
 OWN = '"$@"'
-"""The command, for the shell in the container, that is the image's own."""
+"""The image's own command, as a command for the shell in the container."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,28 +61,28 @@ class Container:
     name: str
     mounts: tuple[Mount, ...] = ()
     binds: tuple[Mount, ...] = ()
-    """What the host may or may not have; without one that is not optional, no command runs."""
+    """Paths that the host may lack; if it lacks one that is not optional, no command runs."""
     peers: str | None = None
-    """The host's folder by which it reaches its siblings, if there is one by then."""
+    """The host's folder by which it reaches its siblings, if it exists when the container starts."""
     cpus: tuple[int, ...] = ()
     memory_mib: int | None = None
     gpus: tuple[int, ...] = ()
     privileged: bool = False
     own: bool = False
-    """Whether it runs what its image is made for, with the image's own arguments."""
+    """Whether it runs the image's own program, with the image's own arguments."""
     login: tuple[str, str] | None = field(default=None, repr=False)
     """User and password for the registry of the image."""
     hard: bool = False
-    """Whether it must not run where CPUs and memory cannot be limited."""
+    """Whether it must not run on a host that cannot limit CPUs and memory."""
 
 
 def name_of(node: str, attempt: str) -> str:
-    """The container's name: no other of this host has it, and a second one of that name cannot be made."""
+    """The container's name, which no other container of this host has or can get."""
     return f"fleetform-{hashlib.sha256(node.encode()).hexdigest()[:8]}-{attempt}"
 
 
 def qualified(image: str) -> str:
-    """The name with its registry, which is Docker Hub's where none is named, as docker has it."""
+    """The name with its registry, by default Docker Hub, as docker completes it."""
     first, slash, _ = image.partition("/")
     if slash and ("." in first or ":" in first or first == "localhost"):
         return image
@@ -89,17 +90,20 @@ def qualified(image: str) -> str:
 
 
 def script(container: Container, begin: Sequence[str], volumes: Sequence[str], inside: str) -> str:
-    """What the runner launches.
+    """The shell script that the runner launches.
 
     Args:
         container: What the rank runs in.
         begin: Commands for the host, before there is a container.
-        volumes: The paths of volumes, which it will say to be mounted.
+        volumes: The paths of volumes, which it reports as mounted.
         inside: The shell script for the container: environment and commands.
 
     Raises:
         ValueError: A path that cannot be mounted.
     """
+    folder = container.peers
+    peers = mount_flags(Mount(source=folder, target=folder, read_only=True)) if folder else ()
+    needed = {"cpuset": container.cpus, "memory": container.memory_mib}
     known = {
         "image": container.image,
         "pulled": qualified(container.image),
@@ -107,7 +111,7 @@ def script(container: Container, begin: Sequence[str], volumes: Sequence[str], i
         "cpus": ",".join(map(str, container.cpus)),
         "memory": str(container.memory_mib or ""),
         "gpus": ",".join(map(str, container.gpus)),
-        "needed": _needed(container),
+        "needed": " ".join(name for name, limit in needed.items() if limit and container.hard),
         "mounted": mounted(volumes),
         "outside": text("outside.sh"),
     }
@@ -122,39 +126,30 @@ def script(container: Container, begin: Sequence[str], volumes: Sequence[str], i
         "fetch",
         f"set -- {shlex.join(flags(container))}",
         *(_bind(bind) for bind in container.binds),
-        *_peers(container.peers),
+        *_optional(f"[ -e {shlex.quote(folder or '')} ]", peers),
         *_optional("limited cpuset", cpu_flags(container)),
         *_optional("limited memory", memory_flags(container)),
         # Pinned memory of GPUs and network cards; an ordinary user may not raise it.
         """case $runtime-$(id -u) in docker-* | podman-0) set -- "$@" --ulimit memlock=-1:-1 ;; esac""",
         *_gpu_cases(container.gpus),
-        *_run(container),
+        f"first={shlex.quote(_FIRST)}",
+        *(("made_for", _RUN_OWN) if container.own else ('run "$@" "$found" -c "$first"',)),
     ]
     return "\n".join(lines) + "\n"
 
 
 def flags(container: Container) -> tuple[str, ...]:
     """The arguments of `create` that every runtime gets."""
-    # Some images ask for all GPUs by this, and some hosts heed it.
+    # Some images ask for all GPUs by this variable, and some hosts give them.
     none = () if container.gpus else ("--env", "NVIDIA_VISIBLE_DEVICES=void")
     return (
         *("--name", container.name, "--interactive", "--log-driver", "none", *none),
         *("--network", "host", "--ipc", "host", "--pids-limit", "-1"),
-        # Folders of the host are mounted, which SELinux would keep from it.
+        # The container gets folders of the host, which SELinux would refuse.
         *("--security-opt", "label=disable", "--user", "0:0", "--entrypoint", "sh"),
         *(("--privileged",) if container.privileged else ()),
         *(flag for mount in container.mounts for flag in mount_flags(mount)),
     )
-
-
-def _run(container: Container) -> list[str]:
-    if not container.own:
-        return [f'run "$@" "$found" -c {shlex.quote(_FIRST)}']
-    return [
-        f"first={shlex.quote(_FIRST)}",
-        "made_for",
-        'eval "run \\"\\$@\\" \\"\\$found\\" -c \\"\\$first\\" fleetform $own"',
-    ]
 
 
 def _login(container: Container) -> list[str]:
@@ -169,7 +164,7 @@ def _login(container: Container) -> list[str]:
 
 
 def mount_flags(mount: Mount) -> tuple[str, str]:
-    """One mount. Neither form takes all paths: the one has commas between its parts, the other colons."""
+    """One mount. Neither form takes all paths: one has commas between its parts, the other colons."""
     paths = mount.source + mount.target
     if not set(',"\n') & set(paths):
         end = ",readonly" if mount.read_only else ""
@@ -190,10 +185,10 @@ def memory_flags(container: Container) -> tuple[str, ...]:
 
 
 def gpu_flags(runtime: str, vendor: str, gpus: Sequence[int]) -> tuple[str, ...]:
-    """How a runtime is given GPUs, by the host's numbers. Either fails if it cannot do that.
+    """The flags that give a runtime GPUs, by the host's numbers. Either runtime fails if it cannot do that.
 
-    Never podman's `--gpus`, which some versions accept and ignore. AMD's are given as a whole: which of its
-    devices has which number, ROCm alone decides; `CUDA_VISIBLE_DEVICES` says which are the rank's.
+    Never podman's `--gpus`, which some versions accept and ignore. A container gets all of AMD's GPUs: only
+    ROCm knows which device has which number. `CUDA_VISIBLE_DEVICES` says which are the rank's.
     """
     if not gpus:
         return ()
@@ -206,8 +201,8 @@ def gpu_flags(runtime: str, vendor: str, gpus: Sequence[int]) -> tuple[str, ...]
 
 
 def recounted(gpus: Sequence[int], *, privileged: bool = False) -> str:
-    """Shell for the container: NVIDIA's GPUs are counted anew there, from 0; AMD's keep their numbers, and so
-    do those of a privileged container that sees more than its own.
+    """Shell for the container, which counts NVIDIA's GPUs from 0. AMD's keep their numbers, and so do those
+    of a privileged container that sees more than its own.
     """
     own = ",".join(map(str, range(len(gpus))))
     more = f'[ "$(ls -d /dev/nvidia[0-9]* 2>/dev/null | wc -l)" -gt {len(gpus)} ] || ' if privileged else ""
@@ -219,27 +214,12 @@ def mounted(paths: Sequence[str]) -> str:
     return ",".join(p.replace("%", "%25").replace(" ", "%20").replace(",", "%2C") for p in paths)
 
 
-def _needed(container: Container) -> str:
-    if not container.hard:
-        return ""
-    return " ".join(
-        word for word, limits in (("cpuset", container.cpus), ("memory", container.memory_mib)) if limits
-    )
-
-
 def _bind(bind: Mount) -> str:
     there, told = f"[ -e {shlex.quote(bind.source)} ]", shlex.quote(mounted([bind.target]))
     given = f'set -- "$@" {shlex.join(mount_flags(bind))} && mounted=${{mounted:+$mounted,}}{told}'
     if bind.optional:
         return f"if {there}; then {given}; fi"
     return f"{there} || lacking {shlex.quote(bind.source)} {shlex.quote(mounted([bind.source]))}\n{given}"
-
-
-def _peers(folder: str | None) -> list[str]:
-    if folder is None:
-        return []
-    flags = mount_flags(Mount(source=folder, target=folder, read_only=True))
-    return _optional(f"[ -e {shlex.quote(folder)} ]", flags)
 
 
 def _optional(test: str, more: Sequence[str]) -> list[str]:

@@ -24,7 +24,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 RUNNING = "stop their tasks first; `fleetform stop TASK` also stops what runs and is not recorded"
-"""What to do about a node that cannot go because of its ranks."""
+"""The hint for a node that cannot be deleted because of its ranks."""
 
 _REFUSED: Mapping[str, tuple[PermanentKind, str | None]] = {
     "missing": (PermanentKind.NOT_FOUND, None),
@@ -56,7 +56,7 @@ _OS_PASSING = {
     errno.ETIMEDOUT,
     errno.ETXTBSY,
 }
-"""Shortages that end by themselves, and what a network's file system says while it is away."""
+"""Shortages that end by themselves, and errors of a network file system that is away."""
 
 _OS_LASTING = {
     errno.ENOSPC: (PermanentKind.NO_CAPACITY, "free some space, or give the backend another `options.root`"),
@@ -68,12 +68,12 @@ _OS_LASTING = {
 _OPEN = {
     "busy": TransientKind.BUSY,
     "truncated": TransientKind.NOT_SENT,
-    "failed": TransientKind.AMBIGUOUS,  # nobody foresaw it, so nobody knows what was done
+    "failed": TransientKind.AMBIGUOUS,  # unforeseen, so nobody knows what was done
 }
 
 
 def from_data(error: BadDataError) -> ProviderError:
-    """The port's fault for inputs that are none of their kind."""
+    """The port's fault for inputs of the wrong kind."""
     return PermanentError(PermanentKind.INVALID, f"its inputs cannot be used: {error}")
 
 
@@ -117,7 +117,7 @@ def guarded(call: Callable[P, T]) -> Callable[P, T]:
         except BadDataError as error:
             raise from_data(error) from error
         except ConnectionLost as error:
-            # Lost, neither done nor failed. Everything that hosts are asked may be asked again.
+            # Neither done nor failed. Every request to a host may be repeated.
             raise TransientError(TransientKind.AMBIGUOUS, str(error)) from error
 
     return inner

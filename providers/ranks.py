@@ -68,7 +68,7 @@ class Ranks:
         return status(found)
 
     def ended_before(self, oldest: Mapping[str, int]) -> list[str]:
-        """The attempts of these ranks that have ended, before the one named."""
+        """The ended attempts of these ranks before the given numbers."""
         out = []
         for name, attempt in self.runner.poll().items():
             rank, number, *_ = *name.split("."), ""  # see `state.attempt_id`
@@ -78,7 +78,7 @@ class Ranks:
         return sorted(out)
 
     def forget_lost(self) -> None:
-        """Let go of what nobody ended: control groups would outlive the node's folder."""
+        """Forget lost attempts: their control groups would outlive the node's folder."""
         for name, attempt in self.runner.poll().items():
             if attempt.state is AttemptState.LOST:
                 self.runner.forget(name)
@@ -142,13 +142,13 @@ class RanksOfNodes:
 
 
 def launched(found: Mapping[str, Attempt]) -> dict[str, RankStatus]:
-    """How those are that were launched."""
+    """The status of the attempts that were launched."""
     every = ((name, status(attempt)) for name, attempt in found.items())
     return {name: known for name, known in every if known}
 
 
 def status(attempt: Attempt) -> RankStatus | None:
-    """What an attempt's state means; None for one that was never launched."""
+    """The status of an attempt; None for one that was never launched."""
     state, cause = _meaning(attempt)
     if state is None:
         return None

@@ -1,7 +1,7 @@
 """Python's side of `runner.sh`, the script that runs one rank of a task on one host.
 
-Everything here may be asked again after a `ConnectionLost`: an attempt is launched at most once, and
-stopping or forgetting it twice is the same as once.
+Every call may be repeated after a `ConnectionLost`: an attempt is launched at most once, and to stop or
+forget it twice is the same as once.
 """
 
 import os
@@ -19,7 +19,7 @@ from providers.transport import ConnectionLost, Finished, Transport
 
 T = TypeVar("T")
 
-ANSWER_SECONDS = 60.0  # for what a host does at once; it may be busy, and waits up to 20 s for a lock
+ANSWER_SECONDS = 60.0  # for a short task of a host, which may be busy and wait up to 20 s for a lock
 IDS_PER_CALL = 500  # keeps the command line far below every host's limit
 
 _HOST, _END, _LOG, _ERROR = b"FLEETFORM-HOST 1", b"FLEETFORM-END", b"FLEETFORM-LOG ", b"FLEETFORM-ERR "
@@ -32,21 +32,21 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 class AttemptState(StrEnum):
-    """What a host knows of an attempt."""
+    """The state of an attempt, as its host reports it."""
 
     RUNNING = "running"
     EXITED = "exited"  # its exit code is known, and nothing of it runs any more
-    ORPHAN = "orphan"  # its supervisor died, the task runs on; it can be stopped, its exit code is lost
-    LOST = "lost"  # both died: nobody knows how it ended
+    ORPHAN = "orphan"  # its supervisor died, and it runs on; it can be stopped, its exit code is lost
+    LOST = "lost"  # it and its supervisor died: nobody knows how it ended
     REBOOTED = "rebooted"  # the host restarted while it ran
-    MISSING = "missing"  # the host never heard of it, or was told to forget it
-    PREPARING = "preparing"  # it does what it needs before its gate
+    MISSING = "missing"  # the host never heard of it, or forgot it on demand
+    PREPARING = "preparing"  # it prepares what it needs before its gate
     GATED = "gated"  # it waits for `Runner.release`; none of its commands ran
-    CLAIMED = "claimed"  # the host heard of it, but launched nothing: it can still be started
+    CLAIMED = "claimed"  # the host launched nothing yet: it can still be started
 
 
 LIVE = frozenset({AttemptState.RUNNING, AttemptState.ORPHAN, AttemptState.PREPARING, AttemptState.GATED})
-"""The states of attempts of which something is there to be ended."""
+"""The states of attempts that have processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,15 +54,14 @@ class Launch:
     """What to run, once.
 
     `script` is a shell script as `script()` makes it. `cpus` are the numbers of the CPUs it is bound to, none
-    for all, and it may have `memory_bytes` of memory: both as strictly as the host can. With `hard` it is not
-    started where the kernel would not enforce them. After `limit_seconds` it is stopped, with `grace_seconds`
-    between TERM and KILL. `mounts` are pairs of a folder and of the path where the task, and nobody else,
-    shall see it, both absolute. Where the host does not allow that, the task runs without. `binds` are the
-    same, of folders and files that the host may or may not have: without one that is not optional (the third
-    item) the task ends before its first command. With `gate_seconds` the script finds a gate (`gate.sh`),
-    where it waits at most so long, and `limit_seconds` count from there. After `alone_seconds` in which its
-    host was cut off from us, from its gateway and from the addresses that are `near`, it is stopped: see
-    `alone` in runner.sh.
+    for all, and `memory_bytes` limits its memory: both as strictly as the host can. With `hard` it does not
+    start on a host whose kernel would not enforce them. After `limit_seconds` it is stopped, with
+    `grace_seconds` between TERM and KILL. `mounts` are pairs of a folder and of the path where only the task
+    sees it, both absolute. If the host does not allow that, the task runs without. `binds` are the same, of
+    folders and files that the host may lack: without one that is not optional (the third item) the task ends
+    before its first command. With `gate_seconds` the script waits at most so long at a gate (`gate.sh`), and
+    `limit_seconds` count from there. After `alone_seconds` in which its host was cut off from us, from its
+    gateway and from the addresses that are `near`, it is stopped: see `alone` in runner.sh.
     """
 
     attempt_id: str
@@ -81,16 +80,16 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """An attempt as its host saw it when it was asked.
+    """An attempt as its host reports it.
 
-    `exit_code` is 128 plus the signal's number for a task that was killed. `reason` is why it was ended from
-    outside: `stopped`, `limit`, `alone` (its host was cut off), `memory` (the kernel killed something of it
-    for want of memory), `gate` (nobody released it: none of its commands ran), or None; or why it never
+    `exit_code` is 128 plus the signal's number for a task that was killed. `reason` is why something else
+    ended it: `stopped`, `limit`, `alone` (its host was cut off), `memory` (the kernel killed a process of it
+    for lack of memory), `gate` (nobody released it: none of its commands ran), or None; or why it never
     began: `absent` and `unmounted` tell of the host's `lacking` path, one of `Launch.binds`.
     `started_at` and `ended_at` are seconds since the epoch by the host's clock, which may differ from ours.
-    `mounted` holds the paths of `Launch.mounts` and `Launch.binds` that came about. `confined` is how it is
-    held to its CPUs and memory: `hard`, `soft` or `none`, and by what `means`, within `memory_bytes`; None
-    where nobody asked for that, or an older runner has it.
+    `mounted` holds the paths of `Launch.mounts` and `Launch.binds` that the task sees. `confined` is how it
+    is held to its CPUs and memory: `hard`, `soft` or `none`, and by what `means`, within `memory_bytes`; None
+    if nobody asked for that, or if an older runner started it.
     """
 
     attempt_id: str
@@ -108,11 +107,11 @@ class Attempt:
 
 
 class RunnerError(Exception):
-    """The host refused what it was asked.
+    """The host refused a request.
 
     `code` is one of usage, missing, tools (a program is not there), unwritable, nospace, truncated, busy,
-    stale (it was told a higher number than that of our `fence`) and isolation (`hard` cannot be had): then
-    nothing was changed. Or it is `failed`, for all that was not foreseen.
+    stale (it knows a higher number than that of our `fence`) and isolation (the host has no hard limits):
+    then nothing changed. Or it is `failed`, for everything unforeseen.
     """
 
     def __init__(self, code: str, text: str) -> None:
@@ -130,8 +129,8 @@ class Runner:
     def __init__(
         self, transport: Transport, root: str, script: str | None = None, fence: Fence = reads_only
     ) -> None:
-        """Take `root` as the host's folder of attempts, and `script` as the path of runner.sh there. `fence`
-        gives the number that the host refuses once it was told a higher one.
+        """`root` is the host's folder of attempts, and `script` the path of runner.sh there. `fence` gives
+        the number of the writer, which the host refuses once it knows a higher one.
         """
         self._transport = transport
         self._fence = fence
@@ -139,7 +138,7 @@ class Runner:
         self._script = ("sh", script or str(Path(__file__).resolve().with_name("runner.sh")))
 
     def start(self, launch: Launch) -> Attempt:
-        """Launch an attempt, unless that was done before: then only say how it is."""
+        """Launch an attempt, unless it was launched before; how it is now."""
         payload = launch.script.encode(errors="surrogateescape")
         options = ["--grace", str(launch.grace_seconds)]
         for option, value in (
@@ -161,21 +160,21 @@ class Runner:
         return attempts_in(answer)[launch.attempt_id]
 
     def release(self, attempt_ids: Sequence[str], peers: Sequence[str] = ()) -> dict[str, Attempt]:
-        """Open the gates of attempts of one gang, and say how they are. Twice is the same as once.
+        """Open the gates of attempts of one gang; how they are now. Twice is the same as once.
 
-        `peers` are its ranks, for those to know that wait for it: the address of each, and what `peers` said.
+        `peers` tells them how to reach the ranks of the gang: the address of each, and what `peers` gave.
         """
         told = "".join(f"{line}\n" for line in (*peers, _LAST)) if peers else ""
         return attempts_in(self._call(["release", *attempt_ids], told.encode()))
 
     def peers(self, attempt_ids: Sequence[str]) -> dict[str, str]:
-        """How the siblings of these attempts reach them: port, user and public key of those that can be."""
+        """The way to these attempts for their siblings: port, user and public key of each that has one."""
         body = _between(_PEERS, self._call(["peers", *attempt_ids]))
         lines = [line.partition(" ") for line in body.decode(errors="replace").splitlines()]
         return {name: way for name, _, way in lines if _PEER.fullmatch(way)}
 
     def poll(self, attempt_ids: Iterable[str] | None = None) -> dict[str, Attempt]:
-        """Say how these attempts are, or without ids all that the host knows of."""
+        """How these attempts are now; without ids, all attempts that the host knows."""
         if attempt_ids is None:
             return attempts_in(self._call(["poll"]))
         ids = list(dict.fromkeys(attempt_ids))
@@ -185,28 +184,28 @@ class Runner:
         return found
 
     def tail(self, attempt_id: str, offset: int, limit: int = 65536) -> bytes:
-        """Give at most `limit` bytes of the log from byte `offset` on; none if it is not that long yet."""
+        """At most `limit` bytes of the log from byte `offset` on; none if it is not that long yet."""
         answer = self._call(["tail", attempt_id, str(offset), str(limit)])
         return counted(_LOG, answer, f"the log of {attempt_id}")
 
     def stop(self, attempt_id: str, grace_seconds: int) -> Attempt:
-        """End an attempt and wait for it: TERM, then KILL to all that is left of it after `grace_seconds`.
+        """End an attempt and wait for it: TERM, then KILL to all its processes after `grace_seconds`.
 
-        What comes back still running could not be killed. An attempt that has ended, or that the host does
-        not know, is left as it is.
+        An attempt that still runs then could not be killed. Nothing happens to one that has ended, or that
+        the host does not know.
         """
         answer = self._call(["stop", attempt_id, str(grace_seconds)], seconds=grace_seconds + ANSWER_SECONDS)
         return attempts_in(answer)[attempt_id]
 
     def set_limit(self, attempt_id: str, seconds: int | None) -> None:
-        """Let a running attempt take `seconds` from its start on, or as long as it likes.
+        """Limit a running attempt to `seconds` from its start on, or take the limit away.
 
         A limit in the past ends it at once. Nothing happens to an attempt that has ended.
         """
         self._call(["limit", attempt_id, "off" if seconds is None else str(seconds)])
 
     def forget(self, attempt_id: str) -> None:
-        """Remove all that is known of an attempt, log included; a running one is refused as `busy`."""
+        """Remove all files of an attempt, log included; the host refuses a running one as `busy`."""
         self._call(["forget", attempt_id])
 
     def _call(self, arguments: Sequence[str], stdin: bytes = b"", seconds: float = ANSWER_SECONDS) -> bytes:
@@ -234,19 +233,19 @@ def script(commands: Sequence[str], env: Mapping[str, str], working_dir: str) ->
     """Make the shell script of a task: the environment, the folder, then one command after the other.
 
     It stops at the first command that fails, with its exit code. A command may have several lines and
-    here-documents; folders and variables that it sets hold for the commands after it. The runner gives the
-    script to bash where the host has it, and else to sh.
+    here-documents; the folder and variables that it sets count for the commands after it. The runner runs the
+    script with bash if the host has it, and else with sh.
 
     Args:
         commands: Pieces of shell, as the user wrote them.
         env: Variables to export.
-        working_dir: Where to begin. A relative folder is one in the user's home; an empty one is the home.
+        working_dir: Where to begin: absolute, or relative to the user's home; empty means the home.
 
     Raises:
-        ValueError: No shell can have such a variable, or a text holds a NUL.
+        ValueError: A name is not one of a shell's variables, or a text holds a NUL.
     """
-    # A shell dies at once of the TERM on which its child saves a checkpoint, and the child's exit code is
-    # lost. With a trap it waits for the child first, and then ends with the child's exit code.
+    # Without a trap, a shell dies at once of the TERM on which its child saves a checkpoint, and the child's
+    # exit code is lost. With a trap it waits for the child, and then ends with the child's exit code.
     lines = ["""trap 'exit "$?"' TERM"""]
     for name, value in env.items():
         if not _VARIABLE.fullmatch(name):
@@ -256,8 +255,8 @@ def script(commands: Sequence[str], env: Mapping[str, str], working_dir: str) ->
         # `./` because the user's CDPATH may hold another folder of that name.
         folder = working_dir if working_dir.startswith("/") else f"./{working_dir}"
         lines.append(f"cd {shlex.quote(folder)} || exit")
-    # `eval`, for an unclosed quote or here-document must not swallow the commands after it. No `||`, for it
-    # would switch off a `set -e` of the user.
+    # `eval`: an unclosed quote or here-document must not swallow the commands after it. No `||`: it would
+    # switch off a `set -e` of the user.
     lines += [f"eval {shlex.quote(command)}\ncase $? in 0) ;; *) exit ;; esac" for command in commands]
     text = "\n".join(lines) + "\n"
     if "\0" in text:
@@ -266,7 +265,7 @@ def script(commands: Sequence[str], env: Mapping[str, str], working_dir: str) ->
 
 
 def _after(marker: bytes, text: bytes) -> bytes:
-    """Give what follows the marker, wherever it stands: a login's chatter may not end with a newline."""
+    """The text after the marker, which may stand anywhere: a login may write something before it."""
     return text.partition(marker)[2]
 
 

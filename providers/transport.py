@@ -1,8 +1,7 @@
 """How a command gets to a host and its answer back.
 
-A transport knows no tasks. It either brings the whole answer of a command that ended, whatever its exit
-code, or raises `ConnectionLost`. Whether the command ran then, nobody can tell, so callers only ask for what
-may safely be asked again.
+A transport gives the whole answer of a command that ended, whatever its exit code, or it raises
+`ConnectionLost`. Nobody can tell whether the command ran then, so callers only run what they may run again.
 """
 
 import os
@@ -13,16 +12,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 
-class ConnectionLost(Exception):  # noqa: N818  # it is no error of the command, and no success either
+class ConnectionLost(Exception):  # noqa: N818  # neither an error of the command nor a success
     """No answer came, or not in time. The command may have run, may be running, or may never have begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A command that ended.
-
-    `exit_code` is negative for a command that a signal of that number killed, where that can be told.
-    """
+    """A command that ended. `exit_code` is minus the signal's number if one is known to have killed it."""
 
     exit_code: int
     stdout: bytes
@@ -50,7 +46,7 @@ class LocalTransport:
     """Runs commands on this machine."""
 
     def run(self, argv: Sequence[str], stdin: bytes = b"", timeout: float | None = None) -> Finished:
-        """See `Transport.run`. What is still running after `timeout` is killed with all its children."""
+        """See `Transport.run`. A command that still runs after `timeout` is killed with all its children."""
         try:
             process = subprocess.Popen(
                 list(argv),
