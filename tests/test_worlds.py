@@ -4,6 +4,7 @@ FLEETFORM_EXAMPLES=2000 pytest tests/test_worlds.py looks at that many small cas
 """
 
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -14,7 +15,10 @@ from benchmarks.placement import solver
 from benchmarks.worlds import check, exact, rules
 from benchmarks.worlds.generate import read, world
 from declarative.blocks import Shape
+from declarative.placement.filters import blocks_wanted, fleet_reason, place_reason
+from declarative.placement.kinds import Kind, of_offer
 from declarative.placement.types import Node
+from declarative.plan.launchable import fleet_offers
 from declarative.plan.make import make
 from declarative.render.data import plan_json
 from declarative.resource import SSH, Offer, TaskWant, catalog_offers
@@ -50,6 +54,30 @@ def test_worlds_are_what_yaml_declares(seed: int):
     assert found.inventory.offers.keys() == {*found.desired.backends, SSH}
     assert [d for d in plan["diagnostics"] if d["severity"] == "error"] == []
     assert {action["op"] for action in plan["actions"]} == {"create"}, "what is recorded is as declared"
+
+
+def test_the_rules_are_read_as_the_planner_reads_them():
+    """What fleets may launch, and how many blocks ranks take of it: over some worlds, of each pair."""
+    pairs = 0
+    for seed in range(12):
+        found = world(seed, 30)
+        facts = rules.facts_of(found)
+        for name, fleet in found.desired.fleets.items():
+            if fleet.ssh_config is not None:
+                continue
+            offers, _ = fleet_offers(found.desired, fleet, found.inventory)
+            assert Counter(rules.launched(fleet, o) for o in offers) == Counter(
+                o.space for o in facts.sites[name].offers
+            )
+            for offer in offers:
+                kind, space = Kind(*of_offer(offer, fleet)), rules.launched(fleet, offer)
+                assert kind.total == space.total
+                for want in found.desired.tasks.values():
+                    reason = fleet_reason(want.spec, fleet) or place_reason(want.spec, kind)
+                    blocks = 0 if reason else blocks_wanted(want.spec, kind)
+                    assert rules.need(want.spec, fleet, space) == blocks, (seed, want.spec.name, kind)
+                    pairs += bool(blocks)
+    assert pairs > 5_000
 
 
 def test_a_seed_gives_one_world():

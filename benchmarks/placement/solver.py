@@ -70,10 +70,10 @@ class Model:
         model.a_matrix_.value_ = np.array([v for _, _, t in self.rows for v in t.values()], dtype=float)
         if whole:
             model.integrality_ = [highspy.HighsVarType.kInteger] * len(self.costs)
-        highs = highspy.Highs()
+        # The class below `highspy.Highs`: that one prints its version before it can be told not to.
+        highs = importlib.import_module("highspy._core")._Highs()
         for option, value in (
             ("output_flag", False),
-            ("log_to_console", False),
             ("time_limit", float(seconds)),
             ("threads", 1),
             ("mip_rel_gap", gap),

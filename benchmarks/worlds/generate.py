@@ -161,7 +161,7 @@ class _Draft:
         """2 to 6 fleets, more in large worlds; one at least takes all that there is."""
         backends = list(self.documents)
         number = self.chance.randint(2, 5 + int(math.log10(self.size)))
-        self.room = self.chance.choice((0.5, 1, 2, 4, 8))
+        self.room = self.chance.choice((1, 1, 2, 4, 8))
         for i in range(number):
             self.documents.append(self._fleet(f"fleet-{'abcdefghij'[i]}", backends, wide=i == 0))
         if self.often(0.35):
@@ -264,29 +264,33 @@ class _Draft:
         number = self.chance.randint(6, 10 + 2 * math.isqrt(self.size))
         forms = [self._form() for _ in range(number)]
         weights = [1 / (1 + i) ** self.chance.uniform(0.3, 1.2) for i in range(number)]
-        for i, form in enumerate(self.chance.choices(forms, weights, k=self.size)):
+        for i, (form, offer) in enumerate(self.chance.choices(forms, weights, k=self.size)):
             words = {"type": "task", "name": f"task-{i}", "commands": ["work"], **form}
             if (priority := self.chance.choice((0, 0, 0, 50, 50, 100))) != 0:
                 words["priority"] = priority
             if self.often(0.08):
-                self._mount(words, i)
+                self._mount(words, i, offer)
             self.documents.append(words)
 
-    def _form(self) -> Words:
+    def _form(self) -> tuple[Words, Offer]:
         """A task that would fit on something that some fleet may have; now and then it asks for more."""
         chance = self.chance
         fleet = chance.choice([name for name, offers in self.sites.items() if offers])
         offer = chance.choice(self.sites[fleet])
         words: Words = {}
-        if self.often(0.15):
+        if self.often(0.18):
             words["nodes"] = chance.randint(2, 4)
-            words["placement"] = chance.choice(("cluster", "cluster", "any"))
+            words["placement"] = chance.choice(
+                ("cluster", "cluster", "any") if self._clustered(fleet) else ("any",)
+            )
             if words["placement"] == "cluster" and self.often(0.4):
                 words["exclusive"] = False
-        whole = words.get("placement") == "cluster" and "exclusive" not in words
+        elif self.often(0.03):
+            words["exclusive"] = True
+        whole = words.get("exclusive", words.get("placement") == "cluster")
         words["resources"] = self._ask(offer, whole=whole)
         limits: Words = {
-            "spot_policy": chance.choice(("on-demand", "spot", "auto")),
+            "spot_policy": "spot" if offer.spot else chance.choice(("on-demand", "auto")),
             "max_price": round((offer.price or 1) * chance.choice((1, 1.3, 2)), 3),
             "fleets": [fleet],
             "backends": [offer.backend],
@@ -296,7 +300,10 @@ class _Draft:
         for name, share in shares.items():
             if self.often(share) and (offer.host is None or name == "fleets"):
                 words[name] = limits[name]
-        return words
+        return words, offer
+
+    def _clustered(self, fleet: str) -> bool:
+        return any(words.get("placement") == "cluster" for words in self.documents if words["name"] == fleet)
 
     def _ask(self, offer: Offer, *, whole: bool) -> Words:
         """A part of what is offered; those that take whole nodes ask for no more than so much."""
@@ -309,7 +316,8 @@ class _Draft:
             out["gpu"] = self._gpu(offer, count)
         if not shape.gpus or self.often(0.5):
             cpu = max(1, math.floor(shape.cpu * part * chance.choice((0.25, 0.5, 0.5, 0.9, 1.0, 1.0, 1.4))))
-            out["cpu"] = f"{min(cpu, shape.cpu)}.."
+            cpu = min(cpu, shape.cpu)
+            out["cpu"] = f"{cpu}..{4 * cpu}" if self.often(0.1) else f"{cpu}.."
         if self.often(0.5):
             memory = shape.memory_mib / 1024 * part * chance.choice((0.2, 0.5, 0.8, 1.0, 1.3))
             out["memory"] = f"{max(1, min(math.floor(memory), shape.memory_mib // 1024))}GB.."
@@ -324,7 +332,7 @@ class _Draft:
         rare = (f"{memory}GB..:{count}", f"{shape.gpu_name},{chance.choice(others)}:{count}")
         return chance.choice((*forms, *rare))
 
-    def _mount(self, words: Words, number: int) -> None:
+    def _mount(self, words: Words, number: int, home: Offer) -> None:
         """A volume for each rank, in a zone or anywhere in the region; one rank may choose of two."""
         ranks = int(words.get("nodes", 1))
         named = [o for name in words.get("fleets", self.sites) for o in self.sites[name] if o.host is None]
@@ -332,7 +340,7 @@ class _Draft:
             return
         names = []
         for letter in "ab" if ranks == 1 and self.often(0.3) else "a":
-            offer = self.chance.choice(named)
+            offer = home if self.often(0.7) and home.host is None else self.chance.choice(named)
             name = f"data-{number}{letter}"
             volume = {"type": "volume", "name": name, "backend": offer.backend, "region": offer.region}
             if offer.zone and self.often(0.7):
