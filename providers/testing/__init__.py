@@ -1,6 +1,6 @@
 """The suite that every provider has to pass, for third parties as for our own. Needs pytest.
 
-Subclass it in a test file, and say how your provider is made:
+Subclass it in a test file, with a method that makes your provider:
 
     class TestMine(Conformance):
         backend = "mine"
@@ -8,13 +8,13 @@ Subclass it in a test file, and say how your provider is made:
         def make(self, folder, lineage):
             return Mine(Config(backend="mine", project_dir=folder, lineage=lineage))
 
-`make` is called often, and each provider that it gives stands for one more process of the same project:
-what one of them makes, all the others of that lineage have to find. What is not offered is switched off by
-`volumes`, `ranks` and `crowd`. Every test works under a lineage of its own, and takes away what it made.
+The suite calls `make` often. Each provider stands for one more process of the same project: it must find
+what the others of its lineage made. `volumes`, `ranks` and `crowd` switch off what the provider does not
+offer. Every test has a lineage of its own, and removes what it made.
 
-What a place does on a bad day is a law as well: give `spoiled`, the same provider behind a proxy that loses
-answers, answers nonsense or refuses, and the suite holds it to those. And a place that is slow at 1,100 nodes
-sets `crowd = 0`, and runs that law alone against something light:
+The suite has laws for bad days, too. They need `spoiled`: the same provider behind a proxy that loses answers,
+changes them or refuses. If a place is slow with 1,100 nodes, set `crowd = 0`, and run that law alone against
+something light:
 
     class TestMineIsComplete(Crowd):
         def make(self, folder, lineage):

@@ -1,4 +1,4 @@
-"""What the tests of the suite stand on: a lineage of its own for each, cleared at the end."""
+"""The fixtures of the suite: each test has a lineage of its own, and clears it at the end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ VOLUME: Mapping[str, Any] = {
 
 
 def until(look: Callable[[], T], seconds: float) -> T:
-    """What `look` gives once that is true; the time only ends a test that has failed."""
+    """The first true result of `look`; a test fails if there is none in time."""
     deadline = time.monotonic() + seconds
     while not (found := look()):
         assert time.monotonic() < deadline, "what the test waits for did not come"
@@ -48,7 +48,7 @@ def until(look: Callable[[], T], seconds: float) -> T:
 
 
 class Place:
-    """One lineage at the provider under test: makes things as the tool does, and takes them away again."""
+    """One lineage at the provider under test: makes things as the tool does, and removes them at the end."""
 
     def __init__(self, suite: Base, folder: Path) -> None:
         self.suite = suite
@@ -67,7 +67,7 @@ class Place:
         return token(self.lineage, record.address, record.generation, record.inputs.get("zone"))
 
     def wanted(self, kind: str, name: str, inputs: Mapping[str, Any], generation: int = 1) -> Record:
-        """What is to be made; it will be taken away at the end, even if its making fails."""
+        """The record of a thing to make, which is removed at the end, even if its create fails."""
         record = Record(
             address=Address(kind, name), backend=self.suite.backend, inputs=inputs, generation=generation
         )
@@ -75,7 +75,7 @@ class Place:
         return record
 
     def create(self, record: Record, *needs: Record) -> Record:
-        """Make it, and record what came of it."""
+        """Make it, and record its outputs."""
         known = {need.address: need for need in needs}
         outputs = self.provider.create(record.address, self.token(record), record.inputs, known)
         return replace(record, outputs=outputs)
@@ -96,11 +96,11 @@ class Place:
         return self.node("gpu-1")
 
     def after(self, node: Record) -> Record:
-        """The same, once `node` is gone."""
+        """As `beside`, once `node` is gone."""
         return self.beside(node)
 
     def attachment(self, rank: str, volume: Record, node: Record) -> Record:
-        """An attachment that is yet to be made."""
+        """The record of an attachment to make."""
         inputs = {
             "task": rank.rpartition("-")[0],
             "rank": rank,
@@ -125,17 +125,23 @@ class Place:
         return self.provider.start(node, launch(attempt, *commands, **options))
 
     def poll(self, node: Record, attempt: str) -> RankStatus | None:
-        """How one attempt is doing."""
+        """The status of one attempt."""
         return self.provider.poll(node, [attempt])[attempt]
 
     def ended(self, node: Record, attempt: str) -> RankStatus:
-        """How one attempt ended."""
+        """The status of one attempt after its end."""
 
         def look() -> RankStatus | None:
             status = self.poll(node, attempt)
             return status if status and status.state.ended else None
 
         return until(look, self.suite.rank_seconds) or RankStatus(state=RankState.PENDING)
+
+    def run(self, node: Record, attempt: str, *commands: str, **options: Any) -> str:
+        """As `start`, to the end of the attempt; its log."""
+        self.start(node, attempt, *commands, **options)
+        self.ended(node, attempt)
+        return self.log(node, attempt)
 
     def log(self, node: Record, attempt: str) -> str:
         """All that an attempt has written."""
@@ -153,7 +159,7 @@ class Place:
         order = ("attachment", "node", "volume")
         for record in sorted(self.made, key=lambda r: order.index(r.address.kind)):
             with suppress(ProviderError):
-                # Some are known as they were wanted alone: what came of that, their provider may need.
+                # The record may lack outputs, which a provider may need to delete the thing.
                 found = self.provider.find(record.address, self.token(record))
                 self.provider.delete(replace(record, outputs=found.outputs) if found else record)
 
@@ -175,7 +181,7 @@ class Packed:
         self.content = out.getvalue()
         self.digest = hashlib.sha256(self.content).hexdigest()
         self.opened = 0
-        """How often they were asked for."""
+        """How often the files were opened."""
 
     @contextmanager
     def open(self) -> Iterator[Archive]:
@@ -199,20 +205,20 @@ def launch(attempt: str, *commands: str, **options: Any) -> Launch:
 
 
 class Spoilt(StrEnum):
-    """How the way to a place is bad."""
+    """How the connection to a place is bad."""
 
     LOST = "lost"
-    """Creates are carried out, and their answers never arrive."""
+    """Creates succeed, and their answers never arrive."""
     NOBODY = "nobody"
     """Nobody listens."""
     SENSELESS = "senseless"
-    """Every answer is a success, and no answer to what was asked: the page of a gateway."""
+    """Every answer is a success with a wrong body: the page of a gateway."""
     DENIED = "denied"
     """The credentials are refused."""
 
 
 class Base:
-    """What a subclass of the suite says of its provider, and what the tests are given."""
+    """What a subclass of the suite says of its provider, and the fixtures of the tests."""
 
     backend = "under-test"
     """The name that `make` configures."""
@@ -223,10 +229,10 @@ class Base:
     volumes = True
     ranks = True
     many = 12
-    """How many things a listing has to be complete for: more than a page holds."""
+    """The number of things in a listing that must be complete: more than a page holds."""
     crowd = 1100
-    """The same for nodes. 0 where so many cannot be had; a class of its own may make them of something light:
-    see `Crowd`.
+    """The same for nodes; 0 if the place cannot have so many. A class of its own may make light ones: see
+    `Crowd`.
     """
     ready_seconds = 120.0
     rank_seconds = 30.0
@@ -236,13 +242,13 @@ class Base:
         raise NotImplementedError
 
     def spoiled(self, folder: Path, lineage: str, how: Spoilt) -> Provider | None:
-        """The same provider with a bad way to its place; None where there is none to be spoiled."""
+        """The same provider with a bad connection to its place; None if there is no connection to spoil."""
         del folder, lineage, how
         return None
 
     @pytest.fixture
     def place(self, tmp_path: Path) -> Iterator[Place]:
-        """An empty place, and what was made there is gone afterwards."""
+        """An empty place, which is cleared after the test."""
         place = Place(self, tmp_path)
         yield place
         place.clear()

@@ -34,7 +34,7 @@ class Ranks(Base):
         assert place.log(node, "train-0.1") == "before\n"
 
     def test_an_attempt_starts_at_most_once(self, place: Place, node: Record) -> None:
-        """However often, and by however many at once, it is asked for."""
+        """However often, and by however many callers at once, its start is requested."""
         with ThreadPoolExecutor(8) as pool:
             tries = [pool.submit(place.start, node, "train-0.1", "echo begun; sleep 0.3") for _ in range(8)]
         assert not [e for e in (t.exception() for t in tries) if not isinstance(e, TransientError | None)]
@@ -43,7 +43,7 @@ class Ranks(Base):
         assert place.log(node, "train-0.1") == "begun\n"
 
     def test_what_never_started_is_none(self, place: Place, node: Record) -> None:
-        """Neither poll nor stop makes an attempt of what is none; its log is empty or not found."""
+        """Neither poll nor stop makes an attempt of an unknown one, and its log is empty."""
         place.start(node, "train-0.1", "true")
         polled = place.provider.poll(node, ["train-0.1", "train-0.2"])
         assert set(polled) == {"train-0.1", "train-0.2"}
@@ -54,7 +54,7 @@ class Ranks(Base):
         assert place.poll(node, "train-0.2") is None
 
     def test_stop_ends_all_of_it(self, place: Place, node: Record) -> None:
-        """TERM first; what ignores it is killed after the grace; stopping twice is the same as once."""
+        """TERM first, then KILL after the grace; to stop twice is the same as once."""
         child = "(trap '' TERM; echo deaf; while :; do sleep 0.1; done) & wait"
         place.start(node, "train-0.1", child)
         place.logged(node, "train-0.1", "deaf")
@@ -74,13 +74,13 @@ class Ranks(Base):
         assert place.log(node, "train-0.1") == "up\nsaved\n"
 
     def test_a_rank_ends_at_its_limit(self, place: Place, node: Record) -> None:
-        """Nobody has to watch for it."""
+        """Without a command that watches it."""
         place.start(node, "train-0.1", "sleep 60", max_seconds=1, stop_seconds=1)
         ended = place.ended(node, "train-0.1")
         assert (ended.state, ended.cause) == (RankState.FAILED, "max_duration reached")
 
     def test_a_gang_waits_behind_its_gate(self, place: Place, node: Record) -> None:
-        """Nothing runs before it is released, and once after that; its limit counts from there."""
+        """No command runs before the release, and each once after it; the limit counts from there."""
         if not isinstance(place.provider, Gates):
             return
         first = place.start(node, "train-0.1", "echo ran; sleep 60", gate_seconds=600, max_seconds=1)
@@ -117,43 +117,32 @@ class Ranks(Base):
     def test_variables_arrive_as_they_are(self, place: Place, node: Record) -> None:
         """Quotes, newlines, dollars and other alphabets included."""
         value = "a 'b' \"c\"\n$HOME `d` \\ ünï 漢"
-        place.start(node, "train-0.1", 'printf %s "$ODD"', env={"ODD": value})
-        place.ended(node, "train-0.1")
-        assert place.log(node, "train-0.1") == value
+        assert place.run(node, "train-0.1", 'printf %s "$ODD"', env={"ODD": value}) == value
 
     def test_the_host_file_is_there_to_be_read(self, place: Place, node: Record) -> None:
-        """With the given text, at the path that both variables name; without one, there are none."""
+        """With the given text, at the path that both variables name; without a text, there are none."""
         text = "10.0.0.1 slots=8\n10.0.0.2 slots=8\n"
         both = 'cat "$FLEETFORM_MPI_HOSTFILE" "$DSTACK_MPI_HOSTFILE"'
-        place.start(node, "train-0.1", both, hostfile=text)
-        place.start(node, "train-1.1", "echo ${FLEETFORM_MPI_HOSTFILE-none}")
-        place.ended(node, "train-0.1")
-        place.ended(node, "train-1.1")
-        assert place.log(node, "train-0.1") == text + text
-        assert place.log(node, "train-1.1") == "none\n"
+        assert place.run(node, "train-0.1", both, hostfile=text) == text + text
+        assert place.run(node, "train-1.1", "echo ${FLEETFORM_MPI_HOSTFILE-none}") == "none\n"
 
     def test_the_callers_secrets_stay_with_the_caller(
         self, place: Place, node: Record, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A rank has what it declares; of the caller, only what is known to be no secret."""
+        """A rank has the variables that it declares, and those of the caller that are known to be public."""
         monkeypatch.setenv("FLEETFORM_VAR_PASSWORD", "hunter2")
         monkeypatch.setenv("SOME_CLOUD_KEY", "hunter3")
-        place.start(node, "train-0.1", "env")
-        place.ended(node, "train-0.1")
-        assert "hunter" not in place.log(node, "train-0.1")
+        assert "hunter" not in place.run(node, "train-0.1", "env")
 
     def test_a_rank_sees_its_gpus_and_no_others(self, place: Place, node: Record) -> None:
-        """Whatever the declaration says, and none if it has none."""
+        """Whatever variable the declaration sets; none if it has no GPUs."""
         show = 'echo "[$CUDA_VISIBLE_DEVICES]"'
-        place.start(node, "train-0.1", show, gpus=(2, 3), env={"CUDA_VISIBLE_DEVICES": "0,1"})
-        place.start(node, "train-1.1", show)
-        place.ended(node, "train-0.1")
-        place.ended(node, "train-1.1")
-        assert place.log(node, "train-0.1") == "[2,3]\n"
-        assert place.log(node, "train-1.1") == "[]\n"
+        env = {"CUDA_VISIBLE_DEVICES": "0,1"}
+        assert place.run(node, "train-0.1", show, gpus=(2, 3), env=env) == "[2,3]\n"
+        assert place.run(node, "train-1.1", show) == "[]\n"
 
     def test_hard_limits_are_had_or_nothing_starts(self, place: Place, node: Record) -> None:
-        """As the node's readiness says, where it says something."""
+        """As the node's readiness says, if it says something."""
         can = place.provider.readiness([node])[node.address.name].can
         try:
             begun = place.start(node, "train-0.1", "echo ran", cpus=(0,), memory_mib=256, hard=True)
@@ -167,13 +156,11 @@ class Ranks(Base):
             assert place.ended(node, "train-0.1").state is RankState.SUCCEEDED
 
     def test_old_attempts_are_tidied_away(self, place: Place, node: Record) -> None:
-        """Of the ranks named, those before the first to keep; what runs stays, and what is of others."""
+        """Those of the named ranks before the first to keep; running ones and those of other ranks stay."""
         if not isinstance(place.provider, Tidies):
             pytest.skip("this provider keeps nothing")
         for attempt in ("train-0.1", "train-0.2", "other-0.1"):
-            place.start(node, attempt, f"echo {attempt}")
-        for attempt in ("train-0.1", "train-0.2", "other-0.1"):
-            place.ended(node, attempt)
+            place.run(node, attempt, f"echo {attempt}")
         place.start(node, "runs-0.1", "sleep 60")
         for _ in range(2):
             place.provider.tidy(node, {"train-0": 2, "runs-0": 5, "none-0": 3})
@@ -186,12 +173,9 @@ class Ranks(Base):
         assert running.state is RankState.RUNNING
 
     def test_attempts_do_not_share_a_folder(self, place: Place, node: Record) -> None:
-        """Each begins in an empty one, or in one below it that the declaration names."""
-        place.start(node, "train-0.1", "ls -A; pwd; touch x")
-        place.start(node, "train-0.2", "ls -A; pwd; touch x", working_dir="a/b")
-        place.ended(node, "train-0.1")
-        place.ended(node, "train-0.2")
-        first, second = place.log(node, "train-0.1"), place.log(node, "train-0.2")
+        """Each begins in an empty folder, or in one below it that the declaration names."""
+        first = place.run(node, "train-0.1", "ls -A; pwd; touch x")
+        second = place.run(node, "train-0.2", "ls -A; pwd; touch x", working_dir="a/b")
         assert len(first.splitlines()) == len(second.splitlines()) == 1
         assert second.endswith("/a/b\n")
         assert first != second
@@ -203,26 +187,20 @@ class Ranks(Base):
         odd, long = "d/ünï 'x'", "/".join(["long" * 10] * 5)
         files = Packed({"run": "#!/bin/sh\necho ran\n", odd: "a", long: "b", "d/e": ""}, {"d/link": "../run"})
         show = f'./d/link; cat "{odd}" {long}; echo; wc -c <d/e; rm -r run d'
-        place.start(node, "train-0.1", show, files=files)
-        place.start(node, "train-0.2", "cd ..; " + show, files=files, working_dir="d")
-        for attempt in ("train-0.1", "train-0.2"):
-            place.ended(node, attempt)
-            assert place.log(node, attempt) == "ran\nab\n0\n"
+        assert place.run(node, "train-0.1", show, files=files) == "ran\nab\n0\n"
+        below = place.run(node, "train-0.2", "cd ..; " + show, files=files, working_dir="d")
+        assert below == "ran\nab\n0\n"
 
     def test_files_of_one_attempt_come_once(self, place: Place, node: Record) -> None:
-        """However often its start is asked for: what it made of them stays as it is."""
-        place.start(node, "train-0.1", "echo mine >x; touch done", files=Packed({"x": "sent"}))
-        place.ended(node, "train-0.1")
+        """However often its start is requested: the attempt keeps what it changed in them."""
+        place.run(node, "train-0.1", "echo mine >x; touch done", files=Packed({"x": "sent"}))
         again = place.start(node, "train-0.1", "true", files=Packed({"x": "sent", "y": ""}))
         assert again.state is RankState.SUCCEEDED
-        place.start(node, "train-0.2", "cat ../train-0.1/x; ls ../train-0.1")
-        place.ended(node, "train-0.2")
-        assert place.log(node, "train-0.2") == "mine\ndone\nx\n"
+        assert place.run(node, "train-0.2", "cat ../train-0.1/x; ls ../train-0.1") == "mine\ndone\nx\n"
 
     def test_logs_are_read_by_offset(self, place: Place, node: Record) -> None:
-        """In bytes, so that a reader goes on where it stopped, without a gap or a repeat."""
-        place.start(node, "train-0.1", "printf 'a\\303\\274b\\0c'")
-        place.ended(node, "train-0.1")
+        """In bytes: a reader continues where it stopped, without a gap or a repeat."""
+        place.run(node, "train-0.1", "printf 'a\\303\\274b\\0c'")
         read = place.provider.read_log
         assert read(node, "train-0.1", 0) == b"a\xc3\xbcb\0c"
         assert read(node, "train-0.1", 2, 3) == b"\xbcb\0"
@@ -230,7 +208,7 @@ class Ranks(Base):
         assert read(node, "train-0.1", 60) == b""
 
     def test_data_stays_on_a_volume(self, disks: Place, node: Record) -> None:
-        """What one rank wrote, the next one reads on a later node, at the path that its variable names."""
+        """A rank on a later node reads what an earlier one wrote, at the path that its variable names."""
         volume = disks.volume()
         mounts: dict[str, Any] = {"volumes": {"/data": volume}, "env": {"FLEETFORM_VOLUME_DATA": "/data"}}
         held = disks.attach("train-0", volume, node)

@@ -34,7 +34,7 @@ class Things(Base):
     # ------------------------------------------------------------------------------------- offers
 
     def test_offers_are_whole_and_always_the_same(self, place: Place) -> None:
-        """An offer has what a node needs; an unknown price is None, never below 0."""
+        """An offer has what a node needs; its price is None or not below 0."""
         offers = place.provider.offers()
         assert offers == place.provider.offers()
         for offer in offers:
@@ -52,7 +52,7 @@ class Things(Base):
         assert place.provider.inventory() == ()
 
     def test_read_after_create_equals(self, place: Place) -> None:
-        """What was created is found and listed as it was asked for, by its token."""
+        """A created thing is found and listed by its token, with the inputs of the create."""
         made = [place.node(), *([place.volume()] if self.volumes else [])]
         listed = {thing.address: thing for thing in place.provider.inventory()}
         assert set(listed) == {record.address for record in made}
@@ -65,7 +65,7 @@ class Things(Base):
             assert dict(found.outputs) == dict(record.outputs)
 
     def test_outputs_say_what_the_thing_is(self, place: Place) -> None:
-        """Every thing has an id that no other thing of the backend has; a node has an address."""
+        """Every thing has an id of its own; a node has an address."""
         made = [place.node("gpu-0"), place.node("gpu-1")]
         if self.volumes:
             made += [place.volume("data-0"), place.volume("gpu-0")]
@@ -75,13 +75,13 @@ class Things(Base):
         assert len(set(ids)) == len(ids)
 
     def test_create_twice_with_one_token_makes_one(self, place: Place) -> None:
-        """A create that is tried again finds what the first try made."""
+        """A second try of a create finds what the first made."""
         record = place.node()
         assert place.create(record) == record
         assert [thing.address for thing in place.provider.inventory()] == [record.address]
 
     def test_creates_at_once_with_one_token_make_one(self, disks: Place) -> None:
-        """A try that was given up may still be under way when the next one begins."""
+        """An abandoned try may still run when the next one begins."""
         record = disks.wanted("volume", "data-0", self.volume_inputs)
         with ThreadPoolExecutor(8) as pool:
             tries = [pool.submit(disks.create, record) for _ in range(8)]
@@ -91,7 +91,7 @@ class Things(Base):
         assert len(disks.provider.inventory()) == 1
 
     def test_a_create_whose_answer_was_lost_is_found(self, place: Place) -> None:
-        """After a crash between the call and the record, the token alone leads to what was made."""
+        """After a crash between the call and the record, the token alone finds the thing."""
         record = place.wanted("node", "gpu-0", self.node_inputs)
         place.provider.create(record.address, place.token(record), record.inputs, {})
         found = place.provider.find(record.address, place.token(record))
@@ -99,13 +99,13 @@ class Things(Base):
         assert dict(found.outputs) == dict(place.create(record).outputs)
 
     def test_nothing_is_found_by_another_token(self, place: Place) -> None:
-        """A token stands for one create, the address alone for none."""
+        """A token stands for one create; an address alone does not."""
         record = place.node()
         assert place.provider.find(record.address, "0" * 32) is None
         assert place.provider.find(Address("node", "gpu-9"), place.token(record)) is None
 
     def test_a_later_generation_is_another_thing(self, place: Place) -> None:
-        """A record of what is gone does not lead to what has its address now."""
+        """A record of a deleted thing does not lead to a later thing at its address."""
         old = place.node()
         place.provider.delete(old)
         new = place.create(place.wanted("node", "gpu-0", self.node_inputs, generation=2))
@@ -123,7 +123,7 @@ class Things(Base):
         assert listed == {record.address: disks.token(record) for record in made}
 
     def test_an_update_is_seen_by_all(self, disks: Place) -> None:
-        """What was updated is the same thing with new inputs, and an update may be tried again."""
+        """An update leaves the same thing, with new inputs, and may be tried again."""
         record = disks.volume()
         for _ in range(2):
             outputs = disks.provider.update(record, disks.token(record), self.larger)
@@ -133,7 +133,7 @@ class Things(Base):
         assert thing.token == disks.token(record)
 
     def test_an_update_of_what_is_gone_is_an_error(self, disks: Place) -> None:
-        """An update makes nothing."""
+        """An update never makes a thing."""
         record = disks.volume()
         disks.provider.delete(record)
         with pytest.raises(PermanentError):
@@ -141,7 +141,7 @@ class Things(Base):
         assert disks.provider.inventory() == ()
 
     def test_delete_twice_succeeds(self, place: Place) -> None:
-        """What is absent is success, and so is what never was."""
+        """To delete an absent thing is a success, and so is one that never existed."""
         made = [place.node(), *([place.volume()] if self.volumes else [])]
         for record in made:
             place.provider.delete(record)
@@ -170,7 +170,7 @@ class Things(Base):
         assert place.create(record) == record
 
     def test_errors_are_only_those_of_the_port(self, place: Place) -> None:
-        """About what is not there, a provider answers or raises one of the two kinds; nothing else."""
+        """Asked about an absent thing, a provider answers or raises one of the two kinds; nothing else."""
         gone = Record(
             address=Address("node", "gpu-0"),
             backend=self.backend,
@@ -207,7 +207,7 @@ class Things(Base):
         assert p.inventory() == ()
 
     def test_a_recalled_thing_is_there(self, place: Place) -> None:
-        """By its id alone, and unchanged; what was deleted is never recalled as a thing."""
+        """By its id alone, and unchanged; a deleted thing is never recalled."""
         provider = place.provider
         if not isinstance(provider, Recalls):
             pytest.skip("this provider knows things by what is written on them alone")
@@ -224,7 +224,7 @@ class Things(Base):
         ]
 
     def test_a_check_finds_nothing_and_makes_nothing(self, place: Place) -> None:
-        """Of what can be made there is nothing to say."""
+        """There is nothing to say of things that can be made."""
         provider = place.provider
         if not isinstance(provider, Checks):
             pytest.skip("this provider does not look ahead")
@@ -235,7 +235,7 @@ class Things(Base):
         assert provider.inventory() == ()
 
     def test_what_is_cleared_was_cut_short(self, place: Place) -> None:
-        """What was made stays, and what it needs. Where nothing was made, there is nothing to say."""
+        """A complete thing stays, with what it needs. If nothing was made, there is no fault."""
         provider = place.provider
         if not isinstance(provider, Clears):
             pytest.skip("a create of this provider makes no more than the thing")
@@ -249,7 +249,7 @@ class Things(Base):
     # ---------------------------------------------------------------------------------- readiness
 
     def test_readiness_says_when_it_was_seen(self, place: Place) -> None:
-        """Every node that is asked about is answered, and one that is gone is not ready, with a reason."""
+        """Every node gets an answer; a deleted node is not ready, with a reason."""
         here, gone = place.node("gpu-0"), place.node("gpu-1")
         place.provider.delete(gone)
         begun = time.time()
@@ -263,7 +263,7 @@ class Things(Base):
     # ---------------------------------------------------------------------------------- volumes
 
     def test_an_attachment_is_a_thing_as_others(self, disks: Place) -> None:
-        """It is made once by its token, listed, found, and deleted twice."""
+        """Its token makes it once; it is listed, found, and may be deleted twice."""
         volume, node = disks.volume(), disks.node()
         record = disks.attach("train-0", volume, node)
         assert disks.create(record, volume, node) == record
@@ -276,7 +276,7 @@ class Things(Base):
         assert {thing.address.kind for thing in disks.provider.inventory()} == {"volume", "node"}
 
     def test_a_volume_is_on_one_node_at_a_time(self, disks: Place) -> None:
-        """The second holder is refused until the first has let go."""
+        """A second attach is refused until the first holder is detached."""
         volume, first = disks.volume(), disks.node("gpu-0")
         second = disks.beside(first)
         held = disks.attach("train-0", volume, first)
@@ -286,7 +286,7 @@ class Things(Base):
         disks.attach("other-0", volume, second)
 
     def test_a_volume_in_use_is_not_deleted(self, disks: Place) -> None:
-        """Nobody loses the disk under a running rank."""
+        """No running rank loses its disk."""
         volume, node = disks.volume(), disks.node()
         disks.attach("train-0", volume, node)
         with pytest.raises(ProviderError):
@@ -294,7 +294,7 @@ class Things(Base):
         assert disks.provider.find(volume.address, disks.token(volume)) is not None
 
     def test_a_volume_survives_its_node(self, disks: Place) -> None:
-        """The node's end is the end of its attachments, and of nothing else."""
+        """The end of a node ends its attachments, and nothing else."""
         volume, node = disks.volume(), disks.node("gpu-0")
         disks.attach("train-0", volume, node)
         disks.provider.delete(node)
@@ -306,7 +306,7 @@ class Crowd(Base):
     """Listings of more nodes than any page holds."""
 
     def gather(self, place: Place, wanted: Sequence[Record]) -> list[Record]:
-        """Make them all; a place that is of the test's own may have them otherwise."""
+        """Make them all; a subclass with a place of its own may do it in another way."""
         provider = place.provider
 
         def make(record: Record) -> Record:
@@ -317,12 +317,12 @@ class Crowd(Base):
             return list(pool.map(make, wanted))
 
     def disperse(self, place: Place, made: Sequence[Record]) -> None:
-        """Take them all away; nothing has to be done for a place that goes with the test."""
+        """Remove them all; a place that ends with the test needs nothing."""
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(place.provider.delete, made))
 
     def test_listings_are_complete_at_any_size(self, place: Place) -> None:
-        """All of `crowd` nodes are listed, each once, with its token, and each is found by that."""
+        """All of `crowd` nodes are listed, each once, with its token, which also finds it."""
         if not self.crowd:
             pytest.skip("this provider makes no crowds here")
         wanted = [
@@ -345,7 +345,7 @@ class Crowd(Base):
 
 
 class Spoiled(Base):
-    """What holds when the way to the place is bad. Skipped where `spoiled` gives nothing."""
+    """Laws of a bad connection. Skipped if `spoiled` gives nothing."""
 
     def _spoiled(self, place: Place, how: Spoilt) -> Provider:
         provider = self.spoiled(place.folder, place.lineage, how)
@@ -355,7 +355,7 @@ class Spoiled(Base):
 
     @pytest.mark.parametrize("kind", ["node", "volume"])
     def test_a_crash_between_call_and_answer_is_found(self, place: Place, kind: str) -> None:
-        """It was carried out, and nobody heard of it: it is found, and one however often it is tried."""
+        """The create succeeded without an answer: its thing is found, and another try makes no second."""
         if kind == "volume" and not self.volumes:
             pytest.skip("this provider has no volumes")
         inputs = self.node_inputs if kind == "node" else self.volume_inputs
@@ -370,7 +370,7 @@ class Spoiled(Base):
 
     @pytest.mark.parametrize("how", SENSELESS)
     def test_what_cannot_be_asked_is_never_empty(self, place: Place, how: Spoilt) -> None:
-        """No listing, no look and no creation: each is one of the port's faults, and no answer."""
+        """Listing, find, create and delete are all faults of the port, and never an answer."""
         node = place.create(place.wanted("node", "gpu-0", self.node_inputs))
         spoiled = self._spoiled(place, how)
         other = Record(address=Address("node", "gpu-1"), backend=self.backend, inputs=self.node_inputs)
