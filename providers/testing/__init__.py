@@ -12,9 +12,9 @@ The suite calls `make` often. Each provider stands for one more process of the s
 what the others of its lineage made. `volumes`, `ranks` and `crowd` switch off what the provider does not
 offer. Every test has a lineage of its own, and removes what it made.
 
-The suite has laws for bad days, too. They need `spoiled`: the same provider behind a proxy that loses answers,
-changes them or refuses. If a place is slow with 1,100 nodes, set `crowd = 0`, and run that law alone against
-something light:
+The suite has laws for bad days, too. They need `spoiled`: the same provider behind a proxy that loses
+answers, changes them or refuses. If a place is slow with 1,100 nodes, set `crowd = 0`, and run that law alone
+against something light:
 
     class TestMineIsComplete(Crowd):
         def make(self, folder, lineage):
