@@ -149,9 +149,9 @@ def create(folder, more=None, **settings):
         there = provider(server.port, folder, "ours", **settings)
         try:
             region = there._instances._account.region(REGION)
-            login = there._instances._keys.bring(region)
+            login = there._node_calls._keys.bring(region)
             mark = there._instances._account.mark(NODE, TOKEN, INPUTS)
-            there._instances._run(region, mark, mark.node)
+            there._node_calls._run(region, mark, mark.node)
         finally:
             server.shutdown()
         return login, {a["Action"]: a for a in server.asked}
@@ -319,8 +319,8 @@ def test_a_key_is_looked_for_once(tmp_path, monkeypatch):
     monkeypatch.setattr(pair, "make", None)
     with Scripted(asked_for) as server:
         there = provider(server.port, tmp_path, "ours")
-        there._instances._keys.login()
-        there._instances._keys.bring(there._instances._account.region(REGION))
+        there._node_calls._keys.login()
+        there._node_calls._keys.bring(there._instances._account.region(REGION))
 
 
 def test_where_nodes_are_in_the_network(tmp_path):

@@ -306,7 +306,7 @@ def test_an_operation_that_fails_says_why(cloud, gce):
 
 def test_one_who_comes_second_finds_what_the_first_made(gce, monkeypatch):
     """Between the look and the create another try has made it."""
-    api = gce._machines._api
+    api = gce._node_calls._api
     first = [made(gce, wanted("volume", "data-0", DISKS)), made(gce, wanted("node", "gpu-0", NODES))]
     for look in ("disk", "machine"):
         monkeypatch.setattr(api, look, TooEarly(getattr(api, look)))

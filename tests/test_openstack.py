@@ -328,7 +328,7 @@ def test_what_a_killed_command_left_broken_is_made_anew(cloud, fleet):
     region = fleet.provider._account.region(REGION)
     address, inputs = Address("node", "gpu-0"), of_node(region=REGION, zone="az-1", **SMALL)
     mark = fleet.provider._account.mark(address, token("lineage-1", address, 1, "az-1"), inputs)
-    made = fleet.provider._servers._ask(region, mark, mark.node)
+    made = fleet.provider._servers._driver._ask(region, mark, mark.node)
     region.server(made)
     assert region.server(made).stillborn
     assert fleet.provider.find(address, mark.token) is None

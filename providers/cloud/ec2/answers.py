@@ -44,6 +44,11 @@ class Instance:
         """Whether it has ended, or is about to."""
         return self.state in GONE
 
+    @property
+    def why_gone(self) -> str:
+        """Why it has ended."""
+        return self.reason or f"it is {self.state}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:

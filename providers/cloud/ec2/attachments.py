@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
 from declarative.state import Record
 from providers.cloud.attachments import Disk, Holder, Machine
-from providers.cloud.ec2 import nodes
 from providers.cloud.ec2.account import Account, made_id
 from providers.cloud.ec2.answers import BUSY, LEAVING, Held, Volume
+from providers.cloud.nodes import outputs
 
 DEVICES = tuple([f"/dev/sd{c}" for c in "fghijklmnopqrstuvwxyz"] + [f"/dev/xvdb{c}" for c in "abcdefghijklm"])
 """Names that EC2 takes for disks, besides those of the image's own."""
@@ -50,7 +50,7 @@ class Driver:
         """Instances that live."""
         found = self._account.region(region).instances_by_id(ids)
         return {
-            i.id: Machine(id=i.id, tags=i.tags, runs=i.state == "running", outputs=nodes.outputs(i))
+            i.id: Machine(id=i.id, tags=i.tags, runs=i.state == "running", outputs=outputs(i))
             for i in found.values()
             if not i.gone
         }

@@ -18,10 +18,11 @@ from providers.cloud.ec2 import answers, attachments
 from providers.cloud.ec2.account import Account
 from providers.cloud.ec2.images import disk_of, look
 from providers.cloud.ec2.keys import Ec2Keys
-from providers.cloud.ec2.nodes import Nodes
+from providers.cloud.ec2.nodes import Ec2Nodes
 from providers.cloud.ec2.offers import offers
 from providers.cloud.ec2.region import Region
 from providers.cloud.ec2.volumes import Ec2Volumes
+from providers.cloud.nodes import Nodes
 from providers.cloud.provider import Cloud
 from providers.cloud.volumes import Volumes
 
@@ -45,9 +46,10 @@ class Ec2(Cloud):
     def __init__(self, config: Config) -> None:
         self._account = Account(config)
         keys = Ec2Keys(self._account)
-        self._instances = Nodes(self._account, keys)
-        self._driver = Ec2Volumes(self._account)
-        self._disks = Volumes(self._account, self._driver)
+        self._node_calls = Ec2Nodes(self._account, keys)
+        self._instances = Nodes(self._account, self._node_calls)
+        self._volume_calls = Ec2Volumes(self._account)
+        self._disks = Volumes(self._account, self._volume_calls)
         self._held = Attachments(self._account, self._disks, attachments.Driver(self._account))
         super().__init__(config, keys, self._instances, self._disks, self._held)
 
@@ -70,12 +72,12 @@ class Ec2(Cloud):
     @asked
     def clear(self, address: Address, token: str, inputs: Mapping[str, Any]) -> None:
         """See `provider.Clears`."""
-        self._instances.clear(inputs)
+        self._node_calls.clear(inputs)
 
     @asked
     def check(self, wanted: Mapping[Address, Mapping[str, Any]]) -> Sequence[ProviderError]:
         """See `provider.Checks`."""
-        faults = preflight_faults(self._account, self._instances, self._driver, wanted)
+        faults = preflight_faults(self._account, self._node_calls, self._volume_calls, wanted)
         return [*super().check(wanted), *faults]
 
 
@@ -87,7 +89,7 @@ Wanted = Mapping[Address, Mapping[str, Any]]
 
 
 def preflight_faults(
-    account: Account, nodes: Nodes, volumes: Ec2Volumes, wanted: Wanted
+    account: Account, nodes: Ec2Nodes, volumes: Ec2Volumes, wanted: Wanted
 ) -> list[PermanentError]:
     """Each fault once. One of the credentials, the clock or the way there is raised: nothing else is seen."""
     if not wanted:
@@ -113,7 +115,7 @@ def _probe(region: Region) -> None:
 
 
 def _looks(
-    account: Account, nodes: Nodes, volumes: Ec2Volumes, region: Region, wanted: Wanted
+    account: Account, nodes: Ec2Nodes, volumes: Ec2Volumes, region: Region, wanted: Wanted
 ) -> Iterator[Callable[[], object]]:
     machines = [inputs_of("node", inputs) for address, inputs in wanted.items() if address.kind == "node"]
     if machines:

@@ -47,6 +47,8 @@ class Machine:
     public_address: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
     type: str = ""
+    image: str = ""
+    """Not recorded."""
     devices: Mapping[str, Device] = field(default_factory=dict)
     """The disks that it has, by their ids, and where it finds them."""
     code: str = ""
@@ -54,6 +56,16 @@ class Machine:
     """Why it is as it is: the cloud's code, and its text."""
     raw: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """As the cloud has it, for the `Api` alone."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has ended, or is about to."""
+        return self.phase is Phase.ENDING
+
+    @property
+    def why_gone(self) -> str:
+        """Why it has ended."""
+        return self.reason or f"it is {self.state}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ from providers.cloud import claims, marks
 from providers.cloud.account import Account, look_up, pauses
 from providers.cloud.claims import ON, id_of, is_of, of_tags, thing_of, to_tags, volume_of
 from providers.cloud.disks import OnNode
-from providers.cloud.named import nodes
 from providers.cloud.named.api import Api, Device, Disk, Machine, Phase
+from providers.cloud.nodes import outputs
 from providers.cloud.volume_checks import gone, was_adopted
 from providers.cloud.volumes import Volumes
 
@@ -83,7 +83,7 @@ class Attachments:
         device = machine.devices[disk.id]
         return OnNode(
             id=disk.name,
-            node=marks.node(machine.tags, machine.id, self._account.config.backend, nodes.outputs(machine)),
+            node=marks.node(machine.tags, machine.id, self._account.config.backend, outputs(machine)),
             size=disk.size,
             ours=not was_adopted(disk.tags, disk.id),
             taken=bool(machine.tags.get(marks.TAKEN)),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -15,25 +14,19 @@ from declarative.provider import (
     PermanentError,
     PermanentKind,
     ProviderError,
-    Thing,
     TransientError,
     TransientKind,
 )
-from declarative.state import Address, NodeState, Readiness, Record
-from providers.cloud import cloud_init, marks
+from declarative.state import Address, NodeState, Record
+from providers.cloud import marks
 from providers.cloud.account import Account, look_up, pauses
 from providers.cloud.exception_kinds import Kind
-from providers.cloud.faults import fault
-from providers.cloud.hosts import Seen
 from providers.cloud.keys import SHARE, Keys
 from providers.cloud.marks import Mark
 from providers.cloud.named.api import Api, Machine, Phase, Reserved, Told, Wanted, name_of
 from providers.cloud.named.groups import Groups
-from providers.cloud.volume_checks import check_fixed, gone
+from providers.cloud.nodes import ended, first_start
 from providers.ssh.pair import Login
-
-FIXED = ("backend", "region", "zone", "instance_type", "spot", "reservation", "resources")
-"""Inputs of a node that are those of its machine: it is made anew to change them."""
 
 FINGERPRINT = f"{marks.OURS}fingerprint"
 """Mark of a machine: which key is let in."""
@@ -44,8 +37,8 @@ FEW = 2
 """Nodes that are looked at one by one, rather than in a listing."""
 
 
-class Nodes:
-    """The machines of one account."""
+class NamedNodes:
+    """The calls of such clouds for nodes: see `nodes.Driver`."""
 
     def __init__(self, account: Account, keys: Keys, api: Api, kinds: Mapping[str, Kind]) -> None:
         """`kinds`: what the cloud's codes mean."""
@@ -57,55 +50,48 @@ class Nodes:
         self._turn = threading.Lock()
         self._compared = False
 
-    def listed(self, *, name: str | None = None, states: bool = False) -> list[Machine]:
+    def listed(self, *, address: str | None = None) -> list[Machine]:
         """All that are ours and not about to end."""
-        found = self._api.machines(name=name, states=states)
-        return [m for m in found if self._ours(m) and m.phase is not Phase.ENDING]
+        found = self._living()
+        return [m for m in found if address is None or m.tags.get(marks.ADDRESS) == address]
+
+    def _living(self, name: str | None = None) -> list[Machine]:
+        return [m for m in self._api.machines(name=name) if self._ours(m) and not m.gone]
 
     def _ours(self, machine: Machine) -> bool:
         return machine.tags.get(marks.OWNER) == self._account.owner
 
-    def thing(self, machine: Machine) -> Thing:
-        """A machine of ours as a thing."""
-        return marks.thing(machine.tags, machine.id, outputs(machine), partial(self._actual, machine))
+    def candidates(self, address: Address, token: str) -> list[Machine]:
+        """One that never ran is none: the create that made it sees to it."""
+        return [m for m in self._living(name_of(address, token)) if m.phase is not Phase.FAILED]
 
-    def _actual(self, machine: Machine, made: Mapping[str, Any]) -> dict[str, Any]:
-        """What others changed: the tags, and the type, which can be another one once it was stopped."""
-        found = self._account.strange(machine.tags, made)
-        wanted, plus, rest = str(made.get("instance_type") or machine.type).partition("+")
-        if machine.type.lower() != wanted.lower():
-            found["instance_type"] = f"{machine.type}{plus}{rest}"
-        return found
-
-    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | Ended | None]:
-        """See `provider.Recalls`. An id names its account: there is no such machine there, says the cloud."""
-        out: dict[Address, Thing | Ended | None] = {}
+    def recorded(self, records: Sequence[Record]) -> Iterator[tuple[Record, Machine | Ended | None]]:
+        """An id names its account: there is no such machine there, says the cloud."""
         for record in records:
-            made = str(record.outputs.get("id") or "")
-            machine = self._api.machine(made) if made else None
-            if machine is not None and machine.phase is not Phase.ENDING:
-                out[record.address] = marks.again(record, machine.tags, self._actual(machine, record.inputs))
-            elif machine is not None:
-                out[record.address] = Ended(reason=machine.reason or f"it is {machine.state}")
-            elif made:
-                out[record.address] = Ended(reason=f"{self._account.CLOUD} has no {made} any more")
-        return out
+            if made := _id(record):
+                yield (
+                    record,
+                    self._api.machine(made) or Ended(reason=f"{self._account.CLOUD} has no {made} any more"),
+                )
 
-    def find(self, address: Address, token: str) -> Thing | None:
-        """See the port. One that never ran is none: the create that made it sees to it."""
-        there = self.listed(name=name_of(address, token))
-        things = [self.thing(m) for m in there if m.phase is not Phase.FAILED]
-        return next((t for t in things if (t.address, t.token) == (address, token)), None)
+    def machine(self, have: Record, *, ending: bool = False) -> Machine | None:
+        """The machine of a record, also one that is about to end."""
+        made = _id(have)
+        return self._api.machine(made) if made else None
+
+    def type_of(self, machine: Machine, made: str) -> str:
+        """Clouds differ in how they write it; what is after a `+` is none of theirs."""
+        wanted, plus, rest = made.partition("+")
+        return made if machine.type.lower() == wanted.lower() else f"{machine.type}{plus}{rest}"
 
     # ------------------------------------------------------------------------------------- create
 
-    def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See the port. It ends when the machine runs."""
-        node = inputs_of("node", inputs)
+    def create(self, mark: Mark, node: NodeInputs) -> Machine:
+        """It ends when the machine runs."""
         with self.groups.changing(node):
-            return self._create(self._account.mark(address, token, inputs), node)
+            return self._create(mark, node)
 
-    def _create(self, mark: Mark, node: NodeInputs) -> Mapping[str, Any]:
+    def _create(self, mark: Mark, node: NodeInputs) -> Machine:
         made = self._api.machine_id(name_of(mark.address, mark.token), node)
         machine = self._api.machine(made)
         if machine is None:
@@ -115,22 +101,21 @@ class Nodes:
                 with suppress(ProviderError):  # what it is about was said
                     self._api.clean(made)
                 raise
-        elif machine.phase is Phase.ENDING or machine.state.lower() == "stopping":
+        elif machine.gone or machine.state.lower() == "stopping":
             # The same create once made it, before this state was brought back from a backup.
             raise leaving(machine.name, mark.address)
         if not self._ours(machine) or machine.tags.get(marks.TOKEN) != mark.token:
             summary = f"{machine.id} is there, and does not carry this state's marks"
             hint = f"somebody removed them: look at it in {self._account.CLOUD}, and delete it"
             raise PermanentError(PermanentKind.CONFLICT, summary, about=str(mark.address), hint=hint)
-        return outputs(self._running(machine))
+        return self._running(machine)
 
     def _asked(self, mark: Mark, made: str, node: NodeInputs) -> tuple[Wanted[NodeInputs], Told]:
         """What the machine is made from. What it needs besides is there then."""
-        login, key = self._login(), self._keys.host_key(mark.token)
-        user = self._account.config.ssh_user or cloud_init.USER
-        mine = tags_of(mark)
-        tags = {**mine, marks.HOST_KEY: key.public, marks.USER: user, FINGERPRINT: login.fingerprint}
-        told = Told(user_data=cloud_init.user_data(user, login.public, key), login=login.public)
+        login = self._login()
+        own, user_data = first_start(self._account, self._keys, login, mark.token)
+        tags = {**tags_of(mark), **own, FINGERPRINT: login.fingerprint}
+        told = Told(user_data=user_data, login=login.public)
         reserved = self.reserved(node)
         group = self.groups.of_node(node, reserved)
         return Wanted(
@@ -159,7 +144,7 @@ class Nodes:
         """The key; `PermanentError` if the nodes that there are let in another one."""
         with self._turn:
             login = self._keys.made()
-            for machine in () if self._compared else self.listed():
+            for machine in () if self._compared else self._living():
                 have = machine.tags.get(FINGERPRINT, login.fingerprint)
                 if have != login.fingerprint:
                     summary = (
@@ -186,9 +171,7 @@ class Nodes:
                 if seen is not None and seen.phase is Phase.FAILED:
                     self._api.end(seen)
                 kind = self._kinds.get(code, PermanentKind.INVALID if code else PermanentKind.NO_CAPACITY)
-                if isinstance(kind, TransientKind):
-                    kind = PermanentKind.NO_CAPACITY  # it is gone for good: another one may do better
-                raise fault(kind, f"{machine.name} ended while it started: {text}", about=about)
+                raise ended(kind, f"{machine.name} ended while it started: {text}", about)
             if seen.phase is not Phase.STARTING:
                 found = look_up(partial(self._api.with_addresses, seen))
                 if found.address:
@@ -197,40 +180,22 @@ class Nodes:
 
     # ----------------------------------------------------------------------------- update, delete
 
-    def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See the port. What changes in place is written down alone."""
-        check_fixed(have.address, have.inputs, inputs, FIXED)
-        machine = self._of(have, untagged=True)
-        if machine is None:
-            raise gone(have.address)
-        if self._account.lost(machine.tags):
-            # Somebody took everything away: it is written anew.
-            after = tags_of(self._account.mark(have.address, token, inputs))
-            after |= marks.of_node(have.outputs)
-        else:
-            made = marks.read(machine.tags, machine.id)
-            after = tags_of(self._account.mark(made.address, made.token, inputs))
+    def retag(self, machine: Machine, mark: Mark, have: Record, more: Mapping[str, str]) -> Mapping[str, Any]:
+        """All at once."""
+        after = {**tags_of(mark), **more}
         self._api.tag_machine(machine, retagged(machine.tags, machine.id, after, have))
         return have.outputs
 
-    def delete(self, have: Record) -> None:
-        """See the port. It ends when nothing of the machine is left. With the last one of a cluster goes its
-        placement group: also where the machine had ended before.
+    def remove(self, have: Record, there: Callable[[], list[Machine]]) -> None:
+        """It ends when nothing of the machine is left. With the last one of a cluster goes its placement
+        group: also where the machine had ended before.
         """
         with self.groups.changing(have.node, ends=True):
-            self._delete(have)
-
-    def _delete(self, have: Record) -> None:
-        made = str(have.outputs.get("id") or "")
-        if made:
-            machine = self._of(have)
-            if machine is None:
+            found = there()
+            if not found and (made := _id(have)):
                 self._api.clean(made)
-            there = [machine] if machine else []
-        else:
-            there = [m for m in self.listed() if m.tags.get(marks.ADDRESS) == str(have.address)]
-        for machine in there:
-            self._api.end(machine)
+            for machine in found:
+                self._api.end(machine)
 
     def clear(self, address: Address, token: str, inputs: Mapping[str, Any]) -> None:
         """See `provider.Clears`."""
@@ -240,56 +205,30 @@ class Nodes:
             if self._api.machine(made) is None:
                 self._api.clean(made)
 
-    def _of(self, have: Record, *, untagged: bool = False) -> Machine | None:
-        """The machine of a record, if it is there; one that is not ours is an error, and so is one that does
-        not say whose it is, unless that is to be mended.
-        """
-        made = str(have.outputs.get("id") or "")
-        machine = self._api.machine(made) if made else None
-        if machine is None:
-            return None
-        if not (untagged and self._account.lost(machine.tags)):
-            self._account.check_owner(machine.tags, have, machine.id)
-        return machine
-
     # ---------------------------------------------------------------------------------- readiness
 
-    def readiness(self, nodes: Sequence[Record]) -> dict[str, Seen]:
+    def states(
+        self, nodes: Sequence[Record]
+    ) -> Iterator[tuple[Record, Machine | None, NodeState, str | None]]:
         """What the cloud says of nodes: one listing, and a look at each that is not in it."""
         listed = self._api.machines(states=True) if len(nodes) > FEW else []
         there = {machine.id: machine for machine in listed}
-        out: dict[str, Seen] = {}
         for record in nodes:
-            made = str(record.outputs.get("id") or "")
-            machine = there.get(made) or (self._api.machine(made) if made else None)
+            machine = there.get(_id(record)) or self.machine(record)
             if machine is not None and not machine.address:
                 machine = self._api.with_addresses(machine)
-            state, reason = _state(machine)
-            out[record.address.name] = Seen(
-                readiness=Readiness(state=state, reason=reason, observed_at=time.time()),
-                taken=bool(machine and machine.tags.get(marks.TAKEN)),
-                public=machine.public_address if machine else None,
-            )
-        return out
+            yield record, machine, *_state(machine)
 
-    def taken(self, node: Record) -> None:
-        """Note that a node was ready once: what it is not from now on is no part of its start."""
-        machine = self._api.machine(str(node.outputs["id"]))
+    def note_ready(self, node: Record) -> None:
+        """All tags of a machine are written together: it is looked at before."""
+        machine = self.machine(node)
         if machine is not None and marks.TAKEN not in machine.tags:
             self._api.tag_machine(machine, {**machine.tags, marks.TAKEN: "yes"})
 
 
-def outputs(machine: Machine) -> dict[str, Any]:
-    """What is recorded of a machine, and stays as it is while that lives and runs."""
-    found = {
-        "id": machine.id,
-        "address": machine.address,
-        "zone": machine.zone,
-        "public_address": machine.public_address,
-        "user": machine.tags.get(marks.USER),
-        "host_key": machine.tags.get(marks.HOST_KEY),
-    }
-    return {key: value for key, value in found.items() if value or key == "address"}
+def _id(have: Record) -> str:
+    """What is recorded of a machine; empty if nothing is."""
+    return str(have.outputs.get("id") or "")
 
 
 def tags_of(mark: Mark) -> dict[str, str]:

@@ -16,8 +16,9 @@ from providers.cloud.exception_kinds import Kind
 from providers.cloud.keys import Keys
 from providers.cloud.named.api import Api
 from providers.cloud.named.attachments import Attachments
-from providers.cloud.named.nodes import Nodes
+from providers.cloud.named.nodes import NamedNodes
 from providers.cloud.named.volumes import NamedVolumes
+from providers.cloud.nodes import Nodes
 from providers.cloud.provider import Cloud
 from providers.cloud.volumes import Volumes
 
@@ -33,7 +34,8 @@ class Named(Cloud):
 
     def __init__(self, account: Account, keys: Keys, api: Api, kinds: Mapping[str, Kind]) -> None:
         """`kinds`: what the cloud's codes mean."""
-        self._machines = Nodes(account, keys, api, kinds)
+        self._node_calls = NamedNodes(account, keys, api, kinds)
+        self._machines = Nodes(account, self._node_calls)
         self._disks = Volumes(account, NamedVolumes(account, api))
         self._held = Attachments(account, self._disks, api)
         super().__init__(account.config, keys, self._machines, self._disks, self._held)
@@ -43,18 +45,18 @@ class Named(Cloud):
         """See `provider.Checks`."""
         nodes = [inputs_of("node", inputs) for address, inputs in wanted.items() if address.kind == "node"]
         kinds = {tuple(str(getattr(node, key)) for key in KIND): node for node in nodes}
-        looks = [partial(self._machines.reserved, kinds[key]) for key in sorted(kinds)]
+        looks = [partial(self._node_calls.reserved, kinds[key]) for key in sorted(kinds)]
         return [
             *super().check(wanted),
             *preflight.unfit(self._disks.seen, wanted),
             *preflight.found((), looks),
-            *self._machines.groups.unfit(nodes),
+            *self._node_calls.groups.unfit(nodes),
         ]
 
     @asked
     def clear(self, address: Address, token: str, inputs: Mapping[str, Any]) -> None:
         """See `provider.Clears`."""
-        self._machines.clear(address, token, inputs)
+        self._node_calls.clear(address, token, inputs)
 
     @asked
     def inventory(self) -> tuple[Thing, ...]:

@@ -32,7 +32,8 @@ class Server:
     image: str
     """The id of its image; an empty text where it started from a volume."""
     address: str
-    public_address: str
+    public_address: str | None
+    """Nova hears of a floating address late: it is never known that there is none."""
     tags: Mapping[str, str]
     """Its metadata."""
     created: str
@@ -44,6 +45,11 @@ class Server:
     def gone(self) -> bool:
         """Whether it has ended, or is about to."""
         return self.status in GONE or self.task in ("deleting", "soft-deleting")
+
+    @property
+    def why_gone(self) -> str:
+        """What is being done to it."""
+        return f"it is {self.task or self.status}"
 
     @property
     def stillborn(self) -> bool:
@@ -120,7 +126,7 @@ def server(what: str, found: Mapping[str, Any], region: str) -> Server:
             flavor=str((found.get("flavor") or {}).get("original_name") or ""),
             image=str((found.get("image") or {}).get("id") or ""),
             address=fixed,
-            public_address=floating,
+            public_address=floating or None,
             tags=_texts(found["metadata"]),
             created=str(found.get("created") or ""),
             launched=found.get("OS-SRV-USG:launched_at") is not None,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from declarative.state import Record
 from providers.cloud.attachments import Disk, Holder, Machine
-from providers.cloud.openstack import nodes
+from providers.cloud.nodes import outputs
 from providers.cloud.openstack.account import Account, made_id
 from providers.cloud.openstack.answers import BAD, Volume
 
@@ -59,7 +59,7 @@ class Driver:
         """Servers that live."""
         found = map(self._account.region(region).server, ids)
         return {
-            s.id: Machine(id=s.id, tags=s.tags, runs=s.status == "ACTIVE", outputs=nodes.outputs(s))
+            s.id: Machine(id=s.id, tags=s.tags, runs=s.status == "ACTIVE", outputs=outputs(s))
             for s in found
             if s and not s.gone
         }

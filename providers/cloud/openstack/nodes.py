@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import base64
 import re
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
-from declarative.inputs import NodeInputs, inputs_of
-from declarative.provider import Ended, PermanentError, PermanentKind, ProviderError, Thing, TransientError
+from declarative.inputs import NodeInputs
+from declarative.provider import Ended, PermanentError, PermanentKind, ProviderError, TransientError
 from declarative.provider import TransientKind as Kind
-from declarative.state import Address, NodeState, Readiness, Record
-from providers.cloud import cloud_init, marks
+from declarative.state import Address, NodeState, Record
+from providers.cloud import marks
 from providers.cloud.account import look_up, pauses
-from providers.cloud.faults import fault
-from providers.cloud.hosts import Seen
 from providers.cloud.marks import Mark
+from providers.cloud.nodes import ended, first_start, outputs
 from providers.cloud.openstack import answers, names
 from providers.cloud.openstack.account import Account, extras, made_id
 from providers.cloud.openstack.answers import Server
@@ -27,17 +25,13 @@ from providers.cloud.openstack.floating import Floating
 from providers.cloud.openstack.keys import NovaKeys
 from providers.cloud.openstack.region import Region
 from providers.cloud.redact import Scrub
-from providers.cloud.volume_checks import check_fixed, gone
-
-FIXED = ("backend", "region", "zone", "instance_type", "spot", "resources")
-"""Inputs of a node that are those of its server: it is made anew to change them."""
 
 ASKED_ALONE = 2
 """So many nodes are looked at one by one."""
 
 
-class Nodes:
-    """The servers of one account."""
+class NovaNodes:
+    """Nova's calls for nodes: see `nodes.Driver`."""
 
     def __init__(self, account: Account, keys: NovaKeys) -> None:
         self._account = account
@@ -46,41 +40,30 @@ class Nodes:
         self._failed: dict[str, ProviderError] = {}
         """What became of creates, by token, whose broken server could not be taken away yet."""
 
-    def listed(self, **query: object) -> list[Server]:
+    def listed(self, **narrow: str) -> list[Server]:
         """All that are ours and alive, in all regions."""
-        return self._account.each(lambda region: self._in(region, **query))
+        found = self._account.each(self._in)
+        return [server for server in found if self._account.mine(server.tags, **narrow)]
 
     def _in(self, region: Region, **query: object) -> list[Server]:
         return [s for s in region.servers(**query) if self._account.mine(s.tags) and not s.gone]
 
-    def thing(self, server: Server) -> Thing:
-        """A server of ours as a thing."""
-        return marks.thing(server.tags, server.id, outputs(server), partial(self._actual, server))
+    def candidates(self, address: Address, token: str) -> list[Server]:
+        """What a create with this token made, without those that never came to run."""
+        found = self._account.each(lambda region: self._of_token(region, address, token))
+        return [server for server in sorted(found, key=_age) if not server.stillborn]
 
-    def _actual(self, server: Server, made: Mapping[str, Any]) -> dict[str, Any]:
-        """What others changed: the tags, and the flavor, which a resize changes."""
-        found = self._account.strange(server.tags, made)
-        if server.flavor and server.flavor != made.get("instance_type", server.flavor):
-            found["instance_type"] = server.flavor
-        return found
-
-    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | Ended | None]:
-        """See `provider.Recalls`. Nova forgets what ended; what else is ours tells whether it was there."""
-        out: dict[Address, Thing | Ended | None] = {}
+    def recorded(self, records: Sequence[Record]) -> Iterator[tuple[Record, Server | Ended | None]]:
+        """Nova forgets what ended; what else is ours tells whether it was there."""
         for region, found in self._account.by_region(records):
             there = self._by_id(region, [made_id(record) for record in found])
             right = any(not s.gone for s in there.values()) or self._keys.there(region)
             for record in found:
                 server = there.get(made_id(record) or "")
-                if server is not None and not server.gone:
-                    out[record.address] = marks.again(
-                        record, server.tags, self._actual(server, record.inputs)
-                    )
-                elif server is not None:
-                    out[record.address] = Ended(reason=f"it is {server.task or server.status}")
+                if server is not None:
+                    yield record, server
                 elif right:
-                    out[record.address] = Ended(reason="nova knows no such server any more")
-        return out
+                    yield record, Ended(reason="nova knows no such server any more")
 
     def _by_id(self, region: Region, ids: Sequence[str | None]) -> dict[str, Server]:
         """Those that there are: a few are asked for one by one, of more all servers are listed before that,
@@ -91,11 +74,18 @@ class Nodes:
         alone = [region.server(made) for made in ids if made and made not in there]
         return there | {server.id: server for server in alone if server}
 
-    def find(self, address: Address, token: str) -> Thing | None:
-        """See the port. One that never came to run is nothing that was made."""
-        found = self._account.each(lambda region: self._of_token(region, address, token))
-        things = (self.thing(server) for server in sorted(found, key=_age) if not server.stillborn)
-        return next((t for t in things if t.address == address), None)
+    def machine(self, have: Record, *, ending: bool) -> Server | None:
+        """The server of a record, if it is there."""
+        made = made_id(have)
+        server = self._region(have).server(made) if made else None
+        return None if server is None or server.status in answers.GONE else server
+
+    def _region(self, have: Record) -> Region:
+        return self._account.region(have.node.region)
+
+    def type_of(self, machine: Server, made: str) -> str:
+        """Its flavor, which a resize changes."""
+        return machine.flavor
 
     def _of_token(self, region: Region, address: Address, token: str) -> list[Server]:
         found = self._in(region, name=f"^{re.escape(address.name)}$")
@@ -103,9 +93,9 @@ class Nodes:
 
     # ------------------------------------------------------------------------------------- create
 
-    def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See the port. It ends when the server runs and has an address."""
-        node, mark = inputs_of("node", inputs), self._account.mark(address, token, inputs)
+    def create(self, mark: Mark, node: NodeInputs) -> Server:
+        """It ends when the server runs and has an address."""
+        address, token = mark.address, mark.token
         region = self._account.region(node.region)
         if node.spot:
             summary = "OpenStack has no spot instances"
@@ -123,7 +113,7 @@ class Nodes:
             if extra.id == server.id:
                 text = f"{server.id} is a second {address}, and is taken away"
                 raise TransientError(Kind.BUSY, text, about=str(address))
-        return outputs(self._floating.public(region, server))
+        return self._floating.public(region, server)
 
     def _made(self, region: Region, mark: Mark, node: NodeInputs) -> Server:
         """The server that runs; that an earlier try failed is said once nothing is left of it."""
@@ -157,15 +147,12 @@ class Nodes:
         image = names.image(region, self._account.image(region.name))
         network = names.network(region, options.get("network"))
         flavor = names.flavor(region, node.instance_type)
-        login, key = self._keys.bring(region), self._keys.host_key(mark.token)
-        user = self._account.config.ssh_user or cloud_init.USER
-        mine = self._account.tags(mark)
-        told = cloud_init.user_data(user, login.public, key)
+        own, told = first_start(self._account, self._keys, self._keys.bring(region), mark.token)
         asked: dict[str, Any] = {
             "name": mark.address.name,
             "flavorRef": flavor,
             "networks": [{"uuid": network}],
-            "metadata": {**mine, marks.HOST_KEY: key.public, marks.USER: user},
+            "metadata": {**self._account.tags(mark), **own},
             "user_data": base64.b64encode(told.encode()).decode(),
             "key_name": options.get("key_name") or self._keys.name,
             **self._disk(image),
@@ -230,42 +217,26 @@ class Nodes:
 
     # ----------------------------------------------------------------------------- update, delete
 
-    def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See the port. What changes in place is written down alone."""
-        check_fixed(have.address, have.inputs, inputs, FIXED)
-        region, server = self._of(have, untagged=True)
-        if server is None:
-            raise gone(have.address)
-        if self._account.lost(server.tags):
-            return self._mend(region, server, have, self._account.mark(have.address, token, inputs))
-        made = marks.read(server.tags, server.id)
-        mark = self._account.mark(made.address, made.token, inputs)
-        self._account.retag(region, "compute", _path(server), server.tags, mark)
-        return outputs(server)
+    def retag(self, machine: Server, mark: Mark, have: Record, more: Mapping[str, str]) -> Mapping[str, Any]:
+        """Whose it is comes last."""
+        region = self._region(have)
+        if more:
+            region.tag("compute", _path(machine.id), more)
+        self._account.retag(region, "compute", _path(machine.id), machine.tags, mark)
+        return outputs(machine)
 
-    def _mend(self, region: Region, server: Server, have: Record, mark: Mark) -> Mapping[str, Any]:
-        """Write everything anew on a server that says nothing of itself; whose it is comes last."""
-        region.tag("compute", _path(server), marks.of_node(have.outputs))
-        self._account.retag(region, "compute", _path(server), server.tags, mark)
-        return have.outputs
-
-    def delete(self, have: Record) -> None:
-        """See the port. It ends when the server is gone, and with it its share of the quota.
-
-        With the last one of a region goes the key pair there.
+    def remove(self, have: Record, there: Callable[[], list[Server]]) -> None:
+        """It ends when the server is gone, and with it its share of the quota. With the last one of a region
+        goes the key pair there.
         """
-        if have.outputs.get("id"):
-            region, server = self._of(have)
-            there = [(region, server)] if server else []
-            places = [region]
-        else:
-            there = self._account.each(lambda region: self._of_address(region, have.address))
-            places = [region for region, _ in there]
+        found = there()
+        places = {have.node.region} if have.outputs.get("id") else {server.region for server in found}
         with ExitStack() as stack:
-            for region in {region.name: region for region in places}.values():
+            for region in map(self._account.region, sorted(places)):
                 stack.enter_context(self._changing(region, ending=True))
                 self._keys.left(region)
-            for region, server in there:
+            for server in found:
+                region = self._account.region(server.region)
                 if have.outputs.get("public_address") or self._floating.wanted(server):
                     self._floating.release(region, server)
                 self._removed(region, server.id)
@@ -291,84 +262,33 @@ class Nodes:
             if error.kind is not PermanentKind.NOT_FOUND:
                 raise
 
-    def _of(self, have: Record, *, untagged: bool = False) -> tuple[Region, Server | None]:
-        """The server of a record, if it is there; one that is not ours is an error, and so is one that does
-        not say whose it is, unless that is to be mended.
-        """
-        region = self._account.region(have.node.region)
-        made = made_id(have)
-        server = region.server(made) if made else None
-        if server is None or server.status in answers.GONE:
-            return region, None
-        if not (untagged and self._account.lost(server.tags)):
-            self._account.check_owner(server.tags, have, server.id)
-        return region, server
-
-    def _of_address(self, region: Region, address: Address) -> list[tuple[Region, Server]]:
-        return [
-            (region, server)
-            for server in self._in(region)
-            if self._account.mine(server.tags, address=str(address))
-        ]
-
     # ---------------------------------------------------------------------------------- readiness
 
-    def readiness(self, nodes: Sequence[Record]) -> dict[str, Seen]:
+    def states(
+        self, nodes: Sequence[Record]
+    ) -> Iterator[tuple[Record, Server | None, NodeState, str | None]]:
         """What nova says of nodes."""
-        by_region: dict[str, list[Record]] = {}
-        for record in nodes:
-            by_region.setdefault(record.node.region, []).append(record)
-        seen: dict[str, Seen] = {}
-        for name, records in by_region.items():
-            seen |= self._readiness(self._account.region(name), records)
-        return seen
+        for region, records in self._account.by_region(nodes):
+            ids = [made_id(record) for record in records]
+            there = self._by_id(region, ids)
+            for record, made in zip(records, ids, strict=True):
+                server = there.get(made or "")
+                yield record, server, *_state(server)
 
-    def _readiness(self, region: Region, records: Sequence[Record]) -> dict[str, Seen]:
-        ids = {record.address.name: made_id(record) for record in records}
-        there = self._by_id(region, list(ids.values()))
-        out: dict[str, Seen] = {}
-        for name, made in ids.items():
-            server = there.get(made or "")
-            state, reason = _state(server)
-            ready = Readiness(state=state, reason=reason, observed_at=time.time())
-            taken = bool(server and server.tags.get(marks.TAKEN))
-            # Nova hears of a floating address late: until then the record's is the better one.
-            public = server.public_address or None if server else None
-            out[name] = Seen(readiness=ready, taken=taken, public=public)
-        return out
-
-    def taken(self, node: Record) -> None:
-        """Note that a node was ready once: what it is not from now on is no part of its start."""
-        region = self._account.region(node.node.region)
-        region.tag("compute", f"/servers/{node.outputs['id']}", {marks.TAKEN: "yes"})
-
-
-def outputs(server: Server) -> dict[str, Any]:
-    """What is recorded of a server, and stays as it is while that lives and runs."""
-    found = {
-        "id": server.id,
-        "address": server.address,
-        "zone": server.zone,
-        "public_address": server.public_address,
-        "image": server.image,
-        "user": server.tags.get(marks.USER),
-        "host_key": server.tags.get(marks.HOST_KEY),
-    }
-    return {key: value for key, value in found.items() if value or key == "address"}
+    def note_ready(self, node: Record) -> None:
+        """Without a look at it before."""
+        self._region(node).tag("compute", _path(node.outputs["id"]), {marks.TAKEN: "yes"})
 
 
 def _why(server: Server, place: str) -> ProviderError:
     """The fault of a server that never came to run."""
     text = server.fault or "OpenStack does not say why"
-    kind = of_fault(text) or PermanentKind.INVALID
-    if isinstance(kind, Kind):
-        kind = PermanentKind.NO_CAPACITY  # it came to nothing: another one may do better
     summary = f"{server.name} failed while it started: {Scrub()(text)}"
-    return fault(kind, summary, about=place)
+    return ended(of_fault(text) or PermanentKind.INVALID, summary, place)
 
 
-def _path(server: Server) -> str:
-    return f"/servers/{server.id}"
+def _path(made: str) -> str:
+    return f"/servers/{made}"
 
 
 def _age(server: Server) -> tuple[str, str]:

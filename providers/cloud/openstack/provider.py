@@ -13,10 +13,11 @@ from declarative.state import Address
 from providers.cloud import preflight
 from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked
+from providers.cloud.nodes import Nodes
 from providers.cloud.openstack import attachments, names
 from providers.cloud.openstack.account import Account
 from providers.cloud.openstack.keys import NovaKeys
-from providers.cloud.openstack.nodes import Nodes
+from providers.cloud.openstack.nodes import NovaNodes
 from providers.cloud.openstack.offers import offers
 from providers.cloud.openstack.region import Region
 from providers.cloud.openstack.volumes import CinderVolumes
@@ -44,7 +45,7 @@ class OpenStack(Cloud):
     def __init__(self, config: Config) -> None:
         self._account = Account(config)
         keys = NovaKeys(self._account)
-        self._servers = Nodes(self._account, keys)
+        self._servers = Nodes(self._account, NovaNodes(self._account, keys))
         self._disks = Volumes(self._account, CinderVolumes(self._account))
         self._held = Attachments(self._account, self._disks, attachments.Driver(self._account))
         super().__init__(config, keys, self._servers, self._disks, self._held)

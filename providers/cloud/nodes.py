@@ -1,0 +1,227 @@
+"""Nodes of clouds that let machines carry tags: made once, found, compared, written anew, deleted.
+
+A cloud is a `Driver`: its calls, and what it alone refuses.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+from declarative.inputs import NodeInputs
+from declarative.provider import Ended, PermanentKind, ProviderError, Thing, TransientKind
+from declarative.state import Address, NodeState, Readiness, Record
+from providers.cloud import cloud_init, marks
+from providers.cloud.account import Account
+from providers.cloud.exception_kinds import Kind
+from providers.cloud.faults import fault
+from providers.cloud.hosts import Seen
+from providers.cloud.keys import Keys
+from providers.cloud.marks import Mark
+from providers.cloud.volume_checks import check_fixed, gone
+from providers.ssh.pair import Login
+
+FIXED = ("backend", "region", "zone", "instance_type", "spot", "reservation", "resources")
+"""Inputs of a node that are those of its machine: it is made anew to change them."""
+
+
+class Machine(Protocol):
+    """A machine as its cloud tells of it. Texts are empty where there is nothing to say."""
+
+    @property
+    def id(self) -> str:
+        """What the state records."""
+
+    @property
+    def zone(self) -> str | None:
+        """None if it is in no single zone."""
+
+    @property
+    def address(self) -> str:
+        """The private address, which it keeps as long as it lives."""
+
+    @property
+    def public_address(self) -> str | None:
+        """The one that it has now; None if the cloud does not tell."""
+
+    @property
+    def image(self) -> str:
+        """The id of the image that it started from, if that is recorded."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has ended, or is about to."""
+
+    @property
+    def why_gone(self) -> str:
+        """Why it has ended, as far as the cloud says it."""
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """All that is written on it."""
+
+
+M = TypeVar("M", bound=Machine)
+
+
+class Driver(Protocol[M]):
+    """What a cloud is asked about machines. Faults are the port's."""
+
+    def listed(self, *, address: str = ...) -> list[M]:
+        """All that are ours and alive, or those of an address."""
+
+    def candidates(self, address: Address, token: str) -> Iterable[M]:
+        """What a create with this token made, the oldest first. One that never ran is nothing."""
+
+    def recorded(self, records: Sequence[Record]) -> Iterable[tuple[Record, M | Ended | None]]:
+        """Each record of which the cloud knows something: its machine, that it ended, or that it is not there
+        and nobody knows why.
+        """
+
+    def machine(self, have: Record, *, ending: bool) -> M | None:
+        """The machine of a record. With `ending`, a fault if it may be there all the same."""
+
+    def type_of(self, machine: M, made: str) -> str:
+        """The type of a machine, in the notation in which `made` names the type it was made with."""
+
+    def create(self, mark: Mark, node: NodeInputs) -> M:
+        """The machine that carries this mark, made now or by an earlier try. It runs and has an address."""
+
+    def retag(self, machine: M, mark: Mark, have: Record, more: Mapping[str, str]) -> Mapping[str, Any]:
+        """Write a new mark over the old one, or in its place if somebody removed it, after the tags `more`.
+        May be cut short anywhere, and tried again. Returns what is recorded of the machine from now on.
+        """
+
+    def remove(self, have: Record, there: Callable[[], list[M]]) -> None:
+        """Delete what is `there` of a record, and what it leaves behind."""
+
+    def states(self, nodes: Sequence[Record]) -> Iterable[tuple[Record, M | None, NodeState, str | None]]:
+        """What the cloud says of nodes: their machines, their states, and why they are in them."""
+
+    def note_ready(self, node: Record) -> None:
+        """Write the tag `marks.TAKEN` on the machine of a node."""
+
+
+class Nodes(Generic[M]):
+    """The machines of one account."""
+
+    def __init__(self, account: Account, driver: Driver[M]) -> None:
+        self._account = account
+        self._driver = driver
+
+    def listed(self) -> list[M]:
+        """All that are ours and alive."""
+        return self._driver.listed()
+
+    def thing(self, machine: M) -> Thing:
+        """A machine of ours as a thing."""
+        return marks.thing(machine.tags, machine.id, outputs(machine), partial(self._actual, machine))
+
+    def _actual(self, machine: M, made: Mapping[str, Any]) -> dict[str, Any]:
+        """What others changed: the tags, and the type, which can be another one once it was stopped."""
+        found = self._account.strange(machine.tags, made)
+        wanted = str(made.get("instance_type") or "")
+        has = self._driver.type_of(machine, wanted)
+        if has and wanted and has != wanted:
+            found["instance_type"] = has
+        return found
+
+    def recall(self, records: Sequence[Record]) -> dict[Address, Thing | Ended | None]:
+        """See `provider.Recalls`."""
+        out: dict[Address, Thing | Ended | None] = {}
+        for record, found in self._driver.recorded(records):
+            if found is None or isinstance(found, Ended):
+                out[record.address] = found
+            elif found.gone:
+                out[record.address] = Ended(reason=found.why_gone)
+            else:
+                out[record.address] = marks.again(record, found.tags, self._actual(found, record.inputs))
+        return out
+
+    def find(self, address: Address, token: str) -> Thing | None:
+        """See the port."""
+        things = map(self.thing, self._driver.candidates(address, token))
+        return next((t for t in things if (t.address, t.token) == (address, token)), None)
+
+    def create(self, address: Address, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See the port. It ends when the machine runs and has an address."""
+        mark = self._account.mark(address, token, inputs)
+        return outputs(self._driver.create(mark, mark.node))
+
+    def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See the port. What changes in place is written down alone; where somebody took away whose it is,
+        everything is written anew.
+        """
+        check_fixed(have.address, have.inputs, inputs, FIXED)
+        machine = self.of(have, untagged=True)
+        if machine is None:
+            raise gone(have.address)
+        if self._account.lost(machine.tags):
+            mark = self._account.mark(have.address, token, inputs)
+            self._driver.retag(machine, mark, have, marks.of_node(have.outputs))
+            return have.outputs
+        made = marks.read(machine.tags, machine.id)
+        return self._driver.retag(machine, self._account.mark(made.address, made.token, inputs), have, {})
+
+    def delete(self, have: Record) -> None:
+        """See the port. It ends when nothing of the machine is left that has to be waited for. What nodes
+        share goes with the last one of them, also where that had ended before.
+        """
+        self._driver.remove(have, partial(self._there, have))
+
+    def _there(self, have: Record) -> list[M]:
+        if not have.outputs.get("id"):
+            return self._driver.listed(address=str(have.address))
+        machine = self.of(have, ending=True)
+        return [] if machine is None else [machine]
+
+    def of(self, have: Record, *, untagged: bool = False, ending: bool = False) -> M | None:
+        """The machine of a record, if it is there; one that is not ours is an error, and so is one that does
+        not say whose it is, unless that is to be mended. Who is `ending` it forgets what is gone.
+        """
+        machine = self._driver.machine(have, ending=ending)
+        if machine is not None and not (untagged and self._account.lost(machine.tags)):
+            self._account.check_owner(machine.tags, have, machine.id)
+        return machine
+
+    def readiness(self, nodes: Sequence[Record]) -> dict[str, Seen]:
+        """What the cloud says of nodes."""
+        return {
+            record.address.name: Seen(
+                readiness=Readiness(state=state, reason=reason, observed_at=time.time()),
+                taken=bool(machine and machine.tags.get(marks.TAKEN)),
+                public=machine.public_address if machine else None,
+            )
+            for record, machine, state, reason in self._driver.states(nodes)
+        }
+
+    def taken(self, node: Record) -> None:
+        """Note that a node was ready once: what it is not from now on is no part of its start."""
+        self._driver.note_ready(node)
+
+
+def outputs(machine: Machine) -> dict[str, Any]:
+    """What is recorded of a machine, and stays as it is while that lives and runs."""
+    found = {
+        "id": machine.id,
+        "address": machine.address,
+        "zone": machine.zone,
+        "public_address": machine.public_address,
+        "image": machine.image,
+        "user": machine.tags.get(marks.USER),
+        "host_key": machine.tags.get(marks.HOST_KEY),
+    }
+    return {key: value for key, value in found.items() if value or key == "address"}
+
+
+def first_start(account: Account, keys: Keys, login: Login, token: str) -> tuple[dict[str, str], str]:
+    """The tags by which a node says how it is logged in to, and the user data of its first start."""
+    key, user = keys.host_key(token), account.config.ssh_user or cloud_init.USER
+    return {marks.HOST_KEY: key.public, marks.USER: user}, cloud_init.user_data(user, login.public, key)
+
+
+def ended(kind: Kind, summary: str, about: str) -> ProviderError:
+    """The fault of a machine that ended while it started. It is gone for good: another one may do better."""
+    return fault(PermanentKind.NO_CAPACITY if isinstance(kind, TransientKind) else kind, summary, about=about)
