@@ -15,12 +15,12 @@ from declarative.state import Address
 
 
 def key_of(token: str) -> str:
-    """What tells the thing of one create from all others: 16 letters and digits, whatever the token is."""
+    """The id of the thing of one create: 16 letters and digits, whatever the token is."""
     return hashlib.sha256(token.encode()).hexdigest()[:16]
 
 
 def as_json(address: Address, body: Mapping[str, Any], indent: int | None = None) -> str:
-    """What is kept of a thing, in JSON; `PermanentError` for inputs that have no such form."""
+    """A record of a thing in JSON; `PermanentError` if its inputs cannot be written so."""
     try:
         return json.dumps(body, indent=indent, default=_plain)
     except (TypeError, ValueError) as error:

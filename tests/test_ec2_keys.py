@@ -305,7 +305,7 @@ def test_the_key_comes_from_the_environment(tmp_path, monkeypatch, form):
 
 def test_an_odd_key_in_the_environment_is_not_shown(tmp_path, monkeypatch):
     monkeypatch.setenv("FLEETFORM_IDENTITY", "-----BEGIN OPENSSH PRIVATE KEY-----\nhello\n")
-    with pytest.raises(PermanentError, match="FLEETFORM_IDENTITY is no private key") as caught:
+    with pytest.raises(PermanentError, match="FLEETFORM_IDENTITY is not a private key") as caught:
         create(tmp_path)
     assert "hello" not in f"{caught.value.summary}{caught.value.hint}"
     monkeypatch.setenv("FLEETFORM_IDENTITY", str(tmp_path / "none"))

@@ -1,4 +1,4 @@
-"""What a rank gets of its caller's environment, and the way to this machine without the rest of it."""
+"""This machine: what it can do, its processes, and what ranks get of the caller's environment."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ INHERITED = (
     *("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "ROCM_PATH", "VIRTUAL_ENV", "CONDA_PREFIX"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "XDG_CACHE_HOME"),
 )
-"""The caller's variables that a rank gets, besides `LC_*`: what programs need to run at all.
+"""The caller's variables that a rank gets, besides `LC_*`: programs need them to run at all.
 
-A list of what is let through, not of what is held back: nobody can list the names that people give to
-their secrets. What else a task needs, it names in its `env`.
+The list names what a rank may see, since nobody can list the names that people give to their secrets. A task
+declares all other variables in its `env`.
 """
 
 
 class BareTransport:
-    """The way to this machine, without what the caller's environment holds for the caller alone."""
+    """Runs commands on this machine with nothing of the caller's environment but `inherited`."""
 
     def run(self, argv: Sequence[str], stdin: bytes = b"", timeout: float | None = None) -> Finished:
         """See `Transport.run`."""
@@ -36,7 +36,7 @@ class BareTransport:
 
 
 def inherited(caller: Mapping[str, str]) -> dict[str, str]:
-    """What a rank gets of its caller's environment."""
+    """The variables of the caller that a rank gets."""
     kept = {k: v for k, v in caller.items() if k in INHERITED or k.startswith("LC_")}
     kept.setdefault("PATH", os.defpath)
     if "HOME" not in kept:
@@ -53,13 +53,13 @@ _DOCKER = Path("/var/run/docker.sock")
 
 @cache
 def can() -> frozenset[str]:
-    """What this machine can do for this user (`Readiness.can`); limits are tried out, once.
+    """What this machine can do for this user (`Readiness.can`). It tries hard limits, once.
 
-    Runtimes are not: to ask them for their version takes longer than all the rest of a plan.
+    It does not try runtimes: to ask for a version takes longer than all the rest of a plan.
     """
     there = {name for name in RUNTIMES if shutil.which(name)}
     if "DOCKER_HOST" not in os.environ and not os.access(_DOCKER, os.W_OK):
-        there.discard("docker")  # a client alone
+        there.discard("docker")  # only a client
     text = Path(__file__).resolve().parents[1].joinpath("confine.sh").read_text()
     done = BareTransport().run(["sh", "-c", f"{text}\nable"], timeout=_CAN_SECONDS)
     return frozenset(there | {HARD} if done.exit_code == 0 else there)
@@ -74,7 +74,7 @@ _GPU_TOOLS = {
 
 @cache
 def gpus() -> tuple[str, ...] | None:
-    """The models of this machine's GPUs, as their vendor's tool tells them; None if it fails."""
+    """The models of this machine's GPUs by their vendor's tool; None if it fails."""
     tool = next((name for name in _GPU_TOOLS if shutil.which(name)), None)
     if tool is None:
         return ()
@@ -95,7 +95,7 @@ def usable_cpus() -> tuple[int, ...]:
 
 
 def kill_marked(ranks: str) -> None:
-    """KILL all processes of attempts whose folder was below `ranks`, and what they start meanwhile."""
+    """KILL all processes of attempts whose folder was below `ranks`, and those that they start meanwhile."""
     mark = f"FLEETFORM_RUN={ranks}".encode()
     for _ in range(MOST_ROUNDS):
         found = [int(p.name) for p in Path("/proc").iterdir() if p.name.isdecimal() and _has(p, mark)]
@@ -110,7 +110,7 @@ MOST_ROUNDS = 100
 
 
 def _has(process: Path, mark: bytes) -> bool:
-    """Whether it runs, and its environment has a variable that begins so."""
+    """Whether a process runs, and its environment has a variable that begins with `mark`."""
     try:
         return any(word.startswith(mark) for word in (process / "environ").read_bytes().split(b"\0"))
     except OSError:

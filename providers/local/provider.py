@@ -1,4 +1,4 @@
-"""`Local`, the port's methods over folders (`folders`) and processes (`ranks`)."""
+"""`Local`: the methods of the port, over folders (`folders`) and processes (`ranks`)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +38,14 @@ from providers.runner import Runner
 
 MEBIBYTE = 1024 * 1024
 LEAST_FREE = 16 * MEBIBYTE
-"""Below it no log would be worth starting for."""
+"""A node with less free space is not ready: there would be no room for logs."""
 
 TOOLS = ("sh", "env", "flock", "setsid")
 FIXED = {
     "node": ("backend", "region", "zone", "instance_type", "resources"),
     "volume": ("backend", "region", "zone"),
 }
-"""What a thing was made as: it is made anew to change it."""
+"""Fields of a thing that cannot change in place."""
 
 
 class Local(RanksOfNodes):
@@ -58,7 +59,7 @@ class Local(RanksOfNodes):
         self._config = config
         self._folders = Folders(_root(config), config.lineage)
         self._attachments = Attachments(self._folders)
-        fence = config.fence if config.lineage else reads_only  # nothing is anybody's yet
+        fence = config.fence if config.lineage else reads_only  # without a lineage there is no owner
         file = self._folders.root / f".epoch.{key_of(config.lineage)}"
         self._epoch = Epoch(file, fence, tuple(self._folders.parents.values()))
 
@@ -92,9 +93,9 @@ class Local(RanksOfNodes):
     def inventory(self) -> tuple[Thing, ...]:
         """All of this owner. A damaged `fleetform.json` is a fault that names it.
 
-        What it stands for is neither listed with made-up inputs nor taken for gone.
+        Its thing is neither listed with invented inputs nor taken for gone.
         """
-        with self._epoch.held(make=False):  # from now on nothing changes but by us
+        with self._epoch.held(make=False):  # no other writer changes anything meanwhile
             things = self._folders.listed()
         return tuple(self._thing(meta) for meta in (*things, *self._attachments.listed(things)))
 
@@ -112,7 +113,7 @@ class Local(RanksOfNodes):
     def create(
         self, address: Address, token: str, inputs: Mapping[str, Any], needs: Mapping[Address, Record]
     ) -> Mapping[str, Any]:
-        """See the port. A `size` is only written down: a folder has no limit of its own."""
+        """See the port. A `size` is only recorded: a folder has no limit of its own."""
         meta = Meta(
             owner=self._config.lineage, address=address, token=token, inputs=inputs, created=time.time()
         )
@@ -122,27 +123,25 @@ class Local(RanksOfNodes):
 
     @guarded
     def update(self, have: Record, token: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Write the new inputs down. So much for the `size` of a volume, too: folders have no limits."""
+        """Write the new inputs; also the `size` of a volume, since folders have no limits."""
         address = have.address
         if address.kind not in FIXED:
             raise PermanentError(PermanentKind.INVALID, f"{address} cannot be changed", about=str(address))
-        # Looked at first, for the lock needs a folder; and again, for it may be another one by then.
+        # Before the lock, which needs a folder, and after it: the folder may be another one then.
         self._folders.of(have)
         with self._epoch.held(), self._folders.locked(address):
             meta = self._folders.of(have)
             before, after = (inputs_of(address.kind, found) for found in (meta.inputs, inputs))
             check_update(address, FIXED[address.kind], before, after)
-            meta = Meta(
-                owner=meta.owner, address=address, token=meta.token, inputs=inputs, created=meta.created
-            )
+            meta = replace(meta, inputs=inputs)
             self._folders.rewrite(meta)
         return self._outputs(meta)
 
     @guarded
     def delete(self, have: Record) -> None:
-        """Remove it with all that it holds.
+        """Remove a thing with its content.
 
-        It ends nothing: a node with running ranks is refused, and so is a volume that is attached.
+        `PermanentError` for a node with running ranks, and for a volume that is attached.
         """
         with self._epoch.held(make=False):
             self._delete(have)
@@ -166,7 +165,7 @@ class Local(RanksOfNodes):
 
     @guarded
     def bury(self, node: Record) -> None:
-        """See `provider.Buries`: somebody removed its folder, and with it what its ranks are stopped by."""
+        """See `provider.Buries`: without its folder, the runner cannot stop its ranks."""
         folder = self._folders.folder(node.address)
         if not (folder / "ranks").exists():
             machine.kill_marked(f"{folder}/ranks/")
@@ -209,12 +208,14 @@ class Local(RanksOfNodes):
 
     @guarded
     def readiness(self, nodes: Sequence[Record]) -> Mapping[str, Readiness]:
-        """See the port. A folder that is missing is `unreachable`, as a host is that does not answer."""
+        """See the port. A missing folder is `unreachable`, as a host that does not answer."""
         return {record.address.name: self._ready(record) for record in nodes}
 
     def _ready(self, record: Record) -> Readiness:
         try:
-            state, reason = self._looked_at(record)
+            self._folders.of(record)
+            reason = _unfit(self._folders.folder(record.address))
+            state = NodeState.NOT_READY if reason else NodeState.READY
         except DamagedError as error:
             state, reason = NodeState.NOT_READY, error.summary
         except PermanentError as error:
@@ -223,32 +224,13 @@ class Local(RanksOfNodes):
             state, reason = NodeState.UNKNOWN, str(error)
         return Readiness(state=state, reason=reason, observed_at=time.time(), can=machine.can())
 
-    def _looked_at(self, record: Record) -> tuple[NodeState, str | None]:
-        self._folders.of(record)
-        folder = self._folders.folder(record.address)
-        missing = [tool for tool in TOOLS if not shutil.which(tool)]
-        disk = os.statvfs(folder)
-        reason = None
-        if not os.access(folder, os.W_OK | os.X_OK):
-            reason = f"{folder} cannot be written"
-        elif missing:
-            reason = f"not installed: {', '.join(missing)}"
-        elif not Path("/proc/self/stat").exists():
-            reason = "there is no /proc, by which processes are found"
-        elif disk.f_bavail * disk.f_frsize < LEAST_FREE:
-            free = disk.f_bavail * disk.f_frsize // MEBIBYTE
-            reason = f"only {free} MiB are free on the disk of {folder}"
-        elif disk.f_files and not disk.f_favail:
-            reason = f"no more files can be made on the disk of {folder}"
-        return (NodeState.NOT_READY, reason) if reason else (NodeState.READY, None)
-
     # -------------------------------------------------------------------------------------- ranks
 
     @guarded
     def start(self, node: Record, launch: Launch) -> RankStatus:
         """See the port. CPUs beyond the machine's wrap around.
 
-        The rank's environment is what it declares, and of the caller's only `machine.INHERITED`.
+        The rank gets the variables that it declares, and of the caller's only `machine.INHERITED`.
         """
         self._folders.of(node)
         data = {path: str(self._data(volume, node)) for path, volume in launch.volumes.items()}
@@ -269,7 +251,7 @@ class Local(RanksOfNodes):
         return data
 
     def peers(self, node: Record, attempts: Sequence[str]) -> Mapping[str, str]:
-        """See `provider.Gates`: all nodes are this machine, where nobody needs a way to another."""
+        """See `provider.Gates`: none, since all nodes are this machine."""
         return {}
 
     @guarded
@@ -310,6 +292,23 @@ class Local(RanksOfNodes):
         return Ranks(Runner(machine.BareTransport(), str(folder / "ranks"), fence=self._config.fence))
 
 
+def _unfit(folder: Path) -> str | None:
+    """Why no rank can run in the folder of a node."""
+    disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"{folder} cannot be written"
+    if missing := [tool for tool in TOOLS if not shutil.which(tool)]:
+        return f"not installed: {', '.join(missing)}"
+    if not Path("/proc/self/stat").exists():
+        return "there is no /proc, by which processes are found"
+    if free < LEAST_FREE:
+        return f"only {free // MEBIBYTE} MiB are free on the disk of {folder}"
+    if disk.f_files and not disk.f_favail:
+        return f"no more files can be made on the disk of {folder}"
+    return None
+
+
 def _root(config: Config) -> Path:
     """The folder of everything; a relative one that leads out of the project is refused."""
     for key in config.options:
@@ -324,9 +323,11 @@ def _root(config: Config) -> Path:
     if not isinstance(given, str) or not given or "\0" in given:
         raise PermanentError(PermanentKind.INVALID, "`root` is not a path", about="options.root")
     root = Path(given).expanduser()
-    if root.is_absolute():
-        return root
-    real, inside = Path(os.path.realpath(project)), Path(os.path.realpath(project / root))
+    return root if root.is_absolute() else _inside(project, given)
+
+
+def _inside(project: Path, given: str) -> Path:
+    real, inside = (Path(os.path.realpath(path)) for path in (project, project / Path(given).expanduser()))
     if not inside.is_relative_to(real) or inside == real:
         summary = f"`{given}` is not a folder inside the project"
         hint = "write a folder below the project's, or an absolute path"

@@ -1,7 +1,7 @@
-"""Key pairs: a login's, made once and kept in a file, and host keys that are computed from it.
+"""Key pairs: that of a login, which is made once and kept in a file, and host keys that derive from it.
 
-A host key has to be the same for every try of one create, and nothing secret may be kept in the state. So it
-is derived from the login's private key and a name: whoever may log in can compute it, and nobody else.
+A host key must be the same for every try of one create, and the state may hold no secret. So it derives from
+the login's private key and a name: only those who may log in can compute it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 from declarative.provider import PermanentError, PermanentKind
 
 if TYPE_CHECKING:
-    # Else with the first key. Not asyncssh, which takes ten times as long to load: whoever makes the first
-    # nodes of a state would wait for it.
+    # Otherwise imported with the first key. Not asyncssh, which takes ten times as long to load.
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 KIND = b"ssh-ed25519"
@@ -30,7 +29,7 @@ _LINE = 70
 
 @dataclass(frozen=True, slots=True)
 class HostKey:
-    """`private` as a file of OpenSSH has it, `public` as `ssh-ed25519 AAAA…`."""
+    """`private` as in a file of OpenSSH, `public` as `ssh-ed25519 AAAA…`."""
 
     private: str
     public: str
@@ -40,7 +39,7 @@ class Login:
     """A private key in a file."""
 
     def __init__(self, path: Path, said: str | None = None) -> None:
-        """`PermanentError` if it cannot be read, or is encrypted; `said` is what it is called there."""
+        """`PermanentError` if it cannot be read, or is encrypted; `said` is its name in messages."""
         self.path = path
         said = said or str(path)
         try:
@@ -50,10 +49,10 @@ class Login:
             raise PermanentError(PermanentKind.AUTH, summary, about="identity_file") from error
         except TypeError as error:  # the library's word for a password that is missing
             summary = f"the private key {said} has a passphrase"
-            hint = "name one without: it is used when nobody is there to type"
+            hint = "name one without: nobody can type it when the key is used"
             raise PermanentError(PermanentKind.AUTH, summary, about="identity_file", hint=hint) from error
         except ValueError as error:
-            summary = f"{said} is no private key that can be read"
+            summary = f"{said} is not a private key that can be read"
             hint = "name the private half of a pair, as OpenSSH or as PEM"
             raise PermanentError(PermanentKind.AUTH, summary, about="identity_file", hint=hint) from error
         self._secret = hashlib.sha256(secret).digest()
@@ -61,7 +60,7 @@ class Login:
         self.fingerprint = f"SHA256:{base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip('=')}"
 
     def host_key(self, name: str) -> HostKey:
-        """The key of the host of that name: always the same."""
+        """The key of the host of that name, which is always the same."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         seed = hmac.digest(self._secret, _PURPOSE + name.encode(), "sha256")
@@ -70,9 +69,9 @@ class Login:
 
 
 def make(path: Path) -> bool:
-    """Make a key in a file of mode 0600, whole or not at all; whether it was made. One that is there stays.
+    """Make a key in a file of mode 0600, whole or not at all; whether it was made. An existing key stays.
 
-    `PermanentError` where it cannot be written.
+    `PermanentError` if it cannot be written.
     """
     try:
         return not path.exists() and _make(path)
@@ -105,7 +104,7 @@ def _make(path: Path) -> bool:
 def _read(data: bytes) -> tuple[bytes, str]:
     """The private half as PKCS #8, and the public one as OpenSSH writes it.
 
-    `TypeError` for a key with a passphrase, `ValueError` for what is none of SSH.
+    `TypeError` for a key with a passphrase, `ValueError` for data that is not a key of SSH.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization as form

@@ -1,7 +1,7 @@
-"""The system's own `ssh`, told what is declared of a host: what people expect of a terminal is all in there.
+"""Terminals on hosts, by the system's own `ssh` with the declared settings of a host.
 
-It reads `~/.ssh/config` by itself, asks for passphrases, uses the agent and hardware keys, passes on the size
-of the window. Host keys are checked as everywhere: nobody is asked whether to trust one.
+`ssh` reads `~/.ssh/config`, asks for passphrases, uses the agent and hardware keys, and passes on the size of
+the window. It checks host keys as everywhere, and never asks the user whether to trust one.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from declarative.provider import PermanentError, PermanentKind, Terminal
 from providers.ssh.host import Host
 
 NOT_CONNECTED = 255
-"""ssh's exit code for its own faults, which a command may give as well."""
+"""The exit code of ssh for its own faults. A command may have it, too."""
 _ENDED = b"rtype exit-status"
 _SIGNALLED = b"rtype exit-signal"
-"""What its log says once the command on the host has ended."""
+"""Lines of its log after the end of the command on the host."""
 
 
 @contextlib.contextmanager
 def terminal(host: Host, command: str | None, *, tty: bool) -> Iterator[Terminal]:
-    """A way to run a line of shell on a host; without one, the login shell."""
+    """Runs a line of shell on a host; without one, the login shell."""
     program = shutil.which("ssh")
     if program is None:
         summary = "there is no `ssh` on this machine, which terminals on hosts need"
@@ -34,7 +34,7 @@ def terminal(host: Host, command: str | None, *, tty: bool) -> Iterator[Terminal
     with tempfile.TemporaryDirectory(prefix="fleetform-ssh-") as name:
         folder = Path(name)
         log = folder / "log"
-        # Its log tells a command that gave 255 from a connection that was lost.
+        # The log shows whether a command gave 255, or the connection was lost.
         words = [program, "-E", str(log), "-o", "LogLevel=DEBUG1", "-S", "none", "-t" if tty else "-T"]
         words += _options(host, folder, program)
         if command is not None:
@@ -44,7 +44,7 @@ def terminal(host: Host, command: str | None, *, tty: bool) -> Iterator[Terminal
 
 
 def _options(host: Host, folder: Path, program: str) -> list[str]:
-    """How the host is reached, and which keys count for it; those of hosts on the way, too."""
+    """The options for a host, and for hosts on the way: how to reach it, and which host keys count."""
     words = ["-F", host.config] if host.config else []
     words += ["-o", "StrictHostKeyChecking=yes", "-o", f"ConnectTimeout={max(1, int(host.timing.connect))}"]
     words += ["-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=3"]
@@ -67,14 +67,14 @@ def _options(host: Host, folder: Path, program: str) -> list[str]:
 
 
 def _known(file: str) -> list[str]:
-    """No other file counts, and nothing is written into it."""
+    """Let only the keys of that file count, and write nothing into it."""
     quoted = file.replace("%", "%%")
     words = [f'UserKnownHostsFile="{quoted}"', "GlobalKnownHostsFile=/dev/null", "UpdateHostKeys=no"]
     return [word for option in words for word in ("-o", option)]
 
 
 def _fault(host: Host, code: int, log: Path) -> str | None:
-    """What ssh had to say, if it was its own fault and not the command's end."""
+    """The last message of ssh, if it failed itself; None if the command on the host ended."""
     if code != NOT_CONNECTED:
         return None
     try:
