@@ -1,9 +1,9 @@
-# Holds a rank to its CPUs and its memory by the kernel's control groups, where this user may make them; what is in
-# a rank's groups is also known to be its own, whatever it does to its environment or session. Functions only: this
-# stands before the runner's text and before the probe's. Needs coreutils and sed; systemd-run where systemd runs.
+# Limits a rank to its CPUs and its memory by the kernel's control groups, if this user may make them. Every process in
+# a rank's groups is known to be the rank's, whatever it does to its environment or session. Functions only; they
+# precede the runner and the probe. Needs coreutils and sed, and systemd-run where systemd runs.
 confines=1
 
-mounted() { # TYPE [CONTROLLER]: sets at to the folder of our own group in that hierarchy, and top to the topmost one
+mounted() { # TYPE [CONTROLLER]: sets at to the folder of our group in that hierarchy, and top to the topmost folder
   top=$(while read -r _ where type options _; do
     [ "$type" = "$1" ] || continue
     case ,$options, in *",${2-},"*) echo "$where" && break ;; esac
@@ -12,21 +12,21 @@ mounted() { # TYPE [CONTROLLER]: sets at to the folder of our own group in that 
   case $top in /*) ;; *) return 1 ;; esac
   path=$(sed -n "s/^[0-9]*:\(.*,\)\{0,1\}${2-}\(,.*\)\{0,1\}:\//\//p" /proc/self/cgroup)
   at=${top%/}${path%/}
-  [ -d "$at" ] || at=${top%/} # we are in a container, which is shown another part of the tree
+  [ -d "$at" ] || at=${top%/} # this container sees another part of the tree
   case $at in *[!A-Za-z0-9/._:@-]*) return 1 ;; esac
 }
-joins() { sh -c 'echo $$ >"$1/cgroup.procs"' sh "$1" 2>/dev/null; } # FOLDER: whether our processes may go there
-emptied() { # FOLDER...: removes groups, and those that a task made in them; processes in them hold them
+joins() { sh -c 'echo $$ >"$1/cgroup.procs"' sh "$1" 2>/dev/null; } # FOLDER: whether our processes may enter that group
+emptied() { # FOLDER...: removes groups, and those that a task made in them; fails while they have processes
   for folder; do
     [ ! -d "$folder" ] || find "$folder" -depth -type d -exec rmdir {} + 2>/dev/null || :
   done
 }
-inside() { # FOLDER...: the processes in groups. 0 is one that cannot be seen from here
+inside() { # FOLDER...: the processes in groups; 0 is a process that cannot be seen from here
   for folder; do
     [ ! -d "$folder" ] || find "$folder" -name cgroup.procs -exec cat {} + 2>/dev/null | sed '/^0$/d'
   done
 }
-killed() { # FOLDER...: whether the kernel has killed a process there for want of memory
+killed() { # FOLDER...: whether the kernel killed a process there for lack of memory
   for folder; do
     for events in "$folder/memory.events" "$folder/memory.oom_control"; do
       if grep -qs '^oom_kill [1-9]' "$events"; then return 0; fi
@@ -35,9 +35,9 @@ killed() { # FOLDER...: whether the kernel has killed a process there for want o
   return 1
 }
 
-# apart NAME: the words before a command that has systemd start it in a scope of its own, where it may make groups. It
-# does not end with the login there, and systemd, which takes all other groups to be its own, leaves its limits alone.
-# None without systemd. None for a user who does not linger either: what his instance started ends with his last login.
+# apart NAME: the words before a command that let systemd start it in a scope of its own, where it may make groups. A
+# scope outlives the login, and systemd, which owns all other groups, does not change its limits. No words without
+# systemd, nor for a user who does not linger: the processes of his instance end with his last login.
 apart() {
   booted && command -v systemd-run >/dev/null && mounted cgroup2 && grep -q . "$top/cgroup.controllers" || return 0
   user=$(id -u)
@@ -51,11 +51,11 @@ apart() {
 } 2>/dev/null
 booted() { [ -d /run/systemd/system ]; }
 lingers() { [ -e "/var/lib/systemd/linger/$(id -un)" ]; }
-scoped() { # whether systemd has us in such a scope; sets at to it
+scoped() { # whether we run in such a scope; sets at to it
   mounted cgroup2 || return 1
   case $at in */fleetform*.scope) ;; */fleetform*.scope/own) at=${at%/own} ;; *) return 1 ;; esac
 }
-# Groups with limits can only be made beside us: no group may have both processes and groups with limits.
+# Groups with limits must be siblings of ours: no group may have both processes and groups with limits.
 settle() { ! scoped || { mkdir -p "$at/own" && echo $$ >"$at/own/cgroup.procs"; }; } 2>/dev/null
 
 # group NAME CPUS MEMORY: makes groups of that name with these limits ('' for none, memory in bytes). Sets groups to
@@ -65,12 +65,12 @@ group() {
   [ -n "$2$3" ] || return 1
   case $1 in *[!A-Za-z0-9._-]*) return 1 ;; esac
   if group2 "$@" || group1 "$@"; then return 0; fi
-  # Users are often given the memory controller, and not that of CPUs.
+  # Users often have the memory controller, and not that of CPUs.
   [ -n "$2" ] && [ -n "$3" ] && group2 "$1" '' "$3" && whole=''
 } 2>/dev/null
 group2() {
   mounted cgroup2 || return 1
-  # Not within the login's own group: it goes when the login ends. The topmost has no rule against processes in it.
+  # Not within the group of the login, which ends with it. The topmost group may have processes.
   scoped || ! booted || [ "$(id -u)" != 0 ] || at=${top%/}
   while :; do
     for controller in ${2:+cpuset} ${3:+memory}; do echo "+$controller" >"$at/cgroup.subtree_control"; done
@@ -105,7 +105,7 @@ group1() {
   fi
   if [ -n "$3" ]; then
     if mounted cgroup memory && mkdir -p "$at/$1" && echo "$3" >"$at/$1/memory.limit_in_bytes" && joins "$at/$1"; then
-      # Or it would go on in the swap space; kernels may be without this one.
+      # Otherwise the rank uses swap space; some kernels lack this file.
       [ ! -e "$at/$1/memory.memsw.limit_in_bytes" ] || echo "$3" >"$at/$1/memory.memsw.limit_in_bytes" || :
       groups=${groups:+$groups }$at/$1
     else
@@ -115,7 +115,7 @@ group1() {
   [ -n "$groups" ] || return 1
   means=cgroup-v1
 }
-# able: whether limits that hold could be set here. By doing it: rights and controllers differ in too many ways.
+# able: whether hard limits can be set here. It tries, since rights and controllers differ in too many ways.
 able() {
   # shellcheck disable=SC2016,SC2046  # another shell's variables; words
   set -- $(apart "fleetform-probe.$$")

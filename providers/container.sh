@@ -1,39 +1,39 @@
 # Runs a rank's script in a container of podman or docker. This is the host's side, a part of what the runner
-# launches; before it stand `gate.sh` and these, and after it a call of each function in turn:
-#   image, pulled, name   what is run, under which name it is pulled, and how its container is called
+# launches; `gate.sh` and these precede it, and calls of its functions follow:
+#   image, pulled, name   the image, its name for a pull, and the name of the container
 #   gpus, cpus, memory    numbers of its GPUs and CPUs, and MiB; empty: none, all, and no limit
 #   mounted               the paths of its volumes, as the runner writes them
 #   needed                the limits without which it must not run: of the words cpuset and memory
-#   sent                  a function that prints what the shell in the container is to do
-# It is no session of the rank's that a container runs in, so `outside` is left for the runner: it ends it.
+#   sent                  a function that prints the script for the shell in the container
+# A container does not run in the rank's session. So the runner gets the script `outside`, which ends it.
 d=$FLEETFORM_RUN stopped='' client='' faults=''
-: >"$d/container" # it is to run in one: whoever wants to join it waits
+: >"$d/container" # the rank runs in a container: `exec.sh` waits for it
 
 say() { echo "fleetform: $*" >&2; }
-# REASON TEXT: why its commands never ran
+# REASON TEXT: why no command ran
 never() {
   [ -z "$stopped" ] || exit 143
   say "$2"
   echo "$1" >"$d/why"
   exit 125
 }
-# PATH ESCAPED: it has to be mounted, and is not there
+# PATH ESCAPED: a path that must be mounted does not exist
 lacking() {
   echo "$2" >"$d/mounts"
   never absent "this host has no $1, which is to be mounted"
 }
-# There is one TERM only, and all that runs in the container gets it, as all of a session does. The runtime's own
-# way would tell none but the container's first process.
+# There is one TERM, which all processes in the container get, as all of a session do. The runtime's own stop would
+# only signal the first process of the container.
 stopping() {
   [ -z "$stopped" ] || return 0
   stopped=1
   while [ -n "$client" ] && runs; do
-    if sh "$d/outside" term >/dev/null 2>&1; then return 0; fi # else it is only being made
+    if sh "$d/outside" term >/dev/null 2>&1; then return 0; fi # else it is not yet made
     sleep 0.2
   done
 }
 trap stopping TERM
-runs() { # whether the client does
+runs() { # whether the client runs
   { read -r line </proc/"$client"/stat; } 2>/dev/null || return 1
   case $line in *") Z "*) return 1 ;; esac
 }
@@ -56,7 +56,7 @@ choose() {
     if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; then vendor=nvidia
     elif [ -e /dev/kfd ]; then vendor=amd
     else never no-gpus "GPUs $gpus are asked for, and the host has no device of NVIDIA or AMD"; fi
-    # Podman knows NVIDIA's by these files only.
+    # Podman finds GPUs of NVIDIA by these files only.
     [ $vendor = amd ] || ls /etc/cdi/*nvidia* /run/cdi/*nvidia* >/dev/null 2>&1 || order='docker podman'
   fi
   for runtime in $order; do
@@ -72,7 +72,7 @@ choose() {
 limited() { # WORD: whether the runtime can set such limits
   case " $(echo "$limits" | tr -c a-z ' ') " in *" $1 "*) return 0 ;; *) return 1 ;; esac
 }
-# Sets `found`, the name under which the image is there.
+# Sets `found`, the name of the image on this host.
 fetch() {
   for found in "$image" "$pulled"; do
     if "$runtime" image inspect "$found" >/dev/null 2>&1 </dev/null; then return 0; fi
@@ -80,8 +80,8 @@ fetch() {
   say "pulling $found with $runtime"
   code=0
   if [ -n "${login-}" ]; then
-    # A file of the attempt's, so that nobody's own logins change. Without the user's own folder docker would not
-    # know where its daemon listens.
+    # A file of the attempt: the user's logins stay as they are. Docker needs the user's own folder to know where
+    # its daemon listens.
     mkdir -m 700 "$d/login" && (umask 077 && login >"$d/login/config.json") || never no-image "$d cannot be written"
     case $runtime in
     podman) podman pull --authfile "$d/login/config.json" "$found" </dev/null ;;
@@ -96,8 +96,8 @@ fetch() {
   fi
   [ "$code" -eq 0 ] || never no-image "the image $image could not be pulled by $runtime: see above"
 }
-# Sets `own`, what the image is made for, as words of the shell. They come as hexadecimal digits, a word a line:
-# nothing else can stand between words of any text.
+# Sets `own`, the image's own command, as words of the shell. The runtime prints hexadecimal digits, one word a line:
+# words may hold any other separator.
 made_for() {
   own=''
   words=$("$runtime" image inspect --format '{{range .Config.Entrypoint}}{{printf "x%x" .}}
@@ -109,7 +109,7 @@ made_for() {
   done
   [ -n "$own" ] || never no-start "the image $image is made for no command: write \`commands\`"
 }
-# What holds it to its blocks, told in the runner's way. The control groups there are those of the rank's session.
+# The limits of the container, as the runner writes them. The control groups here are those of the rank's session.
 confined() {
   [ -n "$cpus$memory" ] || return 0
   level=hard bytes=- groups=''
@@ -120,11 +120,11 @@ confined() {
   { read -r _ groups <"$d/confined"; } 2>/dev/null
   echo "$level:$runtime:$bytes $groups" >"$d/confined.new" && mv "$d/confined.new" "$d/confined"
 }
-# ARGUMENT...: of `create`. Made first and started then, so that a stop in between starts nothing. Clients are in
-# sessions of their own, for on TERM some leave their container alone.
+# ARGUMENT...: of `create`. A stop between `create` and `start` starts nothing. Clients have sessions of their own,
+# since some leave their container on TERM.
 run() {
   confined
-  # What would not be known, nobody could remove.
+  # Nobody could remove an unknown container.
   echo "$runtime $name" >"$d/container" && : >"$d/making" && printf %s "$outside" >"$d/outside.new" && mv "$d/outside.new" "$d/outside" || never no-start "$d cannot be written"
   setsid "$runtime" create "$@" </dev/null >/dev/null
   code=$?
@@ -134,10 +134,10 @@ run() {
   echo "${mounted:--}" >"$d/mounts"
   behind || exit 75
   [ -z "$stopped" ] || exit 143
-  # Its environment goes the same way as its commands: other users see arguments, and the runtime keeps them.
+  # Its environment comes by stdin, as its commands: other users see arguments, and the runtime keeps them.
   sent | setsid "$runtime" start --attach --interactive "$name" &
   client=$!
-  if [ -n "$stopped" ]; then # while there was no client yet, so that nothing got its TERM
+  if [ -n "$stopped" ]; then # before there was a client, so that no process got the TERM
     stopped=''
     stopping
   fi
@@ -163,7 +163,7 @@ ended() {
     echo memory >"$d/why"
     ;;
   *' 0001-'*) never no-start "$runtime could not start a container of $image, in which there has to be a shell: see above" ;;
-  *) # not every version can tell
+  *) # not every version tells
     if [ "$code" -eq 137 ] && [ -n "$memory" ]; then say "killed: perhaps out of memory (limit $memory MiB)"; fi
     ;;
   esac

@@ -1,5 +1,5 @@
-# The environment of processes that run, as `exec.sh` and its part in containers read it. Functions only. For images
-# without GNU's tools as well: busybox has all that this needs.
+# The environment of running processes, for `exec.sh` and `inside.sh`. Functions only. They also run in images without
+# GNU's tools: busybox is enough.
 age() { # PID: sets born, its start time; empty if there is no such process
   born=''
   { read -r line </proc/"$1"/stat; } 2>/dev/null || return 0
@@ -10,8 +10,8 @@ age() { # PID: sets born, its start time; empty if there is no such process
 variables() { # PID: one a line, with \001 for the newlines in them
   tr '\n\000' '\001\n' 2>/dev/null </proc/"$1"/environ
 }
-# PID...: sets given, the oldest of them that has the variables of a rank. A shell that was told them by `export` has
-# them not in its own environment, but its children do.
+# PID...: sets given, the oldest of them that has the variables of a rank. A shell that set them by `export` does not
+# have them in its own environment, but its children do.
 given() {
   given='' oldest=''
   for p; do
@@ -22,7 +22,7 @@ given() {
   done
   [ -n "$given" ]
 }
-assigned() { # PID: its environment as assignments for a shell, but for what no shell lets itself be told
+assigned() { # PID: its environment as assignments for a shell, without variables that no shell accepts
   variables "$1" | LC_ALL=C sed -e '/^[A-Za-z_][A-Za-z0-9_]*=/!d' \
     -e '/^\(UID\|EUID\|PPID\|SHELLOPTS\|BASHOPTS\|BASH_VERSINFO\|PWD\|OLDPWD\|SHLVL\|_\)=/d' \
     -e "s/'/'\\\\''/g" -e "s/^\([^=]*\)=\(.*\)$/export \1='\2'/" | tr '\001' '\n'

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Runs a command beside a running rank: in its folder, with its environment, within its limits, among its mounts; in
-# its container, if it has an image. Nothing of that is written down anywhere: it is read from the rank's own
-# processes. `environ.sh` stands before it.
+# Runs a command beside a running rank: in its folder, with its environment, limits and mounts; in its container, if it
+# has an image. It reads all of that from the rank's own processes. `environ.sh` precedes it.
 #
 #   exec.sh INSIDE NODE ATTEMPT [COMMAND [ARGUMENT]...]       without a command, the user's shell
 #
-# INSIDE is the text of `inside.sh`, NODE the node's folder on this host. Exit status: the command's; 125 if it was not run, with the reason on stderr.
+# INSIDE is the text of `inside.sh`, NODE the node's folder on this host. Exit status: the command's; 125 if it did not
+# run, with the reason on stderr.
 set -u
 no() {
   printf 'fleetform: %s\n' "$1" >&2
@@ -17,8 +17,8 @@ running() { # sets pid, the rank's first process
   [ -n "$pid" ] && age "$pid" && [ -n "$born" ] && [ "$born" = "$since" ]
 }
 marked() { grep -lszxF "FLEETFORM_RUN=$d" /proc/[0-9]*/environ | cut -d/ -f3; }
-# [COMMAND [ARGUMENT]...]: becomes a process in the rank's container. The client gets what the one had that started it;
-# the variables of the rank are read in there, for others see arguments, and the runtime keeps what it is told.
+# [COMMAND [ARGUMENT]...]: becomes a process in the rank's container. The client gets the environment of the one that
+# started it. `inside.sh` reads the variables of the rank: others see arguments, and the runtime keeps them.
 contained() {
   { read -r runtime name <"$d/container"; } 2>/dev/null
   [ -n "${name-}" ] || no "the rank's container is not there yet: its image may still be on its way"
@@ -32,7 +32,7 @@ contained() {
   exec "$@"
 }
 
-# What the login has, the rank has not. At first, lest one of them is called as a variable below.
+# The rank has no variables of the login. This comes first: they may have the names of variables below.
 for name in $(env | sed -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p'); do
   case $name in PATH | PWD | TERM | SHELL) ;; *) unset "$name" 2>/dev/null ;; esac
 done
@@ -48,7 +48,7 @@ sought marked
 
 groups=''
 { read -r _ groups <"$d/confined"; } 2>/dev/null || :
-for group in $groups; do # first, for to enter one sets the CPUs
+for group in $groups; do # first, since this sets the CPUs
   { echo $$ >"$group/cgroup.procs"; } 2>/dev/null ||
     echo "fleetform: the rank's limits do not hold for this: $group cannot be entered" >&2
 done
@@ -62,7 +62,7 @@ case ${TERM-} in
 export TERM='$TERM'" ;;
 esac
 if [ "$space" != "$(readlink /proc/self/ns/mnt)" ] && enter=$(command -v nsenter); then
-  how='--mount' # only there are its volumes at their places
+  how='--mount' # the volumes are at their paths only there
   [ "$(id -u)" -eq 0 ] || how='--user --preserve-credentials --mount'
   # shellcheck disable=SC2086  # words
   if "$enter" -t "$pid" $how --wd true 2>/dev/null; then set -- "$enter" -t "$pid" $how --wd "$@"; fi

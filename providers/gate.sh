@@ -1,10 +1,10 @@
-# The gate behind which a rank of a gang waits until all of them can begin. It is a pipe in the attempt's folder, made
-# before there is a task; whoever removes it, with the attempt's lock held, decides. Functions only. This is a part of
-# what the runner launches.
-behind() { # returns once the gate is open; fails where nobody opens it for as long as it may wait
+# The gate behind which a rank of a gang waits until all ranks can begin. It is a pipe in the attempt's folder, made
+# before there is a task. The process that removes it, with the attempt's lock held, decides. Functions only; a part
+# of what the runner launches.
+behind() { # returns once the gate is open; fails if nobody opens it in time
   [ -p "$FLEETFORM_RUN/gate" ] || return 0
   read -r patience _ <"$FLEETFORM_RUN/gated"
-  # Opened before anybody is told that we wait, and for both: so no word is missed, and nobody waits to say it.
+  # Opened before `ready` tells of it, and for reading and writing: no message is lost, and no writer waits.
   exec 7<>"$FLEETFORM_RUN/gate"
   : >"$FLEETFORM_RUN/ready"
   timeout --foreground "$patience" head -c 1 <&7 >/dev/null

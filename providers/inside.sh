@@ -1,7 +1,7 @@
-# What `exec.sh` runs in the container of a rank, as one more process there: it has the container's limits and mounts.
-# `environ.sh` stands before it.
+# `exec.sh` runs this in the container of a rank, as one more process with its limits and mounts. `environ.sh` precedes
+# it.
 #
-#   FOLDER [COMMAND [ARGUMENT]...]       without a command, a shell. FOLDER is the rank's own, where all else fails
+#   FOLDER [COMMAND [ARGUMENT]...]       without a command, a shell. FOLDER is the rank's own, if no other is known
 folder=$1
 shift
 if [ $# -eq 0 ]; then

@@ -1,12 +1,11 @@
-# Left with an attempt whose task runs in a container: what the runner cannot do by signals. It goes with the
-# container.
-#   term     TERM to all that runs in it
-#   alive    whether it runs; one that has ended is removed
-#   remove   ends it at once and removes it; fails as long as it may be there
+# Stays with an attempt whose task runs in a container, as long as the container: what the runner cannot do by signals.
+#   term     TERM to all its processes
+#   alive    whether it runs; an ended one is removed
+#   remove   ends it at once and removes it; fails as long as it may exist
 d=${0%/*}
 read -r runtime name <"$d/container" || exit 1
 
-# OPTION...: the containers of that name; fails if that cannot be told
+# OPTION...: the containers of that name; fails if the runtime does not answer
 named() { timeout 20 "$runtime" ps "$@" --filter "name=$name" --format '{{.Names}}' 2>/dev/null </dev/null; }
 remove() {
   now=''
@@ -15,7 +14,7 @@ remove() {
   timeout 20 "$runtime" rm --force $now "$name" >/dev/null 2>&1 </dev/null
   left=$(named --all) || return 1
   ! printf '%s\n' "$left" | grep -qxF -e "$name" || return 1
-  if [ -e "$d/making" ] && [ "$runtime" = docker ]; then # it may go on making it though nobody waits for it
+  if [ -e "$d/making" ] && [ "$runtime" = docker ]; then # docker may still make it, though no client waits
     sleep 10
     rm -f "$d/making"
     return 1
@@ -25,7 +24,7 @@ remove() {
 case $1 in
 term) timeout 20 "$runtime" exec "$name" sh -c 'kill -s TERM -1' </dev/null ;;
 alive)
-  found=$(named) || exit 0 # nobody can tell: its blocks are not to be given away
+  found=$(named) || exit 0 # not known: its blocks must not be used again
   if printf '%s\n' "$found" | grep -qxF -e "$name"; then exit 0; fi
   remove
   exit 1

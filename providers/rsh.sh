@@ -1,6 +1,6 @@
 #!/bin/sh
-# What `mpirun` calls to begin something at another rank of its gang: [OPTION]... ADDRESS COMMAND... The address is one of
-# the host file. `peers.sh` makes all that it needs.
+# `mpirun` calls this to start a command at another rank of its gang: [OPTION]... ADDRESS COMMAND... The address is one
+# of the host file. `peers.sh` makes all that it needs.
 p=${0%/*}
 while [ $# -gt 0 ]; do
   case $1 in

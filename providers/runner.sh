@@ -1,43 +1,42 @@
 #!/bin/sh
-# Runs one rank of a task on the host it is called on, so that nothing is lost: neither the caller's death nor a
-# cut connection ends a run, and its exit code and log wait until they are asked for. Every attempt has an id of
-# its own and is launched at most once, ever; to run a task again, take a new id. Needs flock and setsid
-# (util-linux), coreutils, grep and sed. The folder of all attempts is $FLEETFORM_RUNNER_DIR, on a local disk.
+# Runs one rank of a task on this host, so that nothing is lost: neither the caller's death nor a cut connection ends
+# a run, and its exit code and log stay until somebody asks for them. Every attempt has an id of its own and is
+# launched at most once, ever; to run a task again, take a new id. Needs flock and setsid (util-linux), coreutils,
+# grep and sed. The folder of all attempts is $FLEETFORM_RUNNER_DIR, on a local disk.
 #
 #   start ID BYTES [--cpus LIST] [--memory BYTES] [--hard 1] [--limit SECONDS] [--grace SECONDS] [--gate SECONDS]
 #          [--alone SECONDS [--near ADDRESS,ADDRESS...]] [MOUNT]...
 #          <script of BYTES bytes; MOUNT: --mount SRC DST or --bind-if-any SRC DST, which may fail, or
-#          --bind SRC DST, which may not; --gate: the script finds a gate, and waits at most so long (gate.sh)
+#          --bind SRC DST, which may not; --gate: the script waits at most so long at a gate (gate.sh)
 #   release ID...              opens the gates; the limit counts from here. <peers of all: ADDRESS PORT USER TYPE KEY, and
 #          a last line `.`; or nothing
 #   peers ID...                "FLEETFORM-PEERS", lines ID PORT USER TYPE KEY of those that siblings can reach, FLEETFORM-END
 #   poll [ID]...               all attempts without an ID
 #   tail ID OFFSET [MAX]       "FLEETFORM-LOG COUNT", then that many bytes of the log from byte OFFSET on
-#   stop ID GRACE              TERM to the group, KILL to all that is left GRACE seconds later; returns when dead
+#   stop ID GRACE              TERM to the group, KILL to all processes GRACE seconds later; returns when all are dead
 #   limit ID SECONDS|off       the longest time a running attempt may take, counted from its start
 #   forget ID                  removes an ended attempt
 #
 # start, release, poll, stop and limit answer with these lines; other lines before and after them are noise:
 #   FLEETFORM-HOST 1
-#   ID STATE PID EXIT_CODE REASON LOG_BYTES STARTED ENDED MOUNTS CONFINED        `-` for what there is none of
+#   ID STATE PID EXIT_CODE REASON LOG_BYTES STARTED ENDED MOUNTS CONFINED        `-` for a missing value
 #   FLEETFORM-END
 # STATE: preparing (what it needs before its gate) gated (it waits there) running exited orphan (supervisor dead, task
 # alive) lost (both dead) rebooted missing claimed (never launched). REASON: stopped, limit, alone (the host was cut off
-# for as long as --alone says), memory (the kernel killed something of it for want of memory), gate (nobody opened it:
+# for as long as --alone says), memory (the kernel killed a process of it for lack of memory), gate (nobody opened it:
 # none of its commands ran), or absent or unmounted if a --bind failed: MOUNTS is its SRC then. Times are epoch seconds
-# of this host. MOUNTS: DSTs, commas
-# between them, with %25 %20 %2C for percent, space, comma. CONFINED: LEVEL:MEANS:MEMORY, how it is held to --cpus
-# and --memory: hard (by the kernel; with --hard nothing else will do), soft, none. A refusal is a line
-# `FLEETFORM-ERR CODE TEXT` with an exit status of its own.
+# of this host. MOUNTS: DSTs, commas between them, with %25 %20 %2C for percent, space, comma. CONFINED:
+# LEVEL:MEANS:MEMORY, how it is limited to --cpus and --memory: hard (by the kernel; --hard demands it), soft, none. A
+# refusal is a line `FLEETFORM-ERR CODE TEXT` with an exit status of its own.
 #
 # An attempt's files: started (claims the id), pid, exit, log, mounts, confined (see above, and its control groups),
-# ctl (why and when it is to end), lock (held to change these), run (locked by the supervisor as long as the run
-# lasts), gate (a pipe, there until it is opened), gated (how long it waits, its limit), ready (it waits), open (since
-# when it does not). pid, exit and ctl get their bytes when
-# the attempt starts and are overwritten in place: a full disk shall neither lose an exit code nor stop a stop.
-# Who may write is decided elsewhere: by a lock, whose holders count up. Where $FLEETFORM_EPOCH has the caller's number,
-# the highest one that came is kept in .epoch, and whoever comes with a lower one has lost that lock: he is refused
-# with the code stale. A poll with a number is as good as a promise that nothing is started any more but by its caller.
+# ctl (why and when it ends), lock (held to change these), run (locked by the supervisor as long as the run lasts),
+# gate (a pipe, removed when it opens), gated (how long it waits, its limit), ready (it waits), open (since when it no
+# longer waits). pid, exit and ctl get their bytes when the attempt starts and are overwritten in place: a full disk
+# must neither lose an exit code nor prevent a stop.
+# The state's lock decides who may write; each of its holders has a higher number. If $FLEETFORM_EPOCH is the caller's
+# number, .epoch keeps the highest one that came, and a caller with a lower one has lost that lock: it is refused with
+# the code stale. After a poll with a number, no earlier caller starts anything.
 set -u
 case ${1-} in
 _*) ;; # one of the stages below: these two were set by the call that led to it

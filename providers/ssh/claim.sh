@@ -1,19 +1,18 @@
 #!/bin/sh
-# What stands between `confine.sh` and `runner.sh` in the script that is put on a host: whose node the host is.
+# Whose node a host is. In the script that is put on hosts, this part follows `confine.sh`, and `runner.sh` follows it.
 #
-# The state folder's file `claim` has the id of that node in its first line, and after it whatever the caller
-# wanted to keep. There is one, so a host is one node at a time. Below the folder with the id's name is all that
-# belongs to the node. The runner's commands are refused if $FLEETFORM_RUNNER_DIR, which is FOLDER/ID/ranks,
-# is of another node. Besides these there are:
+# The first line of the state folder's file `claim` is the id of the node; the rest is the caller's. There is one
+# such file, so a host is one node at a time. The folder of that id holds all that belongs to the node. The runner
+# refuses its commands if $FLEETFORM_RUNNER_DIR, which is FOLDER/ID/ranks, is of another node. More commands:
 #
 #   @show FOLDER               "FLEETFORM-CLAIM BYTES", then that many bytes: the claim
 #   @claim FOLDER ID BYTES     takes the host with the claim on stdin, if nobody has it; then as @show
-#   @change FOLDER ID BYTES    puts another claim in place of the one with that id; then as @show
-#   @release FOLDER ID         gives the host back and removes all of the node; refused while a rank runs. With the
-#                              last thing there goes the folder (`leave` in epoch.sh)
-#   @tidy FOLDER ID ATTEMPT... removes these attempts with their folders, those that have ended
+#   @change FOLDER ID BYTES    replaces the claim with that id; then as @show
+#   @release FOLDER ID         gives the host back and removes all of the node; refused while a rank runs. The last
+#                              release removes the state folder (`leave` in epoch.sh)
+#   @tidy FOLDER ID ATTEMPT... removes those of these attempts that have ended, with their folders
 #
-# A writer's number is looked at before anything is changed: see epoch.sh.
+# It checks the writer's number before it changes anything: see epoch.sh.
 
 refuse() { # CODE TEXT
   printf 'FLEETFORM-ERR %s %s\n' "$1" "$2"
@@ -57,7 +56,7 @@ erase() { # PATH: also folders that a task made read-only
 }
 
 verb=${1-}
-case $verb${FLEETFORM_OWNER:+/$FLEETFORM_EPOCH} in # of a runner's command the number is for the node
+case $verb${FLEETFORM_OWNER:+/$FLEETFORM_EPOCH} in # for a command of the runner, the number is that of the node
 @claim/* | @change/* | @release/* | @tidy/*) current "$2/.epoch.$FLEETFORM_OWNER" ;;
 esac
 unset FLEETFORM_OWNER
@@ -86,12 +85,12 @@ case $verb in
   [ -z "$busy" ] || refuse running "$(echo $busy)"
   held "$2"
   [ "$held" != "$3" ] || rm -f "$2/claim" || refuse unwritable "$2/claim"
-  for confined in "$2/$3"/ranks/*/confined; do # of those that were lost
+  for confined in "$2/$3"/ranks/*/confined; do # of lost attempts
     # shellcheck disable=SC2154,SC2086  # folders without spaces
     { read -r how groups <"$confined" && emptied $groups; } 2>/dev/null || :
   done
   if [ -d "$2/$3" ]; then erase "$2/$3"; fi
-  for old in "$2"/bin/*.sh; do [ "$old" = "$0" ] || rm -f "$old"; done # nothing runs that could need them
+  for old in "$2"/bin/*.sh; do [ "$old" = "$0" ] || rm -f "$old"; done # no rank runs that could need them
   leave "$2"
   ;;
 @tidy)

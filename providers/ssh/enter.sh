@@ -1,5 +1,5 @@
-# Says where this user's state folder is, which CPUs he may use, and whether a script is there, whole. With a node, of
-# which the CPUs are known, it has that script, the runner, say how all attempts on the node are.
+# Prints this user's state folder, the usable CPUs, and whether the runner is there, whole. For a node, whose CPUs
+# are known, it runs the runner instead, which lists all attempts on the node.
 # Arguments: the folder, or nothing for the usual one; the script's name; its SHA-256; the node's id, or nothing.
 root=${1:-/var/tmp/fleetform-$(id -u)} # not below /tmp: exit codes have to outlive a reboot
 echo FLEETFORM-ENTER

@@ -1,10 +1,10 @@
-# Stands before scripts that change what one owner has on a host. $FLEETFORM_EPOCH is the number of the writer, and
-# $FLEETFORM_OWNER whose things he writes: the highest number that came is kept in FOLDER/.epoch.OWNER, and a lower one
-# is refused with the code stale. See runner.sh, which keeps one of its own for each node.
+# Precedes scripts that change one owner's things on a host. $FLEETFORM_EPOCH is the number of the writer, and
+# $FLEETFORM_OWNER the owner. FOLDER/.epoch.OWNER keeps the highest number that came, and a lower one is refused with
+# the code stale. runner.sh keeps such a number for each node.
 #
-# `leave` takes away what is ours alone, once nothing of anybody is there any more. The numbers go only with the folder:
-# who has an old one and is on his way finds none then, and is refused as well.
-current() { # FILE: nobody newer comes in before we end
+# `leave` removes the state folder once no owner has anything in it. The numbers go only with the folder: a late writer
+# with a lower number finds no folder then, and is refused as well.
+current() { # FILE: no later writer changes anything before this script ends
   mine=$1
   { command exec 7>>"$1"; } 2>/dev/null || { [ "${verb-}" = show ] && return; } || refuse unwritable "$1"
   flock -w 10 7 || refuse busy "$1 is locked"
@@ -13,12 +13,12 @@ current() { # FILE: nobody newer comes in before we end
   if [ "${newest:-0}" -lt "$FLEETFORM_EPOCH" ]; then
     { printf '%-63s\n' "$FLEETFORM_EPOCH" 1<>"$1"; } 2>/dev/null || [ "${verb-}" = show ] || refuse nospace "$1"
   fi
-  flock -s -w 10 7 || refuse busy "$1 is locked" # several of his may go on at once
+  flock -s -w 10 7 || refuse busy "$1 is locked" # commands of one writer may run at once
   newest=0
-  read -r newest <"$1" || : # it was let go for a moment
+  read -r newest <"$1" || : # the lock was released for a moment
   [ "${newest:-0}" -le "$FLEETFORM_EPOCH" ] || refuse stale "a later command was here ($newest, and this is $FLEETFORM_EPOCH)"
 }
-idle() { # FOLDER: nothing is there but scripts and numbers, and nobody else writes
+idle() { # FOLDER: it holds only scripts and numbers, and no other command writes
   rmdir "$1/volumes" 2>/dev/null || :
   for left in "$1"/* "$1"/.[!.]*; do
     case ${left##*/} in
@@ -30,11 +30,11 @@ idle() { # FOLDER: nothing is there but scripts and numbers, and nobody else wri
 }
 leave() { # FOLDER
   [ ! -L "$1" ] && [ -O "$1" ] && idle "$1" || return 0
-  [ -z "${mine-}" ] || { flock -w 10 7 && idle "$1"; } || return 0 # others of this owner have ended now
+  [ -z "${mine-}" ] || { flock -w 10 7 && idle "$1"; } || return 0 # other commands of this owner have ended now
   rm -f "$1"/bin/runner-*.sh "$1"/bin/.runner-*.sh.*
   rmdir "$1/bin" 2>/dev/null || return 0
   echo FLEETFORM-LEFT
   [ -w "${1%/*}" ] && ! mountpoint -q "$1" || return 0
   rm -f "$1"/.epoch.*
-  rmdir "$1" 2>/dev/null || : # not where somebody put something meanwhile
+  rmdir "$1" 2>/dev/null || : # not if another command put something there
 }

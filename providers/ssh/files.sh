@@ -1,18 +1,18 @@
 # Puts the files of a task on a host, once for all its ranks there, and into the folder of one attempt.
 #
 #   put FOLDER ID DIGEST BYTES SHA256   takes the archive from stdin
-#   place FOLDER ID DIGEST ATTEMPT      makes that folder with the files in it, if there is none yet
+#   place FOLDER ID DIGEST ATTEMPT      makes the attempt's folder with the files, if there is none yet
 #
-# FOLDER is the state folder, ID the node. Both answer "FLEETFORM-FILES placed" (there it is), or "… missing" if
-# the archive has to be put first. An archive is under its name only when it is whole. The attempts that use one
-# hold a link to it each, as files/use/ATTEMPT; one without further links is not needed any more.
+# FOLDER is the state folder, ID the node. Both answer "FLEETFORM-FILES placed", or "… missing" if the archive has to
+# be put first. An archive gets its name when it is whole. Each attempt that uses it holds a link to it, as
+# files/use/ATTEMPT; an archive without such links is not needed any more.
 LC_ALL=C
 export LC_ALL
 refuse() { # CODE TEXT
   printf 'FLEETFORM-ERR %s %s\n' "$1" "$2"
   exit 76
 }
-failed() { # TEXT PATH: by what the system said
+failed() { # TEXT PATH: by the error of the system
   case $1 in
   *'No space left'* | *'quota exceeded'*) refuse nospace "$2" ;;
   *) refuse unwritable "$2: $(printf %s "$1" | head -n 1 | head -c 200)" ;;
@@ -38,7 +38,7 @@ put)
   [ "${sum%% *}" = "$6" ] || refuse truncated 'they came damaged'
   chmod 1600 "$new" # the sticky bit: systemd-tmpfiles leaves such files alone, however old they get
   mv -f "$new" "$archive" || refuse unwritable "$node/files"
-  # An attempt that has ended needs it no more. Its next one may, so that the archive stays until another comes.
+  # An ended attempt needs no archive. The rank's next attempt may, so the archive stays until another comes.
   for use in "$node"/files/use/*; do
     if [ -e "$node/ranks/${use##*/}/exit" ]; then rm -f "$use"; fi
   done
@@ -52,7 +52,7 @@ place)
     [ -f "$archive" ] || { echo 'FLEETFORM-FILES missing' && exit 0; }
     use=$node/files/use/$5
     said=$(mkdir -p "$node/work" 2>&1 && ln -f "$archive" "$use" 2>&1) || {
-      # Another's may have cleared it away between the two.
+      # Another command may have removed it between the two.
       [ -f "$archive" ] || { echo 'FLEETFORM-FILES missing' && exit 0; }
       failed "$said" "$node"
     }

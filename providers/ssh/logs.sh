@@ -1,4 +1,4 @@
-# Says how long the logs of attempts are, and for how many seconds nothing was written to them.
+# Prints the size of the logs of attempts, and the seconds since the last write.
 # Arguments: the folder of all attempts; their ids.
 cd "$1" 2>/dev/null || cd /
 shift

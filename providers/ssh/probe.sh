@@ -26,7 +26,7 @@ for tool in sh env flock setsid stat head tail timeout taskset sha256sum unshare
   nvidia-smi rocm-smi; do
   ! command -v "$tool" >/dev/null 2>&1 || say tool "$tool"
 done
-# systemd may be told to end what a login leaves behind. Root's stays all the same; others have to linger.
+# systemd can be configured to end the processes of a login. Those of root stay; other users have to linger.
 if booted && [ "$(id -u)" != 0 ] && grep -qs '/session-[^/]*\.scope' /proc/self/cgroup && ! lingers; then
   ends=$(timeout -k 1 10 loginctl show-user --property=KillUserProcesses --value 2>/dev/null)
   [ "$ends" != yes ] || say ends "$(id -un)"
@@ -43,7 +43,7 @@ clients=''
 for runtime in podman docker; do ! command -v "$runtime" >/dev/null || clients="$clients $runtime"; done
 read -r up _ </proc/uptime
 read -r boot </proc/sys/kernel/random/boot_id
-# What was tried on this node is not tried with each look: what worked not for ten minutes, what did not for one.
+# Tries on a node are repeated after ten minutes if they worked, after one if they failed.
 tried='' last='' known=''
 [ -z "${2-}" ] || { IFS=: read -r tried last known can <"$root/$2/can"; } 2>/dev/null
 age=$((${up%.*} - ${last:-0})) anew=''
@@ -54,13 +54,13 @@ if [ "$tried:$known" != "$boot:$clients" ] || [ "$age" -lt 0 ] || [ "$age" -ge 6
   [ -z "${2-}" ] || { echo "$boot:${up%.*}:$clients:$can" >"$root/$2/can"; } 2>/dev/null
 fi
 for one in $can; do say can "$one"; done
-# The address that this connection came in by, and all others; those of a node are known.
+# The address of this connection on this host, and all others; those of a node are known.
 address=${SSH_CONNECTION-}
 address=${address% *}
 say address "${address##* }"
 [ -n "${2-}" ] || { ip -o addr show scope global | sed -n 's/.* inet6\{0,1\} \([^ /]*\).*/addresses=\1/p'; } 2>/dev/null
 
-# The state folder, or where it would be made.
+# The state folder, or the folder in which it would be made.
 at=$root
 while [ ! -d "$at" ] && [ "$at" != / ]; do
   at=${at%/*}
@@ -92,13 +92,13 @@ else
 fi
 first "$root/claim" claim
 if [ -n "${2-}" ] && [ -d "$root/$2" ]; then
-  # Which boot it was when somebody last looked.
+  # The boot at the last look.
   last=''
   { read -r last <"$root/$2/boot" && say last_boot "$last"; } 2>/dev/null
   [ "${last-}" = "$boot" ] || { echo "$boot" >"$root/$2/boot"; } 2>/dev/null
 fi
 
-# A broken driver may hang; then the host has GPUs of which nothing can be said.
+# A broken driver may hang; then nothing is known of the GPUs.
 if command -v nvidia-smi >/dev/null 2>&1; then
   said=$(timeout -k 1 10 nvidia-smi --query-gpu=index,uuid,name,memory.total,memory.used \
     --format=csv,noheader,nounits 2>&1)

@@ -1,4 +1,4 @@
-# Puts a script into the state folder: under its name only when it is whole, for half of one must never run.
+# Puts a script into the state folder. It gets its name when it is whole: half a script must never run.
 # Arguments: the folder, the script's name, its bytes, its SHA-256. The script comes on stdin.
 LC_ALL=C
 export LC_ALL
@@ -13,7 +13,7 @@ said=$(mkdir -p "$1/bin" 2>&1) || case $said in
 *'No space left'*) refuse nospace "$1" ;;
 *) refuse unwritable "$1" ;;
 esac
-# Everybody may write below /var/tmp: what somebody else put there is not ours to run.
+# Everybody may write below /var/tmp: we must not run what another user put there.
 [ -O "$1" ] && [ -O "$1/bin" ] || refuse unwritable "$1 belongs to someone else"
 chmod 700 "$1" "$1/bin" || refuse unwritable "$1"
 new=$1/bin/.$2.$$

@@ -1,6 +1,6 @@
-# Whether an address answers from here: each port is tried for a connection, and the address by ping, side by side.
-# A port that is refused shows that the address is reached as well as one that is open.
-# Arguments: the address; the seconds that a try may take; the ports.
+# Tries an address from here: a connection to each port and a ping, side by side. A port that refuses shows that the
+# address can be reached, as an open one.
+# Arguments: the address; the seconds of a try; the ports.
 LC_ALL=C
 export LC_ALL
 address=$1
@@ -53,7 +53,7 @@ by_bash() {
   esac
 }
 
-# nc's words differ from one to the next: only a success counts.
+# The messages of nc differ between versions: only a success counts.
 by_nc() {
   answer=unknown
   ! nc -z -w "$limit" "$address" "$1" </dev/null >/dev/null 2>&1 || answer=yes

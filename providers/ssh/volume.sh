@@ -1,24 +1,24 @@
-# Volumes on a host's disk. Each has a folder below FOLDER/volumes, outside of all nodes, for it outlives them:
+# Volumes on a host's disk. Each has a folder below FOLDER/volumes, outside of all nodes, since it outlives them:
 #
-#   KEY/volume   whose it is: the key, then whatever the caller wanted to keep; it comes last and whole
-#   KEY/held     who holds it: the id of a node and a key, then the same of the attachment. It holds as long as
+#   KEY/volume   the volume: the key, then the caller's text; it comes last and whole
+#   KEY/held     who holds it: the id of a node and a key, then the text of the attachment. It counts as long as
 #                the host is that node (see claim.sh), so an attachment ends with its node
 #   KEY/data     the user's
-#   .gone.KEY    on its way out
+#   .gone.KEY    being removed
 #
 #   show FOLDER                       all volumes and what holds them
-#   make FOLDER KEY BYTES KIB         makes one from stdin if there are KIB free; one that is there is left as it is
-#   change FOLDER KEY BYTES KIB       puts the description on stdin in place of the old one, if KIB more are free
-#   hold FOLDER KEY BYTES NODE HOLDER takes it for the attachment on stdin, if nobody else has it
-#   drop FOLDER KEY HOLDER            lets go of it, if that is who holds it
-#   ready FOLDER NODE KEY...          refuses what a rank of that node may not use
-#   remove FOLDER KEY                 removes it with its data; refused while it is held. With the last
-#                                     thing there goes the folder (`leave` in epoch.sh)
+#   make FOLDER KEY BYTES KIB         makes one from stdin if KIB are free; an existing one stays as it is
+#   change FOLDER KEY BYTES KIB       replaces the text by that on stdin, if KIB more are free
+#   hold FOLDER KEY BYTES NODE HOLDER attaches it by the text on stdin, if no other holder has it
+#   drop FOLDER KEY HOLDER            detaches it from that holder
+#   ready FOLDER NODE KEY...          refuses volumes that a rank of that node cannot use
+#   remove FOLDER KEY                 removes it with its data; refused while it is held. The last remove
+#                                     removes the state folder (`leave` in epoch.sh)
 #
-# All answer with "FLEETFORM-VOLUMES"; a line "claim BYTES 0" and that text, if the host is somebody's node; a line
-# "KEY BYTES BYTES" and those two texts for each volume, or for the one that was named; and "FLEETFORM-END".
+# All answer with "FLEETFORM-VOLUMES"; a line "claim BYTES 0" and that text, if the host is a node; a line
+# "KEY BYTES BYTES" and those two texts for each volume, or for the named one; and "FLEETFORM-END".
 #
-# A writer's number is looked at first: see epoch.sh.
+# It checks the writer's number first: see epoch.sh.
 LC_ALL=C
 export LC_ALL
 usual=$(umask)
@@ -27,13 +27,13 @@ refuse() { # CODE TEXT
   printf 'FLEETFORM-ERR %s %s\n' "$1" "$2"
   exit 76
 }
-content() { # FILE: sets text, to nothing where there is no file. Without a fork: there may be hundreds of volumes
+content() { # FILE: sets text, which is empty without a file. It does not fork: there may be hundreds of volumes
   text='' line=''
   [ -e "$1" ] || return 0
   { while IFS= read -r line; do text="$text$line
 "; done <"$1"; } 2>/dev/null || refuse unwritable "$1"
   text=$text$line
-  [ "$text" ] || [ ! -s "$1" ] || refuse unwritable "$1" # the disk gave nothing of it
+  [ "$text" ] || [ ! -s "$1" ] || refuse unwritable "$1" # the disk gave no byte of it
 }
 holder() { # VOLUME: sets node and by, if the host is the node that holds it
   node='' by='' claim=''
@@ -43,7 +43,7 @@ holder() { # VOLUME: sets node and by, if the host is the node that holds it
 }
 show() { # VOLUME
   content "$1/volume"
-  [ "$text" ] || return 0 # half made, or half gone
+  [ "$text" ] || return 0 # not yet made, or being removed
   volume=$text
   holder "$1"
   text=''
@@ -66,7 +66,7 @@ bring() { # BYTES: from stdin, whole, as $new
   sync "$new"
 }
 there() { [ -e "$one/volume" ] || refuse lost "it is not there"; }
-alone() { # others' changes wait; only ever held for moments
+alone() { # other changes wait; only held for moments
   { command exec 9>>"$one/lock"; } 2>/dev/null || refuse lost "it is not there"
   flock -w 10 9 || refuse busy "$one is locked"
   there
@@ -132,7 +132,7 @@ remove)
     mv "$one" "$all/.gone.$3" || refuse unwritable "$all"
     sync "$all"
   elif [ -d "$one" ]; then
-    rm -f "$one"/.new.* "$one/lock" # of a make that did not come to its end
+    rm -f "$one"/.new.* "$one/lock" # of a make that was cut short
     rmdir "$one/data" "$one" 2>/dev/null
   fi
   for old in "$all"/.gone.*; do
