@@ -14,6 +14,7 @@ import pytest
 from benchmarks.placement import solver
 from benchmarks.worlds import check, exact, rules
 from benchmarks.worlds.generate import read, world
+from benchmarks.worlds.realise import realised
 from declarative.blocks import Shape
 from declarative.placement.filters import blocks_wanted, fleet_reason, place_reason
 from declarative.placement.kinds import Kind, of_offer
@@ -179,6 +180,23 @@ def test_a_cluster_lies_in_one_zone():
     found = exact.least_cost(facts, ["gang"], 20, least={})
     assert (found.cost, found.launches) == (2.0, {spaces[1]: 1})
     assert exact.fits(replace(facts, sites={"ff": facts.sites["ff"]._replace(room=0)}), ["gang"], 20) is False
+
+
+@needs_highs
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_best_can_be_had(seed: int):
+    """Made a plan, it breaks no rule, and costs what the model says: never more than the planner's."""
+    found, plan = planned(seed)
+    facts = rules.facts_of(found)
+    placed = facts.wants.keys() - {refusal["task"] for refusal in plan["unplaced"]}
+    least = {name: site.least for name, site in facts.sites.items()}
+    zone = not any(fault.endswith(check.ZONES) for fault in check.faults(found, plan))
+    best = exact.least_cost(facts, placed, 20, least=least, zone=zone)
+    other = realised(facts, best, plan)
+    assert [fault for fault in check.faults(found, other) if zone or not fault.endswith(check.ZONES)] == []
+    before, after = other["cost"]["hourly_before"], other["cost"]["hourly_after"]
+    assert after - before == pytest.approx(best.cost)
+    assert after <= plan["cost"]["hourly_after"] * (1 + exact.GAP)
 
 
 # ---------------------------------------------------------------------------------------------- the checker

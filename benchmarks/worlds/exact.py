@@ -23,6 +23,16 @@ GAP = 1e-4
 """A cost is taken for proved if no other can be lower by more than this part of it."""
 
 
+class Cut(NamedTuple):
+    """Of nodes that are alike to all ranks: how many there are of each kind, and who sits on them."""
+
+    nodes: Mapping[Stock, int]
+    arcs: Counter[tuple[int, int]]
+    """Idle blocks before a rank was seated, and its size → how often that is done."""
+    ranks: Mapping[int, list[tuple[str, int]]]
+    """Size → the ranks, by task and number."""
+
+
 class Best(NamedTuple):
     """`bound` holds for every plan. `cost` and `launches` are of the best that was found, if any was."""
 
@@ -32,6 +42,8 @@ class Best(NamedTuple):
     proved: bool
     possible: bool | None
     seconds: float
+    cuts: tuple[Cut, ...] = ()
+    """How that is done."""
 
 
 class Stock(NamedTuple):
@@ -64,11 +76,19 @@ class Wish:
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """Tasks that are alike: how many there are, and of each wish how many ranks one of them has."""
+    """Tasks that are alike: their names, and of each wish which of their ranks have it."""
 
     task: Task
-    count: int
-    ranks: Mapping[Wish, int]
+    names: tuple[str, ...]
+    ranks: Mapping[Wish, tuple[int, ...]]
+
+
+class _Run(NamedTuple):
+    """The column that says how many tasks of a unit run in one domain, and those that say on what."""
+
+    unit: Unit
+    column: int
+    seats: Mapping[Wish, list[tuple[int, _Class]]]
 
 
 @dataclass
@@ -82,6 +102,8 @@ class _Class:
     stocks: list[int] = field(default_factory=list)
     sizes: dict[int, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
     """Blocks of a rank → the columns that say how many such ranks there are."""
+    arcs: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Idle blocks before and blocks of a rank → the column that says how often."""
 
 
 def least_cost(
@@ -104,7 +126,7 @@ class _Model:
         self.model = Model()
         self.units = _units(facts, names)
         self.wishes = list(dict.fromkeys(wish for unit in self.units for wish in unit.ranks))
-        self.ranks = sum(unit.count * sum(unit.ranks.values()) for unit in self.units)
+        self.ranks = sum(len(unit.names) * unit.task.nodes for unit in self.units)
         self.possible = True
         self.stocks = self._stocks()
         self.takes = [tuple(wish.takes(facts, stock) for wish in self.wishes) for stock in self.stocks]
@@ -114,6 +136,7 @@ class _Model:
             self.model.column(s.space.price if s.new else 0.0, min(s.most, self._most())) for s in self.stocks
         ]
         self.claims: dict[str, dict[int, float]] = defaultdict(dict)
+        self.runs: list[_Run] = []
         for unit in self.units:
             self._seat(unit)
         for volume in self.claims.values():
@@ -145,7 +168,29 @@ class _Model:
             if stock.new and round(done.values[column]):
                 launches[stock.space] += round(done.values[column])
         cost = sum(space.price * count for space, count in launches.items())
-        return Best(done.bound, cost, launches, done.proved, possible=True, seconds=done.seconds)
+        cuts = tuple(self._cuts([round(value) for value in done.values]))
+        return Best(done.bound, cost, launches, done.proved, True, done.seconds, cuts)
+
+    def _cuts(self, values: Sequence[int]) -> Iterator[Cut]:
+        """What a solution says, with names."""
+        ranks: dict[int, dict[int, list[tuple[str, int]]]] = defaultdict(lambda: defaultdict(list))
+        given: Counter[Unit] = Counter()
+        for run in self.runs:
+            first = given[run.unit]
+            given[run.unit] += values[run.column]
+            names = run.unit.names[first : given[run.unit]]
+            for wish, seats in run.seats.items():
+                mine = [(name, rank) for name in names for rank in run.unit.ranks[wish]]
+                for column, one in seats:
+                    size = one.takes[self.number[wish]]
+                    ranks[id(one)][size] += [mine.pop() for _ in range(values[column])]
+        for one in self.classes:
+            nodes = {self.stocks[i]: values[self.bought[i]] for i in one.stocks}
+            arcs = Counter({arc: values[column] for arc, column in one.arcs.items()})
+            yield Cut(nodes, arcs, ranks[id(one)])
+        used = {i for one in self.classes for i in one.stocks}
+        idle = {stock: values[self.bought[i]] for i, stock in enumerate(self.stocks) if i not in used}
+        yield Cut(idle, Counter(), {})
 
     # What there is
 
@@ -187,25 +232,24 @@ class _Model:
 
     def _seat(self, unit: Unit) -> None:
         """All ranks of its tasks have a place, those of one task in one domain."""
-        count = unit.count
         runs: dict[int, float] = {}
-        domains = list(self._domains(unit.task))
-        for domain in domains:
+        count = len(unit.names)
+        for domain in self._domains(unit.task):
             inside = [one for one in self.classes if _inside(one, *domain)]
             if not all(any(one.takes[self.number[wish]] for one in inside) for wish in unit.ranks):
                 continue
-            run = self.model.column(0.0, count)
-            runs[run] = 1.0
+            run = _Run(unit, self.model.column(0.0, count), {wish: [] for wish in unit.ranks})
+            self.runs.append(run)
+            runs[run.column] = 1.0
             for wish, ranks in unit.ranks.items():
-                terms = {run: -float(ranks)}
-                seats: list[tuple[int, _Class]] = []
+                terms = {run.column: -float(len(ranks))}
                 for one in inside:
                     if size := one.takes[self.number[wish]]:
-                        column = self.model.column(0.0, count * ranks)
+                        column = self.model.column(0.0, count * len(ranks))
                         terms[column] = one.sizes[size][column] = 1.0
-                        seats.append((column, one))
+                        run.seats[wish].append((column, one))
                 self.model.row(0, 0, terms)
-                self._claim(wish, seats)
+                self._claim(wish, run.seats[wish])
         self.possible = self.possible and bool(runs)
         self.model.row(count, count, runs)
 
@@ -243,7 +287,7 @@ class _Model:
             flow[self.stocks[i].idle][self.bought[i]] = -1.0
         cuts: dict[int, dict[int, float]] = {size: {} for size in one.sizes}
         for start, size in _arcs(list(one.sizes), flow):
-            arc = self.model.column(0.0, math.inf)
+            arc = one.arcs[start, size] = self.model.column(0.0, math.inf)
             flow[start][arc], flow[start - size][arc] = 1.0, -1.0
             cuts[size][arc] = -1.0
         for terms in flow.values():
@@ -323,20 +367,20 @@ def _units(facts: Facts, names: Collection[str]) -> list[Unit]:
         ranks = range(want.spec.nodes)
         wanted.update(n for rank in ranks for m in mounts_of(want, rank) for n in m.names)
     wishes: dict[object, Wish] = {}
-    alike: Counter[tuple[tuple[Wish, int], ...]] = Counter()
+    units: dict[tuple[tuple[Wish, tuple[int, ...]], ...], list[str]] = defaultdict(list)
     for name in sorted(names):
         want = facts.wants[name]
         asked = _asked(want.spec)
-        mine: Counter[Wish] = Counter()
+        mine: dict[Wish, list[int]] = defaultdict(list)
         for rank in range(want.spec.nodes):
             mounts = mounts_of(want, rank)
             reach = tuple(frozenset(facts.volumes[n] for n in m.names if n in facts.volumes) for m in mounts)
+            wish = Wish(want.spec, reach, tuple(mounts))
             if all(wanted[n] == 1 for m in mounts for n in m.names):
-                mine[wishes.setdefault((asked, reach), Wish(want.spec, reach))] += 1
-            else:
-                mine[Wish(want.spec, reach, tuple(mounts))] += 1
-        alike[tuple(mine.items())] += 1
-    return [Unit(ranks[0][0].task, count, dict(ranks)) for ranks, count in alike.items()]
+                wish = wishes.setdefault((asked, reach), Wish(want.spec, reach))
+            mine[wish].append(rank)
+        units[tuple((wish, tuple(ranks)) for wish, ranks in mine.items())].append(name)
+    return [Unit(facts.wants[found[0]].spec, tuple(found), dict(key)) for key, found in units.items()]
 
 
 def _asked(task: Task) -> tuple[object, ...]:
