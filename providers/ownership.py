@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from declarative.inputs import Inputs, VolumeInputs
@@ -13,19 +14,58 @@ from declarative.schema import BadValueError
 from declarative.spec.values import Size
 from declarative.state import Address
 
+FORMAT = 1
+"""Of the records of things."""
+NOT_OWNED = (AttributeError, KeyError, TypeError, ValueError, RecursionError)
+"""What reading a damaged record raises."""
+
 
 def key_of(token: str) -> str:
     """The id of the thing of one create: 16 letters and digits, whatever the token is."""
     return hashlib.sha256(token.encode()).hexdigest()[:16]
 
 
-def as_json(address: Address, body: Mapping[str, Any], indent: int | None = None) -> str:
-    """A record of a thing in JSON; `PermanentError` if its inputs cannot be written so."""
-    try:
-        return json.dumps(body, indent=indent, default=_plain)
-    except (TypeError, ValueError) as error:
-        message = f"{address}: its inputs cannot be written as JSON: {error}"
-        raise PermanentError(PermanentKind.INVALID, message, about="inputs") from error
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owned:
+    """What stands beside a thing: whose it is, by which create it came, and with which inputs."""
+
+    owner: str
+    address: Address
+    token: str
+    inputs: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """The id of this one create, fit for the name of a folder."""
+        return key_of(self.token)
+
+    @property
+    def id(self) -> str:
+        """The id of the thing: a later thing at the same address has another."""
+        return f"{self.address}.{self.key}"
+
+    def json(self, indent: int | None = None, **more: Any) -> str:
+        """All of it in JSON, with `more` fields; `PermanentError` if the inputs cannot be written so."""
+        body = {"format": FORMAT, "owner": self.owner, "address": str(self.address), "token": self.token}
+        try:
+            return json.dumps({**body, "inputs": self.inputs, **more}, indent=indent, default=_plain)
+        except (TypeError, ValueError) as error:
+            message = f"{self.address}: its inputs cannot be written as JSON: {error}"
+            raise PermanentError(PermanentKind.INVALID, message, about="inputs") from error
+
+
+def owned(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `Owned` in what `json` wrote; one of `NOT_OWNED` for anything else."""
+    for key in ("owner", "address", "token"):
+        if not isinstance(body[key], str):
+            raise TypeError(f"`{key}` is not a text")
+    address = Address.parse(body["address"])
+    return {
+        "owner": body["owner"],
+        "address": address,
+        "token": body["token"],
+        "inputs": dict(body["inputs"]),
+    }
 
 
 def _plain(value: object) -> object:

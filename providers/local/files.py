@@ -31,11 +31,10 @@ from declarative.provider import (
     TransientKind,
 )
 from declarative.state import Address
-from providers.ownership import as_json, key_of
+from providers.ownership import FORMAT, NOT_OWNED, Owned, owned
 
 META = "fleetform.json"
 
-_FORMAT = 1
 _CHUNK = 1 << 12
 _PIECE = 1 << 20
 
@@ -53,21 +52,12 @@ class DamagedError(PermanentError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meta:
+class Meta(Owned):
     """The content of a `fleetform.json` or an `attachment.json`."""
 
-    owner: str
-    address: Address
-    token: str
-    inputs: Mapping[str, Any]
     created: float
     bound: Mapping[str, str] = field(default_factory=dict)
     """Of an attachment: the id of its node. It ends with that node, not with the name."""
-
-    @property
-    def id(self) -> str:
-        """The id of this one thing: a later thing at the same address has another."""
-        return f"{self.address}.{key_of(self.token)}"
 
     @property
     def attachment(self) -> AttachmentInputs:
@@ -76,16 +66,8 @@ class Meta:
 
     def text(self) -> bytes:
         """The text of the file."""
-        body = {
-            "format": _FORMAT,
-            "owner": self.owner,
-            "address": str(self.address),
-            "token": self.token,
-            "inputs": self.inputs,
-            "created": self.created,
-            **({"bound": self.bound} if self.bound else {}),
-        }
-        return f"{as_json(self.address, body, indent=1)}\n".encode()
+        bound = {"bound": self.bound} if self.bound else {}
+        return f"{self.json(indent=1, created=self.created, **bound)}\n".encode()
 
 
 def load(address: Address, path: str) -> Meta | None:
@@ -96,28 +78,16 @@ def load(address: Address, path: str) -> Meta | None:
         return None
     try:
         body = json.loads(text)
-        meta = Meta(
-            owner=_text(body["owner"]),
-            address=Address.parse(_text(body["address"])),
-            token=_text(body["token"]),
-            inputs=dict(body["inputs"]),
-            created=float(body["created"]),
-            bound={str(k): str(v) for k, v in body.get("bound", {}).items()},
-        )
-        known = body["format"] == _FORMAT
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        bound = {str(k): str(v) for k, v in body.get("bound", {}).items()}
+        meta = Meta(**owned(body), created=float(body["created"]), bound=bound)
+        known = body["format"] == FORMAT
+    except NOT_OWNED as error:
         raise DamagedError(address, path, "cannot be read: it is damaged") from error
     if not known:
         raise DamagedError(address, path, "was written by another version of the tool")
     if path.endswith(f"/{META}") and meta.address != address:
         raise DamagedError(address, path, f"says that it is {meta.address}: a copy by hand?")
     return meta
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError("not a text")
-    return value
 
 
 def _content(path: str) -> bytes:

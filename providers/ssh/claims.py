@@ -18,7 +18,7 @@ from declarative.inputs import VolumeInputs, inputs_of
 from declarative.provider import PermanentError, PermanentKind, Thing
 from declarative.spec.amounts import show_mib
 from declarative.state import Address, Record
-from providers.ownership import as_json, check_update, key_of, size_mib
+from providers.ownership import FORMAT, NOT_OWNED, Owned, check_update, key_of, owned, size_mib
 from providers.runner import ANSWER_SECONDS, RunnerError, counted
 from providers.ssh import scripts
 from providers.transport import ConnectionLost
@@ -30,25 +30,15 @@ FIXED = ("backend", "region", "zone")
 """Fields of a volume that cannot change in place."""
 ERASE_SECONDS = 600.0
 """The folder of a node or a volume may hold much."""
-_FORMAT = 1
 _KIB = 1024
 _CLAIM = "claim"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(Owned):
     """What one create wrote on a host: a node, a volume, or the attachment that holds a volume."""
 
-    owner: str
-    address: Address
-    token: str
-    inputs: Mapping[str, Any]
     outputs: Mapping[str, Any]
-
-    @property
-    def key(self) -> str:
-        """The id on the host: of this one create, and fit for the name of a folder."""
-        return key_of(self.token)
 
     @property
     def thing(self) -> Thing:
@@ -57,15 +47,7 @@ class Claim:
 
     def text(self) -> bytes:
         """The content of its file."""
-        body = {
-            "format": _FORMAT,
-            "owner": self.owner,
-            "address": str(self.address),
-            "token": self.token,
-            "inputs": self.inputs,
-            "outputs": self.outputs,
-        }
-        return f"{self.key}\n{as_json(self.address, body)}\n".encode()
+        return f"{self.key}\n{self.json(outputs=self.outputs)}\n".encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,16 +312,10 @@ def _parsed(text: bytes, transport: SshTransport, root: str | None, path: str) -
     try:
         first, _, rest = text.decode().partition("\n")
         body = json.loads(rest)
-        claim = Claim(
-            owner=str(body["owner"]),
-            address=Address.parse(body["address"]),
-            token=str(body["token"]),
-            inputs=dict(body["inputs"]),
-            outputs=dict(body["outputs"]),
-        )
-        if body["format"] == _FORMAT and first == claim.key:
+        claim = Claim(**owned(body), outputs=dict(body["outputs"]))
+        if body["format"] == FORMAT and first == claim.key:
             return claim
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+    except NOT_OWNED:
         pass
     folder = root or "its state folder (/var/tmp/fleetform-<uid>)"
     summary = f"the {path} of {transport.host} cannot be read: damaged, or of another version"
