@@ -180,7 +180,7 @@ class Folders:
         self._open(trash)
         self.sweep(meta.address)  # the name in the trash may be taken
         folder = self.folder(meta.address)
-        folder.rename(trash / f"{self._mark(meta.address)}.{key_of(meta.token)}")
+        folder.rename(trash / f"{self._mark(meta.address)}.{meta.key}")
         sync(folder.parent)
         self.sweep(meta.address)
 

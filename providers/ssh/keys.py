@@ -71,11 +71,11 @@ class Checked(asyncssh.SSHClient):
         self.offered = key
         return False
 
-    def refusal(self, said: str) -> PermanentError:
+    def refusal(self, reason: str) -> PermanentError:
         """The fault for a host with another key, with the line that would make it count."""
         host, trust = self.trust.host, self.trust
         if self.offered is None:  # revoked, or a certificate
-            summary = f"{host} is not to be trusted: {said}"
+            summary = f"{host} is not to be trusted: {reason}"
             return PermanentError(PermanentKind.AUTH, summary, about="host key")
         key = " ".join(self.offered.export_public_key().decode().split()[:2])
         prints = f"{self.offered.get_algorithm()} {self.offered.get_fingerprint()}"

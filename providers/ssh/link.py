@@ -314,13 +314,13 @@ def _configured(host: Host, options: asyncssh.SSHClientConnectionOptions) -> Hos
 def unsent(host: Host, error: Exception) -> ProviderError:
     """The port's fault for a failed connection."""
     about = host.hostname
-    said = str(error) or type(error).__name__
+    reason = str(error) or type(error).__name__
     if isinstance(error, asyncssh.PermissionDenied):
-        summary = f"{host} refused the login: {said}"
+        summary = f"{host} refused the login: {reason}"
         hint = "see that the key is right (`identity_file`, or the agent), and that its public half is there"
         return PermanentError(PermanentKind.AUTH, summary, about=about, hint=hint)
     if isinstance(error, asyncssh.KeyExchangeFailed | asyncssh.ProtocolNotSupported | asyncssh.ProtocolError):
-        return PermanentError(PermanentKind.INVALID, f"{host} does not understand us: {said}", about=about)
+        return PermanentError(PermanentKind.INVALID, f"{host} does not understand us: {reason}", about=about)
     if isinstance(error, TimeoutError):
         summary = f"{host} did not answer within {host.timing.connect:g} s"
         return TransientError(TransientKind.NOT_SENT, summary, about=about, hint=AWAY, away=True)
@@ -328,10 +328,10 @@ def unsent(host: Host, error: Exception) -> ProviderError:
         summary = f"{error.filename}: {error.strerror}"
         return PermanentError(PermanentKind.INVALID, summary, about="identity_file")
     if isinstance(error, ValueError):
-        return PermanentError(PermanentKind.INVALID, f"{host}: {said}", about=about)
+        return PermanentError(PermanentKind.INVALID, f"{host}: {reason}", about=about)
     if isinstance(error, OSError) and error.errno and error.errno > 0:
-        said = os.strerror(error.errno)  # the texts of asyncio are about calls
-    summary = f"{host} cannot be reached: {said}"
+        reason = os.strerror(error.errno)  # the texts of asyncio are about calls
+    summary = f"{host} cannot be reached: {reason}"
     return TransientError(TransientKind.NOT_SENT, summary, about=about, hint=AWAY, away=True)
 
 

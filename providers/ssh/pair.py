@@ -38,21 +38,21 @@ class HostKey:
 class Login:
     """A private key in a file."""
 
-    def __init__(self, path: Path, said: str | None = None) -> None:
-        """`PermanentError` if it cannot be read, or is encrypted; `said` is its name in messages."""
+    def __init__(self, path: Path, name: str | None = None) -> None:
+        """`PermanentError` if it cannot be read, or is encrypted; `name` is its name in messages."""
         self.path = path
-        said = said or str(path)
+        name = name or str(path)
         try:
             secret, self.public = _read(path.read_bytes())
         except OSError as error:
-            summary = f"the private key {said} cannot be read: {error.strerror}"
+            summary = f"the private key {name} cannot be read: {error.strerror}"
             raise PermanentError(PermanentKind.AUTH, summary, about="identity_file") from error
         except TypeError as error:  # the library's word for a password that is missing
-            summary = f"the private key {said} has a passphrase"
+            summary = f"the private key {name} has a passphrase"
             hint = "name one without: nobody can type it when the key is used"
             raise PermanentError(PermanentKind.AUTH, summary, about="identity_file", hint=hint) from error
         except ValueError as error:
-            summary = f"{said} is not a private key that can be read"
+            summary = f"{name} is not a private key that can be read"
             hint = "name the private half of a pair, as OpenSSH or as PEM"
             raise PermanentError(PermanentKind.AUTH, summary, about="identity_file", hint=hint) from error
         self._secret = hashlib.sha256(secret).digest()

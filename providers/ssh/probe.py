@@ -145,9 +145,9 @@ def visit(
     parts: list[Finished] = []
 
     def read() -> Facts:
-        begun = time.time()
+        asked_at = time.time()
         parts[:] = _visited(transport, root, owner, node)
-        return _facts_in(checked(parts[0], f"a script on {transport.host}"), begun)
+        return _facts_in(checked(parts[0], f"a script on {transport.host}"), asked_at)
 
     found = _judged(read, declared, recorded, node)
     if not found.facts:
@@ -239,14 +239,14 @@ def unanswered(error: Exception) -> Readiness:
 
 def probe(transport: SshTransport, root: str | None, node: str | None = None) -> Facts:
     """Read a host's facts."""
-    begun = time.time()
+    asked_at = time.time()
     answer = scripts.inline(transport, "probe.sh", (root or "", node or ""), seconds=SECONDS)
-    return _facts_in(answer, begun)
+    return _facts_in(answer, asked_at)
 
 
-def _facts_in(answer: bytes, begun: float) -> Facts:
-    """The facts in an answer of `probe.sh`, which was asked at `begun` and came just now."""
-    return parse(scripts.lines(answer, "FLEETFORM-PROBE"), (begun + time.time()) / 2)
+def _facts_in(answer: bytes, asked_at: float) -> Facts:
+    """The facts in an answer of `probe.sh`, which was asked at `asked_at` and came just now."""
+    return parse(scripts.lines(answer, "FLEETFORM-PROBE"), (asked_at + time.time()) / 2)
 
 
 def parse(lines: list[str], now: float) -> Facts:

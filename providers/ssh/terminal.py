@@ -78,11 +78,11 @@ def _fault(host: Host, code: int, log: Path) -> str | None:
     if code != NOT_CONNECTED:
         return None
     try:
-        said = log.read_bytes()
+        text = log.read_bytes()
     except OSError:
-        said = b""
-    if _ENDED in said or _SIGNALLED in said:
+        text = b""
+    if _ENDED in text or _SIGNALLED in text:
         return None
-    lines = [line.strip() for line in said.decode(errors="replace").splitlines()]
+    lines = [line.strip() for line in text.decode(errors="replace").splitlines()]
     own = [line for line in lines if line and not line.startswith(("debug", "OpenSSH_", "@"))]
     return f"the connection to {host} failed: {own[-1] if own else 'ssh gives no reason'}"

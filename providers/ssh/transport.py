@@ -39,16 +39,16 @@ class Background:
     """A thread with an event loop, and the links that live in it. It begins with the first call."""
 
     def __init__(self) -> None:
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._links: Links | None = None
-        self._over = False
+        self._ended = False
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`. An interrupted caller cancels it."""
-        with self._turn:
-            if self._over:
+        with self._lock:
+            if self._ended:
                 work.close()
                 raise ConnectionLost("this process ends")
             if self._loop is None:
@@ -68,14 +68,14 @@ class Background:
         """The link to a host."""
         from providers.ssh.link import Links
 
-        with self._turn:
+        with self._lock:
             if self._links is None:
                 self._links = Links()
             return self._links.to(host)
 
     def close(self) -> None:
         """Close all connections and end the thread. A later call starts a new one."""
-        with self._turn:
+        with self._lock:
             loop, thread, links = self._loop, self._thread, self._links
             self._loop = self._thread = self._links = None
         if loop is None or thread is None:
@@ -90,8 +90,8 @@ class Background:
 
     def end(self) -> None:
         """Close for good: a thread that still waits for a slow host must not connect again."""
-        with self._turn:
-            self._over = True
+        with self._lock:
+            self._ended = True
         self.close()
 
 
