@@ -53,7 +53,7 @@ from providers.cloud.exception_kinds import BY_CLASS
 from providers.cloud.faults import Answer, by_class, classify
 from providers.cloud.redact import MOST_SHOWN, Scrub
 from providers.cloud.settings import Host
-from providers.ssh import pair
+from providers.ssh import key_pairs
 from tests.cloud.run import SITE
 from tests.cloud_ec2.run import CREDENTIALS, SECRETS, config
 from tests.cloud_ec2.scripted import Scripted, refusal
@@ -228,8 +228,8 @@ def test_a_secret_is_taken_out_however_it_is_written(notation):
 
 def test_keys_and_user_data_are_taken_out_unasked(tmp_path):
     """A node's host key is in them, and nobody reads them. What people do read stays."""
-    pair.make(tmp_path / "key")
-    key = pair.Login(tmp_path / "key").host_key("gpu-0")
+    key_pairs.make(tmp_path / "key")
+    key = key_pairs.Login(tmp_path / "key").host_key("gpu-0")
     told = user_data("fleetform", "ssh-ed25519 AAAA", key)
     for text in (key.private, told, base64.b64encode(told.encode()).decode(), json.dumps({"u": told})):
         shown = Scrub()(f"Invalid input for user_data: {text} is too long")

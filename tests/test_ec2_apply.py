@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from providers.ssh.pair import make
+from providers.ssh.key_pairs import make
 from tests.cli import Project, ended, fleet, task, volume
 from tests.cloud_ec2 import run
 from tests.cloud_ec2.proxy import Line

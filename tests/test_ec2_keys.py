@@ -16,8 +16,8 @@ from declarative.state import Address, NodeState, Record
 from providers.cloud.account import Account
 from providers.cloud.cloud_init import MOST, PROGRAM, user_data
 from providers.cloud.keys import Pairs
-from providers.ssh import pair
-from providers.ssh.pair import Login, make
+from providers.ssh import key_pairs
+from providers.ssh.key_pairs import Login, make
 from tests.cloud_ec2.run import REGION, SECRETS, ZONE, provider
 from tests.cloud_ec2.scripted import Scripted, answer, instance, refusal, reservations, tag_set
 from tests.model import of_node
@@ -316,7 +316,7 @@ def test_an_odd_key_in_the_environment_is_not_shown(tmp_path, monkeypatch):
 def test_a_key_is_looked_for_once(tmp_path, monkeypatch):
     """And not written to the disk for each node."""
     make(tmp_path / ".fleetform" / "keys" / "ours")
-    monkeypatch.setattr(pair, "make", None)
+    monkeypatch.setattr(key_pairs, "make", None)
     with Scripted(asked_for) as server:
         there = provider(server.port, tmp_path, "ours")
         there._node_calls._keys.login()

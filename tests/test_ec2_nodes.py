@@ -15,7 +15,7 @@ from declarative.spec.clouds import ImageFilter, Network
 from declarative.state import Address, Record
 from providers.cloud import account, marks
 from providers.cloud.catalog import catalog
-from providers.ssh.pair import make
+from providers.ssh.key_pairs import make
 from tests.cloud_ec2.run import REGION, SECRETS, ZONE, RunningEc2, provider
 from tests.cloud_ec2.scripted import Scripted, answer, instance, refusal, reservations
 from tests.cloud_ec2.server import AMI

@@ -28,7 +28,7 @@ from declarative.spec.clouds import Network, Reach
 from declarative.state import TAGS, Address, NodeState, Record
 from providers.cloud import account, marks
 from providers.cloud.gce import Gce, login
-from providers.ssh.pair import make
+from providers.ssh.key_pairs import make
 from providers.testing import NODE, VOLUME, Conformance, Spoilt
 from tests.cloud_named import gce as fake
 from tests.cloud_named.web import LOST, TooEarly, Web, losing

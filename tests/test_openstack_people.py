@@ -13,7 +13,7 @@ from providers.cloud.openstack import OpenStack
 from providers.cloud.openstack.codes import said
 from providers.cloud.openstack.offers import shape
 from providers.cloud.redact import Scrub
-from providers.ssh.pair import make
+from providers.ssh.key_pairs import make
 from tests.cloud_openstack.run import CREDENTIALS, OPTIONS, SECRETS, config
 from tests.cloud_openstack.server import IMAGE, NETWORK, PROJECT, REGION, SmallCloud, flavor
 from tests.model import of_node, of_volume

@@ -17,7 +17,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from providers.ssh.pair import HostKey
+from providers.ssh.key_pairs import HostKey
 
 USER = "fleetform"
 """Made on the node where no other user is named: what an image calls its own differs."""

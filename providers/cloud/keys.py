@@ -22,8 +22,8 @@ from typing import Generic, Protocol, TypeVar
 from declarative.provider import PermanentError, PermanentKind, ProviderError
 from providers.cloud.account import Account
 from providers.cloud.redact import Scrub
-from providers.ssh import pair
-from providers.ssh.pair import HostKey, Login
+from providers.ssh import key_pairs
+from providers.ssh.key_pairs import HostKey, Login
 
 FOLDER = Path(".fleetform") / "keys"
 VARIABLE = "FLEETFORM_IDENTITY"
@@ -121,7 +121,7 @@ class Keys:
     def _made(self) -> Login:
         if self._login is None and not self.given:
             self.check()
-            self._fresh = pair.make(self.file)
+            self._fresh = key_pairs.make(self.file)
         return self._read()
 
 

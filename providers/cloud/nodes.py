@@ -21,7 +21,7 @@ from providers.cloud.hosts import Seen
 from providers.cloud.keys import Keys
 from providers.cloud.marks import Mark
 from providers.cloud.volume_checks import check_fixed, gone
-from providers.ssh.pair import Login
+from providers.ssh.key_pairs import Login
 
 FIXED = ("backend", "region", "zone", "instance_type", "spot", "reservation", "resources")
 """Inputs of a node that are those of its machine: it is made anew to change them."""

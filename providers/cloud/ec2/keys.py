@@ -14,7 +14,7 @@ from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import Account
 from providers.cloud.ec2.region import Region, tagged
 from providers.cloud.keys import SHARE, Pairs
-from providers.ssh.pair import Login
+from providers.ssh.key_pairs import Login
 
 FINGERPRINT = f"{marks.OURS}fingerprint"
 DUPLICATE = "InvalidKeyPair.Duplicate"

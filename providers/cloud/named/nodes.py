@@ -26,7 +26,7 @@ from providers.cloud.marks import Mark
 from providers.cloud.named.api import Api, Machine, Phase, Reserved, Told, Wanted, name_of
 from providers.cloud.named.groups import Groups
 from providers.cloud.nodes import ended, first_start
-from providers.ssh.pair import Login
+from providers.ssh.key_pairs import Login
 
 FINGERPRINT = f"{marks.OURS}fingerprint"
 """Mark of a machine: which key is let in."""

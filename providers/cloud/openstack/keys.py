@@ -10,7 +10,7 @@ from declarative.provider import PermanentError, PermanentKind
 from providers.cloud.keys import SHARE, Pairs
 from providers.cloud.openstack import answers
 from providers.cloud.openstack.region import Region
-from providers.ssh.pair import Login
+from providers.ssh.key_pairs import Login
 
 
 class NovaKeys(Pairs[Region]):

@@ -1,4 +1,4 @@
-"""Host keys: which ones count for a host, and what the user may write down if it offers another one.
+"""Known host keys: which ones count for a host, and what the user may write down if it offers another one.
 
 Every connection checks the key: `StrictHostKeyChecking no` and `UserKnownHostsFile none` change nothing.
 """
