@@ -102,10 +102,10 @@ def test_what_a_node_is_told_is_the_same_for_every_try(login):
     assert "sudo" not in root["users"][1]
 
 
-@pytest.mark.parametrize("words", ["no private key", "has a passphrase", "cannot be read"])
+@pytest.mark.parametrize("words", ["not a private key", "has a passphrase", "cannot be read"])
 def test_what_is_no_key_is_said(tmp_path, words):
     file = tmp_path / "key"
-    if words == "no private key":
+    if words == "not a private key":
         file.write_text("hello\n")
     elif words == "has a passphrase":
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", file], check=True)
