@@ -149,9 +149,12 @@ def launched(found: Mapping[str, Attempt]) -> dict[str, RankStatus]:
 
 def status(attempt: Attempt) -> RankStatus | None:
     """The status of an attempt; None for one that was never launched."""
-    state, cause = _meaning(attempt)
-    if state is None:
+    if attempt.state in {
+        AttemptState.MISSING,
+        AttemptState.CLAIMED,
+    }:  # the caller of a claimed one died first
         return None
+    state, cause = _meaning(attempt)
     return RankStatus(
         state=state,
         exit_code=attempt.exit_code,
@@ -163,9 +166,7 @@ def status(attempt: Attempt) -> RankStatus | None:
     )
 
 
-_MEANING: Mapping[AttemptState, tuple[RankState | None, str | None]] = {
-    AttemptState.MISSING: (None, None),
-    AttemptState.CLAIMED: (None, None),  # its caller died first; it can be started
+_MEANING: Mapping[AttemptState, tuple[RankState, str | None]] = {
     AttemptState.PREPARING: (RankState.STARTING, PREPARING),
     AttemptState.GATED: (RankState.STARTING, WAITING),
     AttemptState.RUNNING: (RankState.RUNNING, None),
@@ -173,27 +174,26 @@ _MEANING: Mapping[AttemptState, tuple[RankState | None, str | None]] = {
     AttemptState.LOST: (RankState.LOST, "it and its supervisor died: how it ended is not known"),
     AttemptState.REBOOTED: (RankState.LOST, "the machine restarted while it ran"),
 }
+_ENDED: Mapping[str, tuple[RankState, str | None]] = {
+    **{reason: (RankState.FAILED, cause) for reason, cause in containers.LACKING.items()},
+    "limit": (RankState.FAILED, LIMIT_REACHED),
+    "alone": (RankState.LOST, "its host was cut off: no command reached it, and it reached no other"),
+}
+"""By the reason why something else ended the attempt; for other reasons, somebody stopped it."""
 
 
-def _meaning(attempt: Attempt) -> tuple[RankState | None, str | None]:
-    if attempt.reason == "gate":
+def _meaning(attempt: Attempt) -> tuple[RankState, str | None]:
+    reason = attempt.reason
+    if reason == "gate":
         return RankState.LOST, NOT_RELEASED
-    return _end(attempt) if attempt.state is AttemptState.EXITED else _MEANING[attempt.state]
-
-
-def _end(attempt: Attempt) -> tuple[RankState, str | None]:
-    if attempt.reason == "limit":
-        return RankState.FAILED, LIMIT_REACHED
-    if attempt.reason == "alone":
-        return RankState.LOST, "its host was cut off: no command reached it, and it reached no other"
-    if attempt.reason in LACKING:
-        return RankState.FAILED, LACKING[attempt.reason].format(attempt.lacking or "a folder of `volumes`")
-    if attempt.reason == "memory":
+    if attempt.state is not AttemptState.EXITED:
+        return _MEANING[attempt.state]
+    if reason == "memory":
         return RankState.FAILED, _memory_cause(attempt)
-    if attempt.reason in containers.LACKING:
-        return RankState.FAILED, containers.LACKING[attempt.reason]
-    if attempt.reason is not None:
-        return RankState.STOPPED, None
+    if reason in LACKING:
+        return RankState.FAILED, LACKING[reason].format(attempt.lacking or "a folder of `volumes`")
+    if reason is not None:
+        return _ENDED.get(reason, (RankState.STOPPED, None))
     if attempt.exit_code == 0:
         return RankState.SUCCEEDED, None
     return RankState.FAILED, _code_cause(attempt.exit_code)
@@ -204,7 +204,7 @@ def _memory_cause(attempt: Attempt) -> str:
     killed = f"killed: out of memory{limit}"
     if attempt.exit_code == 128 + signal.SIGKILL:
         return killed
-    return f"{_code_cause(attempt.exit_code)}, after a process of it was {killed}"  # it may have gone on
+    return f"{_code_cause(attempt.exit_code)}, after a process of it was {killed}"  # it may have continued
 
 
 def _code_cause(code: int | None) -> str:
