@@ -10,7 +10,7 @@ import pytest
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.state import Address, NodeState, Readiness, Record
 from providers.cloud import account, marks
-from providers.cloud.ec2.codes import CODES, kind_of
+from providers.cloud.ec2.answers import CODES, kind_of
 from providers.cloud.marks import TAKEN
 from tests.cloud_ec2.run import REGION, SECRETS, ZONE, provider
 from tests.cloud_ec2.scripted import Scripted, answer, instance, refusal, reservations, volume

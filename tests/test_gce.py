@@ -27,7 +27,8 @@ from declarative.retry import Policy, call
 from declarative.spec.clouds import Network, Reach
 from declarative.state import TAGS, Address, NodeState, Record
 from providers.cloud import account, marks
-from providers.cloud.gce import Gce, login
+from providers.cloud.gce import Gce
+from providers.cloud.gce.account import service_account
 from providers.ssh.key_pairs import make
 from providers.testing import NODE, VOLUME, Conformance, Spoilt
 from tests.cloud_named import gce as fake
@@ -501,7 +502,7 @@ def test_a_key_may_be_a_file_or_pem(web, pem, tmp_path, monkeypatch):
     monkeypatch.setenv("FLEETFORM_TEST_EMAIL", fake.EMAIL)
     credentials = {"key": fake.VARIABLE, "email": "FLEETFORM_TEST_EMAIL"}
     config = fake.config(web.url, tmp_path, credentials=credentials, options={"project": fake.PROJECT})
-    assert login.account(config).email == fake.EMAIL
+    assert service_account(config).email == fake.EMAIL
     monkeypatch.setenv(fake.VARIABLE, str(tmp_path))
     with pytest.raises(PermanentError, match="cannot be read"):
         Bare(fake.config(web.url, tmp_path)).inventory()

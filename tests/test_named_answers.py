@@ -10,11 +10,8 @@ from declarative.provider import PermanentError, PermanentKind, TransientError, 
 from declarative.state import Address
 from providers.cloud import marks
 from providers.cloud.azure import answers as azure
-from providers.cloud.azure import codes as azure_codes
 from providers.cloud.faults import Answer, classify
 from providers.cloud.gce import answers as gce
-from providers.cloud.gce import codes as gce_codes
-from providers.cloud.gce import labels
 from providers.cloud.gce import offers as gce_offers
 from providers.cloud.marks import packed
 from providers.cloud.named import Phase
@@ -84,11 +81,11 @@ def test_a_recorded_operation_that_failed():
 
 def test_recorded_refusals_of_gce():
     missing = recorded("zones_us-central1-b_instances_libcloud-lb-demo-www-002")
-    said = gce_codes.said(Answer(status=404, text=json.dumps(missing)))
+    said = gce.said(Answer(status=404, text=json.dumps(missing)))
     assert said is not None
     assert said.kind is PermanentKind.NOT_FOUND
     family = recorded("global_images_family_notfound")
-    said = gce_codes.said(Answer(status=404, text=json.dumps(family)))
+    said = gce.said(Answer(status=404, text=json.dumps(family)))
     assert said is not None
     assert said.kind is PermanentKind.NOT_FOUND
 
@@ -211,9 +208,7 @@ def test_what_cannot_be_read_is_a_fault_and_nothing_else(broken):
 def test_refusals_of_gce(status, reason, kind):
     errors = [{"reason": reason, "message": "why"}]
     text = json.dumps({"error": {"code": status, "message": "why", "errors": errors}})
-    fault = classify(
-        RuntimeError(), Answer(status=status, text=text), what="w", scrub=Scrub(), read=gce_codes.said
-    )
+    fault = classify(RuntimeError(), Answer(status=status, text=text), what="w", scrub=Scrub(), read=gce.said)
     assert fault.kind is kind  # type: ignore[attr-defined]
     assert fault.summary == f"w: {reason}: why"
 
@@ -242,7 +237,7 @@ def test_refusals_of_gce(status, reason, kind):
 def test_refusals_of_azure(status, code, message, kind):
     text = json.dumps({"error": {"code": code, "message": message}})
     answer = Answer(status=status, text=text, headers={"retry-after": "7"})
-    fault = classify(RuntimeError(), answer, what="w", scrub=Scrub(), read=azure_codes.said)
+    fault = classify(RuntimeError(), answer, what="w", scrub=Scrub(), read=azure.said)
     assert fault.kind is kind  # type: ignore[attr-defined]
     if isinstance(fault, TransientError):
         assert fault.after == 7
@@ -251,14 +246,14 @@ def test_refusals_of_azure(status, code, message, kind):
 def test_a_code_within_a_code_is_the_one_that_tells():
     inner = {"code": "SkuNotAvailable", "message": "sold out"}
     text = json.dumps({"error": {"code": "DeploymentFailed", "message": "see details", "details": [inner]}})
-    said = azure_codes.said(Answer(status=400, text=text))
+    said = azure.said(Answer(status=400, text=text))
     assert said is not None
     assert (said.kind, said.text) == (PermanentKind.NO_CAPACITY, "SkuNotAvailable: sold out")
 
 
 @pytest.mark.parametrize("text", ["", "<html>", "[]", "3", '{"error": 3}', '{"error": {"code": 4}}', "null"])
 def test_what_is_no_error_of_theirs_is_told_by_its_status(text):
-    for read in (gce_codes.said, azure_codes.said):
+    for read in (gce.said, azure.said):
         fault = classify(RuntimeError(), Answer(status=502, text=text), what="w", scrub=Scrub(), read=read)
         assert fault.kind is TransientKind.AMBIGUOUS  # type: ignore[attr-defined]
 
@@ -282,33 +277,33 @@ def test_tags_are_read_as_they_were_written():
         inputs={"size": "1GB", "x": "é" * 400},
     )
     tags = {**marks.written(mark), "team": "a", f"{marks.OURS}on:gpu-0": "1|{}"}
-    written = labels.of_disk(tags, "volume/data-0")
+    written = gce.disk_labels(tags, "volume/data-0")
     assert all(re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", k) for k in written)
     assert all(re.fullmatch(r"[a-z0-9_-]{0,63}", v) for v in written.values())
-    assert labels.read_disk(written) == tags
-    assert marks.read(labels.read_disk(written), "x") == mark
-    mine, item = labels.of_instance(tags, "x")
-    assert labels.read_instance(mine, item) == tags
+    assert gce.disk_tags(written) == tags
+    assert marks.read(gce.disk_tags(written), "x") == mark
+    mine, item = gce.instance_labels(tags, "x")
+    assert gce.instance_tags(mine, item) == tags
     # Taken away, or another's.
-    assert marks.OWNER not in labels.read_disk({k: v for k, v in written.items() if k != labels.OWNER})
-    assert labels.read_disk({**written, labels.OWNER: "else"})[marks.OWNER] == "else"
+    assert marks.OWNER not in gce.disk_tags({k: v for k, v in written.items() if k != gce.OWNER_LABEL})
+    assert gce.disk_tags({**written, gce.OWNER_LABEL: "else"})[marks.OWNER] == "else"
     for damaged in ("0", "!!"):
-        assert marks.INPUTS not in labels.read_disk({**written, "fleetform_mark_00": damaged})
+        assert marks.INPUTS not in gce.disk_tags({**written, "fleetform_mark_00": damaged})
 
 
 def test_tags_that_grow_when_they_are_read_are_none_of_ours():
     """63 labels are enough for 4 MB, and a text of brackets for more levels than Python reads."""
-    known = {labels.OWNER: "o", labels.TOKEN: "t" * 32}
+    known = {gce.OWNER_LABEL: "o", gce.TOKEN_LABEL: "t" * 32}
     for text in (json.dumps({marks.INPUTS: "0" * 4_000_000}), "[" * 100_000, "9" * 5_000):
         code = packed(text)
-        parts = {f"{labels.PART}{i:03}": code[i * 63 : i * 63 + 63] for i in range(len(code) // 63 + 1)}
+        parts = {f"{gce.PART_LABEL}{i:03}": code[i * 63 : i * 63 + 63] for i in range(len(code) // 63 + 1)}
         wanted = {marks.OWNER: "o", marks.TOKEN: "t" * 32}
         tracemalloc.start()
-        assert labels.read_disk({**known, **parts}) == wanted
+        assert gce.disk_tags({**known, **parts}) == wanted
         assert tracemalloc.get_traced_memory()[1] < 2_000_000
         tracemalloc.stop()
         if len(text) < 1_000_000:
-            assert labels.read_instance(known, text) == wanted
+            assert gce.instance_tags(known, text) == wanted
     mark = marks.Mark(owner="o", address=Address("volume", "data-0"), token="t", inputs={})
     with pytest.raises(PermanentError, match="somebody changed them"):
         marks.read({**marks.written(mark), marks.INPUTS: "1|" + "[" * 100_000}, "x")
@@ -320,7 +315,7 @@ def test_tags_that_grow_when_they_are_read_are_none_of_ours():
 def test_tags_that_gce_does_not_take_are_refused(users):
     mark = marks.Mark(owner="o", address=Address("volume", "data-0"), token="t", inputs={})
     with pytest.raises(PermanentError) as caught:
-        labels.of_disk({**marks.written(mark), **users}, "volume/data-0")
+        gce.disk_labels({**marks.written(mark), **users}, "volume/data-0")
     assert caught.value.kind is PermanentKind.INVALID
 
 

@@ -10,8 +10,8 @@ from declarative.spec.clouds import Network
 from declarative.state import Address, NodeState, Record
 from providers.cloud.faults import Answer, classify
 from providers.cloud.openstack import OpenStack
-from providers.cloud.openstack.codes import said
-from providers.cloud.openstack.offers import shape
+from providers.cloud.openstack.answers import said
+from providers.cloud.openstack.provider import shape
 from providers.cloud.redact import Scrub
 from providers.ssh.key_pairs import make
 from tests.cloud_openstack.run import CREDENTIALS, OPTIONS, SECRETS, config

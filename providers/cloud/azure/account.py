@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from declarative.provider import Config, PermanentError, PermanentKind
 from providers.cloud import account, settings
-from providers.cloud.azure.codes import said
+from providers.cloud.azure.answers import said
 from providers.cloud.connection import Connection, limiter
 from providers.cloud.rest import Form, Rest, Tokens, link, listed, pages
 from providers.cloud.settings import write
@@ -104,14 +104,3 @@ class Account(account.Account):
             return door.ask("login at Azure", "POST", path, body=form, about="credentials")
 
         return Rest(connection(endpoint), Tokens(enter, "Azure", self.scrub)), values["subscription_id"]
-
-
-def zone_of(region: str, numbers: object) -> str | None:
-    """`eastus-1`: zones of Azure have numbers, which every region begins anew."""
-    first = numbers[0] if isinstance(numbers, list) and len(numbers) == 1 else None
-    return f"{region}-{first}" if first else None
-
-
-def number_of(zone: object) -> list[str]:
-    """The number of a zone, as requests have it; empty where there is none."""
-    return [str(zone).rpartition("-")[2]] if zone else []

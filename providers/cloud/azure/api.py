@@ -17,7 +17,7 @@ from providers.cloud.account import look_up, pauses
 from providers.cloud.azure import answers
 from providers.cloud.azure.account import COMPUTE, Account
 from providers.cloud.azure.bodies import TYPE, address_body, disk_body, interface_body, machine_body, public
-from providers.cloud.azure.capacity import Proximity, Reservations
+from providers.cloud.azure.offers import Proximity, Reservations
 from providers.cloud.named import Disk, Machine, Reserved, Told, Wanted
 from providers.cloud.rest import missing
 

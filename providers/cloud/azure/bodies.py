@@ -9,8 +9,9 @@ from typing import Any
 from declarative.inputs import NodeInputs, VolumeInputs
 from declarative.provider import PermanentError, PermanentKind
 from declarative.spec.clouds import ANYWHERE, Reach
-from providers.cloud.azure.account import Account, number_of
-from providers.cloud.azure.capacity import path_of
+from providers.cloud.azure.account import Account
+from providers.cloud.azure.answers import number_of
+from providers.cloud.azure.offers import path_of
 from providers.cloud.named import Told, Wanted
 from providers.cloud.settings import NODE_DISK
 

@@ -1,21 +1,30 @@
-"""What Azure can launch, as its list of SKUs tells it, with the prices that libcloud ships.
+"""What Azure can launch, as its list of SKUs tells it, with the prices that libcloud ships; its
+reservations, in groups, each for one type of machine, in a zone or in none; and its placement groups.
 
-The list has the number of GPUs and not their model, which stands in the size's name.
+The list of SKUs has the number of GPUs and not their model, which stands in the size's name. Placement
+groups are proximity placement groups. The first machine in one decides where it is; all of them are in
+one zone, or in none.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import replace
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from declarative.blocks import Shape
-from declarative.provider import PermanentError, PermanentKind
+from declarative.inputs import NodeInputs
+from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.resource import Offer
-from providers.cloud.azure.account import ARCHITECTURES, Account
+from providers.cloud.azure import answers
+from providers.cloud.azure.account import ARCHITECTURES, COMPUTE, Account
 from providers.cloud.catalog import day, prices
-from providers.cloud.rest import strange
+from providers.cloud.groups import OPTION
+from providers.cloud.named import Machine, Phase, Reserved
+from providers.cloud.rest import missing, strange
 from providers.cloud.settings import NODE_DISK, write
 
 VERSION = "2021-07-01"
@@ -134,3 +143,169 @@ def _price(name: str, region: str) -> float | None:
     except (KeyError, TypeError, ValueError):
         return None
     return found if found > 0 else None
+
+
+_NAME = re.compile(r"(?:([\w().-]{1,90})/)?([\w.-]{1,80})")
+_PATH = re.compile(
+    r"/subscriptions/[\w-]+/resourceGroups/[\w().-]{1,90}/providers/Microsoft\.Compute/"
+    r"capacityReservationGroups/[\w.-]{1,80}",
+    re.IGNORECASE,
+)
+KIND = "capacityReservationGroups"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A group, as far as it decides on a machine."""
+
+    region: str
+    types: frozenset[tuple[str, str | None]]
+    """Type, in lower case, and zone of what is reserved in it."""
+
+
+class Reservations:
+    """The groups that fleets name. Safe to use from many threads."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self._turn = threading.Lock()
+        self._seen: dict[str, Found | None] = {}
+
+    def asked(self, inputs: NodeInputs) -> Reserved:
+        """What a machine takes of the group that its inputs name: see `named.Api`.
+
+        In no placement group: Azure reserves nothing that would be in one.
+        """
+        given = str(inputs.reservation)
+        path = self._path(given)
+        with self._turn:
+            if path not in self._seen:
+                self._seen[path] = self._read(given, path)
+            found = self._seen[path]
+        if found is not None:
+            _check(found, given, inputs)
+        return Reserved(body={"capacityReservation": {"capacityReservationGroup": {"id": path}}})
+
+    def _path(self, given: str) -> str:
+        if _PATH.fullmatch(given):
+            return given
+        parts = _NAME.fullmatch(given)
+        if not parts:
+            summary = f"`{given}` is no capacity reservation group of Azure"
+            hint = "write its name, `GROUP/NAME`, or its whole id: `/subscriptions/…`"
+            raise PermanentError(PermanentKind.INVALID, summary, about="reservation", hint=hint)
+        group = parts[1] or self._account.group
+        return f"{self._account.root(group)}/providers/Microsoft.Compute/{KIND}/{parts[2]}"
+
+    def _read(self, given: str, path: str) -> Found | None:
+        """None for one of another subscription that may not be looked at."""
+        what = f"look at the capacity reservation group {given}"
+        try:
+            group = self._account.ask(what, "GET", path, COMPUTE, about="reservation")
+            items = self._account.all(what, f"{path}/capacityReservations", COMPUTE, {})
+        except PermanentError as error:
+            shared = not path.lower().startswith(f"{self._account.root()}/".lower())
+            if shared and error.kind is PermanentKind.AUTH:
+                return None
+            if error.kind is not PermanentKind.NOT_FOUND:
+                raise
+            summary = f"there is no capacity reservation group `{given}`"
+            hint = "check its name; one of another resource group is `GROUP/NAME`"
+            raise PermanentError(PermanentKind.NOT_FOUND, summary, about="reservation", hint=hint) from None
+        region = str(group.get("location") or "")
+        kinds = (
+            (str((i.get("sku") or {}).get("name")).lower(), answers.zone_of(region, i.get("zones")))
+            for i in items
+        )
+        return Found(region, frozenset(kinds))
+
+
+def _check(found: Found, given: str, inputs: NodeInputs) -> None:
+    """Whether the machine can have it: elsewhere, or of another type, there is no capacity of it."""
+    kind, region, zone = inputs.instance_type, inputs.region, inputs.zone
+    where = zone or region
+    if found.region.replace(" ", "").lower() != region:
+        summary = f"the capacity reservation group {given} is in {found.region}, not in {region}"
+        hint = f"write `regions: [{found.region}]`"
+        raise PermanentError(PermanentKind.NO_CAPACITY, summary, about=where, hint=hint)
+    if (kind.lower(), zone) not in found.types:
+        there = ", ".join(sorted(f"{name} in {at or found.region}" for name, at in found.types)) or "nothing"
+        summary = f"the capacity reservation group {given} has {there}, and no {kind} in {where}"
+        hint = "write the fleet's `instance_types` and `availability_zones` as they are reserved"
+        raise PermanentError(PermanentKind.NO_CAPACITY, summary, about=where, hint=hint)
+
+
+_GROUP_NAME = re.compile(r"[\w.-]{1,80}")
+
+
+class Proximity:
+    """See `named.api.Sites`. Ids are `group/name`, as those of all of Azure's things."""
+
+    called = "proximity placement group"
+    most = None
+
+    def __init__(self, account: Account, machines: Callable[[], list[Machine]]) -> None:
+        """`machines` are all of the owner's."""
+        self._account = account
+        self._machines = machines
+
+    def takes(self, inputs: NodeInputs) -> bool:
+        """See `Sites`: they all can."""
+        return True
+
+    def id_of(self, name: str, inputs: NodeInputs) -> str:
+        """See `Sites`."""
+        whole = name.startswith("/")
+        made = answers.place(name) if whole else f"{self._account.group}/{name}".lower()
+        known = not whole or path_of(self._account, made).lower() == name.lower()
+        if not known or not _GROUP_NAME.fullmatch(made.partition("/")[2]):
+            summary = f"`{name}` is no proximity placement group of Azure"
+            hint = "write its name in the backend's resource group, or its whole id: `/subscriptions/…`"
+            raise PermanentError(PermanentKind.INVALID, summary, about=f"options.{OPTION}", hint=hint)
+        return made
+
+    def _ask(self, what: str, method: str, made: str, **more: Any) -> dict[str, Any]:
+        return self._account.ask(what, method, path_of(self._account, made), COMPUTE, **more)
+
+    def tags(self, made: str) -> dict[str, str] | None:
+        """See `Sites`."""
+        what = f"look at {made.rpartition('/')[2]}"
+        found = missing(partial(self._ask, what, "GET", made))
+        return None if found is None else {str(k): str(v) for k, v in (found.get("tags") or {}).items()}
+
+    def make(self, made: str, inputs: NodeInputs, tags: Mapping[str, str]) -> None:
+        """See `Sites`. A PUT changes what is there, so that is looked at before."""
+        name = made.rpartition("/")[2]
+        if self.tags(made) is not None:
+            raise PermanentError(PermanentKind.CONFLICT, f"there is a {self.called} {name}", about=OPTION)
+        body = {
+            "location": inputs.region,
+            "tags": dict(tags),
+            "properties": {"proximityPlacementGroupType": "Standard"},
+        }
+        self._ask(f"create of the {self.called} {name}", "PUT", made, about=OPTION, body=body)
+
+    def used(self, made: str) -> bool:
+        """See `Sites`."""
+        return any(m.phase is not Phase.ENDING and _group(m) == made for m in self._machines())
+
+    def remove(self, made: str) -> None:
+        """See `Sites`."""
+        name = made.rpartition("/")[2]
+        try:
+            missing(partial(self._ask, f"end of the {self.called} {name}", "DELETE", made))
+        except PermanentError as error:
+            if error.kind not in (PermanentKind.CONFLICT, PermanentKind.INVALID):
+                raise
+            raise TransientError(TransientKind.BUSY, error.summary, about=name) from None
+
+
+def path_of(account: Account, made: str) -> str:
+    """The whole id of a group."""
+    group, _, name = made.partition("/")
+    return f"{account.root(group)}/providers/Microsoft.Compute/proximityPlacementGroups/{name}"
+
+
+def _group(machine: Machine) -> str:
+    inner = machine.raw.get("properties") or {}
+    return answers.place((inner.get("proximityPlacementGroup") or {}).get("id"))

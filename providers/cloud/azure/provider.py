@@ -5,8 +5,8 @@ from __future__ import annotations
 from declarative.provider import Config
 from declarative.resource import Offer
 from providers.cloud.azure.account import Account
+from providers.cloud.azure.answers import CODES
 from providers.cloud.azure.api import Api
-from providers.cloud.azure.codes import CODES
 from providers.cloud.azure.offers import offers
 from providers.cloud.bad_answers import asked
 from providers.cloud.keys import Keys

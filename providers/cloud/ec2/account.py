@@ -1,22 +1,44 @@
-"""One use of EC2: its regions, its options, and what every kind of thing needs of it."""
+"""One use of EC2: its regions, credentials and images, its options, and what every kind of thing needs of
+it.
+
+Credentials that no backend names (a profile, a role) are looked for by botocore where AWS's own tools do:
+variables, `AWS_PROFILE` and ~/.aws with roles and SSO, a token of the CI (web identity), the metadata of
+container and machine. It renews what ends, in memory alone. It is an extra (`aws`): two variables that
+are named need no library.
+
+`image: {filter: …}` means the newest image that fits. Names of images are anybody's to choose, so that
+only those of one owner count: the account's own where none is named. Where a later try finds a newer
+image than the one before, its create differs from that one's: EC2 says so, and what the first try made is
+found by its token (`account.once`).
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
-from declarative.provider import Config, PermanentError, PermanentKind
+from declarative.provider import (
+    Config,
+    PermanentError,
+    PermanentKind,
+    ProviderError,
+    TransientError,
+    TransientKind,
+)
 from declarative.resource import VOLUME_ID
 from declarative.spec.clouds import ImageFilter
 from declarative.state import Record
 from providers.cloud import marks, regions, settings
 from providers.cloud.catalog import Catalog, catalog
-from providers.cloud.ec2.ambient import Ambient
-from providers.cloud.ec2.codes import MISMATCH
-from providers.cloud.ec2.images import Disk, newest, own_disk
+from providers.cloud.ec2 import answers
+from providers.cloud.ec2.answers import MISMATCH
 from providers.cloud.ec2.region import Region, endpoint
 from providers.cloud.marks import Mark
+from providers.cloud.settings import write
 
 OPTIONS: Mapping[str, type | tuple[type, ...]] = {
     "disk_size": int,
@@ -131,3 +153,156 @@ def made_id(have: Record, prefix: str) -> str | None:
     """The id that a record has of EC2; None if it has none that could be one."""
     found = str(have.outputs.get("id", ""))
     return found if re.fullmatch(rf"{prefix}-[0-9a-f]{{4,32}}", found) else None
+
+
+_AWAY = ("ConnectionError", "HTTPClientError", "ConnectionClosedError", "MetadataRetrievalError")
+"""Classes of botocore's, for STS or the metadata that did not answer."""
+
+
+class Ambient:
+    """What the chain finds, renewed when it ends. Safe to use from many threads."""
+
+    def __init__(
+        self, config: Config, profile: str | None, region: str, learn: Callable[[Iterable[str]], None]
+    ) -> None:
+        """`region` is asked for a role where AWS's own settings name none. `learn` is told each secret before
+        it is used.
+        """
+        self._backend, self._profile, self._region, self._learn = config.backend, profile, region, learn
+        self._hint = write(config, "credentials")
+        self._turn = threading.Lock()
+        self._found: Any = None
+        self._last: dict[str, str] = {}
+
+    def __call__(self) -> dict[str, str]:
+        """Key, secret and token as they are now; `ProviderError` if there are none."""
+        with self._turn:
+            try:
+                if self._found is None:
+                    self._found = self._look()
+                frozen = self._found.get_frozen_credentials()
+            except ProviderError:
+                raise
+            except Exception as error:  # noqa: BLE001  # botocore raises whatever it stumbles over
+                raise self._fault(error) from None
+            given = {"key": frozen.access_key, "secret": frozen.secret_key, "token": frozen.token}
+            values = {name: str(value) for name, value in given.items() if value}
+            if values != self._last:
+                self._learn(values.values())
+                self._last = values
+            return values
+
+    def _look(self) -> Any:
+        try:
+            from botocore.session import Session  # type: ignore[import-untyped,unused-ignore]
+        except ImportError:
+            summary = (
+                f"backend {self._backend} names no `key` under `credentials`, and botocore is not installed"
+            )
+            hint = f"{self._hint}; or, for profiles and roles, in its environment: `pip install botocore`"
+            raise PermanentError(PermanentKind.AUTH, summary, about="credentials", hint=hint) from None
+        session = Session(profile=self._profile)
+        if session.get_config_variable("region") is None:
+            session.set_config_variable("region", self._region)
+        found = session.get_credentials()
+        if found is None:
+            summary = (
+                f"backend {self._backend} names no `credentials`, and AWS's own tools would find none either"
+            )
+            hint = f"{self._hint}; or set AWS_PROFILE, or log in: `aws sso login`"
+            raise PermanentError(PermanentKind.AUTH, summary, about="credentials", hint=hint)
+        return found
+
+    def _fault(self, error: Exception) -> ProviderError:
+        """Only the class and AWS's own code are told: messages may quote what was sent."""
+        names = {cls.__name__ for cls in type(error).__mro__}
+        response = getattr(error, "response", None)
+        code = response.get("Error", {}).get("Code") if isinstance(response, dict) else None
+        what = f"{type(error).__name__}{f' ({code})' if code else ''}"
+        summary = f"backend {self._backend}: AWS's credentials could not be had: {what}"
+        if not names.isdisjoint(_AWAY):
+            return TransientError(TransientKind.NOT_SENT, summary, about="credentials")
+        if "ProfileNotFound" in names:
+            hint = "name a profile of ~/.aws/config: `AWS_PROFILE`, or `options: {profile: …}`"
+        else:
+            hint = "see that `aws sts get-caller-identity` works here with the same profile or role"
+        return PermanentError(PermanentKind.AUTH, summary, about="credentials", hint=hint)
+
+
+PAGE = 1000
+OWN = "self"
+"""EC2's word for the account that asks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disk:
+    """The disk that nodes of an image start from: as what, and how many GiB it has at least."""
+
+    device: str
+    size: int = 0
+
+
+def look(region: Region, image: str) -> dict[str, Any]:
+    """What EC2 says of an image; `PermanentError` if there is none."""
+    action = "DescribeImages"
+    found = region.ask(action, "image", Filter=[{"Name": "image-id", "Value": [image]}])
+    item = next(iter(answers.listed(action, found, "imagesSet")), None)
+    if item is None:
+        summary = f"{region.name} has no image {image}"
+        hint = "images are of one region: write one for each, `image: {us-east-1: ami-…}`"
+        if not image.startswith("ami-"):
+            hint = "`image` is the id of one, `ami-…`; by its name: `image: {filter: {name: …, owner: …}}`"
+        raise PermanentError(PermanentKind.NOT_FOUND, summary, about="image", hint=hint)
+    return item
+
+
+def own_disk(region: Region, image: str) -> Disk:
+    """The disk of an image that is there."""
+    return disk_of(look(region, image))
+
+
+def disk_of(item: dict[str, Any]) -> Disk:
+    """What `look` found, as a disk."""
+    device = str(item.get("rootDeviceName") or "/dev/xvda")
+    for mapped in item.get("blockDeviceMapping") or ():
+        if mapped.get("deviceName") == device:
+            size = str((mapped.get("ebs") or {}).get("volumeSize") or "")
+            return Disk(device=device, size=int(size) if size.isdecimal() else 0)
+    return Disk(device=device)
+
+
+def newest(region: Region, asked: ImageFilter, architecture: str) -> str:
+    """The id of the newest image that can be started and is not deprecated."""
+    filters = {"name": asked.name, "state": "available", "architecture": architecture}
+    found = list(
+        region.pages(
+            "DescribeImages",
+            "imagesSet",
+            PAGE,
+            Owner=[asked.owner or OWN],
+            Filter=[{"Name": name, "Value": [value]} for name, value in filters.items()],
+        )
+    )
+    there = [image for image in found if image.get("imageId")]
+    fresh = [image for image in there if not _deprecated(image)]
+    if fresh:
+        made = max(fresh, key=lambda image: (str(image.get("creationDate") or ""), str(image["imageId"])))
+        return str(made["imageId"])
+    if there:
+        summary = f"{region.name} has only deprecated images that fit {asked} ({there[0]['imageId']})"
+        hint = f"name a newer one, or one by its id: `image: {{{region.name}: {there[0]['imageId']}}}`"
+    else:
+        summary = f"{region.name} has no image that fits {asked} for {architecture}"
+        hint = "check its name and `owner`, and whether it is in this region"
+        if asked.owner is None:
+            hint = "another's image is found with `owner: ACCOUNT`; check its name, and whether it is there"
+    raise PermanentError(PermanentKind.NOT_FOUND, summary, about="image", hint=hint)
+
+
+def _deprecated(image: dict[str, Any]) -> bool:
+    """EC2 leaves out what is deprecated, but not the account's own."""
+    try:
+        when = datetime.fromisoformat(str(image.get("deprecationTime")))
+    except ValueError:
+        return False
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)) <= datetime.now(UTC)

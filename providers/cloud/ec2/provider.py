@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,16 +15,14 @@ from declarative.state import Address
 from providers.cloud import preflight
 from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked
-from providers.cloud.ec2 import answers, attachments
-from providers.cloud.ec2.account import Account
-from providers.cloud.ec2.images import disk_of, look
-from providers.cloud.ec2.keys import Ec2Keys
-from providers.cloud.ec2.nodes import Ec2Nodes
-from providers.cloud.ec2.offers import offers
-from providers.cloud.ec2.region import Region
+from providers.cloud.ec2 import answers, volumes
+from providers.cloud.ec2.account import Account, disk_of, look
+from providers.cloud.ec2.nodes import Ec2Keys, Ec2Nodes
+from providers.cloud.ec2.region import Region, endpoint
 from providers.cloud.ec2.volumes import Ec2Volumes
 from providers.cloud.nodes import Nodes
 from providers.cloud.provider import Cloud
+from providers.cloud.settings import NODE_DISK
 from providers.cloud.volumes import Volumes
 
 
@@ -50,7 +49,7 @@ class Ec2(Cloud):
         self._instances = Nodes(self._account, self._node_calls)
         self._volume_calls = Ec2Volumes(self._account)
         self._disks = Volumes(self._account, self._volume_calls)
-        self._held = Attachments(self._account, self._disks, attachments.Driver(self._account))
+        self._held = Attachments(self._account, self._disks, volumes.Ec2Attachments(self._account))
         super().__init__(config, keys, self._instances, self._disks, self._held)
 
     @asked
@@ -160,3 +159,64 @@ def _image(account: Account, region: Region) -> None:
         summary = f"the image {image} needs a disk of {least} GiB, and `disk_size` is {size}"
         hint = f"write `options: {{disk_size: {least}}}`, or more"
         raise PermanentError(PermanentKind.INVALID, summary, about="options.disk_size", hint=hint)
+
+
+def offers(account: Account) -> tuple[Offer, ...]:
+    """Each instance type in each zone of the backend's regions, on demand and as spot, for its architecture.
+
+    Which zone has which type is not known here: in the oldest regions the letters of zones are shuffled
+    for each account, so that a list of one account's is wrong for others. All zones of the region are
+    named. Where there is none of the type after all, EC2 says so, and that is no capacity there; a zone
+    that was left out by mistake could never be used. Prices are those of `Catalog.priced_on`; what a spot
+    instance costs changes by the minute and is unknown.
+    """
+    config, known = account.config, account.catalog
+    disk = (account.disk_size or NODE_DISK) * 1024
+    out: list[Offer] = []
+    for region in dict.fromkeys(config.regions):
+        if config.endpoint is None:
+            endpoint(region, known.zones)  # a region that does not exist is an error, not an empty list
+        zones = _used_zones(account, region)
+        for kind in known.types.values():
+            if region not in kind.prices or kind.architecture != account.architecture:
+                continue
+            shape = replace(kind.shape, disk_mib=disk)
+            for zone in zones:
+                for spot in (False, True):
+                    out.append(  # noqa: PERF401  # four loops in one expression are not read
+                        Offer(
+                            backend=config.backend,
+                            region=region,
+                            zone=zone,
+                            instance_type=kind.name,
+                            shape=shape,
+                            price=None if spot else kind.prices[region],
+                            spot=spot,
+                            bids=spot,
+                            on_demand=kind.prices[region] if spot else None,
+                            priced_on=None if spot or kind.prices[region] is None else known.priced_on,
+                        )
+                    )
+    return tuple(out)
+
+
+def _used_zones(account: Account, region: str) -> tuple[str, ...]:
+    """Each instance type in each zone of the backend's regions, on demand and as spot, for its architecture.
+
+    Which zone has which type is not known here: in the oldest regions the letters of zones are shuffled
+    for each account, so that a list of one account's is wrong for others. All zones of the region are
+    named. Where there is none of the type after all, EC2 says so, and that is no capacity there; a zone
+    that was left out by mistake could never be used. Prices are those of `Catalog.priced_on`; what a spot
+    instance costs changes by the minute and is unknown.
+    """
+    config, known = account.config, account.catalog.zones.get(region, ())
+    subnets = config.network.subnets
+    if subnets and config.endpoint is None:
+        there = [zone for name in config.regions for zone in account.catalog.zones.get(name, ())]
+        wrong = next((zone for zone in subnets if zone not in there), None)
+        if wrong is not None:
+            summary = f"`network.subnets` names {wrong}, which is no zone of the backend's regions"
+            hint = suggest(wrong, there) or f"they have {', '.join(there)}"
+            raise PermanentError(PermanentKind.INVALID, summary, about="network.subnets", hint=hint)
+    zones = tuple(z for z in dict.fromkeys(config.zones) if z.startswith(region)) if config.zones else known
+    return tuple(z for z in zones if not subnets or z in subnets)

@@ -11,8 +11,7 @@ from declarative.provider import Config, PermanentError, PermanentKind, Transien
 from providers.cloud.bad_answers import Pages
 from providers.cloud.connection import Connection, limiter
 from providers.cloud.ec2 import answers
-from providers.cloud.ec2.answers import Instance, Volume
-from providers.cloud.ec2.codes import said
+from providers.cloud.ec2.answers import Instance, Volume, said
 from providers.cloud.redact import Scrub
 from providers.cloud.settings import Host
 from providers.cloud.shared_looks import Looks

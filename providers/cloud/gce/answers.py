@@ -1,13 +1,28 @@
-"""GCE's answers as plain values: instances, disks, operations."""
+"""GCE's answers as plain_label values, how tags are written there, and the codes of its errors as the port's
+faults.
+
+Tags are labels, of few characters, and the metadata of instances for the rest. Labels alone can be asked
+for in a listing, and are the only thing on a disk that can be written later. So owner and token are
+labels of everything; the rest of the marks is one item of an instance's metadata, and on a disk a text in
+as many labels as it takes.
+
+Codes are the reasons of refused requests (`quotaExceeded`), and those of failed operations
+(`QUOTA_EXCEEDED`). The status misleads: a 403 may be a rate, a quota or a right that is missing.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from providers.cloud.faults import by_status, fault
-from providers.cloud.gce import labels
-from providers.cloud.gce.codes import first, hint, kind_of
+from declarative.provider import PermanentError, PermanentKind, TransientKind
+from providers.cloud import marks
+from providers.cloud.exception_kinds import Kind
+from providers.cloud.faults import Answer, Said, by_status, fault
+from providers.cloud.marks import packed, unpacked
 from providers.cloud.named import Device, Disk, Machine, Phase
 from providers.cloud.rest import strange
 
@@ -83,7 +98,7 @@ def instance(what: str, found: Mapping[str, Any]) -> Machine:
             state=state,
             address=network.get("networkIP") or "",
             public_address=access[0] if access else "",
-            tags=labels.read_instance(found.get("labels") or {}, items.get(labels.ITEM)),
+            tags=instance_tags(found.get("labels") or {}, items.get(METADATA_ITEM)),
             devices={place(d.get("source")): _device(d) for d in found.get("disks") or () if d.get("source")},
             type=tail(found.get("machineType")),
             reason=str(found.get("statusMessage") or ""),
@@ -111,7 +126,7 @@ def disk(what: str, found: Mapping[str, Any]) -> Disk:
             size=int(found["sizeGb"]),
             phase=DISKS.get(state, Phase.STOPPED),
             state=state,
-            tags=labels.read_disk(found.get("labels") or {}),
+            tags=disk_tags(found.get("labels") or {}),
             type=tail(found.get("type")),
             holders=tuple(place(user) for user in found.get("users") or ()),
             raw=found,
@@ -132,3 +147,206 @@ def done(what: str, found: Mapping[str, Any], about: str | None) -> bool:
             kind = by_status(int(found.get("httpErrorStatusCode") or 500))
         raise fault(kind, f"{what}: {code}: {message}"[:400], about=about, hint=hint(code))
     return bool(found["status"] == "DONE")
+
+
+_CODES: Mapping[Kind, str] = {
+    TransientKind.THROTTLED: """
+        rateLimitExceeded userRateLimitExceeded resourceOperationRateExceeded
+        RATE_LIMIT_EXCEEDED RESOURCE_OPERATION_RATE_EXCEEDED
+    """,
+    TransientKind.AMBIGUOUS: """
+        backendError internalError INTERNAL_ERROR INTERNAL SERVICE_UNAVAILABLE
+        OPERATION_CANCELED_BY_USER UNAVAILABLE
+    """,
+    TransientKind.BUSY: """
+        resourceNotReady RESOURCE_NOT_READY resourceInUseByAnotherResource
+        RESOURCE_IN_USE_BY_ANOTHER_RESOURCE RESOURCE_IN_USE resourceInUse
+        operationInProgress conditionNotMet CONDITION_NOT_MET
+        RESOURCE_BEING_CREATED_OR_DELETED resourceBeingUsedByAnotherResource
+    """,
+    PermanentKind.NO_CAPACITY: """
+        ZONE_RESOURCE_POOL_EXHAUSTED ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS
+        RESOURCE_POOL_EXHAUSTED STOCKOUT ZONE_UNAVAILABLE VM_MIN_COUNT_NOT_REACHED
+    """,
+    PermanentKind.QUOTA: """
+        quotaExceeded QUOTA_EXCEEDED limitExceeded LIMIT_EXCEEDED
+        IP_SPACE_EXHAUSTED IP_SPACE_EXHAUSTED_WITH_DETAILS
+    """,
+    PermanentKind.AUTH: """
+        authError forbidden required insufficientPermissions accessNotConfigured
+        PERMISSIONS_ERROR PERMISSION_DENIED FORBIDDEN billingNotEnabled
+        invalid_grant invalid_client unauthorized_client invalid_scope
+    """,
+    PermanentKind.NOT_FOUND: "notFound RESOURCE_NOT_FOUND NOT_FOUND resourceNotFound",
+    PermanentKind.CONFLICT: """
+        alreadyExists RESOURCE_ALREADY_EXISTS ALREADY_EXISTS duplicate
+    """,
+    PermanentKind.INVALID: """
+        invalid INVALID_USAGE INVALID_FIELD_VALUE badRequest invalidParameter
+        parseError UNSUPPORTED_OPERATION INVALID_ARGUMENT wrongUrlPathForMethod
+        invalidUsage unsupportedOperation
+    """,
+}
+CODES: Mapping[str, Kind] = {code: kind for kind, codes in _CODES.items() for code in codes.split()}
+
+_TEXTS: tuple[tuple[re.Pattern[str], Kind], ...] = (
+    (
+        re.compile(r"reservation .*does not have (available resources|sufficient capacity)"),
+        PermanentKind.NO_CAPACITY,
+    ),
+    (re.compile(r"reservation to be in READY state"), PermanentKind.NO_CAPACITY),
+    (re.compile(r"No available resources in specified reservations"), PermanentKind.INVALID),
+    (re.compile(r"[Rr]eservations? .*do(es)? not exist"), PermanentKind.NOT_FOUND),
+    (re.compile(r"[Cc]ould not find the given reservation"), PermanentKind.NOT_FOUND),
+)
+"""What is said of reservations has the code of any condition (`CONDITION_NOT_MET`), which is waited for."""
+
+_HINTS: Mapping[str, str] = {
+    "accessNotConfigured": "enable the Compute Engine API for the project",
+    "billingNotEnabled": "connect the project with a billing account",
+    "forbidden": "give the service account the role Compute Admin, and Service Account User, on the project",
+    "quotaExceeded": "ask Google for a higher quota, or lower the fleet's `nodes`",
+    "QUOTA_EXCEEDED": "ask Google for a higher quota, or lower the fleet's `nodes`",
+    "invalid_grant": "is the key still one of the service account's, and this machine's clock right?",
+    "PERMISSIONS_ERROR": "give the service account the role Service Account User on the project",
+}
+
+
+def kind_of(code: str, message: str) -> Kind | None:
+    """What an error means; None if nobody knows."""
+    found = (kind for pattern, kind in _TEXTS if pattern.search(message))
+    return next(found, CODES.get(code))
+
+
+def said(answer: Answer) -> Said | None:
+    """What an error of GCE says; None if it is none of Google's, as the page of a gateway."""
+    try:
+        found = json.loads(answer.text)
+    except ValueError:
+        return None
+    error = found.get("error") if isinstance(found, dict) else None
+    if isinstance(error, str):  # that of a login
+        text = f"{error}: {found.get('error_description') or ''}"
+        return Said(kind=CODES.get(error), text=text, hint=_HINTS.get(error))
+    if not isinstance(error, dict):
+        return None
+    code, message = first(error)
+    # `required` is also what a field is called that was left out.
+    required = code == "required" and answer.status == 400
+    kind = PermanentKind.INVALID if required else kind_of(code, message)
+    return Said(kind=kind, text=f"{code}: {message}" if code else message, hint=_HINTS.get(code))
+
+
+def first(error: Mapping[str, Any]) -> tuple[str, str]:
+    """Code and message of the first of the errors in an `error`."""
+    several = error.get("errors")
+    one = several[0] if isinstance(several, list) and several and isinstance(several[0], dict) else error
+    code = one.get("reason") or one.get("code") or error.get("status") or ""
+    message = one.get("message") or error.get("message") or ""
+    return (code if isinstance(code, str) else "", str(message))
+
+
+def hint(code: str) -> str | None:
+    """What to do about a code."""
+    return _HINTS.get(code)
+
+
+OWNER_LABEL = "fleetform_owner"
+TOKEN_LABEL = "fleetform_token"  # noqa: S105  # the name of a label
+PART_LABEL = "fleetform_mark_"
+DISK_OF_LABEL = "fleetform_disk_of"
+"""On an instance's own disk: whose instance it is."""
+METADATA_ITEM = "fleetform"
+"""The item of an instance's metadata."""
+MOST_LABELS = 64
+"""Labels that one thing has at most."""
+LABEL_LENGTH = 63
+_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
+
+
+def plain_label(text: str) -> str:
+    """A text as the value of a label: itself, or its digest."""
+    return text if text and _VALUE.fullmatch(text) else hashlib.sha256(text.encode()).hexdigest()[:40]
+
+
+def instance_labels(
+    tags: Mapping[str, str], about: str, have: Mapping[str, str] | None = None
+) -> tuple[dict[str, str], str]:
+    """The labels of an instance, and the text of its metadata's item. `have`: the labels that it has."""
+    ours, users = _split_tags(tags)
+    labels = {**_user_labels(users, about, have), **_found_by(ours)}
+    return labels, json.dumps(ours, sort_keys=True)
+
+
+def disk_labels(tags: Mapping[str, str], about: str, have: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The labels of a disk. `have`: those that it has."""
+    ours, users = _split_tags(tags)
+    if not ours:
+        return _user_labels(users, about, have)
+    text = packed(json.dumps(ours, sort_keys=True))
+    parts = [text[i : i + LABEL_LENGTH] for i in range(0, len(text), LABEL_LENGTH)]
+    labels = {
+        **_user_labels(users, about, have),
+        **_found_by(ours),
+        **{f"{PART_LABEL}{i:02}": part for i, part in enumerate(parts)},
+    }
+    if len(labels) > MOST_LABELS:
+        summary = f"{about} has too much to write down: it takes {len(labels)} labels, GCE has {MOST_LABELS}"
+        hint = "make its `tags` fewer"
+        raise PermanentError(PermanentKind.INVALID, summary, about=about, hint=hint)
+    return labels
+
+
+def instance_tags(labels: Mapping[str, str], item: str | None) -> dict[str, str]:
+    """The tags of an instance. Whose it is, both have to say."""
+    return _tags(labels, item)
+
+
+def disk_tags(labels: Mapping[str, str]) -> dict[str, str]:
+    """The tags of a disk."""
+    text = "".join(value for key, value in sorted(labels.items()) if key.startswith(PART_LABEL))
+    return _tags(labels, unpacked(text))
+
+
+def _tags(labels: Mapping[str, str], text: str | None) -> dict[str, str]:
+    try:
+        given = json.loads(text) if text else {}
+    except (ValueError, RecursionError):  # anybody who may write metadata can write this
+        given = {}
+    if not isinstance(given, dict):
+        given = {}
+    found = {k: v for k, v in given.items() if isinstance(k, str) and isinstance(v, str)}
+    for key, label in ((marks.OWNER, OWNER_LABEL), (marks.TOKEN, TOKEN_LABEL)):
+        said = labels.get(label)
+        if said is None:
+            found.pop(key, None)  # somebody took it away: nothing is found by it any more
+        elif key not in found or plain_label(found[key]) != said:
+            found[key] = said
+    theirs = {k: v for k, v in labels.items() if not k.startswith("fleetform_")}
+    return {**theirs, **found}
+
+
+def _split_tags(tags: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    ours = {k: v for k, v in tags.items() if k.startswith(marks.OURS)}
+    return ours, {k: v for k, v in tags.items() if k not in ours}
+
+
+def _found_by(ours: Mapping[str, str]) -> dict[str, str]:
+    pairs = ((OWNER_LABEL, marks.OWNER), (TOKEN_LABEL, marks.TOKEN))
+    return {label: plain_label(ours[key]) for label, key in pairs if key in ours}
+
+
+def _user_labels(users: Mapping[str, str], about: str, have: Mapping[str, str] | None) -> dict[str, str]:
+    """Labels that are none of ours. Those that are there may be in any script, and stay."""
+    for key, value in users.items():
+        if have and have.get(key) == value:
+            continue
+        if not _KEY.fullmatch(key) or not _VALUE.fullmatch(value):
+            summary = f"{about}: `{key}: {value}` cannot be a label of GCE"
+            hint = (
+                "labels have lower case letters, digits, `_` and `-`, up to 63 of them; a key begins with a "
+                "letter"
+            )
+            raise PermanentError(PermanentKind.INVALID, summary, about="tags", hint=hint)
+    return dict(users)

@@ -11,10 +11,10 @@ from declarative.inputs import NodeInputs, Placed, VolumeInputs
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import marks
 from providers.cloud.account import look_up, pauses
-from providers.cloud.gce import answers, labels
+from providers.cloud.gce import answers
 from providers.cloud.gce.account import Account
 from providers.cloud.gce.bodies import TYPE, disk_body, instance_body
-from providers.cloud.gce.capacity import Policies, Reservations
+from providers.cloud.gce.offers import Policies, Reservations
 from providers.cloud.named import Disk, Machine, Phase, Reserved, Told, Wanted
 from providers.cloud.rest import missing, pages
 
@@ -54,7 +54,7 @@ class Api:
         return made if _ID.fullmatch(made) and made.startswith(f"{self._account.project}/") else None
 
     def _listed(self, kind: str, name: str | None) -> list[Mapping[str, Any]]:
-        wanted = f'labels.{labels.OWNER}="{labels.plain(self._account.owner)}"'
+        wanted = f'labels.{answers.OWNER_LABEL}="{answers.plain_label(self._account.owner)}"'
         if name is not None:
             wanted = f'({wanted}) (name="{name}")'
         what = f"list of {kind}"
@@ -132,10 +132,10 @@ class Api:
     def tag_machine(self, machine: Machine, tags: Mapping[str, str]) -> None:
         """See `named.Api`. What somebody else wrote meanwhile is BUSY, and not overwritten."""
         path = _path("instances", machine.id)
-        mine, text = labels.of_instance(tags, machine.name, machine.raw.get("labels"))
+        mine, text = answers.instance_labels(tags, machine.name, machine.raw.get("labels"))
         metadata = machine.raw.get("metadata") or {}
-        items = [i for i in metadata.get("items") or () if i.get("key") != labels.ITEM]
-        items.append({"key": labels.ITEM, "value": text})
+        items = [i for i in metadata.get("items") or () if i.get("key") != answers.METADATA_ITEM]
+        items.append({"key": answers.METADATA_ITEM, "value": text})
         body = {"fingerprint": metadata.get("fingerprint"), "items": items}
         what = f"marks of {machine.name}"
         self._do(what, "POST", f"{path}/setMetadata", body=body)
@@ -189,7 +189,7 @@ class Api:
         about = tags.get(marks.ADDRESS, disk.name)
         body = {
             "labelFingerprint": disk.raw.get("labelFingerprint"),
-            "labels": labels.of_disk(tags, about, disk.raw.get("labels")),
+            "labels": answers.disk_labels(tags, about, disk.raw.get("labels")),
         }
         self._do(f"marks of {disk.name}", "POST", f"{_path('disks', disk.id)}/setLabels", body=body)
 

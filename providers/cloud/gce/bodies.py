@@ -10,9 +10,15 @@ from declarative.provider import PermanentError, PermanentKind
 from declarative.spec.clouds import Reach
 from declarative.state import Address
 from providers.cloud import marks
-from providers.cloud.gce import labels
 from providers.cloud.gce.account import Account
-from providers.cloud.gce.capacity import path_of
+from providers.cloud.gce.answers import (
+    DISK_OF_LABEL,
+    METADATA_ITEM,
+    disk_labels,
+    instance_labels,
+    plain_label,
+)
+from providers.cloud.gce.offers import path_of
 from providers.cloud.named import Told, Wanted
 from providers.cloud.settings import NODE_DISK
 
@@ -24,8 +30,8 @@ def instance_body(account: Account, wanted: Wanted[NodeInputs], told: Told) -> d
     _, zone, name = wanted.id.split("/")
     inputs = wanted.inputs
     kind, accelerators = _kind(wanted.address, inputs.instance_type, zone)
-    mine, text = labels.of_instance(wanted.tags, str(wanted.address))
-    items = {labels.ITEM: text, "user-data": told.user_data, "block-project-ssh-keys": "TRUE"}
+    mine, text = instance_labels(wanted.tags, str(wanted.address))
+    items = {METADATA_ITEM: text, "user-data": told.user_data, "block-project-ssh-keys": "TRUE"}
     groups = list(account.config.network.security_groups)
     reserved = dict(wanted.reserved.body) if wanted.reserved else {}
     scheduling = _scheduling(inputs, bool(accelerators), grouped=bool(wanted.group))
@@ -63,7 +69,7 @@ def _kind(address: Address, given: str, zone: str) -> tuple[str, list[dict[str, 
 def _boot(account: Account, zone: str, inputs: NodeInputs, tags: Mapping[str, str]) -> dict[str, Any]:
     made: dict[str, Any] = {
         "sourceImage": _image(account.image(inputs.region)),
-        "labels": {labels.DISK_OF: labels.plain(tags[marks.OWNER])},
+        "labels": {DISK_OF_LABEL: plain_label(tags[marks.OWNER])},
         "diskSizeGb": str(account.options.get("disk_size", NODE_DISK)),
     }
     if "disk_type" in account.options:
@@ -120,5 +126,5 @@ def disk_body(wanted: Wanted[VolumeInputs], size: int) -> dict[str, Any]:
         "description": str(wanted.address),
         "sizeGb": str(size),
         "type": f"zones/{zone}/diskTypes/{wanted.inputs.volume_type or TYPE}",
-        "labels": labels.of_disk(wanted.tags, str(wanted.address)),
+        "labels": disk_labels(wanted.tags, str(wanted.address)),
     }

@@ -1,23 +1,35 @@
-"""What GCE can launch, as its API tells it, with the prices that libcloud ships.
+"""What GCE can launch, as its API tells it, with the prices that libcloud ships; its reservations, which are
+of a zone and of one type of machine; and its placement groups.
 
 Machine types that have GPUs of their own (`a3-highgpu-8g`) are told with them. GPUs that are put beside a
-type are no offer of the API's: `n1-standard-8+nvidia-tesla-t4:2` may be declared in the backend's `catalog`.
+type are no offer of the API's: `n1-standard-8+nvidia-tesla-t4:2` may be declared in the backend's
+`catalog`.
+
+Placement groups are compact placement policies: of a region, and what is in one is in one zone. A policy
+has no labels: whose it is stands in its description.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import json
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from declarative.blocks import Shape
 from declarative.diagnostic import suggest
+from declarative.inputs import NodeInputs
 from declarative.provider import PermanentError, PermanentKind
 from declarative.resource import Offer
 from providers.cloud.catalog import day, prices
 from providers.cloud.gce import answers
 from providers.cloud.gce.account import Account
-from providers.cloud.rest import pages, strange
+from providers.cloud.groups import OPTION
+from providers.cloud.named import Machine, Phase, Reserved
+from providers.cloud.rest import missing, pages, strange
 from providers.cloud.settings import NODE_DISK, write
 
 WHAT = "list of machine types"
@@ -148,3 +160,219 @@ def _price(name: str, region: str, shape: Shape) -> float | None:
     if cpu <= 0 or ram <= 0:
         return None
     return round(cpu * shape.cpu + ram * shape.memory_mib / 1024, 6)
+
+
+KEY = "compute.googleapis.com/reservation-name"
+READY = ("READY", "UPDATING")
+DENSE = "DENSE"
+"""Where the machines of a reservation are next to each other, and end with it."""
+PAGE = 500
+_PART = "[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_NAME = re.compile(
+    rf"(?:(?:.*/)?projects/([a-z0-9.:-]{{1,100}})/(?:zones/[a-z0-9-]+/)?reservations/)?({_PART})"
+    rf"(/reservationBlocks/{_PART}(?:/reservationSubBlocks/{_PART})?)?"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A reservation, as far as it decides on a machine."""
+
+    zone: str
+    state: str
+    instance_type: str
+    """Empty where it is not told."""
+    dense: bool
+    policies: tuple[str, ...]
+    """The placement policies that its machines have to be in, by their ids."""
+
+
+class Reservations:
+    """The reservations that fleets name. Safe to use from many threads."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self._turn = threading.Lock()
+        self._seen: dict[tuple[str, str], dict[str, Found] | None] = {}
+
+    def asked(self, inputs: NodeInputs, zone: str) -> Reserved:
+        """What a machine in a zone takes of the reservation that its inputs name: see `named.Api`."""
+        given = str(inputs.reservation)
+        parts = _NAME.fullmatch(given)
+        if not parts:
+            summary = f"`{given}` is no reservation of GCE"
+            hint = "write its name, or `projects/P/reservations/NAME` for one that another project shares"
+            raise PermanentError(PermanentKind.INVALID, summary, about="reservation", hint=hint)
+        project, name, block = parts[1] or self._account.project, parts[2], parts[3] or ""
+        here = project == self._account.project
+        value = f"{name}{block}" if here and not block else f"projects/{project}/reservations/{name}{block}"
+        body = {"consumeReservationType": "SPECIFIC_RESERVATION", "key": KEY, "values": [value]}
+        places = self._look(project, name)
+        if places is None:
+            # Whoever shares it need not let one look at it: GCE says whether it is for this machine.
+            return Reserved(body={"reservationAffinity": body})
+        found = places.get(zone)
+        if found is None:
+            raise _elsewhere(given, zone, sorted(places))
+        _check(found, given, inputs)
+        scheduling = {"provisioningModel": "RESERVATION_BOUND", "instanceTerminationAction": "DELETE"}
+        return Reserved(
+            body={"reservationAffinity": body, **({"scheduling": scheduling} if found.dense else {})},
+            group=next(iter(found.policies), ""),
+            grouped=found.dense,
+        )
+
+    def _look(self, project: str, name: str) -> dict[str, Found] | None:
+        """A reservation by its zones; None where one may not look at another project's."""
+        with self._turn:
+            key = project, name
+            # What is not ready yet may be by now.
+            if any(found.state not in READY for found in (self._seen.get(key) or {}).values()):
+                del self._seen[key]
+            if key not in self._seen:
+                try:
+                    self._seen[key] = self._read(project, name)
+                except PermanentError as error:
+                    if project == self._account.project or error.kind is not PermanentKind.AUTH:
+                        raise
+                    self._seen[key] = None
+            return self._seen[key]
+
+    def _read(self, project: str, name: str) -> dict[str, Found]:
+        what = f"look for the reservation {name}"
+
+        def ask(more: str | None) -> Mapping[str, Any]:
+            params = {"filter": f'name="{name}"', "maxResults": str(PAGE), "returnPartialSuccess": "false"}
+            if more:
+                params["pageToken"] = more
+            path = f"{project}/aggregated/reservations"
+            return self._account.ask(what, "GET", path, about="reservation", params=params)
+
+        out: dict[str, Found] = {}
+        for page in pages(what, ask, "nextPageToken"):
+            for item in answers.scoped(what, page, "reservations"):
+                if item.get("name") == name:
+                    found = _found(item)
+                    out[found.zone] = found
+        if not out:
+            summary = f"the project {project} has no reservation `{name}`"
+            hint = "check its name; one that another project shares is `projects/P/reservations/NAME`"
+            raise PermanentError(PermanentKind.NOT_FOUND, summary, about="reservation", hint=hint)
+        return out
+
+
+def _found(item: Mapping[str, Any]) -> Found:
+    specific = (item.get("specificReservation") or {}).get("instanceProperties") or {}
+    policies = item.get("resourcePolicies") or {}
+    urls = policies.values() if isinstance(policies, dict) else policies
+    return Found(
+        zone=answers.tail(item.get("zone")),
+        state=str(item.get("status") or ""),
+        instance_type=answers.tail(specific.get("machineType")),
+        dense=item.get("deploymentType") == DENSE,
+        policies=tuple(filter(None, (answers.place(url, "regions") for url in urls))),
+    )
+
+
+def _elsewhere(given: str, zone: str, zones: list[str]) -> PermanentError:
+    summary = f"the reservation {given} is not in {zone}, but in {', '.join(zones)}"
+    hint = f"write `availability_zones: [{zones[0]}]`"
+    return PermanentError(PermanentKind.NO_CAPACITY, summary, about=zone, hint=hint)
+
+
+def _check(found: Found, given: str, inputs: NodeInputs) -> None:
+    """Whether the machine can have it: of another type, there is no capacity of it."""
+    kind = inputs.instance_type.partition("+")[0]
+    if found.instance_type and found.instance_type != kind:
+        summary = f"the reservation {given} is for {found.instance_type} in {found.zone}, not for {kind}"
+        hint = f"write `instance_types: [{found.instance_type}]`"
+        raise PermanentError(PermanentKind.NO_CAPACITY, summary, about=found.zone, hint=hint)
+    if found.state not in READY:
+        summary = (
+            f"the reservation {given} is {found.state or 'in no state'}, and only one that is READY is of use"
+        )
+        raise PermanentError(PermanentKind.NO_CAPACITY, summary, about="reservation")
+
+
+FAMILIES = frozenset(
+    ("a2", "a3", "a4", "a4x", "c2", "c2d", "c3", "c3d", "c4", "c4d", "g2", "g4", "h3", "h4d", "n2", "n2d")
+)
+"""Families of types that Google names for compact placement. A machine of another is made without."""
+_PATH = re.compile(r"(?:.*/)?projects/([^/]+)/regions/([^/]+)/resourcePolicies/([^/]+)")
+_GROUP_NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+class Policies:
+    """See `named.api.Sites`. Ids are `project/region/name`."""
+
+    called = "compact placement policy"
+    most = 1500
+
+    def __init__(
+        self, account: Account, do: Callable[..., None], machines: Callable[[], list[Machine]]
+    ) -> None:
+        """`do` sees a change through to its end; `machines` are all of the owner's."""
+        self._account = account
+        self._do = do
+        self._machines = machines
+
+    def takes(self, inputs: NodeInputs) -> bool:
+        """See `Sites`."""
+        return inputs.instance_type.partition("-")[0] in FAMILIES
+
+    def id_of(self, name: str, inputs: NodeInputs) -> str:
+        """See `Sites`. One of another project or region takes no machine."""
+        project, region = self._account.project, inputs.region
+        path = _PATH.fullmatch(name)
+        where = path.groups() if path else (project, region, name)
+        if not _GROUP_NAME.fullmatch(where[2]) or where[:2] != (project, region):
+            summary = f"`{name}` is no placement policy of {project} in {region}"
+            hint = "write its name, or `projects/P/regions/R/resourcePolicies/NAME`"
+            raise PermanentError(PermanentKind.INVALID, summary, about=f"options.{OPTION}", hint=hint)
+        return "/".join(where)
+
+    def tags(self, made: str) -> dict[str, str] | None:
+        """See `Sites`."""
+        what = f"look at {made.rpartition('/')[2]}"
+        found = missing(partial(self._account.ask, what, "GET", path_of(made)))
+        if found is None:
+            return None
+        try:
+            told = json.loads(str(found.get("description") or "{}"))
+        except ValueError:
+            told = {}  # another's, in his own words
+        return {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}
+
+    def make(self, made: str, inputs: NodeInputs, tags: Mapping[str, str]) -> None:
+        """See `Sites`."""
+        project, region, name = made.split("/")
+        body = {
+            "name": name,
+            "description": json.dumps(dict(tags), sort_keys=True),
+            "groupPlacementPolicy": {"collocation": "COLLOCATED"},
+        }
+        path = f"{project}/regions/{region}/resourcePolicies"
+        self._do(f"create of the {self.called} {name}", "POST", path, OPTION, body=body)
+
+    def used(self, made: str) -> bool:
+        """See `Sites`."""
+        return any(_is_in(machine, made) for machine in self._machines())
+
+    def remove(self, made: str) -> None:
+        """See `Sites`."""
+        try:
+            self._do(f"end of the {self.called} {made.rpartition('/')[2]}", "DELETE", path_of(made))
+        except PermanentError as error:
+            if error.kind is not PermanentKind.NOT_FOUND:
+                raise
+
+
+def path_of(made: str) -> str:
+    """The path of a policy, below `projects/`."""
+    project, region, name = made.split("/")
+    return f"{project}/regions/{region}/resourcePolicies/{name}"
+
+
+def _is_in(machine: Machine, made: str) -> bool:
+    urls = machine.raw.get("resourcePolicies") or ()
+    return machine.phase is not Phase.ENDING and any(answers.place(url, "regions") == made for url in urls)

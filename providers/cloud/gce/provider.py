@@ -6,8 +6,8 @@ from declarative.provider import Config
 from declarative.resource import Offer
 from providers.cloud.bad_answers import asked
 from providers.cloud.gce.account import Account
+from providers.cloud.gce.answers import CODES
 from providers.cloud.gce.api import Api
-from providers.cloud.gce.codes import CODES
 from providers.cloud.gce.offers import offers
 from providers.cloud.keys import Keys
 from providers.cloud.named import Named

@@ -15,9 +15,8 @@ from providers.cloud.bad_answers import asked
 from providers.cloud.exception_kinds import Kind
 from providers.cloud.keys import Keys
 from providers.cloud.named.api import Api
-from providers.cloud.named.attachments import Attachments
 from providers.cloud.named.nodes import NamedNodes
-from providers.cloud.named.volumes import NamedVolumes
+from providers.cloud.named.volumes import Attachments, NamedVolumes
 from providers.cloud.nodes import Nodes
 from providers.cloud.provider import Cloud
 from providers.cloud.volumes import Volumes

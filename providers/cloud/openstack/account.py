@@ -20,8 +20,7 @@ from providers.cloud import marks, regions, settings
 from providers.cloud.bad_answers import reading
 from providers.cloud.marks import Mark
 from providers.cloud.openstack import names
-from providers.cloud.openstack.login import Login
-from providers.cloud.openstack.region import Region
+from providers.cloud.openstack.region import Login, Region
 from providers.cloud.settings import write
 
 TEXTS = (

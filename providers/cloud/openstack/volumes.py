@@ -1,9 +1,11 @@
-"""Cinder's calls for volumes: see `cloud.volumes`. Metadata go with the request that makes a volume."""
+"""OpenStack's calls for volumes and attachments: see `cloud.volumes` and `cloud.attachments`. Metadata go
+with the request that makes a volume; cinder's own attachments take none of ours.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,8 +15,10 @@ from declarative.resource import VOLUME_ID
 from declarative.state import Address, Record
 from providers.cloud import marks
 from providers.cloud.account import gibibytes, look_up, pauses
+from providers.cloud.attachments import Disk, Holder, Machine
 from providers.cloud.claims import ON
 from providers.cloud.marks import Mark
+from providers.cloud.nodes import outputs
 from providers.cloud.openstack import answers, names
 from providers.cloud.openstack.account import ID, Account, extras, made_id
 from providers.cloud.openstack.answers import BAD, Volume
@@ -23,7 +27,7 @@ from providers.cloud.volume_checks import check, left
 
 CHANGING = ("detaching", "attaching", "reserved", "in-use")
 """States of a volume that is on its way to a server, or from it."""
-IN_USE = "volume 3.42"
+GROWS_IN_USE = "volume 3.42"
 """The version of cinder's API from which on a volume grows while a server has it."""
 
 
@@ -180,7 +184,7 @@ class CinderVolumes:
             if now.size >= size and now.state in ("available", "in-use"):
                 return
             if not asked and now.state in ("available", "in-use"):
-                version = IN_USE if now.state == "in-use" else None
+                version = GROWS_IN_USE if now.state == "in-use" else None
                 body = {"os-extend": {"new_size": size}}
                 path = f"/volumes/{disk.id}/action"
                 region.ask("growing a volume", "volume", "POST", path, body, about="size", version=version)
@@ -230,3 +234,82 @@ class CinderVolumes:
 
 def _age(volume: Volume) -> tuple[str, str]:
     return volume.created, volume.id
+
+
+IN_USE = "in-use"
+_SERIAL = 20
+"""Characters of a volume's id that a virtual disk has as its serial number."""
+
+
+class NovaAttachments:
+    """See `attachments.Driver`."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+
+    def disk(self, volume: Volume) -> Disk:
+        """A volume, as attachments see it.
+
+        A disk on a node says as much of the volume's id as its bus lets it: SCSI all of it, virtio its
+        beginning. What nova calls it is not what the system on the node does.
+        """
+        bad = f"{volume.id} cannot be used: cinder says `{volume.state}`"
+        return Disk(
+            id=volume.id,
+            region=volume.region,
+            state=volume.state,
+            size=volume.size,
+            tags=volume.tags,
+            free=volume.state == "available",
+            gone=volume.gone,
+            damage=bad if volume.state in BAD else "",
+            attaching=volume.state in ("reserved", "attaching"),
+            holders=tuple(
+                Holder(
+                    machine=held.server,
+                    device=f"/dev/disk/by-id/virtio-{volume.id[:_SERIAL]}",
+                    attached=volume.state == IN_USE,
+                    leaving=volume.state == "detaching",
+                    serials=(volume.id, volume.id[:_SERIAL]),
+                )
+                for held in volume.held
+            ),
+        )
+
+    def disks(self, region: str, ids: Collection[str]) -> Mapping[str, Disk]:
+        """Those that there are, asked for one by one."""
+        found = map(self._account.region(region).volume, ids)
+        return {volume.id: self.disk(volume) for volume in found if volume}
+
+    def machines(self, region: str, ids: Collection[str]) -> Mapping[str, Machine]:
+        """Servers that live."""
+        found = map(self._account.region(region).server, ids)
+        return {
+            s.id: Machine(id=s.id, tags=s.tags, runs=s.status == "ACTIVE", outputs=outputs(s))
+            for s in found
+            if s and not s.gone
+        }
+
+    def machine_id(self, node: Record) -> str:
+        """The id of a node's server."""
+        return made_id(node) or ""
+
+    def tag(self, disk: Disk, tags: Mapping[str, str]) -> None:
+        """Set metadata."""
+        self._account.region(disk.region).tag("volume", f"/volumes/{disk.id}", tags)
+
+    def untag(self, disk: Disk, keys: Sequence[str]) -> None:
+        """Take metadata away."""
+        self._account.region(disk.region).untag("volume", f"/volumes/{disk.id}", keys)
+
+    def attach(self, disk: Disk, machine: str, about: str) -> None:
+        """Nova chooses the device."""
+        path, body = f"/servers/{machine}/os-volume_attachments", {"volumeAttachment": {"volumeId": disk.id}}
+        region = self._account.region(disk.region)
+        region.ask(f"attaching {disk.id}", "compute", "POST", path, body, about=about)
+
+    def detach(self, disk: Disk, machine: str) -> None:
+        """Nothing is asked while it is still being attached: nova refuses that."""
+        if disk.state == IN_USE:
+            path = f"/servers/{machine}/os-volume_attachments/{disk.id}"
+            self._account.region(disk.region).ask(f"detaching {disk.id}", "compute", "DELETE", path)
