@@ -27,7 +27,7 @@ from declarative.state import Address, Record
 from providers.cloud import WIRED
 from providers.cloud.any import AnyCloud, kinds, names
 from providers.cloud.any.named import Named
-from providers.cloud.any.plain import Written, gpu_model
+from providers.cloud.any.site import Written, gpu_model
 from providers.cloud.shared_looks import Shared
 from tests.cli import Project
 from tests.cloud_any.plain import NAME, Cloud

@@ -10,7 +10,7 @@ import pytest
 
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.state import Address, Record
-from providers.cloud.disks import OnNode, _fault
+from providers.cloud.hosts import OnNode, _fault
 from providers.cloud.provider import Cloud
 from providers.cloud.redact import Scrub
 from providers.runner import RunnerError

@@ -44,13 +44,12 @@ from declarative.spec.backend import Credentials
 from declarative.spec.clouds import Endpoint, Images
 from declarative.state import Address, Record, State
 from declarative.store import StateError
-from providers.cloud import cloud, exception_kinds, faults, marks, preflight, settings
+from providers.cloud import cloud, faults, marks, preflight, settings
 from providers.cloud.catalog import catalog
 from providers.cloud.cloud_init import user_data
 from providers.cloud.connection import Connection, Limiter, _ask_late, _stay, limiter
 from providers.cloud.ec2.region import Region, quoted
-from providers.cloud.exception_kinds import BY_CLASS
-from providers.cloud.faults import Answer, by_class, classify
+from providers.cloud.faults import BY_CLASS, Answer, by_class, classify
 from providers.cloud.redact import MOST_SHOWN, Scrub
 from providers.cloud.settings import Host
 from providers.ssh import key_pairs
@@ -88,9 +87,9 @@ def test_no_exception_of_libcloud_is_left_out():
 
 def test_a_class_stands_in_the_table_once():
     """The same class under two kinds would be of the one that is written last."""
-    names = [name for text in exception_kinds._CLASSES.values() for name in text.split()]
+    names = [name for text in faults._CLASSES.values() for name in text.split()]
     assert len(names) == len(set(names))
-    assert set(exception_kinds._CLASSES) == {*TransientKind, *PermanentKind} - {
+    assert set(faults._CLASSES) == {*TransientKind, *PermanentKind} - {
         PermanentKind.NO_CAPACITY,
         PermanentKind.USED_UP,  # no library has a class for it
     }

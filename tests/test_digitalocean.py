@@ -16,7 +16,7 @@ from declarative.state import Address, Record
 from providers.cloud import cloud
 from providers.cloud.any import labels
 from providers.cloud.any.digitalocean import DigitalOcean as Site
-from providers.cloud.any.plain import Written
+from providers.cloud.any.site import Written
 from providers.cloud.marks import packed
 from providers.testing import NODE, VOLUME, Conformance, Crowd, Spoilt
 from tests.cli import Project

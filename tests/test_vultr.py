@@ -18,7 +18,7 @@ from declarative.provider import (
 from declarative.state import Address, NodeState, Record
 from providers.cloud import cloud
 from providers.cloud.any import names
-from providers.cloud.any.plain import Written
+from providers.cloud.any.site import Written
 from providers.cloud.any.vultr import Vultr
 from tests.cloud_any.scripted import Scripted, recorded
 from tests.model import of_attachment, of_node, of_volume

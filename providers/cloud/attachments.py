@@ -24,13 +24,13 @@ from declarative.state import Address, Record
 from providers.cloud import claims, marks, regions
 from providers.cloud.account import look_up, pauses
 from providers.cloud.claims import ON, id_of, is_of, of_tags, thing_of, to_tags, volume_of
-from providers.cloud.disks import OnNode
+from providers.cloud.hosts import OnNode
 from providers.cloud.volume_checks import gone, was_adopted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A machine that has a disk, or is about to, and where it finds it: see `disks.OnNode`."""
+    """A machine that has a disk, or is about to, and where it finds it: see `hosts.OnNode`."""
 
     machine: str
     device: str

@@ -15,8 +15,7 @@ from declarative.provider import Ended, PermanentKind, ProviderError, Thing, Tra
 from declarative.state import Address, NodeState, Readiness, Record
 from providers.cloud import cloud_init, marks
 from providers.cloud.account import Account
-from providers.cloud.exception_kinds import Kind
-from providers.cloud.faults import fault
+from providers.cloud.faults import Kind, fault
 from providers.cloud.hosts import Seen
 from providers.cloud.keys import Keys
 from providers.cloud.marks import Mark

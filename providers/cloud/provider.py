@@ -23,8 +23,7 @@ from declarative.provider import (
 from declarative.resource import VOLUME_ID
 from declarative.state import KINDS, Address, NodeState, RankStatus, Readiness, Record
 from providers.cloud.bad_answers import asked
-from providers.cloud.disks import Disks, OnNode
-from providers.cloud.hosts import Hosts, Seen
+from providers.cloud.hosts import Disks, Hosts, OnNode, Seen
 from providers.cloud.keys import Keys
 
 

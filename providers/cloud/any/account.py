@@ -18,8 +18,7 @@ from declarative.provider import Config, PermanentError, PermanentKind, Transien
 from declarative.state import Address
 from providers.cloud import account, regions
 from providers.cloud.account import look_up
-from providers.cloud.any.plain import Disk, Machine, Written
-from providers.cloud.any.site import Site
+from providers.cloud.any.site import Disk, Machine, Site, Written
 from providers.cloud.bad_answers import reading
 from providers.cloud.shared_looks import Shared
 

@@ -25,10 +25,10 @@ from providers.cloud import claims, marks
 from providers.cloud.account import look_up, pauses
 from providers.cloud.any.account import Account, At
 from providers.cloud.any.nodes import Nodes
-from providers.cloud.any.plain import Disk, Machine, claim_key
+from providers.cloud.any.site import Disk, Machine, claim_key
 from providers.cloud.any.volumes import Volumes
 from providers.cloud.claims import id_of, is_of, parse, text_of, thing_of, volume_of
-from providers.cloud.disks import OnNode
+from providers.cloud.hosts import OnNode
 from providers.cloud.volume_checks import gone
 
 

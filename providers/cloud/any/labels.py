@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from declarative.provider import PermanentError, PermanentKind
 from providers.cloud import marks
-from providers.cloud.any import plain
-from providers.cloud.any.plain import Written
+from providers.cloud.any import site
+from providers.cloud.any.site import Written
 from providers.cloud.marks import packed, unpacked
 
 OURS = "fleetform"
@@ -44,7 +44,7 @@ class Labels:
 
 def tags(mark: Written) -> list[str]:
     """The tags of something new."""
-    texts = {plain.IS: mark.text(), **mark.texts}
+    texts = {site.IS: mark.text(), **mark.texts}
     return [
         owner_tag(mark.owner),
         *(t for key, text in texts.items() for t in pack(mark.token, key, text, 1)),
@@ -57,7 +57,7 @@ def written(owner: str, have: Iterable[str], thing: str) -> Written | None:
     if owner_tag(owner).lower() not in (tag.lower() for tag in have):
         return None
     found = read(have)
-    return plain.read(owner, found.token, found.texts, thing)
+    return site.read(owner, found.token, found.texts, thing)
 
 
 def read(have: Iterable[str]) -> Labels:

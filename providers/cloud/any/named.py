@@ -20,9 +20,8 @@ from providers.cloud import settings
 from providers.cloud.any import kinds, names
 from providers.cloud.any.account import Account
 from providers.cloud.any.kinds import Kind
-from providers.cloud.any.plain import Disk, Machine, Size, Wanted, Written
 from providers.cloud.any.provider import AnyCloud
-from providers.cloud.any.site import Site, What
+from providers.cloud.any.site import Disk, Machine, Site, Size, Wanted, What, Written
 from providers.cloud.connection import Connection, limiter
 from providers.cloud.faults import said
 

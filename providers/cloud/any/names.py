@@ -12,7 +12,7 @@ import re
 
 from declarative.provider import PermanentError, PermanentKind
 from declarative.state import Address
-from providers.cloud.any.plain import Written
+from providers.cloud.any.site import Written
 
 LENGTH = 63
 _OWNER = 8

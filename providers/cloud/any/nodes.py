@@ -16,8 +16,7 @@ from declarative.state import ANOTHERS, TAGS, Address, NodeState, Readiness, Rec
 from providers.cloud import cloud_init, marks
 from providers.cloud.account import look_up, pauses
 from providers.cloud.any.account import Account, At, first_of_each
-from providers.cloud.any.plain import IS, Machine, Wanted, Written
-from providers.cloud.any.site import What
+from providers.cloud.any.site import IS, Machine, Wanted, What, Written
 from providers.cloud.hosts import Seen
 from providers.cloud.keys import Keys
 from providers.cloud.volume_checks import check_fixed, gone

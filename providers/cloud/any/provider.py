@@ -12,7 +12,7 @@ from providers.cloud import preflight
 from providers.cloud.any.account import Account
 from providers.cloud.any.attachments import Attachments
 from providers.cloud.any.nodes import Nodes
-from providers.cloud.any.plain import Size
+from providers.cloud.any.site import Size
 from providers.cloud.any.volumes import Volumes
 from providers.cloud.bad_answers import asked
 from providers.cloud.keys import Keys

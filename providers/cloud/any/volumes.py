@@ -14,7 +14,7 @@ from providers.cloud import marks
 from providers.cloud.account import gibibytes, look_up, pauses
 from providers.cloud.any.account import Account, At, first_of_each
 from providers.cloud.any.nodes import mended, recalled, rewrite
-from providers.cloud.any.plain import Disk, Found, Wanted, Written, claim_key
+from providers.cloud.any.site import Disk, Found, Wanted, Written, claim_key
 from providers.cloud.volume_checks import absent, check, check_fixed, gone, is_free, size_of, sized
 from providers.cloud.volumes import FIXED
 

@@ -18,10 +18,9 @@ from declarative.provider import Config, PermanentError
 from declarative.state import NodeState
 from providers.cloud.any import labels, names
 from providers.cloud.any.account import Account
-from providers.cloud.any.plain import GPU_MEMORY_GB, Disk, Machine, Size, Wanted, Written, gpu_model
 from providers.cloud.any.provider import AnyCloud
 from providers.cloud.any.rest import JsonSite
-from providers.cloud.any.site import What
+from providers.cloud.any.site import GPU_MEMORY_GB, Disk, Machine, Size, Wanted, What, Written, gpu_model
 from providers.cloud.rest import missing
 
 HOURS = 672

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from declarative.provider import PermanentKind, TransientKind
-from providers.cloud.exception_kinds import Kind
-from providers.cloud.faults import Answer, Said
+from providers.cloud.faults import Answer, Kind, Said
 from providers.cloud.named import Device, Disk, Machine, Phase
 from providers.cloud.rest import strange
 

@@ -14,8 +14,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from declarative.provider import PermanentKind, TransientError, TransientKind
-from providers.cloud.exception_kinds import Kind
-from providers.cloud.faults import Answer, Said
+from providers.cloud.faults import Answer, Kind, Said
 
 GONE = ("shutting-down", "terminated")
 """States of an instance that will not come back."""

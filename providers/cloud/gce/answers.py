@@ -20,8 +20,7 @@ from typing import Any
 
 from declarative.provider import PermanentError, PermanentKind, TransientKind
 from providers.cloud import marks
-from providers.cloud.exception_kinds import Kind
-from providers.cloud.faults import Answer, Said, by_status, fault
+from providers.cloud.faults import Answer, Kind, Said, by_status, fault
 from providers.cloud.marks import packed, unpacked
 from providers.cloud.named import Device, Disk, Machine, Phase
 from providers.cloud.rest import strange

@@ -27,7 +27,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Where a machine finds one of its disks: see `disks.OnNode`."""
+    """Where a machine finds one of its disks: see `hosts.OnNode`."""
 
     links: tuple[str, ...]
     serials: tuple[str, ...] = ()

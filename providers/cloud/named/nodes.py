@@ -25,7 +25,7 @@ from declarative.spec.fleet import Placement
 from declarative.state import Address, NodeState, Record
 from providers.cloud import groups, marks
 from providers.cloud.account import Account, look_up, pauses
-from providers.cloud.exception_kinds import Kind
+from providers.cloud.faults import Kind
 from providers.cloud.keys import SHARE, Keys
 from providers.cloud.marks import Mark
 from providers.cloud.named.api import Api, Machine, Phase, Reserved, Told, Wanted, name_of

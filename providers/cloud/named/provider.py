@@ -12,7 +12,7 @@ from declarative.state import Address
 from providers.cloud import preflight
 from providers.cloud.account import Account
 from providers.cloud.bad_answers import asked
-from providers.cloud.exception_kinds import Kind
+from providers.cloud.faults import Kind
 from providers.cloud.keys import Keys
 from providers.cloud.named.api import Api
 from providers.cloud.named.nodes import NamedNodes

@@ -16,7 +16,7 @@ from declarative.state import Address, Record
 from providers.cloud import claims, marks
 from providers.cloud.account import Account, gibibytes, look_up, pauses
 from providers.cloud.claims import ON, id_of, is_of, of_tags, thing_of, to_tags, volume_of
-from providers.cloud.disks import OnNode
+from providers.cloud.hosts import OnNode
 from providers.cloud.marks import Mark
 from providers.cloud.named.api import Api, Device, Disk, Machine, Phase, Wanted, name_of
 from providers.cloud.named.nodes import leaving, retagged, tags_of

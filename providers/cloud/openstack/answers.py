@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from declarative.provider import PermanentKind, TransientError, TransientKind
-from providers.cloud.exception_kinds import Kind
-from providers.cloud.faults import Answer, Said
+from providers.cloud.faults import Answer, Kind, Said
 
 GONE = ("DELETED", "SOFT_DELETED")
 """States of a server that does not come back."""
