@@ -140,7 +140,7 @@ def create_plan(count=2):
             *(act(Op.CREATE, f"rank/train-{i}", after=rank(i)) for i in numbers),
         ),
         reservations=tuple(reserved(i) for i in numbers),
-        cost=Cost(before=0.0, after=1.23 * count),
+        cost=Cost(before=0.0, after=1.23 * count, bound=1.2 * count),
         nodes=tuple(preview(i) for i in numbers),
     )
 
@@ -333,7 +333,10 @@ def test_summary_only():
         "No changes. 2 tasks cannot be placed.\n"
     )
     text = plan_text(create_plan(), color=False, width=100, summary_only=True)
-    assert text == "Cost: 0.00 → 2.46 USD/h\nPlan: 10 to create, 0 to update, 0 to delete, 0 to replace.\n"
+    assert text.splitlines() == [
+        "Cost: 0.00 → 2.46 USD/h (at most 2.5 % above the least possible)",
+        "Plan: 10 to create, 0 to update, 0 to delete, 0 to replace.",
+    ]
 
 
 def test_a_plan_with_errors_says_that_it_cannot_be_applied():
@@ -524,10 +527,10 @@ def test_a_long_plan_has_its_summary_at_both_ends():
         serial=0,
         actions=actions,
         refusals=refusals(),
-        cost=Cost(before=0.0, after=2.0, excludes=("volumes",)),
+        cost=Cost(before=0.0, after=2.0, excludes=("volumes",), bound=2.0),
     )
     summary = [
-        "Cost: 0.00 → 2.00 USD/h; volumes not included",
+        "Cost: 0.00 → 2.00 USD/h (the least possible); volumes not included",
         "Plan: 1 to create, 0 to update, 0 to delete, 0 to replace.",
         "2 tasks cannot be placed.",
     ]
@@ -598,7 +601,7 @@ def test_plan_json_has_the_keys_of_the_contract_in_their_order():
     assert list(data["unplaced"][0]["ranks"][0]) == ["rank", "verdict", "rejections"]
     assert list(data["unplaced"][0]["ranks"][1]["rejections"][0]) == ["target", "code", "detail", "short"]
     assert list(data["drift"][0]) == ["address", "change", "detail"]
-    assert list(data["cost"]) == ["hourly_before", "hourly_after", "currency", "excludes"]
+    assert list(data["cost"]) == ["hourly_before", "hourly_after", "bound_hourly", "currency", "excludes"]
     assert list(data["summary"]) == ["create", "update", "delete", "replace", "restarts"]
 
 
@@ -625,7 +628,8 @@ def test_plan_json_values():
     assert data["reservations"][0]["zone"] is None
     assert data["unplaced"][0]["ranks"][1]["rejections"][0]["short"] == {"gpu": 7, "memory_mib": 49152}
     assert [r["verdict"] for r in data["unplaced"][0]["ranks"]] == ["fits", "cause", "not-tried", "not-tried"]
-    assert data["cost"] == {"hourly_before": 0.0, "hourly_after": 2.46, "currency": "USD", "excludes": []}
+    cost = {"hourly_before": 0.0, "hourly_after": 2.46, "bound_hourly": 2.4}
+    assert data["cost"] == {**cost, "currency": "USD", "excludes": []}
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -195,7 +195,7 @@ def test_shares_of_a_plan_add_up():
     plan = World().plan(declared(fleets, tasks, catalog=catalog))
     assert rank_rows(plan) == [("pair", "0", "1.50"), ("pair", "1", "1.50"), ("pair", "all", "3.00")]
     text = plan_text(plan, color=False, width=100)
-    assert "Cost: 0.00 → 4.00 USD/h\n" in text
+    assert "Cost: 0.00 → 4.00 USD/h (the least possible)\n" in text
     (line,) = (line for line in text.splitlines() if line.startswith("  node/gpu-0 "))
     assert line.endswith("6/8 busy  new, 4.00 USD/h, spot")
 
@@ -203,7 +203,7 @@ def test_shares_of_a_plan_add_up():
 @pytest.mark.parametrize(
     ("before", "after", "line"),
     [
-        (0.0, 9.84, "Cost: 0.00 → 9.84 USD/h"),
+        (0.0, 9.84, "Cost: 0.00 → 9.84 USD/h (not compared with the least possible)"),
         (2.0, 2.0, "Cost: 2.00 USD/h (unchanged)"),
         (2.0, None, "Cost: 2.00 USD/h → unknown (some nodes have no known price)"),
         (None, 0.0, "Cost: unknown → 0.00 USD/h (some nodes have no known price)"),

@@ -244,7 +244,7 @@ def test_the_cost_says_that_volumes_are_not_in_it():
     cloud: Any = {"driver": "openstack", "endpoint": "https://x.example"}
     found = World().plan(declared(tasks=tasks, volumes=[DATA], **cloud))
     assert plan_json(found)["cost"]["excludes"] == ["volumes"]
-    assert "USD/h; volumes not included\n" in plan_text(found, color=False, width=None)
+    assert "USD/h (the least possible); volumes not included\n" in plan_text(found, color=False, width=None)
     assert look(World(), tasks=tasks, **cloud)["cost"]["excludes"] == []
 
 

@@ -33,4 +33,5 @@ def place(
         launches=finished.launches,
         short_fleets=tuple(sorted(found.short.items())),
         zones=dict(sorted(finished.zones.items())),
+        bound=found.bound,
     )

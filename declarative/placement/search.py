@@ -7,16 +7,20 @@ left out is decided before what the rest costs, and so that leaving one out chan
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from declarative.placement.board import Board, Home, Job
 from declarative.placement.consolidate import Tidy
+from declarative.placement.counted import Counted
 from declarative.placement.cover import DEAR, Ground, choose
 from declarative.placement.gangs import open_homes, seat, seat_again, seat_alike
 from declarative.placement.launches import keep_baselines, launch_baselines
 from declarative.placement.ledger import Ledger
+from declarative.placement.optimum import base_for, bound, movable, solve
 from declarative.placement.orders import LAST_RESORTS, ORDERS, Orders
+from declarative.placement.program import Limits, available
 from declarative.placement.quotas import quotas
 from declarative.placement.trial import carry_out
 
@@ -26,6 +30,8 @@ FEW = 200
 MOST_EFFORT = 30_000
 """Tasks seated in such tries."""
 
+COST = Limits(nodes=100, gap=2e-3)
+SEATS = Limits(nodes=200, absolute=1e-4)
 ROUNDS = 3
 """With more tasks: passes with all sizes that were left out in front."""
 
@@ -37,6 +43,8 @@ class Result:
     ledger: Ledger
     left: list[Job]
     short: dict[str, int] = field(default_factory=dict)
+    bound: float | None = None
+    """USD an hour that all launches cost at least which seat the same tasks; None if that is not known."""
 
     @property
     def cost(self) -> float:
@@ -64,18 +72,74 @@ class Search:
 
     def run(self) -> Result:
         """The best outcome that was found."""
+        found = self._searched()
+        if not available() or not (found.left or found.ledger.launches):
+            return found if found.left or found.ledger.launches else replace(found, bound=0.0)
+        fuller = self._fuller(found)
+        if fuller is not found:
+            fuller = self._cheapest_of(fuller)
+        return self._cheaper(fuller)
+
+    def _fuller(self, found: Result) -> Result:
+        """Seat what can be seated beside all tasks of at least its priority, by the exact model."""
+        jobs = self.board.jobs
+        for level in self.board.levels:
+            left = [j for j in found.left if j.task.priority == level and j.wish.fit]
+            keep = [j for j in jobs if j.task.priority >= level and j.index in found.ledger.seats]
+            free = movable([*keep, *left])
+            may = [j for j in left if j in free]
+            if not may:
+                continue
+            still = [j for j in free if j.index in found.ledger.seats]
+            begin = base_for(self.start, found.ledger, {j.index for j in keep} - {j.index for j in still})
+            _, ledger = solve(Counted(begin, still, self._least(begin, found), may), SEATS)
+            if ledger is None or len(ledger.seats) <= len(keep):
+                continue
+            Tidy(ledger).run()
+            fuller = Result(ledger, [])
+            rest = self._rest(fuller, jobs, found)
+            short = launch_baselines(ledger) if rest is fuller else rest.short
+            found = replace(rest, left=[j for j in jobs if j.index not in rest.ledger.seats], short=short)
+        return found
+
+    def _cheaper(self, found: Result) -> Result:
+        """The same tasks on the cheapest launches."""
+        if not found.cost:
+            return replace(found, bound=0.0)
+        jobs = [j for j in self.board.jobs if j.index in found.ledger.seats]
+        free = movable(jobs)
+        begin = base_for(self.start, found.ledger, {j.index for j in jobs} - {j.index for j in free})
+        least, ledger = solve(Counted(begin, free, self._least(begin, found)), COST)
+        if len(free) < len(jobs):  # with those that stay where they are it might be dearer than it has to be
+            least = bound(Counted(self.start, jobs, self._least(self.start, found)), COST)
+        if ledger is not None:
+            Tidy(ledger).run()
+            short = launch_baselines(ledger)
+            left = self._seat_all(ledger, found.left, {})
+            found = min(found, Result(ledger, left, short), key=lambda r: r.value)
+        return replace(found, bound=min(max(0.0, least), found.cost) if math.isfinite(least) else None)
+
+    def _least(self, begin: Ledger, found: Result) -> dict[str, int]:
+        """How many each fleet still has to launch for itself, of those that can be had."""
+        return {name: max(0, owed - found.short.get(name, 0)) for name, owed in begin.owed.items() if owed}
+
+    def _searched(self) -> Result:
+        """The best of several orders."""
         jobs = self.board.jobs
         if len(jobs) > FEW:
             return self._rounds(jobs)
         first = self._pass(jobs, "size", wanted={})
         if not first.left:
             return self._cheapest(first, jobs)
-        admitted = self._admit(first, jobs)
-        left = [j for j in jobs if j.index not in admitted.ledger.seats]
-        admitted.left = []  # what follows is about the others alone
-        best = self._cheapest(admitted, [j for j in jobs if j.index in admitted.ledger.seats])
-        best.left = left
-        return best
+        return self._cheapest_of(self._admit(first, jobs))
+
+    def _cheapest_of(self, admitted: Result) -> Result:
+        """The cheapest pass that seats the same tasks: those that are left out change nothing about it."""
+        jobs = [j for j in self.board.jobs if j.index in admitted.ledger.seats]
+        left = [j for j in self.board.jobs if j.index not in admitted.ledger.seats]
+        first = self._pass(jobs, "size", wanted={})
+        best = self._cheapest(replace(admitted, left=[]) if first.left else first, jobs)
+        return replace(best, left=left)
 
     def _cheapest(self, first: Result, jobs: Sequence[Job]) -> Result:
         """The cheapest pass that seats all of `jobs`, as `first` does."""

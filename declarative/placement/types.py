@@ -157,3 +157,5 @@ class Outcome:
     """Fleets that no offer could bring to their size, and by how many nodes."""
     zones: Mapping[str, str] = field(default_factory=dict)
     """The zone of each volume that is made by this plan and goes where its rank goes."""
+    bound: float | None = None
+    """USD an hour that launches cost at least which hold the same tasks; None if nobody worked that out."""

@@ -98,7 +98,15 @@ def cost(fleets: Fleets, outcome: Outcome, volumes: Mapping[str, VolumeDecision]
     after = _sum([*staying, *(n.price for n in outcome.launches)])
     billed = any(_billed(fleets.desired, decision) for decision in volumes.values())
     excludes = ("volumes",) if billed else ()
-    return Cost(before=before, after=after, priced_on=_priced_on(fleets, outcome), excludes=excludes)
+    kept = _sum(staying)
+    bound = None if None in (kept, after, outcome.bound) else (kept or 0.0) + (outcome.bound or 0.0)
+    return Cost(
+        before=before,
+        after=after,
+        priced_on=_priced_on(fleets, outcome),
+        excludes=excludes,
+        bound=bound,
+    )
 
 
 def _billed(desired: Desired, decision: VolumeDecision) -> bool:

@@ -163,6 +163,8 @@ class Cost:
     """Backend → the day that the prices are of which it gave for these nodes, where that is known."""
     excludes: tuple[str, ...] = ()
     """What is billed as well and is not in the sums: `volumes`, whose prices backends do not tell."""
+    bound: float | None = None
+    """What `after` would be at least, with the same tasks placed; None if nobody worked that out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -202,6 +202,10 @@ def plan_schema() -> Schema:
         "Whole nodes, an hour.",
         hourly_before=_or_null(_number("Now."), "if the price of a node is unknown"),
         hourly_after=_or_null(_number("After apply."), "if the price of a node is unknown"),
+        bound_hourly=_or_null(
+            _number("What `hourly_after` would be at least, with the same tasks placed."),
+            "if nobody worked that out: HiGHS is not installed, or there is too much to compare",
+        ),
         currency={"const": "USD"},
         excludes=_list(
             "What is billed and not in these sums; backends tell no price of it.", _one_of("", ("volumes",))

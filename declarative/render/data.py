@@ -94,6 +94,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "cost": {
             "hourly_before": _number(plan.preview.cost.before),
             "hourly_after": _number(plan.preview.cost.after),
+            "bound_hourly": _number(plan.preview.cost.bound),
             "currency": "USD",
             "excludes": list(plan.preview.cost.excludes),
         },

@@ -6,6 +6,7 @@ Diagnostics of the plan are not part of it: they go to stderr, through `diagnost
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -37,6 +38,8 @@ from declarative.state import rank_name
 
 MOST_UNCHANGED = 20
 """So many nodes or ranks that stay as they are get a line each; more are only counted."""
+SAME = 1e-4
+"""The part of a cost that no two plans are told apart by."""
 LONG = 60
 """A plan of more lines has its summary at both ends."""
 OLD = 90
@@ -164,7 +167,17 @@ def cost_line(cost: Cost) -> str:
         known = [f"{money(c)} USD/h" if c is not None else "unknown" for c in (cost.before, cost.after)]
         return f"Cost: {' → '.join(dict.fromkeys(known))} (some nodes have no known price){without}"
     change = f"{after} USD/h (unchanged)" if before == after else f"{before} → {after} USD/h"
-    return f"Cost: {change}{without}"
+    return f"Cost: {change}{_above(cost)}{without}"
+
+
+def _above(cost: Cost) -> str:
+    """How far that is above the least possible, at most: said of what becomes dearer."""
+    if cost.after is None or cost.before is None or cost.after <= cost.before:
+        return ""
+    if not cost.bound:
+        return " (not compared with the least possible)"
+    above = math.ceil(1000 * (cost.after / cost.bound - 1 - SAME)) / 10
+    return f" (at most {above:,.1f} % above the least possible)" if above > 0 else " (the least possible)"
 
 
 def prices_line(priced_on: Mapping[str, str], today: date | None = None) -> str:

@@ -1,0 +1,334 @@
+"""Placement as an integer program in which all that is alike is counted.
+
+Nodes on which every rank takes the same number of blocks are one class; how they are cut is a flow along
+their blocks, from 0 to as many as are idle, in which a rank is an arc as long as it takes blocks (arc-flow:
+Valério de Carvalho 1999). Tasks that ask for the same are counted, too: the program grows with what differs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from declarative.placement.board import ANYWHERE, Domain, Job, Option, Wish
+from declarative.placement.kinds import Place
+from declarative.placement.ledger import UNLIMITED, Ledger
+from declarative.placement.program import Program
+from declarative.placement.volumes import serves
+
+Reach = frozenset[Place] | None
+"""The places from which a rank reaches its volumes; None is any."""
+
+MOST_PAIRS = 100_000
+"""Kinds of nodes, by things that are asked for; with more no model is built…"""
+
+MOST_COLUMNS = 8_000
+"""…and with more columns none is solved."""
+
+UNKNOWN = 4
+"""What an unknown price counts as: so many times the highest that is known."""
+
+Seat = tuple[Job, int]
+"""A rank of a task."""
+
+
+class Stock(NamedTuple):
+    """Nodes of one kind with as many idle blocks: how many there are, or may be launched."""
+
+    kind: int
+    idle: int
+    most: float
+    option: Option | None
+
+
+@dataclass(slots=True)
+class Piece:
+    """Ranks that take the same number of blocks everywhere."""
+
+    takes: dict[int, int]
+    """Kind → blocks."""
+    seats: list[Seat] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Gang:
+    """Tasks that are alike, whose ranks have a domain in common. `parts`: piece → ranks of each task."""
+
+    wish: Wish
+    parts: dict[int, int]
+    value: float
+    """What one of them is worth, if they may be left out."""
+    jobs: list[Job] = field(default_factory=list)
+    seats: dict[int, list[list[Seat]]] = field(default_factory=lambda: defaultdict(list))
+    """Piece → the ranks of each task that are of it."""
+
+
+@dataclass(slots=True)
+class Class:
+    """Nodes that no rank tells apart."""
+
+    takes: dict[int, int]
+    """Piece → blocks."""
+    domain: Domain
+    stocks: list[int] = field(default_factory=list)
+    sizes: dict[int, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
+    """Blocks of a rank → the columns that count such ranks."""
+    arcs: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Column → where the arc begins and ends."""
+
+
+class Counted:
+    """One board with the tasks that are to be seated on `base`, where all others have their places."""
+
+    def __init__(
+        self, base: Ledger, jobs: Sequence[Job], least: Mapping[str, int], may: Sequence[Job] = ()
+    ) -> None:
+        """`least`: fleet → how many it launches at least. `may`: tasks that are left out if they do not fit;
+        as many as possible are seated then, by their weights, whatever that costs.
+        """
+        self.base, self.board, self.least = base, base.board, least
+        self.program = Program()
+        self.pieces: list[Piece] = []
+        self.gangs: dict[object, Gang] = {}
+        self._numbers: dict[object, int] = {}
+        self.stocks = self._stocks()
+        self.kinds = sorted({stock.kind for stock in self.stocks})
+        self.classes: list[Class] = []
+        self.placed: list[tuple[int, int, int, int]] = []
+        """Piece, class, column, and the gang's run that it is of (-1 for none)."""
+        self.runs: list[tuple[Gang, Domain, int]] = []
+        self.weighed = 0
+        self.homes: set[int] = set()
+        """Columns that say where cluster fleets begin."""
+        self.worth = 0.99 * min((job.weight for job in may), default=0)
+        """Less weight than that is none of the tasks that may be left out; 0 if all have to be seated."""
+        self.bought: list[int] = []
+        self.possible = True
+        wishes = {id(job.wish) for job in (*jobs, *may)}
+        self.large = len(wishes) * len(self.kinds) > MOST_PAIRS
+        """Whether there is too much to tell apart. The model is not built then."""
+        if not self.large:
+            self._build(jobs, may)
+
+    def _build(self, jobs: Sequence[Job], may: Sequence[Job]) -> None:
+        for job in jobs:
+            self._add(job)
+        for job in may:
+            self._add(job, optional=True)
+        self.classes = self._classes()
+        most = sum(job.ranks for job in (*jobs, *may)) + sum(self.least.values())
+        prices = [self.board.kinds[s.kind].cost for s in self.stocks if s.option]
+        dear = UNKNOWN * max(filter(math.isfinite, prices), default=1.0)
+        for stock in self.stocks:
+            paid = stock.option and not may
+            price = min(self.board.kinds[stock.kind].cost, dear) if paid else 0.0
+            self.bought.append(self.program.column(price, min(stock.most, most)))
+        # Every one of them, though one cannot be seated: what follows is about all columns.
+        seated = [self._demand(i, piece) for i, piece in enumerate(self.pieces) if piece.seats]
+        seated += [self._demand_gang(gang) for gang in self.gangs.values()]
+        self.possible = all(seated)
+        for one in self.classes:
+            self._cut(one)
+            if len(self.program.costs) > MOST_COLUMNS:
+                self.large = True
+                return
+        self._limits(most)
+
+    # What there is
+
+    def _stocks(self) -> list[Stock]:
+        base = self.base
+        out = [
+            Stock(kind, idle, len(ids), None)
+            for kind, pile in sorted(base.piles.items())
+            for idle, ids in sorted(pile.items())
+        ]
+        for option in self.board.options:
+            room, left = base.room[option.fleet], base.left[option.quota]
+            most = min(UNLIMITED if room is None else room, UNLIMITED if left is None else left)
+            homes = base.bound.get(option.fleet)
+            if most > 0 and not (homes and homes - {option.home}):
+                out.append(Stock(option.kind, self.board.kinds[option.kind].total, most, option))
+        return out
+
+    # What is asked for
+
+    def _add(self, job: Job, *, optional: bool = False) -> None:
+        domains = self.board.domains(job.wish)
+        numbers = [self._piece(job.wish, self._reach(job, rank)) for rank in range(job.ranks)]
+        if domains == [ANYWHERE] and not optional:
+            for rank, number in enumerate(numbers):
+                self.pieces[number].seats.append((job, rank))
+            return
+        parts = Counter(numbers)
+        value = float(job.weight) if optional else 0.0
+        key = (tuple(domains), tuple(sorted(parts.items())), value)
+        gang = self.gangs.setdefault(key, Gang(job.wish, dict(parts), value))
+        gang.jobs.append(job)
+        for number in parts:
+            gang.seats[number].append([(job, r) for r in range(job.ranks) if numbers[r] == number])
+
+    def _reach(self, job: Job, rank: int) -> Reach:
+        mounts = job.ask.want.mounts
+        volumes = self.board.volumes
+        if not any(mounts) or not mounts[rank]:
+            return None
+        claims = self.base.claims
+        near = [[volumes[n] for n in m.names if n in volumes and n not in claims] for m in mounts[rank]]
+        places = dict.fromkeys(self.board.place_of[kind] for kind in self.kinds)
+        return frozenset(p for p in places if all(any(serves(at, p) for at in found) for found in near))
+
+    def _piece(self, wish: Wish, reach: Reach) -> int:
+        key = (id(wish), reach)
+        if key not in self._numbers:
+            place_of = self.board.place_of
+            takes = {
+                kind: need
+                for kind in self.kinds
+                if (need := wish.fit.get(kind)) and (reach is None or place_of[kind] in reach)
+            }
+            same = tuple(takes.items())
+            if same not in self._numbers:
+                self._numbers[same] = len(self.pieces)
+                self.pieces.append(Piece(takes))
+            self._numbers[key] = self._numbers[same]
+        return self._numbers[key]
+
+    def _classes(self) -> list[Class]:
+        areas = any(gang.wish.together for gang in self.gangs.values())
+        makers = any(gang.wish.apart for gang in self.gangs.values())
+        takes: dict[int, dict[int, int]] = {kind: {} for kind in self.kinds}
+        for number, piece in enumerate(self.pieces):
+            for kind, need in piece.takes.items():
+                takes[kind][number] = need
+        board = self.board
+        found: dict[object, Class] = {}
+        for i, stock in enumerate(self.stocks):
+            kind = stock.kind
+            if not takes[kind]:
+                continue
+            area = board.area_of[kind] if areas else None
+            maker = board.maker_of[kind] if makers else None
+            key = (tuple(takes[kind].items()), area, maker)
+            found.setdefault(key, Class(takes[kind], Domain(area, maker))).stocks.append(i)
+        return list(found.values())
+
+    # Who sits where
+
+    def _seats(self, number: int, most: int, domain: Domain, run: int) -> dict[int, float]:
+        terms: dict[int, float] = {}
+        for index, one in enumerate(self.classes):
+            need = one.takes.get(number)
+            if need and _inside(one.domain, domain):
+                column = self.program.column(0.0, most)
+                terms[column] = one.sizes[need][column] = 1.0
+                self.placed.append((number, index, column, run))
+        return terms
+
+    def _demand(self, number: int, piece: Piece) -> bool:
+        count = len(piece.seats)
+        terms = self._seats(number, count, ANYWHERE, -1)
+        if terms:
+            self.program.row(count, count, terms)
+        return bool(terms)
+
+    def _demand_gang(self, gang: Gang) -> bool:
+        runs: dict[int, float] = {}
+        # A little less for each that follows, so that of equals the first are seated.
+        value = gang.value * (1 - 1e-3 * self.weighed / len(self.gangs))
+        self.weighed += 1
+        for domain in self.board.domains(gang.wish):
+            if not all(
+                any(number in one.takes and _inside(one.domain, domain) for one in self.classes)
+                for number in gang.parts
+            ):
+                continue
+            column = self.program.column(-value, len(gang.jobs))
+            runs[column] = 1.0
+            self.runs.append((gang, domain, column))
+            for number, ranks in gang.parts.items():
+                terms = self._seats(number, len(gang.jobs) * ranks, domain, len(self.runs) - 1)
+                self.program.row(0, 0, {column: -float(ranks), **terms})
+        if runs:
+            self.program.row(0 if gang.value else len(gang.jobs), len(gang.jobs), runs)
+        return bool(runs or gang.value)
+
+    # How nodes are cut
+
+    def _cut(self, one: Class) -> None:
+        ends: dict[int, list[int]] = defaultdict(list)
+        for i in one.stocks:
+            ends[self.stocks[i].idle].append(self.bought[i])
+        last = max(ends)
+        arcs = _arcs([size for size in one.sizes if size <= last], last)
+        stops = sorted({0, *ends, *(start + size for start, size in arcs)})
+        balance: dict[int, dict[int, float]] = {at: {} for at in stops}
+        cuts: dict[int, dict[int, float]] = {size: {} for size in one.sizes}
+        for start, size in arcs:
+            arc = self.program.column(0.0, sum(self.program.most[column] for column in one.sizes[size]))
+            one.arcs[arc] = (start, start + size)
+            balance[start][arc], balance[start + size][arc] = -1.0, 1.0
+            cuts[size][arc] = -1.0
+        for start, end in itertools.pairwise(stops):
+            rest = self.program.column(0.0)
+            one.arcs[rest] = (start, -end)  # not a rank
+            balance[start][rest], balance[end][rest] = -1.0, 1.0
+        for at, nodes in ends.items():
+            for node in nodes:
+                balance[at][node], balance[0][node] = -1.0, 1.0
+        for terms in balance.values():
+            self.program.row(0, 0, terms)
+        for size, cut in cuts.items():
+            self.program.row(-math.inf, 0, {**cut, **one.sizes[size]})
+
+    # What may be launched
+
+    def _limits(self, most: float) -> None:
+        quotas: dict[object, dict[int, float]] = defaultdict(dict)
+        fleets: dict[str, dict[int, float]] = defaultdict(dict)
+        homes: dict[str, dict[object, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+        for stock, column in zip(self.stocks, self.bought, strict=True):
+            if stock.option:
+                quotas[stock.option.quota][column] = 1.0
+                fleets[stock.option.fleet][column] = 1.0
+                homes[stock.option.fleet][stock.option.home][column] = 1.0
+        base = self.base
+        for quota, terms in quotas.items():
+            left = base.left[quota]  # type: ignore[index]
+            if left is not None:
+                self.program.row(0, left, terms)
+        for fleet, terms in fleets.items():
+            room, least = base.room[fleet], self.least.get(fleet, 0)
+            if room is not None or least:
+                self.program.row(least, math.inf if room is None else room, terms)
+            if base.bound.get(fleet, True) or len(homes[fleet]) < 2:
+                continue
+            chosen: dict[int, float] = {}
+            for own in homes[fleet].values():
+                here = self.program.column(0.0, 1.0)
+                self.homes.add(here)
+                chosen[here] = 1.0
+                self.program.row(
+                    -math.inf, 0, {**own, here: -float(most if room is None else min(room, most))}
+                )
+            self.program.row(0, 1, chosen)
+
+
+def _inside(here: Domain, wanted: Domain) -> bool:
+    """Whether a class of nodes lies in a domain."""
+    return wanted.area in (None, here.area) and (wanted.maker is None or here.maker in (None, wanted.maker))
+
+
+def _arcs(sizes: Sequence[int], last: int) -> list[tuple[int, int]]:
+    """Where ranks of each size may begin on so many blocks, the large ones first: all cuts, each once."""
+    reached, arcs = {0}, []
+    for size in sorted(sizes, reverse=True):
+        for start in range(last - size + 1):
+            if start in reached:
+                reached.add(start + size)
+                arcs.append((start, size))
+    return arcs

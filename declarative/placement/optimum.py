@@ -1,0 +1,204 @@
+"""The cheapest launches for tasks that all find a place, and a bound that no plan is below.
+
+Ranks that were placed before, that are pinned, that launch nothing, or that share volumes stay where the
+search has seated them; all others go where HiGHS says.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from declarative.placement.board import Job
+from declarative.placement.counted import Class, Counted, Seat
+from declarative.placement.ledger import Ledger
+from declarative.placement.program import Limits, Solution
+from declarative.placement.volumes import serves
+from declarative.state import rank_name
+
+SMALL = 1_500
+"""Columns of a program that is solved in one step."""
+
+NEARLY = 1e-4
+"""A number that is so near a whole one is that."""
+
+DISTANCES = (4, 32)
+"""How far a whole-numbered column may be from the best of fractions; the next one if there is no answer."""
+
+
+def solve(counted: Counted, limits: Limits) -> tuple[float, Ledger | None]:
+    """What launches cost at least, USD an hour, or minus the weight that is seated at most; -inf if
+    that is not known. And the best ledger that was found.
+    """
+    program = counted.program
+    if counted.large or not counted.possible:
+        return -math.inf, None
+    if len(program.costs) <= SMALL:
+        found = program.solve(limits)
+        return found.bound, ledger_of(counted, found.values) if found.values else None
+    first = _relaxed(counted, limits)
+    if not first.values or (counted.worth and first.bound > -counted.worth):
+        return first.bound, None
+    fixed = {column: first.values[column] for column in counted.homes}
+    for distance in DISTANCES:
+        found = program.solve(limits, around=first.values, distance=distance, fixed=fixed)
+        if found.values:
+            return first.bound, ledger_of(counted, found.values)
+    return first.bound, None
+
+
+def bound(counted: Counted, limits: Limits) -> float:
+    """What launches cost at least, USD an hour; -inf if that is not known."""
+    return -math.inf if counted.large or not counted.possible else _relaxed(counted, limits).bound
+
+
+def _relaxed(counted: Counted, limits: Limits) -> Solution:
+    """With whole nodes, and with fractions of ranks."""
+    stocks = zip(counted.bought, counted.stocks, strict=True)
+    return counted.program.solve(limits, whole={*counted.homes, *(c for c, stock in stocks if stock.option)})
+
+
+def ledger_of(counted: Counted, values: Sequence[float]) -> Ledger | None:
+    """The ledger that a solution stands for; None if some of its numbers are not whole."""
+    ledger = counted.base.copy()
+    slots = [_slots(counted, one, values, ledger) for one in counted.classes]
+    queues = {number: iter(piece.seats) for number, piece in enumerate(counted.pieces)}
+    of_run = _of_runs(counted, values)
+    for number, index, column, run in counted.placed:
+        count = round(values[column])
+        if abs(values[column] - count) > NEARLY:
+            return None
+        queue = queues[number] if run < 0 else of_run[run, number]
+        for seat in itertools.islice(queue, count):
+            here = slots[index][counted.classes[index].takes[number]]
+            if not here:
+                return None
+            _sit(ledger, seat, here.pop())
+    if any(next(queue, None) for queue in (*queues.values(), *of_run.values())):
+        return None
+    return ledger
+
+
+def _of_runs(counted: Counted, values: Sequence[float]) -> dict[tuple[int, int], Iterator[Seat]]:
+    """Run and piece → the ranks of the tasks that go there."""
+    out: dict[tuple[int, int], Iterator[Seat]] = {}
+    taken: Counter[int] = Counter()
+    for run, (gang, _, column) in enumerate(counted.runs):
+        first, count = taken[id(gang)], round(values[column])
+        taken[id(gang)] += count
+        for number in gang.parts:
+            of_jobs = gang.seats[number][first : first + count]
+            out[run, number] = itertools.chain.from_iterable(of_jobs)
+    return out
+
+
+def _sit(ledger: Ledger, seat: Seat, node: int) -> None:
+    """Seat a rank on a node, with its volumes."""
+    job, rank = seat
+    ledger.seats.setdefault(job.index, [-1] * job.ranks)[rank] = node
+    kind = ledger.kind_of[node]
+    ledger.fill(node, job.wish.fit[kind])
+    mounts, volumes = job.ask.want.mounts, ledger.board.volumes
+    if any(mounts) and mounts[rank]:
+        place = ledger.board.place_of[kind]
+        found = {
+            m.path: next(n for n in m.names if n in volumes and serves(volumes[n], place))
+            for m in mounts[rank]
+        }
+        _hold(ledger, seat, found)
+
+
+def _hold(ledger: Ledger, seat: Seat, volumes: Mapping[str, str]) -> None:
+    job, rank = seat
+    ledger.volumes[job.index, rank] = volumes
+    ledger.claims.update(dict.fromkeys(volumes.values(), f"rank/{rank_name(str(job.task.name), rank)}"))
+
+
+def _slots(counted: Counted, one: Class, values: Sequence[float], ledger: Ledger) -> Mapping[int, list[int]]:
+    """Blocks of a rank → nodes with a place for it, one for each place; the last is to be taken first."""
+    nodes = _nodes(counted, one, values, ledger)
+    leaving: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    """Where an arc begins → where it ends and how often it is taken; the long ones are the last."""
+    for column, (start, end) in sorted(one.arcs.items(), key=lambda arc: abs(arc[1][1])):
+        if count := round(values[column]):
+            leaving[start].append((end, count))
+    out: dict[int, list[int]] = defaultdict(list)
+    for _ in range(sum(map(len, nodes.values()))):
+        at, sizes = 0, []
+        while leaving[at]:
+            end, count = leaving[at].pop()
+            if count > 1:
+                leaving[at].append((end, count - 1))
+            if end > 0:
+                sizes.append(end - at)
+            at = abs(end)
+        if not nodes.get(at):
+            break
+        node = nodes[at].pop()
+        for size in sizes:
+            out[size].append(node)
+    for of_size in out.values():
+        of_size.reverse()
+    return out
+
+
+def _nodes(counted: Counted, one: Class, values: Sequence[float], ledger: Ledger) -> dict[int, list[int]]:
+    """Idle blocks → the nodes of a class, those that it launches included; the last is to be taken first."""
+    out: dict[int, list[int]] = defaultdict(list)
+    for i in one.stocks:
+        stock, count = counted.stocks[i], round(values[counted.bought[i]])
+        if stock.option:
+            first = len(ledger.free)
+            ledger.launch_idle(stock.option, count)
+            out[stock.idle] += range(first, first + count)
+        elif count:
+            out[stock.idle] += [-n for n in reversed(counted.base.piles[stock.kind][stock.idle][-count:])]
+    for found in out.values():
+        found.reverse()
+    return out
+
+
+def movable(jobs: Sequence[Job]) -> list[Job]:
+    """The tasks whose ranks may go anywhere: none has a place, a pin, or a volume that others want."""
+    wanted = Counter(
+        name
+        for job in jobs
+        for mounts in job.ask.want.mounts
+        for name in {n for mount in mounts for n in mount.names}
+    )
+    out = []
+    for job in jobs:
+        if job.ask.prior or job.task.instances or job.reuse:
+            continue
+        mounts = [mount for of_rank in job.ask.want.mounts for mount in of_rank]
+        names = [name for mount in mounts for name in mount.names]
+        if len(set(names)) == len(names) and all(wanted[name] == 1 for name in names):
+            out.append(job)
+    return out
+
+
+def base_for(start: Ledger, found: Ledger, stay: Collection[int]) -> Ledger:
+    """A ledger in which of all tasks that `found` seats only those are seated, where they are there."""
+    new: Ledger = start.copy()
+    number: dict[int, int] = {}
+    option_of = {launch.node: launch for launch in found.launches}
+    for index, seats in sorted(found.seats.items()):
+        if index not in stay:
+            continue
+        job = start.board.jobs[index]
+        own = []
+        for node in seats:
+            if node in option_of and node not in number:
+                number[node] = len(new.free)
+                new.launch_idle(option_of[node].option, 1)
+                if option_of[node].name:
+                    new.name(len(new.launches) - 1, str(option_of[node].name))
+            own.append(number.get(node, node))
+            new.fill(own[-1], job.wish.fit[new.kind_of[own[-1]]])
+        new.seats[index] = own
+        for rank in range(len(own)):
+            if volumes := found.volumes.get((index, rank)):
+                _hold(new, (job, rank), volumes)
+    return new

@@ -1,0 +1,129 @@
+"""Integer programs, solved by HiGHS: least cost over whole-numbered columns, under rows with two ends. Pure.
+
+One thread, a fixed seed, and limits that count nodes and iterations: the same program, the same answer.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """When to stop. A solution may be dearer by `gap` than the best, a part of the cost, or by `absolute`."""
+
+    nodes: int
+    gap: float = 0.0
+    absolute: float = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """`bound` holds for every solution; `values` is empty if none was found within the limits."""
+
+    bound: float
+    values: Sequence[float]
+
+
+@dataclass(slots=True)
+class Program:
+    """Columns are at least 0."""
+
+    costs: list[float] = field(default_factory=list)
+    most: list[float] = field(default_factory=list)
+    low: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
+    starts: list[int] = field(default_factory=lambda: [0])
+    columns: list[int] = field(default_factory=list)
+    factors: list[float] = field(default_factory=list)
+
+    def column(self, cost: float, most: float = math.inf) -> int:
+        """Add a column; its number."""
+        self.costs.append(cost)
+        self.most.append(most)
+        return len(self.costs) - 1
+
+    def row(self, low: float, high: float, terms: Mapping[int, float]) -> None:
+        """Add a row: low <= the sum of factor x column <= high."""
+        self.low.append(low)
+        self.high.append(high)
+        self.columns += terms.keys()
+        self.factors += terms.values()
+        self.starts.append(len(self.columns))
+
+    def solve(
+        self,
+        limits: Limits,
+        *,
+        whole: Collection[int] | None = None,
+        around: Sequence[float] = (),
+        distance: int = 0,
+        fixed: Mapping[int, float] | None = None,
+    ) -> Solution:
+        """The cheapest solution within the limits; with `whole`, only these columns have to be whole numbers.
+
+        With `around`, columns that have to be whole stay within `distance` of it: HiGHS looks at each number
+        that a column may be, which takes seconds. `fixed` are columns that have a value already.
+        """
+        np = importlib.import_module("numpy")
+        # Not `highspy.Highs`: that writes a banner to standard output when it is made (seen in 1.16.0).
+        highspy = importlib.import_module("highspy._core")
+        least, most = [0.0] * len(self.most), list(self.most)
+        for column, value in enumerate(around):
+            least[column] = max(0.0, math.floor(value + SLACK) - distance)
+            most[column] = min(most[column], math.ceil(value - SLACK) + distance)
+        for column, value in (fixed or {}).items():
+            least[column] = most[column] = round(value)
+        lp = highspy.HighsLp()
+        lp.num_col_, lp.num_row_ = len(self.costs), len(self.low)
+        lp.col_cost_ = np.array(self.costs, dtype=float)
+        lp.col_lower_, lp.col_upper_ = np.array(least, dtype=float), np.array(most, dtype=float)
+        lp.row_lower_, lp.row_upper_ = np.array(self.low, dtype=float), np.array(self.high, dtype=float)
+        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        lp.a_matrix_.start_ = np.array(self.starts)
+        lp.a_matrix_.index_ = np.array(self.columns)
+        lp.a_matrix_.value_ = np.array(self.factors, dtype=float)
+        kinds = highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger
+        lp.integrality_ = [kinds[whole is None or i in whole] for i in range(len(self.costs))]
+        highs = highspy._Highs()  # noqa: SLF001
+        for name, value in _options(limits).items():
+            highs.setOptionValue(name, value)
+        highs.passModel(lp)
+        highs.run()
+        info, status = highs.getInfo(), highs.getModelStatus()
+        found = info.primal_solution_status == FEASIBLE
+        solved = status == highspy.HighsModelStatus.kOptimal
+        mixed = whole is None or bool(whole)
+        bound = info.mip_dual_bound if mixed else info.objective_function_value if solved else -math.inf
+        return Solution(bound, list(highs.getSolution().col_value) if found else [])
+
+
+SLACK = 1e-6
+"""A value that is so near a whole number is one."""
+
+FEASIBLE = 2
+"""HiGHS's `kSolutionStatusFeasible`."""
+
+
+def _options(limits: Limits) -> dict[str, Any]:
+    return {
+        "output_flag": False,
+        "threads": 1,
+        "parallel": "off",
+        "random_seed": 0,
+        "mip_max_nodes": limits.nodes,
+        "mip_rel_gap": limits.gap,
+        "mip_abs_gap": limits.absolute,
+    }
+
+
+@functools.cache
+def available() -> bool:
+    """Whether HiGHS is installed."""
+    return importlib.util.find_spec("highspy") is not None

@@ -1,0 +1,131 @@
+"""The exact search: nothing dear is launched without need, nothing refused that fits, each bound is true."""
+
+import random
+
+import pytest
+from hypothesis import event, given
+
+from declarative.placement import counted, search
+from declarative.plan.types import Cost
+from declarative.render.plan import cost_line
+from tests.brute import cost, least_cost, placed
+from tests.test_place_gpus import gpus
+from tests.test_place_laws import LAW
+from tests.test_placement import ask, fleet, node, offer, places, run
+from tests.worlds import cases
+
+EXACT = 2e-3
+"""What a solution may be dearer by than the best: `search.COST`."""
+
+
+def gpu(name, model, count, price, **more):
+    return offer(
+        price, instance_type=name, shape=gpus(model, count, cpu=8 * count, ram=65536 * count), **more
+    )
+
+
+L4, T4, H100 = (
+    gpu("l4x1", "L4", 1, 0.996, region="r1"),
+    gpu("t4x2", "T4", 2, 1.209, region="r2"),
+    gpu("h100x8", "H100", 8, 60.0, region="r1"),
+)
+
+
+def counted_alike(case):
+    """Whether the brute force counts the same: not what fleets launch for themselves, nor unknown prices."""
+    rules = case.fleets.values()
+    return not any(rule.baseline or any(o.price is None for o in rule.offers) for rule in rules)
+
+
+@LAW
+@given(cases())
+def test_the_bound_is_true(case):
+    """No choice of launches that holds the same tasks is cheaper; all of them are tried."""
+    outcome = case.place()
+    if outcome.bound is not None and counted_alike(case):
+        event("a bound")
+        assert outcome.bound <= least_cost(case, placed(outcome)) + 1e-6
+        assert outcome.bound <= cost(outcome) + 1e-6
+
+
+@LAW
+@given(cases())
+def test_launches_cost_the_least_if_no_task_has_to_stay_where_it_is(case):
+    free = all(not a.prior and not a.want.spec.instances and not any(a.want.mounts) for a in case.asks)
+    outcome = case.place()
+    if free and counted_alike(case) and outcome.bound is not None:
+        event("free to go")
+        assert cost(outcome) <= least_cost(case, placed(outcome)) * (1 + EXACT) + 1e-6
+
+
+def test_an_added_offer_makes_nothing_dearer():
+    """Two unlike tasks: one node of two T4s holds both, whatever else is offered."""
+    asks = [
+        ask("one", resources={"gpu": 1, "cpu": "2.."}),
+        ask("two", resources={"gpu": 1, "memory": "9GB.."}),
+    ]
+    for offers in ([L4, T4], [L4, T4, H100]):
+        out = run(asks, fleets=[fleet(nodes="0..", blocks="auto", offers=offers)])
+        assert cost(out) == pytest.approx(1.209)
+        assert out.bound == pytest.approx(1.209)
+
+
+def test_a_short_fleet_launches_what_holds_most():
+    """Four tasks on `nodes: 0..1`: the offer that is cheapest for one of them alone would hold one."""
+    asks = [ask(name, resources={"gpu": 1}) for name in ("one", "two", "three", "four")]
+    out = run(asks, fleets=[fleet(nodes="0..1", blocks="auto", offers=[L4, T4])])
+    assert len(out.choices) == 2
+    assert [launch.instance_type for launch in out.launches] == ["t4x2"]
+
+
+def test_idle_blocks_go_to_whom_they_save_most():
+    """Both fit on the idle node; only one of them can be had for little elsewhere."""
+    idle = node("gpu-0", total=1, shape=gpus("A100", 1, cpu=8, ram=65536), price=3.0)
+    asks = [ask("large", resources={"gpu": "A100,H100:1"}), ask("small", resources={"gpu": 1})]
+    out = run(asks, [idle], [fleet(nodes="0..", blocks="auto", offers=[L4, H100], existing=1)])
+    assert places(out)["large-0"] == ("gpu-0", (0,))
+    assert cost(out) == pytest.approx(0.996)
+
+
+def test_the_same_input_gives_the_same_plan():
+    rng = random.Random(7)
+    sizes = [{"cpu": f"{cpu}.."} for cpu in (1, 2, 3, 5)]
+    asks = [ask(f"t-{i}", resources=sizes[i % 4]) for i in range(40)]
+    offers = [offer(price, cpu=cpu, instance_type=f"c{cpu}") for cpu, price in ((8, 1.0), (16, 1.9), (32, 4))]
+    first = run(asks, fleets=[fleet(nodes="0..", blocks=8, offers=offers)])
+    for _ in range(3):
+        rng.shuffle(asks)
+        rng.shuffle(offers)
+        assert run(asks, fleets=[fleet(nodes="0..", blocks=8, offers=offers)]) == first
+
+
+def test_nothing_is_written_to_the_screen(capfd):
+    """HiGHS has a banner."""
+    test_an_added_offer_makes_nothing_dearer()
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("why", ["absent", "too many pairs", "too many columns"])
+def test_without_the_exact_search_the_other_one_answers(why, monkeypatch):
+    """And nobody says how far it is above the least possible."""
+    if why == "absent":
+        monkeypatch.setattr(search, "available", lambda: False)
+    else:
+        monkeypatch.setattr(counted, "MOST_PAIRS" if why == "too many pairs" else "MOST_COLUMNS", 0)
+    asks = [ask(name, resources={"gpu": 1}) for name in ("one", "two")]
+    out = run(asks, fleets=[fleet(nodes="0..", blocks="auto", offers=[L4, T4])])
+    assert len(out.choices) == 2
+    assert out.bound is None
+
+
+@pytest.mark.parametrize(
+    ("after", "bound", "line"),
+    [
+        (203.8, 201.0, "Cost: 0.00 → 203.80 USD/h (at most 1.4 % above the least possible)"),
+        (203.8, 203.79, "Cost: 0.00 → 203.80 USD/h (the least possible)"),
+        (203.8, None, "Cost: 0.00 → 203.80 USD/h (not compared with the least possible)"),
+        (0.0, 0.0, "Cost: 0.00 USD/h (unchanged)"),
+    ],
+)
+def test_the_plan_says_how_far_it_is_above_the_least_possible(after, bound, line):
+    assert cost_line(Cost(before=0.0, after=after, bound=bound)) == line
