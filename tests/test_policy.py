@@ -109,7 +109,7 @@ def test_no_message_has_a_line_of_a_file_in_it(project: Project) -> None:
     """Also of one that may be read, which need not be what it is said to be."""
     project.write(".env", f"[{SECRET}\n")
     hosts(project, known_hosts=".env")
-    assert ".env cannot be read: line 1 is none of such a file" in planned(project)
+    assert ".env cannot be read: line 1 is not one of known hosts" in planned(project)
     project.write("config", f"Port {SECRET}\n")
     hosts(project, backend={"ssh_config": "config"})
     assert "config cannot be read: line 1" in planned(project)
