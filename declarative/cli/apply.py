@@ -12,6 +12,7 @@ from declarative.cli.errors import failed
 from declarative.cli.options import (
     apply_options,
     approve_option,
+    effort_option,
     examples,
     json_option,
     lock_option,
@@ -49,6 +50,7 @@ ELSEWHERE = (
 )
 @replace_option
 @reuse_option
+@effort_option
 @json_option
 @lock_option
 @project_command

@@ -65,6 +65,13 @@ reuse_option = click.option(
     is_flag=True,
     help="Launch nothing for tasks, as if each had `creation_policy: reuse`.",
 )
+effort_option = click.option(
+    "--effort",
+    metavar="N",
+    type=click.IntRange(min=1, max=1000),
+    default=1,
+    help="Look about N times as long for the cheapest launches, and for how cheap they could be.",
+)
 work_option = click.option(
     "--max-work",
     metavar="N",

@@ -11,6 +11,7 @@ import click
 from declarative.cli import completion
 from declarative.cli.errors import Failed, failed
 from declarative.cli.options import (
+    effort_option,
     examples,
     json_option,
     no_pager_option,
@@ -72,6 +73,7 @@ EXIT = {"none": 0, "unhealthy": 0, "changes": 0, "waiting": 3, "unplaced": 3, "e
 @no_pager_option("plan")
 @replace_option
 @reuse_option
+@effort_option
 @work_option
 @click.option("--out", metavar="FILE", type=click.Path(), help="Save the plan, for `fleetform apply FILE`.")
 @click.option(
@@ -138,6 +140,7 @@ def compute(  # noqa: PLR0913 (keywords, each an option)
     offline: bool,
     requested: tuple[str, ...],
     reuse: bool = False,
+    effort: int = 1,
     assume_empty: bool = False,
     max_work: int | None = None,
     out: str | None = None,
@@ -159,6 +162,7 @@ def compute(  # noqa: PLR0913 (keywords, each an option)
         now(),
         requested=frozenset(requested),
         reuse=reuse,
+        effort=effort,
         max_work=allowed_work(max_work, offline=offline),
     )
     if not offline:
@@ -247,6 +251,7 @@ def show_command(file: str, *, as_json: bool, no_pager: bool) -> int:
 @no_pager_option("answer")
 @replace_option
 @reuse_option
+@effort_option
 @work_option
 @project_command
 def explain_command(
@@ -292,6 +297,7 @@ def _explain(
     offline: bool,
     requested: tuple[str, ...],
     reuse: bool,
+    effort: int,
     max_work: int | None,
 ) -> tuple[Answer, tuple[Diagnostic, ...]]:
     """The answer, and the diagnostics of the plan."""
@@ -308,6 +314,7 @@ def _explain(
         now=now(),
         requested=frozenset(requested),
         reuse=reuse,
+        effort=effort,
     )
     explainer = Explainer(asked, allowed_work(max_work, offline=offline))
     diagnostics = in_order((*session.warnings, *explainer.plan.diagnostics))

@@ -124,6 +124,7 @@ class Run:
             requested=requested,
             destroy=destroy,
             reuse=bool(self.options.get("reuse")),
+            effort=self.options.get("effort") or 1,
         )
         return foresee(plan, backends, self.desired.places)
 

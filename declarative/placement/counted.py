@@ -23,11 +23,10 @@ from declarative.placement.volumes import serves
 Reach = frozenset[Place] | None
 """The places from which a rank reaches its volumes; None is any."""
 
-MOST_PAIRS = 100_000
-"""Kinds of nodes, by things that are asked for; with more no model is built…"""
-
-MOST_COLUMNS = 8_000
-"""…and with more columns none is solved."""
+MOST_PAIRS = 12
+"""Kinds of nodes by things that are asked for, for each column that there may be; with more, no program is
+built.
+"""
 
 UNKNOWN = 4
 """What an unknown price counts as: so many times the highest that is known."""
@@ -85,10 +84,15 @@ class Counted:
     """One board with the tasks that are to be seated on `base`, where all others have their places."""
 
     def __init__(
-        self, base: Ledger, jobs: Sequence[Job], least: Mapping[str, int], may: Sequence[Job] = ()
+        self,
+        base: Ledger,
+        jobs: Sequence[Job],
+        least: Mapping[str, int],
+        columns: int,
+        may: Sequence[Job] = (),
     ) -> None:
-        """`least`: fleet → how many it launches at least. `may`: tasks that are left out if they do not fit;
-        as many as possible are seated then, by their weights, whatever that costs.
+        """`least`: fleet → how many it launches at least. `columns`: how many the program may have. `may`: tasks
+        that are left out if they do not fit; as many as possible are seated then, by weight, at any cost.
         """
         self.base, self.board, self.least = base, base.board, least
         self.program = Program()
@@ -109,12 +113,12 @@ class Counted:
         self.bought: list[int] = []
         self.possible = True
         wishes = {id(job.wish) for job in (*jobs, *may)}
-        self.large = len(wishes) * len(self.kinds) > MOST_PAIRS
+        self.large = len(wishes) * len(self.kinds) > MOST_PAIRS * columns
         """Whether there is too much to tell apart. The model is not built then."""
         if not self.large:
-            self._build(jobs, may)
+            self._build(jobs, may, columns)
 
-    def _build(self, jobs: Sequence[Job], may: Sequence[Job]) -> None:
+    def _build(self, jobs: Sequence[Job], may: Sequence[Job], columns: int) -> None:
         for job in jobs:
             self._add(job)
         for job in may:
@@ -133,7 +137,7 @@ class Counted:
         self.possible = all(seated)
         for one in self.classes:
             self._cut(one)
-            if len(self.program.costs) > MOST_COLUMNS:
+            if len(self.program.costs) > columns:
                 self.large = True
                 return
         self._limits(most)

@@ -17,14 +17,17 @@ def place(
     nodes: Sequence[Node],
     fleets: Mapping[str, FleetRule],
     volumes: Mapping[str, VolumeAt],
+    *,
+    effort: int = 1,
 ) -> Outcome:
     """Place all tasks on one working copy of `nodes`, launching what the fleets' rules allow.
 
     Deterministic: the order of `asks` and `nodes` does not matter, and ties break by name. A task is placed
-    with all of its ranks or is refused.
+    with all of its ranks or is refused. `effort` is how many times as long as usual the cheapest launches are
+    looked for.
     """
     board = Board(asks, nodes, fleets, volumes)
-    found = Search(board).run()
+    found = Search(board, effort).run()
     finished = finish(found.ledger)
     refusals = Refusals(board, found.ledger, finished).of(found.left) if found.left else ()
     return Outcome(

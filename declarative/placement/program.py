@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -19,8 +19,15 @@ class Limits:
     """When to stop. A solution may be dearer by `gap` than the best, a part of the cost, or by `absolute`."""
 
     nodes: int
+    columns: int
+    """Of a program that is solved at all."""
     gap: float = 0.0
     absolute: float = 1e-6
+
+    def times(self, effort: int) -> Limits:
+        """So many times as much of everything."""
+        nodes, columns = self.nodes * effort, self.columns * effort
+        return replace(self, nodes=nodes, columns=columns, gap=self.gap / effort)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,12 @@ FEW = 200
 MOST_EFFORT = 30_000
 """Tasks seated in such tries."""
 
-COST = Limits(nodes=100, gap=2e-3)
-SEATS = Limits(nodes=200, absolute=1e-4)
+COST = Limits(nodes=100, columns=8_000, gap=2e-3)
+"""For the cheapest launches…"""
+
+SEATS = Limits(nodes=200, columns=8_000, absolute=1e-4)
+"""…and for the most tasks."""
+
 ROUNDS = 3
 """With more tasks: passes with all sizes that were left out in front."""
 
@@ -64,8 +68,9 @@ class Result:
 class Search:
     """One board, searched."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: Board, effort: int = 1) -> None:
         self.board = board
+        self.cost, self.seats = COST.times(effort), SEATS.times(effort)
         self.start = Ledger.start(board)
         keep_baselines(self.start)
         self.orders = Orders(self.start)
@@ -92,7 +97,7 @@ class Search:
                 continue
             still = [j for j in free if j.index in found.ledger.seats]
             begin = base_for(self.start, found.ledger, {j.index for j in keep} - {j.index for j in still})
-            _, ledger = solve(Counted(begin, still, self._least(begin, found), may), SEATS)
+            _, ledger = solve(self._counted(begin, still, found, may), self.seats)
             if ledger is None or len(ledger.seats) <= len(keep):
                 continue
             Tidy(ledger).run()
@@ -109,9 +114,9 @@ class Search:
         jobs = [j for j in self.board.jobs if j.index in found.ledger.seats]
         free = movable(jobs)
         begin = base_for(self.start, found.ledger, {j.index for j in jobs} - {j.index for j in free})
-        least, ledger = solve(Counted(begin, free, self._least(begin, found)), COST)
+        least, ledger = solve(self._counted(begin, free, found), self.cost)
         if len(free) < len(jobs):  # with those that stay where they are it might be dearer than it has to be
-            least = bound(Counted(self.start, jobs, self._least(self.start, found)), COST)
+            least = bound(self._counted(self.start, jobs, found), self.cost)
         if ledger is not None:
             Tidy(ledger).run()
             short = launch_baselines(ledger)
@@ -119,9 +124,10 @@ class Search:
             found = min(found, Result(ledger, left, short), key=lambda r: r.value)
         return replace(found, bound=min(max(0.0, least), found.cost) if math.isfinite(least) else None)
 
-    def _least(self, begin: Ledger, found: Result) -> dict[str, int]:
-        """How many each fleet still has to launch for itself, of those that can be had."""
-        return {name: max(0, owed - found.short.get(name, 0)) for name, owed in begin.owed.items() if owed}
+    def _counted(self, base: Ledger, jobs: Sequence[Job], found: Result, may: Sequence[Job] = ()) -> Counted:
+        """A program for these tasks, in which each fleet launches for itself what can be had."""
+        least = {name: max(0, owed - found.short.get(name, 0)) for name, owed in base.owed.items() if owed}
+        return Counted(base, jobs, least, self.cost.columns, may)
 
     def _searched(self) -> Result:
         """The best of several orders."""

@@ -33,6 +33,7 @@ class Question:
     `now` is seconds since the epoch, for idle times and retries. `requested` holds addresses of tasks that
     are to run again, and of nodes that are to be made anew, although nothing about them changed. With
     `destroy`, protected things are left alone. With `reuse` nothing is launched for tasks.
+    `effort` says how many times as long as usual to look for the cheapest launches.
     """
 
     desired: Desired
@@ -42,6 +43,7 @@ class Question:
     requested: frozenset[str] = frozenset()
     destroy: bool = False
     reuse: bool = False
+    effort: int = 1
     state: State = field(init=False, repr=False)
     """The recorded and the observed put together."""
 
@@ -123,6 +125,7 @@ def _judge(asked: Question, stuck: frozenset[str]) -> Decisions:
             _nodes(fleets),
             fleets.rules(),
             _volumes(state, volumes, freed),
+            effort=asked.effort,
         )
         retired = fleets.retire(frozenset(c.node for c in outcome.choices), _launched(outcome))
         if not (retired and outcome.refusals):

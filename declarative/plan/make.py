@@ -44,6 +44,7 @@ def make(  # noqa: PLR0913 (keywords, each with a default)
     requested: frozenset[str] = frozenset(),
     destroy: bool = False,
     reuse: bool = False,
+    effort: int = 1,
     max_work: int | None = None,
 ) -> Plan:
     """What to do so that `desired` is there: see `Question`. Work beyond `max_work` units is refused."""
@@ -55,6 +56,7 @@ def make(  # noqa: PLR0913 (keywords, each with a default)
         requested=requested,
         destroy=destroy,
         reuse=reuse,
+        effort=effort,
     )
     return decided(asked, max_work)[0]
 
