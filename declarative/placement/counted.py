@@ -91,8 +91,8 @@ class Counted:
         columns: int,
         may: Sequence[Job] = (),
     ) -> None:
-        """`least`: fleet → how many it launches at least. `columns`: how many the program may have. `may`: tasks
-        that are left out if they do not fit; as many as possible are seated then, by weight, at any cost.
+        """`least`: fleet → how many it launches at least. `columns`: how many the program may have. `may`:
+        tasks that are left out if they do not fit; as many as can be are seated then, by weight, at any cost.
         """
         self.base, self.board, self.least = base, base.board, least
         self.program = Program()
