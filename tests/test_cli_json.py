@@ -102,7 +102,7 @@ def test_plan(project):
     assert keys(plan["unplaced"]) == UNPLACED
     assert keys(plan["unplaced"][0]["ranks"]) == UNPLACED_RANK
     assert keys(plan["unplaced"][0]["ranks"][0]["rejections"]) == REJECTION
-    assert list(plan["cost"]) == ["hourly_before", "hourly_after", "currency", "excludes"]
+    assert list(plan["cost"]) == ["hourly_before", "hourly_after", "bound_hourly", "currency", "excludes"]
     assert list(plan["summary"]) == ["create", "update", "delete", "replace", "restarts"]
     assert plan["unplaced"][0]["code"] == "never-fits"
     assert plan["reservations"][1] == {
