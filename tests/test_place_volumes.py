@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from declarative.inputs import VolumeInputs
+from declarative.placement.volumes import MOST_STEPS, Binding, Matching
 from declarative.plan.types import Plan
 from declarative.render.data import plan_json
 from declarative.resource import VolumeWant
@@ -127,6 +128,27 @@ def test_alternatives_are_shared_out_among_ranks():
     found = look(World(), [ANY], [task], volumes, **BOTH)
     assert found["unplaced"] == []
     assert [r["volumes"] for r in found["reservations"]] == [{"/data": "own-0"}, {"/data": "shared"}]
+
+
+@pytest.mark.parametrize(("ranks", "volumes", "first"), [(40, 40, None), (17, 16, 16), (200, 100, 100)])
+def test_alternatives_are_matched_without_trying_every_way(ranks, volumes, first):
+    """Ranks that all want one of the same volumes: what is there is given out, and no step is taken twice."""
+    place = ("sky", "east", None)
+    ways = [Binding(place, {"/data": f"data-{i}"}) for i in range(volumes)]
+    matching = Matching(dict.fromkeys(range(ranks), ways), lambda _: ranks)
+    assert matching.match() == first
+    assert len(matching.given) == min(ranks, volumes)
+    assert matching.steps < MOST_STEPS
+
+
+def test_a_rank_is_moved_to_make_room_for_another():
+    """In a chain: each takes the next one's first choice."""
+    place = ("sky", "east", None)
+    names = [(f"data-{i}", f"data-{i + 1}") for i in range(30)] + [("data-0",)]
+    options = {r: [Binding(place, {"/data": name}) for name in of] for r, of in enumerate(names)}
+    matching = Matching(options, lambda _: 40)
+    assert matching.match() is None
+    assert matching.given[30].volumes == {"/data": "data-0"}
 
 
 def test_alternatives_are_shared_out_among_the_mounts_of_a_rank():

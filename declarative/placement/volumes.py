@@ -23,6 +23,9 @@ MOST_OPTIONS = 64
 MOST_STEPS = 20_000
 """Ranks that are moved in search of a matching before it is given up."""
 
+DEEPEST = 300
+"""Ranks that are moved at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Binding:
@@ -106,6 +109,10 @@ class Matching:
         self._places = {rank: frozenset(b.place for b in found) for rank, found in options.items()}
         self._of_volume: dict[str, int] = {}
         self._of_place: dict[Place, set[int]] = {}
+        self._simple = all(len(b.volumes) == 1 for found in options.values() for b in found)
+        """Each rank gets one volume: then who could not be moved once need not be asked again, and what is
+        found is the most there is.
+        """
 
     def match(self) -> int | None:
         """Match every rank that can be; the first of the others, or None."""
@@ -125,20 +132,28 @@ class Matching:
             for other in self._movable(binding, moving):
                 if self.steps >= MOST_STEPS:
                     return False
+                if other in moving:
+                    continue
                 self.steps += 1
                 old = self._withdraw(other)
                 if not self._in_the_way(binding):
                     self._give(rank, binding)
-                    if self._seat(other, moving | {other}):
+                    if self._seat(other, self._with(moving, other)):
                         return True
                     self._withdraw(rank)
                 self._give(other, old)
         return False
 
+    def _with(self, moving: set[int], other: int) -> set[int]:
+        if not self._simple:
+            return moving | {other}
+        moving.add(other)
+        return moving
+
     def _movable(self, binding: Binding, moving: set[int]) -> list[int]:
         """Ranks whose leaving might make room for the binding."""
         holders = {self._of_volume[v] for v in binding.volumes.values() if v in self._of_volume}
-        if len(holders) > 1 or len(moving) > 100:
+        if len(holders) > 1 or len(moving) > DEEPEST:
             return []
         if not holders:
             here = self._of_place.get(binding.place, set())
