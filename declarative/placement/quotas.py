@@ -8,6 +8,7 @@ solver. For tasks of one rank that ask for GPUs, on nodes that are there.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 from declarative.placement.board import Board, Job
@@ -42,7 +43,9 @@ def quotas(ledger: Ledger, jobs: Sequence[Job]) -> list[tuple[tuple[int, int, bo
     sizes = [size for size in sizes if size[2]]
     if not any(len({q for _, q in needs}) > 1 for _, _, needs in sizes):
         return []
-    average = _average(board, sizes, capacity)
+    alike = tuple((job.wish.gpus, count, tuple(needs)) for job, count, needs in sizes)
+    prices = tuple((make, board.kinds[make].shape.gpus / board.kinds[make].total) for make in capacity)
+    average = _average(alike, prices, tuple(capacity.values()))
     out = []
     for index, (job, count, needs) in enumerate(sizes):
         for make, need in needs:
@@ -75,18 +78,26 @@ def _needs(
     return out
 
 
+@functools.lru_cache(maxsize=64)
 def _average(
-    board: Board, sizes: list[tuple[Job, int, list[tuple[Make, int]]]], capacity: dict[Make, int]
-) -> dict[tuple[int, Make], float]:
-    """Size and make → how many tasks, the average over the later half of the rounds."""
-    price = {make: board.kinds[make].shape.gpus / board.kinds[make].total for make in capacity}
+    sizes: tuple[tuple[int, int, tuple[tuple[Make, int], ...]], ...],
+    prices: tuple[tuple[Make, float], ...],
+    blocks_of: tuple[int, ...],
+) -> Mapping[tuple[int, Make], float]:
+    """Size and make → how many tasks, the average over the later half of the rounds.
+
+    `sizes`: GPUs, number of tasks, and the blocks that each make costs. `prices` and `blocks_of`: of each
+    make, the price of a block to begin with, and how many are free. Most passes of a search ask the same.
+    """
+    price = dict(prices)
+    capacity = dict(zip(price, blocks_of, strict=True))
     average: dict[tuple[int, Make], float] = {}
     late = ROUNDS // 2
     for turn in range(ROUNDS):
         used = dict.fromkeys(capacity, 0)
-        for index, (job, count, needs) in enumerate(sizes):
+        for index, (gpus, count, needs) in enumerate(sizes):
             cost, make, need = min([(need * price[make], make, need) for make, need in needs])
-            if cost > job.wish.gpus * (1 + 1e-9):
+            if cost > gpus * (1 + 1e-9):
                 continue  # not worth its blocks at these prices
             used[make] += count * need
             if turn >= late:
