@@ -1,7 +1,10 @@
 """The exact search: nothing dear is launched without need, nothing refused that fits, each bound is true."""
 
 import random
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import event, given
@@ -15,6 +18,7 @@ from tests.test_place_laws import LAW
 from tests.test_placement import ask, fleet, node, offer, places, run
 from tests.worlds import cases
 
+ROOT = Path(__file__).parents[1]
 EXACT = 2e-3
 """What a solution may be dearer by than the best: `search.COST`."""
 
@@ -132,3 +136,16 @@ def test_without_the_exact_search_the_other_one_answers(why, monkeypatch):
 )
 def test_the_plan_says_how_far_it_is_above_the_least_possible(after, bound, line):
     assert cost_line(Cost(before=0.0, after=after, bound=bound)) == line
+
+
+def test_the_solver_is_imported_only_when_it_is_needed():
+    """It takes a tenth of a second, which a plan without launches does not have."""
+    code = """
+import sys
+from tests.test_placement import ask, fleet, node, offer, run
+run(ask(resources={"cpu": 1}), [node("gpu-0")])
+assert "numpy" not in sys.modules
+run(ask(resources={"cpu": "1.."}), [node("gpu-0", held=[0, 1, 2, 3])], [fleet(offers=[offer()])])
+assert "numpy" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
