@@ -81,6 +81,23 @@ def test_names_are_compared_as_long_as_that_does_not_take_too_long():
 def test_the_idle_blocks_of_a_node_are_taken_by_stretches():
     """The shortest that holds all; scattered ones where there is none. What is taken is idle no more."""
     idle = gaps({3, 6, 7}, 12)
-    assert [stretch(idle, n) for n in (2, 4, 2, 1)] == [(4, 5), (8, 9, 10, 11), (0, 1), (2,)]
+    assert [stretch(idle, n, 12) for n in (2, 4, 2, 1)] == [(4, 5), (8, 9, 10, 11), (0, 1), (2,)]
     assert idle == []
-    assert stretch(gaps({1, 3}, 6), 3) == (0, 2, 4)
+    assert stretch(gaps({1, 3}, 6), 3, 6) == (0, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted", "blocks"),
+    [
+        ({0}, 4, (4, 5, 6, 7)),
+        ({0}, 2, (2, 3)),
+        ({0, 5}, 4, (1, 2, 3, 4)),
+        ({0}, 3, (1, 2, 3)),
+        (set(), 8, tuple(range(8))),
+    ],
+)
+def test_a_part_of_a_node_begins_where_such_parts_do(held, wanted, blocks):
+    """Half a node is one of its halves, where that is idle."""
+    idle = gaps(held, 8)
+    assert stretch(idle, wanted, 8) == blocks
+    assert sum(size for size, _ in idle) == 8 - len(held) - wanted

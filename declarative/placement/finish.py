@@ -69,7 +69,7 @@ def _divide(out: Finished, ledger: Ledger, at: tuple[int, Node], seats: list[tup
     idle = gaps(spoken_for, node.total)
     for need, job, rank in seats:
         name = str(job.task.name)
-        blocks = prior.get((job.index, rank)) or stretch(idle, need)
+        blocks = prior.get((job.index, rank)) or stretch(idle, need, node.total)
         assert len(blocks) == need, f"{name}-{rank}: obtained is not requested"
         held.update(dict.fromkeys(blocks, f"rank/{rank_name(name, rank)}"))
         volumes = ledger.volumes.get((job.index, rank), {})
@@ -92,11 +92,22 @@ def gaps(held: Iterable[int], total: int) -> list[tuple[int, int]]:
     return [(b - a - 1, a + 1) for a, b in pairwise(ends) if b - a > 1]
 
 
-def stretch(idle: list[tuple[int, int]], wanted: int) -> tuple[int, ...]:
+def stretch(idle: list[tuple[int, int]], wanted: int, total: int) -> tuple[int, ...]:
     """Which idle blocks to take, from the shortest stretch that holds them all; they are idle no more.
 
-    So long ones stay whole; scattered ones are taken only where there is no such stretch.
+    So long ones stay whole; scattered ones are taken only where there is no such stretch. Where their number
+    divides that of the node's, they begin at a multiple of it if they can: half a node is one of its halves
+    then, which mostly share a processor's memory and the links between GPUs.
     """
+    if total % wanted == 0:
+        starts = ((size, first, -(-first // wanted) * wanted) for size, first in idle)
+        aligned = [(size, first, at) for size, first, at in starts if at + wanted <= first + size]
+        if aligned:
+            size, first, at = min(aligned)
+            idle.remove((size, first))
+            rest = ((at - first, first), (first + size - at - wanted, at + wanted))
+            idle += [gap for gap in rest if gap[0]]
+            return tuple(range(at, at + wanted))
     found = min((gap for gap in idle if gap[0] >= wanted), default=None)
     taken: list[int] = []
     for gap in [found] if found else sorted(idle, key=lambda gap: gap[1]):
