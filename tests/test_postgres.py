@@ -13,6 +13,7 @@ from declarative.state import Address, NodeState, RankState, RankStatus, Readine
 from declarative.store import StateError, Store, UnreachableError, open_store
 from declarative.store.postgres import target_of
 from tests.cli import Project, fleet, task, volume
+from tests.model import of_node
 
 NODE = Address("node", "gpu-0")
 SECRET = "hunter2"
@@ -274,7 +275,7 @@ def steps(store: Store) -> None:
         held = Address("reservation", "train-0")
         rank = Address("rank", "train-0")
         writer.ensure_lineage()
-        made = writer.begin("create", NODE, "local", {"blocks": 2})
+        made = writer.begin("create", NODE, "local", of_node(blocks=2))
         writer.finish(made, {"id": "n"})
         writer.adopt(Record(address=Address("volume", "v"), backend="local", inputs={}))
         writer.reserve(
@@ -285,7 +286,7 @@ def steps(store: Store) -> None:
         writer.observe_nodes({"gpu-0": Readiness(state=NodeState.READY)})
         writer.set_needs(rank, ())
         writer.release(held, 5.0)
-        writer.fail(writer.begin("update", NODE, "local", {"blocks": 2}), "quota")
+        writer.fail(writer.begin("update", NODE, "local", of_node(blocks=2)), "quota")
         writer.finish(writer.begin("delete", rank, "local", {}))
         writer.forget(Address("volume", "v"))
         writer.begin("create", Address("volume", "w"), "local", {"zone": "a"})
