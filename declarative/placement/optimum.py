@@ -18,8 +18,8 @@ from declarative.placement.program import Limits, Solution
 from declarative.placement.volumes import serves
 from declarative.state import rank_name
 
-SMALL = 1_500
-"""Columns of a program that is solved in one step."""
+SMALL = 5
+"""A program that has so many times fewer columns than it might have is solved in one step."""
 
 NEARLY = 1e-4
 """A number that is so near a whole one is that."""
@@ -35,7 +35,7 @@ def solve(counted: Counted, limits: Limits) -> tuple[float, Ledger | None]:
     program = counted.program
     if counted.large or not counted.possible:
         return -math.inf, None
-    if len(program.costs) <= SMALL:
+    if len(program.costs) * SMALL <= limits.columns:
         found = program.solve(limits)
         return found.bound, ledger_of(counted, found.values) if found.values else None
     first = _relaxed(counted, limits)

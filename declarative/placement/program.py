@@ -1,13 +1,11 @@
 """Integer programs, solved by HiGHS: least cost over whole-numbered columns, under rows with two ends. Pure.
 
-One thread, a fixed seed, and limits that count nodes and iterations: the same program, the same answer.
+One thread, a fixed seed, and limits that count nodes of the tree: the same program, the same answer.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
-import importlib.util
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -77,10 +75,14 @@ class Program:
 
         With `around`, columns that have to be whole stay within `distance` of it: HiGHS looks at each number
         that a column may be, which takes seconds. `fixed` are columns that have a value already.
+        Without HiGHS there is no solution, and a bound of -inf.
         """
-        np = importlib.import_module("numpy")
-        # Not `highspy.Highs`: that writes a banner to standard output when it is made (seen in 1.16.0).
-        highspy = importlib.import_module("highspy._core")
+        try:
+            np = importlib.import_module("numpy")
+            # Not `highspy.Highs`: that writes a banner to standard output when it is made (seen in 1.16.0).
+            highspy = importlib.import_module("highspy._core")
+        except ImportError:
+            return Solution(-math.inf, ())
         least, most = [0.0] * len(self.most), list(self.most)
         for column, value in enumerate(around):
             least[column] = max(0.0, math.floor(value + SLACK) - distance)
@@ -128,9 +130,3 @@ def _options(limits: Limits) -> dict[str, Any]:
         "mip_rel_gap": limits.gap,
         "mip_abs_gap": limits.absolute,
     }
-
-
-@functools.cache
-def available() -> bool:
-    """Whether HiGHS is installed."""
-    return importlib.util.find_spec("highspy") is not None

@@ -20,7 +20,7 @@ from declarative.placement.launches import keep_baselines, launch_baselines
 from declarative.placement.ledger import Ledger
 from declarative.placement.optimum import base_for, bound, movable, solve
 from declarative.placement.orders import LAST_RESORTS, ORDERS, Orders
-from declarative.placement.program import Limits, available
+from declarative.placement.program import Limits
 from declarative.placement.quotas import quotas
 from declarative.placement.trial import carry_out
 
@@ -78,8 +78,6 @@ class Search:
     def run(self) -> Result:
         """The best outcome that was found."""
         found = self._searched()
-        if not available() or not (found.left or found.ledger.launches):
-            return found if found.left or found.ledger.launches else replace(found, bound=0.0)
         fuller = self._fuller(found)
         if fuller is not found:
             fuller = self._cheapest_of(fuller)
