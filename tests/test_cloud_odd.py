@@ -40,8 +40,8 @@ DRIVERS = ("ec2", "openstack", "gce", "azure", "digitalocean", "vultr", "linode"
 
 @pytest.fixture(autouse=True)
 def collected() -> Iterator[None]:
-    """Some answers nest deeper than Python goes. A pool of connections of an earlier test that is collected down
-    there cannot close itself, which pytest takes for a failure.
+    """Some answers nest deeper than Python goes. A pool of connections of an earlier test that is collected
+    down there cannot close itself, which pytest takes for a failure.
     """
     gc.collect()
     gc.disable()
