@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 from declarative.provider import TransientError, TransientKind
@@ -93,12 +94,12 @@ class Ranks:
             raise
 
 
-class RanksOfNodes:
+class RanksOfNodes(ABC):
     """The methods of the port that only ask the runner of a node. A provider says where its runner is."""
 
+    @abstractmethod
     def _ranks(self, node: Record) -> Ranks:
         """The ranks of a node."""
-        raise NotImplementedError
 
     @guarded
     def release(

@@ -5,11 +5,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import event, given
 
 from declarative.placement import counted, search
+from declarative.placement.types import VolumeAt
 from declarative.plan.types import Cost
 from declarative.render.plan import cost_line
 from tests.brute import cost, least_cost, placed
@@ -149,3 +151,20 @@ run(ask(resources={"cpu": "1.."}), [node("gpu-0", held=[0, 1, 2, 3])], [fleet(of
 assert "numpy" in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_of_alternatives_that_another_holds_the_other_one_is_taken(seed):
+    """Among mixed tasks, which the exact search seats anew."""
+    rng = random.Random(seed)
+    near: Any = {"backend": "b", "region": "r1", "zone": None}
+    volumes = {"held": VolumeAt(**near, holder="rank/old-0"), "idle": VolumeAt(**near)}
+    asks = [ask("one", resources={"gpu": 1}, mounts={"/data": ("held", "idle")})]
+    for i in range(7):
+        more = rng.choice([{}, {"cpu": f"{rng.randint(1, 14)}.."}, {"memory": f"{rng.randint(9, 120)}GB.."}])
+        asks.append(ask(f"more-{i}", resources={"gpu": rng.choice([1, 1, 2]), **more}))
+    every = [L4, T4, H100, gpu("t4x4", "T4", 4, 2.2), gpu("l4x4", "L4", 4, 3.1)]
+    offers = [replace(each, backend="b", region="r1") for each in rng.sample(every, 3)]
+    out = run(asks, fleets=[fleet(nodes="0..", blocks="auto", offers=offers)], volumes=volumes)
+    taken = [choice.volumes for choice in out.choices if choice.task == "one"]
+    assert taken == [{"/data": "idle"}]

@@ -5,12 +5,15 @@ from typing import Any
 
 import pytest
 
+from declarative.apply.drift import Orphan
 from declarative.apply.inventory import look
+from declarative.apply.orphans import protected
 from declarative.apply.renames import Renamed
-from declarative.provider import TransientError, TransientKind
+from declarative.provider import Thing, TransientError, TransientKind
 from declarative.state import Address, NodeState, Readiness
 from tests.cli import fleet, volume
 from tests.market import Market, Site
+from tests.model import of_node, of_volume
 from tests.planned import GPU, declared
 
 
@@ -62,6 +65,23 @@ def test_orphans_are_deleted_and_nothing_else(forgetful):
     assert [e["event"] for e in events] == ["orphans", "kept"]
     assert events[1]["addresses"] == ["volume/keep"]
     assert forgetful.run("state", "list").out == "node/gpu-0\n"
+
+
+@pytest.mark.parametrize(
+    ("address", "inputs", "known", "kept"),
+    [
+        ("node/gpu-0", of_node(), True, False),
+        ("node/gpu-0", of_node(prevent_destroy=True), True, True),
+        ("node/gpu-0", {"prevent_destroy": False}, True, True),
+        ("volume/data", of_volume(), True, False),
+        ("volume/data", {}, False, True),
+        ("node/gpu-0", {}, False, False),
+        ("attachment/train-0.data", {"volume": 1}, True, False),
+    ],
+)
+def test_what_cannot_be_read_of_a_disk_or_a_node_counts_as_protected(address, inputs, known, kept):
+    thing = Thing(address=Address.parse(address), token="t", inputs=inputs, outputs={}, known=known)
+    assert protected(Orphan(backend="sky", thing=thing)) is kept
 
 
 def test_orphans_are_shown_also_where_nothing_else_is_recorded(project):

@@ -84,10 +84,12 @@ def as_rank(orphan: Orphan, found: Sequence[Orphan], begun: Intent, state: State
 
 def protected(orphan: Orphan) -> bool:
     """Whether it was made to be kept; a disk of which that is not known counts as one."""
+    kind, asked = orphan.thing.address.kind, orphan.thing.typed
     if not orphan.thing.known:
-        return orphan.thing.address.kind == "volume"
-    asked = orphan.thing.typed
-    return asked is None or (isinstance(asked, NodeInputs | VolumeInputs) and asked.prevent_destroy)
+        return kind == "volume"
+    if asked is None:  # somebody has changed what is written on it
+        return kind in ("node", "volume")
+    return isinstance(asked, NodeInputs | VolumeInputs) and asked.prevent_destroy
 
 
 def delete_orphans(

@@ -102,9 +102,9 @@ def _sit(ledger: Ledger, seat: Seat, node: int) -> None:
     ledger.fill(node, job.wish.fit[kind])
     mounts, volumes = job.ask.want.mounts, ledger.board.volumes
     if any(mounts) and mounts[rank]:
-        place = ledger.board.place_of[kind]
+        place, claims = ledger.board.place_of[kind], ledger.claims
         found = {
-            m.path: next(n for n in m.names if n in volumes and serves(volumes[n], place))
+            m.path: next(n for n in m.names if n in volumes and n not in claims and serves(volumes[n], place))
             for m in mounts[rank]
         }
         _hold(ledger, seat, found)

@@ -36,6 +36,9 @@ COST = Limits(nodes=100, columns=8_000, gap=2e-3)
 SEATS = Limits(nodes=200, columns=8_000, absolute=1e-4)
 """…and for the most tasks."""
 
+ROUNDED = 1e-6
+"""The part of a cost by which sums may differ."""
+
 ROUNDS = 3
 """With more tasks: passes with all sizes that were left out in front."""
 
@@ -120,7 +123,8 @@ class Search:
             short = launch_baselines(ledger)
             left = self._seat_all(ledger, found.left, {})
             found = min(found, Result(ledger, left, short), key=lambda r: r.value)
-        return replace(found, bound=min(max(0.0, least), found.cost) if math.isfinite(least) else None)
+        known = math.isfinite(least) and least <= found.cost * (1 + ROUNDED)  # else nothing is proved
+        return replace(found, bound=min(max(0.0, least), found.cost) if known else None)
 
     def _counted(self, base: Ledger, jobs: Sequence[Job], found: Result, may: Sequence[Job] = ()) -> Counted:
         """A program for these tasks, in which each fleet launches for itself what can be had."""
