@@ -93,10 +93,10 @@ class Search:
             left = [j for j in found.left if j.task.priority == level and j.wish.fit]
             keep = [j for j in jobs if j.task.priority >= level and j.index in found.ledger.seats]
             free = movable([*keep, *left])
-            may = [j for j in left if j in free]
+            still = [j for j in free if j.index in found.ledger.seats]
+            may = [j for j in free if j.index not in found.ledger.seats]
             if not may:
                 continue
-            still = [j for j in free if j.index in found.ledger.seats]
             begin = base_for(self.start, found.ledger, {j.index for j in keep} - {j.index for j in still})
             _, ledger = solve(self._counted(begin, still, found, may), self.seats)
             if ledger is None or len(ledger.seats) <= len(keep):
