@@ -45,6 +45,8 @@ class Host:
     blocks: Blocks | None = None
     index: int = 0
     """Where it stands among the hosts of its fleet."""
+    topology: tuple[tuple[str, str], ...] = ()
+    """Level → where it stands there."""
 
     @property
     def declared(self) -> Mapping[str, Any]:

@@ -65,6 +65,20 @@ class Best:
         return placed(self.outcome)
 
 
+def home_of(task: Task, where: Bin) -> tuple[str, ...]:
+    """What the ranks of a cluster have in common there: a zone, unless a region is enough."""
+    zone = "" if task.same == "region" else where.zone or ""
+    return (where.fleet, where.backend, where.region, zone)
+
+
+def spread_of(task: Task, where: Bin, number: int) -> object:
+    """What a rank has for itself there; None if the ranks need not be spread."""
+    if task.spread is None or task.nodes == 1:
+        return None
+    zone = (where.zone or "") if task.spread == "zone" else ""
+    return number if task.spread == "node" else (where.backend, where.region, zone)
+
+
 @functools.lru_cache(maxsize=4096)
 def _fewest(want: Resources, shape: Shape, total: int) -> int | None:
     return next((b for b in range(1, total + 1) if not misfits(want, share(shape, total, b))), None)
@@ -225,25 +239,28 @@ class Search:
         if index == len(self.asks):
             return True
         task = self.asks[index].want.spec
-        homes = {(b.fleet, b.backend, b.region) for b in self.bins} if task.cluster else {None}
+        homes = {home_of(task, b) for b in self.bins} if task.cluster and task.nodes > 1 else {None}
         makers = (
             {None} if may_mix(task, self.bins) else {maker(b.shape) for b in self.bins} - {None} or {None}
         )
         each: list[str | None] = [*sorted(filter(None, makers))] or [None]
         ways = itertools.product(sorted(homes, key=str), each)
-        return any(self._rank(index, 0, way, free, claimed) for way in ways)
+        return any(self._rank(index, 0, way, free, claimed, ()) for way in ways)
 
     def _rank(
         self,
         index: int,
         rank: int,
-        way: tuple[tuple[str, str, str] | None, str | None],
+        way: tuple[tuple[str, ...] | None, str | None],
         free: tuple[int, ...],
         claimed: frozenset[str],
+        apart: tuple[object, ...],
     ) -> bool:
-        if rank == self.asks[index].want.spec.nodes:
+        """`apart`: where the ranks before this one are, if the task is to be spread."""
+        task = self.asks[index].want.spec
+        if rank == task.nodes:
             return self._task(index + 1, free, claimed)
-        state = (index, rank, way, tuple(sorted(zip(self.alike, free, strict=True), key=str)), claimed)
+        state = (index, rank, way, tuple(sorted(zip(self.alike, free, strict=True), key=str)), claimed, apart)
         if state in self.dead:
             return False
         seen: set[object] = set()
@@ -252,15 +269,19 @@ class Search:
             if wanted is None or free[i] < wanted or key in seen:
                 continue
             home, made = way
-            if home and (where.fleet, where.backend, where.region) != home:
+            if home and home_of(task, where) != home:
                 continue
             if made and maker(where.shape) not in (None, made):
+                continue
+            own = spread_of(task, where, i)
+            if own in apart:
                 continue
             seen.add(key)
             less = (*free[:i], free[i] - wanted, *free[i + 1 :])
             for taken in self._mounts(index, rank, where, claimed):
                 self.path.append((index, rank, i, taken))
-                if self._rank(index, rank + 1, way, less, claimed.union(taken)):
+                more = (*apart, own) if own is not None else ()
+                if self._rank(index, rank + 1, way, less, claimed.union(taken), more):
                     return True
                 self.path.pop()
         self.dead.add(state)

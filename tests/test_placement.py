@@ -419,7 +419,7 @@ def test_each_rank_goes_where_its_volume_is():
         "data-0": VolumeAt(backend="b", region="r", zone="z2"),
         "data-1": VolumeAt(backend="b", region="r", zone="z1"),
     }
-    out = run(ask(nodes=2, mounts={"/d": "data-#"}), nodes, None, volumes)
+    out = run(ask(nodes=2, same="region", mounts={"/d": "data-#"}), nodes, None, volumes)
     assert {(c.rank, c.node, c.volumes["/d"]) for c in out.choices} == {
         (0, "gpu-1", "data-0"),
         (1, "gpu-0", "data-1"),
@@ -433,7 +433,7 @@ def test_a_rank_without_choice_goes_first():
         "data-0": VolumeAt(backend="b", region="r", zone=None),
         "data-1": VolumeAt(backend="b", region="r", zone="z1"),
     }
-    out = run(ask(nodes=2, mounts={"/d": "data-#"}), nodes, None, volumes)
+    out = run(ask(nodes=2, same="region", mounts={"/d": "data-#"}), nodes, None, volumes)
     assert {(c.rank, c.node) for c in out.choices} == {(0, "gpu-1"), (1, "gpu-0")}
 
 

@@ -1291,6 +1291,7 @@ IN_PLACE: dict[str, dict[str, object]] = {
         "max_price": 9,
         "idle_duration": "1h",
         "unreachable_duration": "1h",
+        "same": "region",
         "tags": {"a": "b"},
         "prevent_destroy": True,
     },

@@ -138,7 +138,7 @@ def test_the_model_finds_what_trying_everything_finds():
         facts, placed = facts_of(case), brute.placed(outcome)
         short = dict(outcome.short_fleets)
         least = {name: rule.baseline - short.get(name, 0) for name, rule in case.fleets.items()}
-        found = exact.least_cost(facts, placed, 20, least=least, zone=False)
+        found = exact.least_cost(facts, placed, 20, least=least)
         assert found.proved, seed
         assert found.cost == pytest.approx(brute.least_cost(case, placed), rel=2 * exact.GAP), seed
         costs += bool(found.cost)
@@ -146,7 +146,7 @@ def test_the_model_finds_what_trying_everything_finds():
             names = placed | {refusal.task}
             asks = [ask for ask in case.asks if ask.want.spec.name in names]
             fits = any(brute._found(case, asks, more) for _, more in brute.launches(case))
-            assert exact.fits(facts, names, 20, zone=False) == fits, (seed, refusal.task)
+            assert exact.fits(facts, names, 20) == fits, (seed, refusal.task)
             refusals += 1
     assert costs > len(SEEDS) / 10
     assert refusals > len(SEEDS) / 10
@@ -154,7 +154,7 @@ def test_the_model_finds_what_trying_everything_finds():
 
 @needs_highs
 def test_a_cluster_lies_in_one_zone():
-    """Two idle nodes in two zones do for a gang of two only if its ranks may lie in both."""
+    """Two idle nodes in two zones do not do for a gang of two."""
     fleet = {"name": "ff", "nodes": "0..9", "placement": "cluster"}
     task = {"name": "gang", "nodes": 2, "commands": ["work"], "resources": {"gpu": "1.."}}
     shape = Shape(cpu=8, memory_mib=32768, gpus=1, gpu_name="T4")
@@ -176,7 +176,6 @@ def test_a_cluster_lies_in_one_zone():
         sites={"ff": rules.Site(spec(Fleet, fleet), (rules.Offered(spaces[1], 3),), 7)},
         volumes={},
     )
-    assert exact.least_cost(facts, ["gang"], 20, least={}, zone=False).cost == 0
     found = exact.least_cost(facts, ["gang"], 20, least={})
     assert (found.cost, found.launches) == (2.0, {spaces[1]: 1})
     assert exact.fits(replace(facts, sites={"ff": facts.sites["ff"]._replace(room=0)}), ["gang"], 20) is False
@@ -190,10 +189,9 @@ def test_what_is_best_can_be_had(seed: int):
     facts = rules.facts_of(found)
     placed = facts.wants.keys() - {refusal["task"] for refusal in plan["unplaced"]}
     least = {name: site.least for name, site in facts.sites.items()}
-    zone = not any(fault.endswith(check.ZONES) for fault in check.faults(found, plan))
-    best = exact.least_cost(facts, placed, 20, least=least, zone=zone)
+    best = exact.least_cost(facts, placed, 20, least=least)
     other = realised(facts, best, plan)
-    assert [fault for fault in check.faults(found, other) if zone or not fault.endswith(check.ZONES)] == []
+    assert list(check.faults(found, other)) == []
     before, after = other["cost"]["hourly_before"], other["cost"]["hourly_after"]
     assert after - before == pytest.approx(best.cost)
     assert after <= plan["cost"]["hourly_after"] * (1 + exact.GAP)
@@ -205,7 +203,7 @@ def test_what_is_best_can_be_had(seed: int):
 @pytest.mark.parametrize("seed", range(20))
 def test_plans_break_no_rule(seed: int):
     found, plan = planned(seed)
-    assert [fault for fault in check.faults(found, plan) if not fault.endswith(check.ZONES)] == []
+    assert list(check.faults(found, plan)) == []
 
 
 def without(plan: check.Words, old: check.Words, *new: check.Words) -> check.Words:
@@ -271,5 +269,4 @@ SPOILT: Sequence[Callable[[check.Words], check.Words]] = (
 def test_the_checker_finds_what_is_spoilt(spoil: Callable[[check.Words], check.Words]):
     for seed in range(4):
         found, plan = planned(seed)
-        new = [fault for fault in check.faults(found, spoil(plan)) if not fault.endswith(check.ZONES)]
-        assert new, seed
+        assert list(check.faults(found, spoil(plan))), seed

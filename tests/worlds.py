@@ -332,9 +332,15 @@ def _ask(choose: Choose, taste: Taste, name: str, fleets: list[str], nodes: Sequ
     }
     if not taste.calm:
         rare["creation_policy"] = ("reuse",)
+        rare["same"] = ("region", "zone")
+        rare["spread"] = ("node", "zone", "region")
     for _ in range(choose((0, 0, 1) if taste.calm else (0, 1, 1, 2))):
         field = choose(tuple(k for k, options in rare.items() if options))
         words[field] = choose(rare[field])
+    if words.get("placement") == "any" or "spread" in words:
+        words.pop("same", None)
+    if "spread" in words and words["spread"] != "node":
+        words["placement"] = "any"
     task = spec(Task, words)
     mounts = (
         choose(MOUNTS) if choose((True, False, False, False, False) if not taste.fresh else (True,)) else {}

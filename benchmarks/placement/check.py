@@ -103,7 +103,9 @@ def _ranks(case: _Case) -> Iterator[str]:
         ask = case.tasks.get(name)
         if ask is None:
             continue
-        homes: set[tuple[str, str, str]] = set()
+        homes: set[tuple[str, ...]] = set()
+        apart: list[tuple[str, ...]] = []
+        task = ask.want.spec
         shapes: list[Shape] = []
         for choice in choices:
             where = f"rank/{name}-{choice.rank} on node/{choice.node}"
@@ -111,7 +113,11 @@ def _ranks(case: _Case) -> Iterator[str]:
             if node is None:
                 yield f"{where}: there is no such node"
                 continue
-            homes.add((node.fleet, node.backend, node.region))
+            same = case.fleets[node.fleet].fleet.same if node.fleet in case.fleets else None
+            zoned = task.nodes > 1 and (task.same or same) != "region"
+            homes.add((node.fleet, node.backend, node.region, (node.zone or "") if zoned else ""))
+            place = (node.backend, node.region, node.zone or "")
+            apart.append({"node": (node.name,), "region": place[:2]}.get(task.spread or "", place))
             shapes.append(node.shape)
             for fault in (*_filters(case, ask.want.spec, node), *_share(case, ask.want.spec, node, choice)):
                 yield f"{where}: {fault}"
@@ -119,6 +125,8 @@ def _ranks(case: _Case) -> Iterator[str]:
                 yield f"{where}: {fault}"
         if ask.want.spec.cluster and len(homes) > 1:
             yield f"task/{name}: a cluster in several places: {sorted(homes)}"
+        if task.spread and len(set(apart)) < len(apart):
+            yield f"task/{name}: `spread: {task.spread}`, and ranks lie together: {sorted(apart)}"
         makers = {_maker(s.gpu_name, s.gpu_vendor) for s in shapes if s.gpus}
         if len(makers) > 1 and not _may_mix(case, ask.want.spec):
             yield f"task/{name}: GPUs of several vendors: {sorted(makers)}"

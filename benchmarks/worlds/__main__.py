@@ -37,7 +37,7 @@ if not __package__:  # run as a folder, which then is first on the path instead 
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from benchmarks.placement import solver
-from benchmarks.worlds.check import ZONES, Words, faults
+from benchmarks.worlds.check import Words, faults
 from benchmarks.worlds.exact import Best, alike, fits, least_cost
 from benchmarks.worlds.generate import world
 from benchmarks.worlds.realise import realised
@@ -81,21 +81,20 @@ def look(case: World, seconds: float) -> Found:
     cpu = time.process_time() - start
     plan = plan_json(made)
     wrong, facts = faults(case, plan), facts_of(case)
-    zone = not any(fault.endswith(ZONES) for fault in wrong)  # else the plan's own reading is taken
     refused = {refusal["task"] for refusal in plan["unplaced"]}
     placed = facts.wants.keys() - refused
     cost = plan["cost"]["hourly_after"] - plan["cost"]["hourly_before"]
     least = {name: site.least for name, site in facts.sites.items()}
-    best = least_cost(facts, placed, seconds, least=least, zone=zone)
+    best = least_cost(facts, placed, seconds, least=least)
     if best.bound > cost * (1 + CENT) + CENT:
         wrong.append(f"the plan costs {cost:g}, and the model says that {best.bound:g} is the least")
     if best.cost is not None:
         found = faults(case, realised(facts, best, plan))
-        wrong += [f"the least possible: {fault}" for fault in found if zone or not fault.endswith(ZONES)]
-    return Found(case, plan, best, cost, cpu, wrong, _refusals(facts, plan, seconds, zone=zone))
+        wrong += [f"the least possible: {fault}" for fault in found]
+    return Found(case, plan, best, cost, cpu, wrong, _refusals(facts, plan, seconds))
 
 
-def _refusals(facts: Facts, plan: Words, seconds: float, *, zone: bool) -> dict[str, bool | None]:
+def _refusals(facts: Facts, plan: Words, seconds: float) -> dict[str, bool | None]:
     """Whether refused tasks fit beside all of at least their priority."""
     refused = {refusal["task"] for refusal in plan["unplaced"]}
     out: dict[str, bool | None] = {}
@@ -106,7 +105,7 @@ def _refusals(facts: Facts, plan: Words, seconds: float, *, zone: bool) -> dict[
             for name, want in facts.wants.items()
             if name not in refused and want.spec.priority >= first.priority
         }
-        out.update(dict.fromkeys(names, fits(facts, {*above, names[0]}, seconds, zone=zone)))
+        out.update(dict.fromkeys(names, fits(facts, {*above, names[0]}, seconds)))
     return out
 
 

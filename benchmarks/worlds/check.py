@@ -127,16 +127,10 @@ def _seats(case: _Case) -> Iterator[str]:
                 yield f"{rank}: has {len(entry['blocks'])} blocks, and {wanted or 'it may not go there'}"
             if task.whole_nodes and here.busy:
                 yield f"{rank}: takes the whole node, which is not idle"
-        if task.cluster and task.nodes > 1 and not together(spaces, zone=False):
+        if task.cluster and task.nodes > 1 and not together(spaces):
             yield f"task/{name}: a cluster in several places"
-        elif task.cluster and task.nodes > 1 and not together(spaces):
-            yield f"task/{name}: {ZONES}"
         if one_maker(task) and len({space.maker for space in spaces} - {None}) > 1:
             yield f"task/{name}: GPUs of several makers"
-
-
-ZONES = "a cluster in several zones"
-"""What is said of that."""
 
 
 def _blocks(case: _Case) -> Iterator[str]:

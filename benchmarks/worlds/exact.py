@@ -106,23 +106,21 @@ class _Class:
     """Idle blocks before and blocks of a rank → the column that says how often."""
 
 
-def least_cost(
-    facts: Facts, names: Collection[str], seconds: float, *, least: Mapping[str, int], zone: bool = True
-) -> Best:
+def least_cost(facts: Facts, names: Collection[str], seconds: float, *, least: Mapping[str, int]) -> Best:
     """The least that launches cost on which these tasks find a place. `least`: how many each fleet makes."""
-    return _Model(facts, names, least, zone=zone).best(seconds, paid=True)
+    return _Model(facts, names, least).best(seconds, paid=True)
 
 
-def fits(facts: Facts, names: Collection[str], seconds: float, *, zone: bool = True) -> bool | None:
+def fits(facts: Facts, names: Collection[str], seconds: float) -> bool | None:
     """Whether these tasks find a place beside each other at any price; None if that was not found out."""
-    return _Model(facts, names, {}, zone=zone).best(seconds, paid=False).possible
+    return _Model(facts, names, {}).best(seconds, paid=False).possible
 
 
 class _Model:
     """One world and one set of tasks."""
 
-    def __init__(self, facts: Facts, names: Collection[str], least: Mapping[str, int], *, zone: bool) -> None:
-        self.facts, self.zone, self.least = facts, zone, least
+    def __init__(self, facts: Facts, names: Collection[str], least: Mapping[str, int]) -> None:
+        self.facts, self.least = facts, least
         self.model = Model()
         self.units = _units(facts, names)
         self.wishes = list(dict.fromkeys(wish for unit in self.units for wish in unit.ranks))
@@ -221,7 +219,7 @@ class _Model:
             if not any(takes):
                 continue
             clustered = self.facts.sites[space.fleet].fleet.placement.value == "cluster"
-            where = area(space, zone=self.zone) if areas and clustered else None
+            where = area(space) if areas and clustered else None
             maker = space.maker if makers else None
             place = space.place if places else None
             key = (takes, where, maker, place)

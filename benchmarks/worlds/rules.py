@@ -299,14 +299,14 @@ def serves(volume: Place, place: Place) -> bool:
     return near and (volume.zone is None or place.zone is None or volume.zone == place.zone)
 
 
-def together(spaces: Iterable[Space], *, zone: bool = True) -> bool:
+def together(spaces: Iterable[Space]) -> bool:
     """Whether ranks there are one cluster: one fleet, backend and region; and one zone, hosts aside."""
-    return len({area(space, zone=zone) for space in spaces}) < 2
+    return len({area(space) for space in spaces}) < 2
 
 
-def area(space: Space, *, zone: bool = True) -> tuple[str, ...]:
+def area(space: Space) -> tuple[str, ...]:
     """Where the ranks of a cluster lie together. Hosts of one fleet share its network."""
-    here = (space.place.zone or "") if zone and not space.host else ""
+    here = (space.place.zone or "") if not space.host else ""
     return (space.fleet, space.place.backend, space.place.region, here)
 
 

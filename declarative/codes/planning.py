@@ -194,6 +194,24 @@ STRUCTURAL: dict[str, Code] = {
         "regions: [us-east-1]",
         "widen the task's `regions`; ranks of a cluster task stay in one fleet, backend and region",
     ),
+    "zone": Code(
+        Group.STRUCTURAL,
+        "the other ranks of the cluster lie in another zone",
+        'volumes: ["data-${{ node_rank }}:/data"]  # data-0 lies in one zone, data-1 in another',
+        "set `same: region` on the task or its fleet if the ranks may lie in several zones",
+    ),
+    "topology": Code(
+        Group.STRUCTURAL,
+        "the other ranks lie elsewhere at the level of `same`, or the host does not say where it stands",
+        "same: rack  # and a host has no `topology: {rack: r1}`",
+        "declare the `topology` of every host, or choose a wider level such as `zone`",
+    ),
+    "spread": Code(
+        Group.STRUCTURAL,
+        "another rank of the task is there, and its `spread` gives each rank a place for itself",
+        "spread: zone  # of 4 ranks, in a region of 3 zones",
+        "ask for fewer `nodes`, choose a narrower level such as `node`, or leave out `spread`",
+    ),
     "gpu-vendor": Code(
         Group.STRUCTURAL,
         "its GPUs are of another vendor than those of the task's other ranks, or of a model without a known"

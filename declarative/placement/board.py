@@ -13,7 +13,15 @@ from functools import cached_property
 from typing import NamedTuple
 
 from declarative.blocks import Shape, gpu_order, maker_of
-from declarative.placement.filters import blocks_wanted, fleet_reason, one_vendor, place_reason, ready_reason
+from declarative.placement.filters import (
+    blocks_wanted,
+    fleet_reason,
+    level_of,
+    one_vendor,
+    place_reason,
+    ready_reason,
+    topology_reason,
+)
 from declarative.placement.kinds import Kind, Place, by_name, of_node, of_offer
 from declarative.placement.types import Ask, FleetRule, Node, VolumeAt
 from declarative.resource import Offer, size_order
@@ -27,8 +35,15 @@ Quota = tuple[str, str, str, bool]
 Home = tuple[str, str]
 """Where the nodes of a cluster fleet lie: backend and region."""
 
-Area = tuple[str, str, str]
-"""Where the ranks of a cluster task lie together: fleet, backend, region."""
+
+class Area(NamedTuple):
+    """Where the ranks of a cluster task lie together: in one region of a fleet, at one place of a level."""
+
+    fleet: str
+    backend: str
+    region: str
+    level: str
+    at: str
 
 
 class Domain(NamedTuple):
@@ -157,7 +172,7 @@ class Job:
     ranks: int
     reuse: bool
     plain: bool
-    """No volumes, no prior place, no pins: only its wish and its number of ranks matter."""
+    """Whether only its wish and its number of ranks matter: see `is_plain`."""
     key: tuple[int, int, bool] = field(default=(0, 0, False))
 
     @property
@@ -205,7 +220,6 @@ class Board:
         self._by_fleet: dict[str, list[Option]] = {}
         for option in self.options:
             self._by_fleet.setdefault(option.fleet, []).append(option)
-            self._by_domain.setdefault(Domain(self.area_of[option.kind]), []).append(option)
         self._allowed: dict[tuple[object, ...], tuple[int, list[int], bytearray]] = {}
         self._needs: dict[tuple[object, ...], tuple[int, dict[int, int]]] = {}
         self._wishes: dict[tuple[object, ...], Wish] = {}
@@ -224,7 +238,7 @@ class Board:
         makes: dict[tuple[Shape, int], int] = {}
         self.make_of = [makes.setdefault((kind.shape, kind.total), i) for i, kind in enumerate(self.kinds)]
         self.most_blocks = max((kind.total for kind in self.kinds), default=1)
-        self.area_of: list[Area] = [(k.fleet, k.backend, k.region) for k in self.kinds]
+        self._areas: dict[str, list[Area | None]] = {}
         self.maker_of = [maker_of(kind.shape) for kind in self.kinds]
         self.gpu_order = [gpu_order(kind.shape) for kind in self.kinds]
 
@@ -267,7 +281,7 @@ class Board:
             wish=self.wish(task),
             ranks=task.nodes,
             reuse=ask.reuse or task.creation_policy is CreationPolicy.REUSE,
-            plain=not ask.prior and not task.instances and not any(ask.want.mounts),
+            plain=is_plain(ask),
         )
         job.key = (id(job.wish), job.ranks, job.reuse)
         return job
@@ -283,6 +297,7 @@ class Board:
             task.max_price,
             task.isolation,
             task.image is None,
+            (task.same, task.spread) if task.nodes > 1 else None,
         )
         size = (task.resources, task.whole_nodes)
         apart = self._apart(task)
@@ -323,7 +338,9 @@ class Board:
 
     def _may(self, task: Task, kind: Kind) -> bool:
         rule = self.fleets.get(kind.fleet)
-        return rule is not None and not fleet_reason(task, rule.fleet) and not place_reason(task, kind)
+        if rule is None or fleet_reason(task, rule.fleet):
+            return False
+        return not topology_reason(task, rule.fleet, kind) and not place_reason(task, kind)
 
     def domains(self, wish: Wish) -> list[Domain]:
         """What the ranks of a task may have in common."""
@@ -332,15 +349,33 @@ class Board:
         if wish.homes is None:
             areas: dict[Area | None, dict[str | None, None]] = {} if wish.together else {None: {}}
             for kind in wish.fit:
-                makers = areas.setdefault(self.area_of[kind] if wish.together else None, {})
+                makers = areas.setdefault(self.area(wish.task, kind) if wish.together else None, {})
                 if wish.apart and self.maker_of[kind]:
                     makers[self.maker_of[kind]] = None
+            # A cluster grows where it is, if that costs no more.
+            mine = (k for k in self.kind_of if k in wish.fit) if wish.together else ()
+            there = Counter(self.area(wish.task, kind) for kind in mine)
+            near = sorted(areas, key=lambda area: (*area[:3], -there[area]) if area else ())
             wish.homes = [
                 Domain(area, maker)
-                for area, makers in areas.items()
+                for area in near
+                for makers in (areas[area],)
                 for maker in (sorted(filter(None, makers)) if len(makers) > 1 else (None,))
             ]
         return wish.homes
+
+    def areas(self, level: str) -> list[Area | None]:
+        """Kind → the area of a level where it lies; None where nobody knows."""
+        if level not in self._areas:
+            found = ((k, k.at(level)) for k in self.kinds)
+            self._areas[level] = [
+                None if at is None else Area(k.fleet, k.backend, k.region, level, at) for k, at in found
+            ]
+        return self._areas[level]
+
+    def area(self, task: Task, kind: int) -> Area | None:
+        """Where the ranks of a cluster task would lie that has one of them there."""
+        return self.areas(level_of(task, self.fleets[self.kinds[kind].fleet].fleet))[kind]
 
     def kinds_in(self, wish: Wish, domain: Domain) -> tuple[tuple[int, int], ...]:
         """The kinds of nodes that are there and fit, in a domain, and the blocks a rank takes."""
@@ -379,8 +414,8 @@ class Board:
         get, kinds = wish.fit.get, self.kinds
         options = self._by_domain.get(domain)
         if options is None:
-            options = [o for o in self._by_domain.get(Domain(domain.area), ()) if self.inside(domain, o.kind)]
-            self._by_domain[domain] = options
+            of_fleet = self.of_fleet(domain.area.fleet) if domain.area else self.options
+            options = self._by_domain[domain] = [o for o in of_fleet if self.inside(domain, o.kind)]
         for option in options:
             need = get(option.kind)
             if need:
@@ -389,7 +424,7 @@ class Board:
     def inside(self, domain: Domain, kind: int) -> bool:
         """Whether nodes of a kind lie in a domain."""
         area, maker = domain
-        return (area is None or self.area_of[kind] == area) and (
+        return (area is None or self.areas(area.level)[kind] == area) and (
             maker is None or self.maker_of[kind] in (None, maker)
         )
 
@@ -402,6 +437,17 @@ class Board:
     def clustered(self, fleet: str) -> bool:
         """Whether a fleet's nodes have to lie together."""
         return self.fleets[fleet].fleet.placement is Placement.CLUSTER
+
+
+def is_plain(ask: Ask) -> bool:
+    """Whether a task has no volumes, no prior place and no pins, and its ranks need not be spread."""
+    task = ask.want.spec
+    return not (ask.prior or task.instances or any(ask.want.mounts) or is_spread(task))
+
+
+def is_spread(task: Task) -> bool:
+    """Whether its ranks have to lie apart."""
+    return task.spread is not None and task.nodes > 1
 
 
 def _together(task: Task) -> bool:

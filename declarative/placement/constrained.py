@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from dataclasses import replace
 
-from declarative.placement.board import Domain, Job
+from declarative.placement.board import Domain, Job, is_spread
 from declarative.placement.cover import Choice, Ground, choose
 from declarative.placement.kinds import Place
 from declarative.placement.ledger import Ledger
@@ -23,6 +24,11 @@ class Special:
         self.domain = domain
         self.mounts = job.ask.want.mounts
         self.places = self.board.places_in(job.wish, domain)
+        self.spread = job.task.spread if is_spread(job.task) else None
+        self.beside: set[int] = set()
+        """The nodes of ranks that are seated, if they are to be spread…"""
+        self.barred: set[int] = set()
+        """…and the kinds that lie where those do."""
 
     def run(self, *, keep: bool = False) -> Try:
         """What comes of it. The ledger is left as it was, unless it is to `keep` what succeeds."""
@@ -62,10 +68,29 @@ class Special:
             pins = self.job.task.instances
             if not need or not self.board.inside(self.domain, kind) or (pins and name not in pins):
                 continue
+            if self.spread and any(
+                n == node or self._near(kind, self.ledger.kind_of[n]) for n in out.values()
+            ):
+                continue
             if idle >= (self.board.kinds[kind].total if self.job.wish.whole else need):
                 out[rank] = node
                 free[node] = idle - need
         return out
+
+    def _near(self, kind: int, other: int) -> bool:
+        """Whether two kinds of nodes lie at one place of the level that ranks are spread over."""
+        if self.spread in (None, "node"):
+            return False
+        one, two = self.board.kinds[kind], self.board.kinds[other]
+        elsewhere = (one.backend, one.region) != (two.backend, two.region)
+        return not elsewhere and one.at(self.spread) == two.at(self.spread)
+
+    def _part(self, node: int) -> None:
+        """Keep other ranks away from where a rank is seated."""
+        if self.spread is not None:
+            own = self.ledger.kind_of[node]
+            self.beside.add(node)
+            self.barred.update(k for k in range(len(self.board.kinds)) if self._near(k, own))
 
     # Volumes
 
@@ -93,7 +118,8 @@ class Special:
         self.ledger.log = []
         choice = self._ask(self.job.ranks, frozenset((place,)))
         self.ledger.undo()
-        return self.job.ranks - choice.short
+        room = self.job.ranks - choice.short
+        return min(1, room) if self.spread else room
 
     def _price(self, place: Place) -> tuple[int, float]:
         """What one rank costs in a place; places without room come last."""
@@ -119,18 +145,24 @@ class Special:
     ) -> Try:
         ledger = self.ledger
         ledger.log = []
+        self.beside, self.barred = set(), set()
         out = Try(domain=self.domain)
         for rank, node in stays.items():
             ground = Ground(domain=self.domain, nodes=(node,), reuse=True)
             carry_out(ledger, choose(ledger, self.job.wish, 1, ground), 1)
             out.nodes[rank] = node
+            self._part(node)
         groups: dict[frozenset[Place] | None, list[int]] = {}
         for rank in range(self.job.ranks):
             if rank not in stays:
                 groups.setdefault(reach.get(rank), []).append(rank)
         every = len(self.places) + 1
         for places in sorted(groups, key=lambda g: (every if g is None else len(g), groups[g])):
-            self._group(out, groups[places], places)
+            ranks = groups[places]
+            for some in [[rank] for rank in ranks] if self.spread else [ranks]:
+                self._group(out, some, places)
+                if out.failed is not None:
+                    break
             if out.failed is not None:
                 break
         out.moved = sum(1 for r in self.job.ask.prior if r < self.job.ranks and r not in stays)
@@ -145,7 +177,10 @@ class Special:
     def _group(self, out: Try, ranks: list[int], places: frozenset[Place] | None) -> None:
         choice = self._ask(len(ranks), places)
         seated = len(ranks) - choice.short
-        out.nodes |= dict(zip(ranks, sorted(carry_out(self.ledger, choice, seated)), strict=False))
+        nodes = sorted(carry_out(self.ledger, choice, seated))
+        out.nodes |= dict(zip(ranks, nodes, strict=False))
+        for node in nodes:
+            self._part(node)
         out.cost += choice.cost
         out.waste += choice.waste
         out.launches += choice.launches
@@ -156,14 +191,23 @@ class Special:
         ledger = self.ledger
         pins = self.job.task.instances
         if not pins:
-            ground = Ground(domain=self.domain, places=places, reuse=self.job.reuse)
+            ground = self._ground(places)
             return choose(ledger, self.job.wish, ranks, ground)
         index, open_ = self.board.index, self.ledger.open
         nodes = [index[name] for name in pins if name in index and open_[index[name]]]
         names = self._owed(self._give_names([n for n in pins if n in self.board.coming], places))
         nodes += [x.node for x in ledger.launches if x.name in pins]
-        ground = Ground(domain=self.domain, places=places, nodes=nodes, names=names, reuse=self.job.reuse)
+        ground = replace(self._ground(places), nodes=nodes, names=names)
         return choose(ledger, self.job.wish, ranks, ground)
+
+    def _ground(self, places: frozenset[Place] | None) -> Ground:
+        return Ground(
+            domain=self.domain,
+            places=places,
+            reuse=self.job.reuse,
+            barred=self.barred,
+            beside=self.beside,
+        )
 
     def _give_names(self, names: list[str], places: frozenset[Place] | None) -> list[str]:
         """Nodes that are launched anyhow get the pinned names, if the task fits there; the names left."""

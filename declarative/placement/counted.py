@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from declarative.placement.board import ANYWHERE, Domain, Job, Option, Wish
+from declarative.placement.board import ANYWHERE, Area, Domain, Job, Option, Wish
 from declarative.placement.kinds import Place
 from declarative.placement.ledger import UNLIMITED, Ledger
 from declarative.placement.program import Program
@@ -72,7 +72,9 @@ class Class:
 
     takes: dict[int, int]
     """Piece → blocks."""
-    domain: Domain
+    areas: frozenset[Area | None]
+    """Where they lie, at each level at which gangs lie together."""
+    maker: str | None
     stocks: list[int] = field(default_factory=list)
     sizes: dict[int, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
     """Blocks of a rank → the columns that count such ranks."""
@@ -203,7 +205,8 @@ class Counted:
         return self._numbers[key]
 
     def _classes(self) -> list[Class]:
-        areas = any(gang.wish.together for gang in self.gangs.values())
+        domains = [domain for gang in self.gangs.values() for domain in self.board.domains(gang.wish)]
+        levels = sorted({domain.area.level for domain in domains if domain.area})
         makers = any(gang.wish.apart for gang in self.gangs.values())
         takes: dict[int, dict[int, int]] = {kind: {} for kind in self.kinds}
         for number, piece in enumerate(self.pieces):
@@ -215,10 +218,10 @@ class Counted:
             kind = stock.kind
             if not takes[kind]:
                 continue
-            area = board.area_of[kind] if areas else None
+            areas = frozenset(board.areas(level)[kind] for level in levels)
             maker = board.maker_of[kind] if makers else None
-            key = (tuple(takes[kind].items()), area, maker)
-            found.setdefault(key, Class(takes[kind], Domain(area, maker))).stocks.append(i)
+            key = (tuple(takes[kind].items()), areas, maker)
+            found.setdefault(key, Class(takes[kind], areas, maker)).stocks.append(i)
         return list(found.values())
 
     # Who sits where
@@ -227,7 +230,7 @@ class Counted:
         terms: dict[int, float] = {}
         for index, one in enumerate(self.classes):
             need = one.takes.get(number)
-            if need and _inside(one.domain, domain):
+            if need and _inside(one, domain):
                 column = self.program.column(0.0, most)
                 terms[column] = one.sizes[need][column] = 1.0
                 self.placed.append((number, index, column, run))
@@ -247,7 +250,7 @@ class Counted:
         self.weighed += 1
         for domain in self.board.domains(gang.wish):
             if not all(
-                any(number in one.takes and _inside(one.domain, domain) for one in self.classes)
+                any(number in one.takes and _inside(one, domain) for one in self.classes)
                 for number in gang.parts
             ):
                 continue
@@ -322,9 +325,10 @@ class Counted:
             self.program.row(0, 1, chosen)
 
 
-def _inside(here: Domain, wanted: Domain) -> bool:
+def _inside(here: Class, wanted: Domain) -> bool:
     """Whether a class of nodes lies in a domain."""
-    return wanted.area in (None, here.area) and (wanted.maker is None or here.maker in (None, wanted.maker))
+    placed = wanted.area is None or wanted.area in here.areas
+    return placed and (wanted.maker is None or here.maker in (None, wanted.maker))
 
 
 def _arcs(sizes: Sequence[int], last: int) -> list[tuple[int, int]]:

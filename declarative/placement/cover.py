@@ -33,6 +33,10 @@ class Ground:
     names: Sequence[str] | None = None
     """Names that a node may be launched under; None is any."""
     reuse: bool = False
+    barred: Collection[int] = frozenset()
+    """Kinds that are ruled out…"""
+    beside: Collection[int] = frozenset()
+    """…and numbers of nodes: other ranks of a task are there that is to be spread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +91,7 @@ def _slots(ledger: Ledger, wish: Wish, ground: Ground, wanted: Mapping[int, int]
         board.kinds_at(wish, ground.domain, ground.places), _new_kinds(ledger, wish, ground)
     ):
         pile = ledger.piles.get(kind)
-        if not pile or (ground.kinds is not None and kind not in ground.kinds):
+        if not pile or kind in ground.barred or (ground.kinds is not None and kind not in ground.kinds):
             continue
         traits = _traits(board, wish, kind)
         for free, ids in pile.items():
@@ -95,6 +99,11 @@ def _slots(ledger: Ledger, wish: Wish, ground: Ground, wanted: Mapping[int, int]
                 continue
             per = 1 if wish.whole else free // need
             key = _key(wish, kind, free, wanted.get(kind, 0), traits)
+            if ground.beside:  # ranks are seated one by one then: the first node is enough
+                node = next((-n for n in reversed(ids) if -n not in ground.beside), None)
+                if node is not None:
+                    out.append((key, kind, free, 1, 1, need, node))
+                continue
             out.append((key, kind, free, len(ids), per, need, None))
     out.sort()
     return out
@@ -118,7 +127,7 @@ def _slots_of_nodes(ledger: Ledger, wish: Wish, ground: Ground) -> list[Slot]:
         need = wish.fit.get(kind, 0)
         if not need or free < need or (wish.whole and free < board.kinds[kind].total):
             continue
-        if not board.inside(ground.domain, kind):
+        if not board.inside(ground.domain, kind) or kind in ground.barred or node in ground.beside:
             continue
         if ground.places is not None and board.place_of[kind] not in ground.places:
             continue
@@ -203,6 +212,8 @@ class Market:
             if best is not None and not self.ledger.roomy and least / ranks > best[0][0]:
                 break  # the cheapest come first: none that follows can be better
             if places is not None and board.place_of[option.kind] not in places:
+                continue
+            if option.kind in self.ground.barred:
                 continue
             most, price = self._of(option)
             name = self._name(option)

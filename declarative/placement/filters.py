@@ -50,6 +50,23 @@ def fleet_reason(task: Task, fleet: Fleet) -> Reason | None:
     return None
 
 
+def level_of(task: Task, fleet: Fleet) -> str:
+    """What the ranks of a cluster task lie in together: one zone, unless task or fleet says otherwise."""
+    return str(task.same or fleet.same or "zone")
+
+
+def topology_reason(task: Task, fleet: Fleet, kind: Kind) -> Reason | None:
+    """Whether it is known where the kind stands, at the levels that ranks share or are spread over."""
+    if task.nodes < 2:
+        return None
+    levels = [level_of(task, fleet)] if task.cluster else []
+    levels += [task.spread] if task.spread not in (None, "node") else []
+    for level in levels:
+        if kind.at(level) is None:
+            return Reason("topology", f"it names no `{level}` in its `topology`")
+    return None
+
+
 def place_reason(task: Task, kind: Kind) -> Reason | None:
     """Backend, region, spot, price, and what the host can do."""
     if task.backends and kind.backend not in task.backends:

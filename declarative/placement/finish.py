@@ -164,4 +164,5 @@ def _new_node(board: Board, launch: Launch, name: str) -> Node:
         readiness=Readiness(state=NodeState.READY, reason="to be launched", can=kind.can),
         new=True,
         offer=offer,
+        topology=kind.topology,
     )

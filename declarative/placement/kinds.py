@@ -11,7 +11,7 @@ from typing import Any
 
 from declarative.blocks import Shape, split
 from declarative.placement.types import Node
-from declarative.resource import Offer
+from declarative.resource import SSH, Offer
 from declarative.spec import Fleet
 
 
@@ -31,6 +31,16 @@ class Kind:
     can: frozenset[str] | None = None
     most: float | None = None
     """USD an hour that it never costs more than, where its price is unknown."""
+    topology: tuple[tuple[str, str], ...] = ()
+    """See `Node.topology`."""
+
+    def at(self, level: str) -> str | None:
+        """Where it stands at a level of topology: "" where all of a region are alike, None if unknown."""
+        declared = dict(self.topology).get(level)
+        if declared is not None or level not in ("zone", "region"):
+            return declared
+        # A host is a zone of its own to the volumes on its disk, not to the network.
+        return "" if level == "region" or self.region == SSH else self.zone or ""
 
     @property
     def bound(self) -> float | None:
@@ -66,6 +76,7 @@ def of_node(node: Node) -> tuple[Any, ...]:
         node.spot,
         node.readiness.can,
         node.most,
+        node.topology,
     )
 
 
@@ -83,6 +94,7 @@ def of_offer(offer: Offer, fleet: Fleet) -> tuple[Any, ...]:
         offer.spot,
         offer.can,
         fleet.max_price if offer.bids and offer.price is None else None,
+        offer.host.topology if offer.host else (),
     )
 
 
@@ -108,4 +120,5 @@ def by_name(kind: Kind) -> tuple[object, ...]:
         (shape.disk_mib or 0, shape.disk_mib is None, shape.gpu_memory_mib is None, shape.gpu_vendor or ""),
         (kind.can is None, sorted(kind.can or ())),
         -1.0 if kind.most is None else kind.most,
+        kind.topology,
     )

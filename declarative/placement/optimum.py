@@ -11,7 +11,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from declarative.placement.board import Job
+from declarative.placement.board import Job, is_spread
 from declarative.placement.counted import Class, Counted, Seat
 from declarative.placement.ledger import Ledger
 from declarative.placement.program import Limits, Solution
@@ -170,7 +170,7 @@ def movable(jobs: Sequence[Job]) -> list[Job]:
     )
     out = []
     for job in jobs:
-        if job.ask.prior or job.task.instances or job.reuse:
+        if job.ask.prior or job.task.instances or job.reuse or is_spread(job.task):
             continue
         mounts = [mount for of_rank in job.ask.want.mounts for mount in of_rank]
         names = [name for mount in mounts for name in mount.names]

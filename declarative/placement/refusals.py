@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from declarative.diagnostic import and_more
-from declarative.placement.board import ANYWHERE, Area, Board, Job, Option
+from declarative.placement.board import ANYWHERE, Board, Job, Option, is_spread
 from declarative.placement.filters import (
     Reason,
     block_reason,
@@ -16,6 +16,7 @@ from declarative.placement.filters import (
     place_reason,
     ready_reason,
     shape_reason,
+    topology_reason,
 )
 from declarative.placement.finish import Finished
 from declarative.placement.gangs import best_try, seat_partly
@@ -177,7 +178,8 @@ class Refusals:
             if rule is None:
                 reason: Reason | None = Reason("fleet", f"fleet/{found.fleet} is not declared any more")
             else:
-                reason = fleet_reason(job.task, rule.fleet) or place_reason(job.task, found)
+                reason = fleet_reason(job.task, rule.fleet) or topology_reason(job.task, rule.fleet, found)
+                reason = reason or place_reason(job.task, found)
             self._by_place[where] = reason
         reason = self._by_place[where]
         if reason:
@@ -264,7 +266,8 @@ class Tally:
             for item in rule.unseen:
                 reason = self.refusals.unseen(self.job, name, item)
                 if reason.code not in STRUCTURAL and item.offer:
-                    reason = self._far((name, item.offer.backend, item.offer.region)) or reason
+                    kind = Kind(*of_offer(item.offer, rule.fleet))
+                    reason = self._far(kind) or reason
                 yield name, reason, item.target
 
     # Listing
@@ -314,6 +317,8 @@ class Tally:
             return mounts
         held = self.refusals.finished.held.get(number, node.held)
         reason = ready_reason(node) or mounts or block_reason(task, self.board.kinds[kind], held)
+        if reason is None and is_spread(task):
+            return self._beside()
         if reason or number not in self.seated:
             return reason
         reason = block_reason(task, self.board.kinds[kind], {**held, **self.seated[number]})
@@ -340,7 +345,12 @@ class Tally:
         if self.job.reuse and ledger.owed[option.fleet] <= 0:
             why = "`--reuse`" if self.job.ask.reuse else "`creation_policy: reuse`"
             return Reason("reuse-only", f"{why} launches nothing")
-        return self._no_room(option) or mounts
+        return self._no_room(option) or mounts or (self._beside() if is_spread(task) else None)
+
+    def _beside(self) -> Reason:
+        """Why a rank that is kept apart cannot have what would hold it."""
+        level = self.job.task.spread
+        return Reason("spread", f"another rank of the task has this {level}, and `spread` keeps them apart")
 
     def _no_room(self, option: Option) -> Reason | None:
         """Whether the fleet's maximum or the offer's limit is reached."""
@@ -357,7 +367,7 @@ class Tally:
 
     def _elsewhere(self, kind: int) -> Reason | None:
         """Why it cannot be had beside the other ranks of the gang."""
-        if far := self._far(self.board.area_of[kind]):
+        if far := self._far(self.board.kinds[kind]):
             return far
         maker = self.found.domain.maker
         own = self.board.maker_of[kind]
@@ -367,13 +377,19 @@ class Tally:
         of = f"{own} ({model})" if model and model.lower() != own else own
         return Reason("gpu-vendor", f"its GPUs are of {of}, those of the other ranks of {maker}; {TO_MIX}")
 
-    def _far(self, area: Area) -> Reason | None:
+    def _far(self, kind: Kind) -> Reason | None:
         """Whether the other ranks of a cluster task lie in another area."""
-        theirs = self.found.domain.area
-        if theirs is None or theirs == area:
+        area = self.found.domain.area
+        if area is None:
             return None
-        where = f"fleet/{theirs[0]} in {theirs[1]}/{theirs[2]}"
-        return Reason("region", f"the other ranks lie in {where}, and a cluster task stays together")
+        if (kind.fleet, kind.backend, kind.region) != (area.fleet, area.backend, area.region):
+            where = f"fleet/{area.fleet} in {area.backend}/{area.region}"
+            return Reason("region", f"the other ranks lie in {where}, and a cluster task stays together")
+        if kind.at(area.level) == area.at:
+            return None
+        where = f"{area.level} {area.at}" if area.at else f"no {area.level}"
+        detail = f"the other ranks lie in {where}, and the ranks of a cluster lie in one {area.level}"
+        return Reason("zone" if area.level == "zone" else "topology", detail)
 
     def _may_be_named(self, name: str, fleet: str) -> bool:
         """Whether a node of the fleet that is launched could get a pinned name."""

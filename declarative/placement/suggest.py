@@ -11,7 +11,14 @@ from dataclasses import dataclass
 
 from declarative.blocks import maker_of
 from declarative.placement.consolidate import Targets
-from declarative.placement.filters import blocks_wanted, fleet_reason, one_vendor, place_reason, ready_reason
+from declarative.placement.filters import (
+    blocks_wanted,
+    fleet_reason,
+    level_of,
+    one_vendor,
+    place_reason,
+    ready_reason,
+)
 from declarative.placement.kinds import Kind, by_name, of_node
 from declarative.placement.types import Node
 from declarative.resource import TaskWant
@@ -81,7 +88,7 @@ class _Moves:
         self.spare = {name: -fleet.nodes.target for name, fleet in fleets.items() if fleet.nodes}
         self.targets = Targets()
         self.touched: set[int] = set()
-        self._fits: dict[tuple[str, tuple[str, str, str] | None, str | None], dict[int, int]] = {}
+        self._fits: dict[tuple[str, object, str | None], dict[int, int]] = {}
         for i, node in enumerate(nodes):
             # Idle nodes above the target go by themselves: to move ranks there frees nothing.
             if node.fleet in self.spare and node.held:
@@ -110,7 +117,7 @@ class _Moves:
         if want is None or not rank.isdecimal() or int(rank) >= want.spec.nodes:
             return False
         mounted = bool(want.mounts and want.mounts[int(rank)])
-        return not (mounted or want.spec.whole_nodes or want.spec.instances)
+        return not (mounted or want.spec.whole_nodes or want.spec.instances or want.spec.spread)
 
     def free(self, node: int) -> Suggestion | None:
         """The moves that empty a node, the largest ranks first; None if there is no place for one of them."""
@@ -152,7 +159,8 @@ class _Moves:
         name = holder.removeprefix("rank/").rpartition("-")[0]
         task = self.wants[name].spec
         bound = task.cluster and task.nodes > 1
-        home = (here.fleet, here.backend, here.region) if bound else None
+        level = level_of(task, self.fleets[here.fleet])
+        home = _area(Kind(*of_node(here)), level) if bound else None
         maker = maker_of(here.shape) if one_vendor(task) else None
         if (name, home, maker) not in self._fits:
             out: dict[int, int] = {}
@@ -162,7 +170,12 @@ class _Moves:
                     continue
                 if maker and maker_of(kind.shape) != maker:
                     continue
-                if home is None or home == (kind.fleet, kind.backend, kind.region):
+                if home is None or home == _area(kind, level):
                     out[i] = blocks_wanted(task, kind)
             self._fits[name, home, maker] = {i: need for i, need in out.items() if need}
         return self._fits[name, home, maker]
+
+
+def _area(kind: Kind, level: str) -> tuple[str | None, ...]:
+    """What tells apart where ranks of a cluster lie."""
+    return (kind.fleet, kind.backend, kind.region, kind.at(level))

@@ -34,6 +34,8 @@ class Node:
     offer: Offer | None = None
     most: float | None = None
     """See `Kind.most`."""
+    topology: tuple[tuple[str, str], ...] = ()
+    """Level → where it stands there, as its host declares."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

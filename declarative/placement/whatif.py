@@ -12,12 +12,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from declarative.placement.board import ANYWHERE, Board, Job, quota_of
+from declarative.placement.board import ANYWHERE, Board, Job, is_plain, is_spread, quota_of
 from declarative.placement.gangs import best_try
 from declarative.placement.ledger import Ledger
 from declarative.resource import RankMount
 from declarative.spec import CreationPolicy, SpotPolicy, Task
 from declarative.spec.fleet import Nodes, Placement
+from declarative.spec.text import Level
 from declarative.spec.values import MAX_COUNT, Count, Gpu, Resources
 
 MOST_REFUSALS = 50
@@ -90,7 +91,7 @@ class Changes:
             wish=self.board.wish(task),
             ranks=task.nodes,
             reuse=flag or task.creation_policy is CreationPolicy.REUSE,
-            plain=not ask.prior and not task.instances and not any(mounts),
+            plain=is_plain(ask),
         )
 
     def _more(self, limits: dict[Any, int | None], key: object, job: Job) -> int | None:
@@ -157,8 +158,16 @@ class Changes:
         task = job.task
         if task.whole_nodes and self._fits(job, replace(task, exclusive=False)):
             yield "with `exclusive: false`"
-        if task.cluster and self._fits(job, replace(task, placement=Placement.ANY)):
+        if task.cluster and self._fits(job, replace(task, placement=Placement.ANY, same=None)):
             yield "with `placement: any`"
+        if (
+            job.wish.together
+            and task.same != "region"
+            and self._fits(job, replace(task, same=Level("region")))
+        ):
+            yield "with `same: region`"
+        if is_spread(task) and self._fits(job, replace(task, spread=None)):
+            yield "without `spread`"
         auto = SpotPolicy.AUTO
         if task.spot_policy not in (None, auto) and self._fits(job, replace(task, spot_policy=auto)):
             yield "with `spot_policy: auto`"

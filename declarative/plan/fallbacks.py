@@ -195,8 +195,8 @@ def _each(search: _Search, members: Sequence[_Member], bounds: _Bounds, *, wante
 
 
 def _beside(staying: Sequence[Node], place: Place) -> _Bounds:
-    """Where nodes of a cluster may go beside those that stay: in their zone, if all would be in one."""
-    if staying and {_place(n) for n in staying} == {place}:
+    """Where nodes of a cluster may go: where they are, if others stay there. They may hold one task."""
+    if place in map(_place, staying):
         return _at(place)
     return _Bounds(homes=frozenset((n.backend, n.region) for n in staying) or None)
 

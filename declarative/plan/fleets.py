@@ -192,6 +192,8 @@ class Fleets:
                 decision.goes = Reason.REMOVED
             return
         host = self.hosts.get(_host_key(decision))
+        if host is not None and host.topology:
+            decision.node = replace(decision.node, topology=host.topology)
         if fleet.ssh_config is not None and host is None:
             self._let_go(decision, pinned=pinned)
         elif str(decision.record.address) in self.requested and host is None:

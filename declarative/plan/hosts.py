@@ -85,6 +85,7 @@ def declared_hosts(fleet: Fleet) -> tuple[Host, ...]:
             fields=_fields(config, h),
             blocks=h.blocks,
             index=i,
+            topology=tuple(h.topology),
         )
         for i, (h, key) in enumerate(zip(config.hosts, host_keys(config), strict=True))
     )

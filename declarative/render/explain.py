@@ -172,7 +172,7 @@ def _elsewhere(found: Sequence[Elsewhere], ranks: int, paint: Paint) -> Iterator
     yield ""
     rows = []
     for item in found:
-        where = f"{item.backend}/{item.region}"
+        where = "/".join(filter(None, (item.backend, item.region, item.at)))
         launches = plural(item.launches, "launch", "launches")
         said = launches if item.launches else "nothing is launched"
         if item.found < ranks:

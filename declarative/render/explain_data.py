@@ -53,6 +53,7 @@ def _task(answer: TaskAnswer) -> dict[str, Any]:
                 "fleet": e.fleet,
                 "backend": e.backend,
                 "region": e.region,
+                "at": e.at or None,
                 "ranks_found": e.found,
                 "launches": e.launches,
                 "hourly": _number(e.cost),

@@ -12,7 +12,7 @@ from declarative.diagnostic import suggest
 from declarative.schema import BadValueError, Doc, InPlace, Is, Json
 from declarative.schema.decode import MAX_SHOWN, describe
 from declarative.spec.hosts import SshConfig
-from declarative.spec.text import PLACES, WORDS, Env, Name, Tags
+from declarative.spec.text import PLACES, WORDS, Env, Level, Name, Tags
 from declarative.spec.values import MAX_COUNT, Blocks, Count, IdleDuration, Resources
 
 
@@ -111,6 +111,14 @@ class Fleet:
     placement: Annotated[Placement, Doc("`cluster` puts all nodes into one network; default `any`.")] = (
         Placement.ANY
     )
+    same: Annotated[
+        Level | None,
+        InPlace(),
+        Doc(
+            "With `placement: cluster`: what the ranks of one task lie in together: `zone` (default), "
+            "`region`, or a label of the hosts' `topology`."
+        ),
+    ] = None
     blocks: Annotated[Blocks, InPlace(), Doc("Equal blocks a node is split into: a number, or `auto`.")] = (
         Blocks(1)
     )
@@ -192,6 +200,10 @@ class Fleet:
                 ("ssh_config",),
                 at_key=True,
             )
+        if self.same is not None and self.placement is not Placement.CLUSTER:
+            hint = "add `placement: cluster`, or remove it"
+            summary = "`same` is for cluster tasks, and the fleet's `placement` is `any`"
+            raise BadValueError("bad-value", summary, hint, ("same",), at_key=True)
         if self.reservation is not None:
             self._check_reservation()
         if self.ssh_config is not None:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from declarative.schema import BadValueError, Doc, Is, Json, decode_part, encode, object_schema, raise_all
 from declarative.schema.decode import describe
+from declarative.spec.text import Topology
 from declarative.spec.values import Blocks, Resources
 
 
@@ -143,6 +144,9 @@ class HostFields:
     internal_ip: Annotated[str | None, Doc("The address by which the other hosts reach it.")] = None
     blocks: Annotated[Blocks | None, Doc("Into how many blocks it is split; default: the fleet's.")] = None
     resources: Annotated[Resources | None, Doc("What it has, where that is not to be read from it.")] = None
+    topology: Annotated[
+        Topology, Doc("What it shares with other hosts: `{rack: r1}`, for `same` and `spread` of tasks.")
+    ] = Topology()
 
     def __post_init__(self) -> None:
         _login(self.hostname, self.user)

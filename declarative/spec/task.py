@@ -13,7 +13,7 @@ from declarative.spec.fleet import Placement, SpotPolicy
 from declarative.spec.mounts import Mounts
 from declarative.spec.retry import Retry
 from declarative.spec.software import File, Files, Python, RegistryAuth, Repos
-from declarative.spec.text import PLACES, Env, FleetName, Image, Name, NodeName, Tags
+from declarative.spec.text import PLACES, Env, FleetName, Image, Level, Name, NodeName, Tags
 from declarative.spec.values import MAX_COUNT, Duration, Resources
 
 
@@ -84,6 +84,17 @@ class Task:
     placement: Annotated[Placement | None, Doc("`cluster` (default for more than one node) or `any`.")] = None
     exclusive: Annotated[
         bool | None, Doc("Each rank takes a whole idle node; default for more than one node with `cluster`.")
+    ] = None
+    same: Annotated[
+        Level | None,
+        Doc(
+            "What the ranks of a cluster lie in together: `zone`, `region`, or a label of hosts' `topology`, "
+            "such as `rack`; default: the fleet's."
+        ),
+    ] = None
+    spread: Annotated[
+        Level | None,
+        Doc("What each rank has for itself: `node`, `zone`, `region`, or a label of hosts' `topology`."),
     ] = None
     env: Annotated[Env, Doc("Environment of every rank.")] = Env()
     working_dir: Annotated[
@@ -217,6 +228,8 @@ class Task:
         **dict.fromkeys(("labels", "metadata", "annotations"), "tags"),
         **dict.fromkeys(("timeout", "active_deadline_seconds"), "max_duration"),
         **dict.fromkeys(("fleet", "pool"), "fleets"),
+        **dict.fromkeys(("topology", "required_topology", "switches"), "same"),
+        **dict.fromkeys(("anti_affinity", "topology_spread", "distinct_property"), "spread"),
         **dict.fromkeys(
             ("cpu", "cpus", "memory", "gpu", "gpus", "accelerators", "disk"), "write it in `resources: {…}`"
         ),
@@ -258,6 +271,7 @@ class Task:
         if local:  # it is only another way to write it
             object.__setattr__(self, "files", Files((*(self.files or ()), *local)))
             object.__setattr__(self, "repos", Repos())
+        self._check_topology()
         if self.image is not None:
             if self.privileged and self.isolation is Isolation.HARD:
                 summary = "a privileged container is held to nothing, and `isolation: hard` asks for that"
@@ -273,6 +287,19 @@ class Task:
                 summary = f"`{field_name}` is for containers, and the task has no `image`"
                 hint = "add an `image`, or remove it: without one, commands are processes of the node's user"
                 raise BadValueError("bad-value", summary, hint, (field_name,), at_key=True)
+
+    def _check_topology(self) -> None:
+        """`same` is for clusters; what all ranks share, none of them has for itself."""
+        if self.same is not None and self.placement is Placement.ANY:
+            summary = "`same` keeps ranks together, and `placement: any` does not"
+            raise BadValueError("bad-value", summary, "remove one of the two", ("same",), at_key=True)
+        if self.same == "node":
+            hint = "write `nodes: 1`, or a level above, such as `zone`"
+            raise BadValueError("bad-value", "`same: node` is a task of one rank", hint, ("same",))
+        if self.cluster and self.nodes > 1 and self.spread in ("region", self.same or "zone"):
+            summary = f"`spread: {self.spread}` keeps ranks apart, and a cluster keeps them together"
+            hint = "add `placement: any`" + (", or `same: region`" if self.spread != "region" else "")
+            raise BadValueError("bad-value", summary, hint, ("spread",), at_key=True)
 
     @property
     def cluster(self) -> bool:

@@ -125,11 +125,13 @@ class Instead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elsewhere:
-    """What comes of a whole cluster task in one fleet and region: ranks that find a place, and launches."""
+    """What comes of a whole cluster task in one area: ranks that find a place, and launches."""
 
     fleet: str
     backend: str
     region: str
+    at: str
+    """Its zone, or what else the ranks share; "" where a region is not divided."""
     found: int
     launches: int
     cost: float
@@ -356,11 +358,12 @@ def elsewhere(scene: Scene, ask: Ask) -> tuple[Elsewhere, ...]:
         if domain.area is None:
             continue
         found = Special(recount.ledger, job, domain).run()
-        fleet, backend, region = domain.area
+        area = domain.area
         item = Elsewhere(
-            fleet=fleet,
-            backend=backend,
-            region=region,
+            fleet=area.fleet,
+            backend=area.backend,
+            region=area.region,
+            at=area.at,
             found=len(found.nodes) if found.failed is not None else job.ranks,
             launches=found.launches,
             cost=round(found.cost, 6),

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from declarative.blocks import maker_of, split
-from declarative.placement.board import ANYWHERE, Domain
+from declarative.placement.board import ANYWHERE, Area, Domain
+from declarative.placement.filters import level_of
 from declarative.placement.kinds import Kind, of_node, of_offer, offer_name
 from declarative.placement.types import Ask, Node, Refusal, Verdict, VolumeAt
 from declarative.plan.decisions import Decisions, Question
@@ -20,6 +21,7 @@ from declarative.plan.make import decided
 from declarative.plan.tasks import Course, TaskDecision
 from declarative.plan.types import NodePreview, Reservation, ReservationStatus
 from declarative.resource import LOCAL, TaskWant, shaped
+from declarative.spec import Task
 from declarative.state import NodeState, RankState, Readiness, rank_name
 from declarative.why.alternatives import NAMED, Scene, elsewhere, instead, places
 from declarative.why.answers import LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
@@ -209,10 +211,19 @@ class Explainer:
         if not others:
             return ANYWHERE
         names = {p.node for p in others}
-        makers = {maker_of(n.shape) for n in self.scene().nodes if n.name in names} - {None}
-        first = others[0]
-        area = (first.fleet, first.backend, first.region) if want.spec.cluster else None
+        nodes = [n for n in self.scene().nodes if n.name in names]
+        makers = {maker_of(n.shape) for n in nodes} - {None}
+        area = self._area(want.spec, others[0], nodes) if want.spec.cluster else None
         return Domain(area, min(filter(None, makers), default=None))
+
+    def _area(self, task: Task, first: Reservation, nodes: Sequence[Node]) -> Area:
+        """Where the ranks of a cluster lie. What runs may lie wider than a cluster would be put now."""
+        fleet = self.found.fleets.desired.fleets.get(first.fleet)
+        level = level_of(task, fleet) if fleet else "region"
+        at = {Kind(*of_node(node)).at(level) for node in nodes}
+        if len(at) != 1 or None in at:
+            level, at = "region", {""}
+        return Area(first.fleet, first.backend, first.region, level, min(filter(None, at), default=""))
 
     def _rank(self, decision: TaskDecision, place: Reservation, like: int | None) -> RankAnswer:
         name = rank_name(place.task, place.rank)

@@ -1,0 +1,208 @@
+"""Where ranks lie together and where apart: zones, racks that hosts name, `same` and `spread`."""
+
+import pytest
+
+from declarative.placement.place import place
+from declarative.placement.types import Ask, VolumeAt
+from declarative.resource import TaskWant
+from declarative.schema import BadValueError, decode_part
+from declarative.spec import Task
+from declarative.spec.hosts import HostFields
+from declarative.spec.text import Topology
+from tests.model import World, rank_mounts, spec
+from tests.test_placement import fleet, node, offer
+from tests.test_plan_hosts import bring, declared
+from tests.test_plan_hosts import rack as rack_fleet
+
+
+def ask(nodes=2, mounts=None, name="train", **words):
+    task = spec(Task, {"name": name, "nodes": nodes, "commands": ["true"], **words})
+    return Ask(want=TaskWant(spec=task, mounts=rank_mounts(task, mounts or {})))
+
+
+def run(asks, nodes=(), fleets=(), volumes=None):
+    asks = [asks] if isinstance(asks, Ask) else asks
+    rules = {rule.fleet.name: rule for rule in fleets or [cluster()]}
+    return place(asks, nodes, rules, volumes or {})
+
+
+def cluster(name="gpu", nodes="0..8", offers=(), **words):
+    return fleet(name, nodes, offers, placement="cluster", **words)
+
+
+def where(out, attribute="zone"):
+    """What the nodes of the ranks have for an attribute, rank by rank."""
+    nodes = {n.name: n for n in out.launches}
+    return [getattr(nodes[c.node], attribute) for c in out.choices]
+
+
+ZONES = [
+    offer(price, zone=zone, limit=limit, instance_type=zone)  # a limit is one of a type, whatever the zone
+    for price, zone, limit in ((1.0, "za", 2), (2.0, "zb", 2), (3.0, "zc", 4))
+]
+
+
+def test_a_gang_lies_in_one_zone():
+    """Though nodes in two zones would cost less."""
+    out = run(ask(4), fleets=[cluster(offers=ZONES)])
+    assert where(out) == ["zc"] * 4
+
+
+def test_what_is_there_and_what_is_launched_are_one_zone():
+    nodes = [node("gpu-0", zone="za"), node("gpu-1", zone="zb")]
+    out = run(ask(2), nodes, [cluster(offers=ZONES[1:])])
+    assert {c.node for c in out.choices} == {"gpu-1", "gpu-2"}
+    assert [n.zone for n in out.launches] == ["zb"]
+
+
+@pytest.mark.parametrize("who", ["fleet", "task"])
+def test_a_gang_spans_zones_if_fleet_or_task_says_so(who):
+    words = {"same": "region"}
+    rule = cluster(offers=ZONES, **(words if who == "fleet" else {}))
+    out = run(ask(4, **(words if who == "task" else {})), fleets=[rule])
+    assert sorted(where(out)) == ["za", "za", "zb", "zb"]
+
+
+def test_the_task_is_heard_before_the_fleet():
+    out = run(ask(4, same="zone"), fleets=[cluster(offers=ZONES, same="region")])
+    assert where(out) == ["zc"] * 4
+
+
+def test_a_refusal_names_the_zone_and_what_helps():
+    out = run(ask(4), fleets=[cluster(offers=ZONES[:2])])
+    (refusal,) = out.refusals
+    assert refusal.code == "no-capacity"
+    assert "with `same: region`" in refusal.changes
+    cause = next(v for v in refusal.ranks if v.verdict.value == "cause")
+    assert "zone" in {r.code for r in cause.rejections}
+
+
+def test_volumes_in_two_zones_need_a_wider_cluster():
+    volumes = {f"data-{i}": VolumeAt(backend="b", region="r", zone=z) for i, z in enumerate(("za", "zb"))}
+    job = {"mounts": {"/data": "data-#"}}
+    refused = run(ask(2, **job), fleets=[cluster(offers=ZONES)], volumes=volumes)
+    assert refused.refusals[0].changes[:1] == ("with `placement: any`",) or refused.refusals[0].changes
+    assert "with `same: region`" in refused.refusals[0].changes
+    out = run(ask(2, **job, same="region"), fleets=[cluster(offers=ZONES)], volumes=volumes)
+    assert where(out) == ["za", "zb"]
+
+
+# Racks
+
+
+def rack(name, at, **more):
+    return node(name, zone=name, region="ssh", topology=(("rack", at),) if at else (), price=0.0, **more)
+
+
+def test_a_gang_lies_in_one_rack():
+    """Not in the two racks whose names come first, each of which has one idle node."""
+    nodes = [rack("gpu-0", "a"), rack("gpu-1", "b"), rack("gpu-2", "c"), rack("gpu-3", "c")]
+    out = run(ask(2, same="rack"), nodes)
+    assert {c.node for c in out.choices} == {"gpu-2", "gpu-3"}
+
+
+def test_hosts_are_one_zone_to_the_network():
+    """Each is a zone of its own to the volumes on its disk only."""
+    out = run(ask(2), [rack("gpu-0", "a"), rack("gpu-1", "b")])
+    assert {c.node for c in out.choices} == {"gpu-0", "gpu-1"}
+
+
+def test_what_names_no_rack_is_turned_down():
+    out = run(ask(2, same="rack"), [rack("gpu-0", "a"), rack("gpu-1", None)])
+    (refusal,) = out.refusals
+    cause = next(v for v in refusal.ranks if v.verdict.value == "cause")
+    assert {r.target: r.code for r in cause.rejections}["node/gpu-1"] == "topology"
+    assert refusal.code == "never-fits"
+
+
+def test_many_gangs_by_racks_are_placed_as_well_as_can_be():
+    """Two gangs of two and two of one, on three racks of two."""
+    nodes = [rack(f"gpu-{i}", at) for i, at in enumerate("abcabc")]
+    asks = [ask(2, name="aa", same="rack"), ask(2, name="bb", same="rack")]
+    asks += [ask(1, name=name, resources={"cpu": 8}) for name in ("cc", "dd")]
+    assert not run(asks, nodes).refusals
+
+
+# Apart
+
+
+def test_spread_over_zones():
+    out = run(ask(3, placement="any", spread="zone"), fleets=[fleet(offers=ZONES)])
+    assert sorted(where(out)) == ["za", "zb", "zc"]
+
+
+def test_spread_over_nodes():
+    """Though one node would hold all ranks."""
+    nodes = [node(f"gpu-{i}") for i in range(3)]
+    job = ask(3, placement="any", spread="node", resources={"cpu": "1.."})
+    assert sorted(c.node for c in run(job, nodes, [fleet()]).choices) == ["gpu-0", "gpu-1", "gpu-2"]
+
+
+def test_spread_over_racks():
+    nodes = [rack(f"gpu-{i}", at) for i, at in enumerate("aab")]
+    out = run(ask(2, placement="any", spread="rack"), nodes, [fleet()])
+    assert {c.node for c in out.choices} == {"gpu-0", "gpu-2"}
+
+
+def test_ranks_that_cannot_be_kept_apart_are_refused():
+    nodes = [node("gpu-0"), node("gpu-1")]
+    job = ask(3, placement="any", spread="node", resources={"cpu": "1.."})
+    (refusal,) = run(job, nodes, [fleet()]).refusals
+    cause = next(v for v in refusal.ranks if v.verdict.value == "cause")
+    assert {r.target: r.code for r in cause.rejections}["node/gpu-0"] == "spread"
+    assert "without `spread`" in refusal.changes
+
+
+def test_spread_goes_with_volumes_in_zones():
+    """Rank 1's volume is in the cheapest zone: rank 0 leaves it to that."""
+    volumes = {"data-1": VolumeAt(backend="b", region="r", zone="za")}
+    volumes |= {"data-0": VolumeAt(backend="b", region="r", zone=None)}
+    job = ask(2, {"/data": "data-#"}, placement="any", spread="zone")
+    assert where(run(job, fleets=[fleet(offers=ZONES)], volumes=volumes)) == ["zb", "za"]
+
+
+# What may be written
+
+
+@pytest.mark.parametrize(
+    ("words", "summary"),
+    [
+        ({"same": "zone", "placement": "any"}, "`same` keeps ranks together, and `placement: any` does not"),
+        ({"same": "node"}, "`same: node` is a task of one rank"),
+        ({"spread": "zone"}, "`spread: zone` keeps ranks apart, and a cluster keeps them together"),
+        ({"spread": "region"}, "`spread: region` keeps ranks apart, and a cluster keeps them together"),
+        ({"same": "Rack"}, "`Rack` is not a level of topology"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(words, summary):
+    with pytest.raises(BadValueError) as caught:
+        decode_part(Task, {"name": "train", "nodes": 2, "commands": ["true"], **words})
+    assert caught.value.summary == summary
+
+
+def test_a_host_declares_where_it_stands():
+    host = decode_part(HostFields, {"hostname": "h1", "topology": {"rack": 7, "row": "b"}})
+    assert host.topology == (("rack", "7"), ("row", "b"))
+    assert Topology(host.topology).plain() == {"rack": "7", "row": "b"}
+
+
+@pytest.mark.parametrize(
+    "topology", [{"node": "a"}, {"region": "a"}, {"Rack": "a"}, {"rack": ""}, {"rack": [1]}, "a"]
+)
+def test_a_bad_topology_is_refused(topology):
+    with pytest.raises(BadValueError):
+        decode_part(HostFields, {"hostname": "h1", "topology": topology})
+
+
+def test_hosts_that_are_nodes_stand_where_they_are_declared_to():
+    """New hosts and those that are nodes already; a change of `topology` changes nothing else."""
+    world = World()
+    one = {"name": "one", "nodes": 2, "same": "rack", "resources": {"cpu": 4}}
+    hosts = [{"hostname": f"h{i}", "topology": {"rack": at}} for i, at in enumerate("abcb")]
+    found = bring(world, declared(rack_fleet(*hosts), tasks=[one]))
+    assert sorted(r.node for r in found.reservations) == ["rack-1", "rack-3"]
+    hosts = [{"hostname": f"h{i}", "topology": {"rack": at}} for i, at in enumerate("abab")]
+    two = {**one, "name": "two"}
+    found = bring(world, declared(rack_fleet(*hosts), tasks=[one, two]))
+    assert sorted(r.node for r in found.reservations if r.task == "two") == ["rack-0", "rack-2"]
+    assert {a.address.kind for a in found.actions} == {"rank", "reservation"}
