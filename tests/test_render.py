@@ -583,8 +583,10 @@ def test_map_of_many_blocks_stays_on_one_line():
 # ------------------------------------------------------------------------------------------ plan JSON
 
 PLAN_KEYS = (
-    "format_version lineage serial result actions reservations unplaced health drift cost summary diagnostics"
+    "format_version lineage serial result actions reservations unplaced remedies health drift cost "
+    "summary diagnostics"
 )
+UNPLACED_KEYS = "task code summary proved hint changes ranks before after"
 ACTION_KEYS = "id op address reason because before after needs forget"
 RESERVATION_KEYS = (
     "task rank node fleet new_node blocks total_blocks volumes backend region zone instance_type price "
@@ -597,7 +599,7 @@ def test_plan_json_has_the_keys_of_the_contract_in_their_order():
     assert list(data) == PLAN_KEYS.split()
     assert list(data["actions"][0]) == ACTION_KEYS.split()
     assert list(data["reservations"][0]) == RESERVATION_KEYS.split()
-    assert list(data["unplaced"][0]) == ["task", "code", "summary", "ranks", "before", "after"]
+    assert list(data["unplaced"][0]) == UNPLACED_KEYS.split()
     assert list(data["unplaced"][0]["ranks"][0]) == ["rank", "verdict", "rejections"]
     assert list(data["unplaced"][0]["ranks"][1]["rejections"][0]) == ["target", "code", "detail", "short"]
     assert list(data["drift"][0]) == ["address", "change", "detail"]

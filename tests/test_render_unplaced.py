@@ -85,7 +85,9 @@ def test_the_count_is_not_in_the_json():
     """Its keys are a contract."""
     out = CASES["5000-nodes"]()
     (refusal,) = plan_json(plan_of(refusals=out.refusals))["unplaced"]
-    assert list(refusal) == ["task", "code", "summary", "ranks", "before", "after"]
+    assert list(refusal) == [
+        *("task", "code", "summary", "proved", "hint", "changes", "ranks", "before", "after")
+    ]
     keys = {tuple(r) for v in refusal["ranks"] for r in v["rejections"]}
     assert keys == {("target", "code", "detail", "short")}
 

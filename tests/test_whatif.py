@@ -8,11 +8,20 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from declarative.placement import whatif
+from declarative.blocks import Shape
+from declarative.placement import remedies, whatif
+from declarative.placement.place import place
+from declarative.placement.types import VolumeAt
 from declarative.state import NodeState
 from tests.model import World
 from tests.planned import GPU, H100, bring, declared, small
 from tests.test_placement import ask, fleet, node, offer, refused, run
+
+
+def gpus(count):
+    """An offer with so many GPUs."""
+    return offer(float(count), shape=Shape(cpu=8 * count, memory_mib=65536, gpus=count, gpu_name="T4"))
+
 
 SPOT = {**H100, "spot_price": 20.0}
 SMALL = {**H100, "instance_type": "h100x4", "cpu": 48, "memory": "512GB", "gpu": "H100:4", "price": 40.0}
@@ -174,10 +183,13 @@ def test_the_work_is_bounded(monkeypatch):
     alike = run([ask(f"t{i}", resources={"cpu": "8.."}) for i in range(300)], nodes)
     assert len({r.hint for r in alike.refusals}) == 1
     assert len(tries) < 20
+    monkeypatch.setattr(remedies, "MOST_PLANNED", 10**9)
+    monkeypatch.setattr(remedies, "MOST_PLANS", 200)
     different = run([ask(f"t{i}", resources={"cpu": f"{9 + i}.."}) for i in range(60)], nodes)
     known = [r.changes is not None for r in different.refusals]
-    assert known.count(True) == whatif.MOST_REFUSALS
-    assert all(r.hint is None for r in different.refusals if r.changes is None)
+    assert known.count(True) == remedies.MOST_REFUSALS
+    unknown = {r.hint for r in different.refusals if r.changes is None}
+    assert unknown == {"`fleetform explain task/NAME` looks for what makes it fit"}
     monkeypatch.setattr(whatif, "MOST_TRIES", 2)
     (given_up,) = run(ask(nodes=2, resources={"cpu": "99.."}), nodes).refusals
     assert given_up.changes is None
@@ -237,3 +249,50 @@ def test_what_is_named_fits_in_any_project(seed):
         for change in refusal.changes:
             edited, whole = make(change, words, project)
             assert plan_of(world, edited, running=kept, **whole).unplaced.refusals == (), change
+
+
+def test_what_several_tasks_share_is_enough_for_all_of_them():
+    """One node more would be taken by the first: all three are told of three, and no more."""
+    tasks = [ask(f"t{i}", resources={"gpu": 8}) for i in range(3)]
+    tasks += [ask("held", resources={"gpu": 8}, priority=9)]
+    rules = [fleet(offers=[gpus(8)], nodes="0..1")]
+    out = run(tasks, [], rules)
+    text = "with `nodes: 0..4` of fleet/gpu"
+    assert [(r.text, r.tasks) for r in out.remedies] == [(text, ("t0", "t1", "t2"))]
+    assert {r.changes[0] for r in out.refusals} == {f"{text} (fits 3 tasks)"}
+    assert not run(tasks, [], [fleet(offers=[gpus(8)], nodes="0..4")]).refusals
+    assert run(tasks, [], [fleet(offers=[gpus(8)], nodes="0..3")]).refusals
+
+
+def test_no_change_takes_the_place_of_another_task():
+    """With `gpu: 1..` the large task would fit where the small one is: nothing that is placed is given up."""
+    small_, large = ask("small", resources={"gpu": 1}), ask("large", resources={"gpu": 4})
+    out = run([small_, large], [], [fleet(offers=[gpus(1)], nodes="0..1")])
+    (refusal,) = out.refusals
+    assert refusal.task == "large"
+    assert "with `gpu: 1..` in `resources`" not in refusal.changes
+
+
+@pytest.mark.parametrize("about", [None, "t1"])
+def test_one_task_is_looked_into_more_closely(monkeypatch, about):
+    """As many plans as are made for all tasks do not do for one: `explain` makes more of them."""
+    monkeypatch.setattr(remedies, "MOST_PLANS", 1)
+    tasks = [ask(f"t{i}", resources={"cpu": f"{9 + i}.."}) for i in range(3)]
+    rules = {"gpu": fleet()}
+    out = place(tasks, [node("gpu-0")], rules, {}, about=about)
+    found = {r.task: r.changes for r in out.refusals}
+    assert found["t1"] == (("with `cpu: 8..` in `resources`",) if about else None)
+    assert found["t2"] is None
+
+
+def test_a_refusal_that_was_not_proved_says_so():
+    """Whether a volume that several ranks want could have gone to another one is not looked into."""
+    shared = {"/data": ["data", "more"]}
+    volumes = {n: VolumeAt(backend="b", region="r", zone=None) for n in ("data", "more")}
+    tasks = [ask(f"t{i}", mounts=shared) for i in range(3)]
+    refusal = refused(run(tasks, [node(f"gpu-{i}") for i in range(3)], None, volumes))
+    assert not refusal.proved
+    assert refusal.summary.endswith("; not proved")
+    proved = refused(run([ask(f"t{i}", resources={"cpu": 8}) for i in range(2)], [node("gpu-0")]))
+    assert proved.proved
+    assert "proved" not in proved.summary

@@ -40,6 +40,7 @@ from benchmarks.placement import solver
 from benchmarks.worlds.check import Words, faults
 from benchmarks.worlds.exact import Best, alike, fits, least_cost
 from benchmarks.worlds.generate import world
+from benchmarks.worlds.hints import faults_of_hints, hints
 from benchmarks.worlds.realise import realised
 from benchmarks.worlds.rules import NOW, Facts, World, facts_of
 from declarative.plan.make import make
@@ -59,6 +60,7 @@ class Found:
     cost: float
     cpu: float
     wrong: list[str]
+    hints: int = 0
     refused: dict[str, bool | None] = field(default_factory=dict)
     """Refused task → whether it fits; None if that is not known. Only of those that were looked at."""
 
@@ -74,7 +76,7 @@ class Found:
 CENT = 1e-6
 
 
-def look(case: World, seconds: float) -> Found:
+def look(case: World, seconds: float, *, with_hints: bool = False) -> Found:
     """Plan one world, check the plan, and hold it against the exact answers."""
     start = time.process_time()
     made = make(case.desired, case.state, case.inventory, NOW)
@@ -91,7 +93,9 @@ def look(case: World, seconds: float) -> Found:
     if best.cost is not None:
         found = faults(case, realised(facts, best, plan))
         wrong += [f"the least possible: {fault}" for fault in found]
-    return Found(case, plan, best, cost, cpu, wrong, _refusals(facts, plan, seconds))
+    if with_hints:
+        wrong += faults_of_hints(case, plan)
+    return Found(case, plan, best, cost, cpu, wrong, len(hints(plan)), _refusals(facts, plan, seconds))
 
 
 def _refusals(facts: Facts, plan: Words, seconds: float) -> dict[str, bool | None]:
@@ -113,7 +117,8 @@ def _refusals(facts: Facts, plan: Words, seconds: float) -> dict[str, bool | Non
 
 HEAD = (
     f"{'tasks':>6} {'worlds':>6} {'gap mean':>8} {'p90':>7} {'worst':>7} {'proved':>7} "
-    f"{'refused':>8} {'looked':>7} {'needless':>8} {'unknown':>7} {'CPU':>6} {'worst':>6} {'wrong':>6}"
+    f"{'refused':>8} {'looked':>7} {'needless':>8} {'unknown':>7} {'hints':>6} "
+    f"{'CPU':>6} {'worst':>6} {'wrong':>6}"
 )
 
 
@@ -128,6 +133,7 @@ def row(size: int, found: Sequence[Found]) -> str:
         f"{sum(one.best.proved for one in found) / len(found):>7.0%} "
         f"{sum(len(one.plan['unplaced']) for one in found):>8} {len(verdicts):>7} "
         f"{sum(verdict is True for verdict in verdicts):>8} {verdicts.count(None):>7} "
+        f"{sum(one.hints for one in found):>6} "
         f"{statistics.median(cpus):>6.2f} {max(cpus):>6.2f} {sum(bool(one.wrong) for one in found):>6}"
     )
 
@@ -175,6 +181,7 @@ def main() -> None:
     parser.add_argument("--worlds", type=int, default=20, help="of each size (default: %(default)s)")
     parser.add_argument("--seed", type=int, help="of the first world; the others follow")
     parser.add_argument("--limit", type=float, default=60, help="HiGHS's seconds (default: %(default)g)")
+    parser.add_argument("--hints", action="store_true", help="plan again with each change that is named")
     parser.add_argument("--show", type=int, default=0, help="of how many worlds to say what is dear")
     args = parser.parse_args()
     if not solver.available():
@@ -183,7 +190,7 @@ def main() -> None:
     print(f"--seed {seed} repeats this run\n\n{HEAD}", flush=True)
     every: list[Found] = []
     for size in (int(text) for text in args.sizes.split(",")):
-        found = [look(world(seed + i, size), args.limit) for i in range(args.worlds)]
+        found = [look(world(seed + i, size), args.limit, with_hints=args.hints) for i in range(args.worlds)]
         print(row(size, found), flush=True)
         every += found
     for one in sorted(every, key=lambda one: one.gap or 0.0, reverse=True)[: args.show]:

@@ -62,7 +62,7 @@ def read(documents: Sequence[Mapping[str, Any]]) -> Desired:
         return load(path.parent, published=False).desired
 
 
-def _offers(desired: Desired) -> dict[str, tuple[Offer, ...]]:
+def offers_of(desired: Desired) -> dict[str, tuple[Offer, ...]]:
     """What can be had: of each backend its catalog, of each host itself."""
     out = {name: catalog_offers(backend) for name, backend in desired.backends.items()}
     shapes = ((host, declared_shape(host)) for host in hosts_of(desired, State()))
@@ -106,7 +106,7 @@ class _Draft:
     def look(self) -> Desired:
         """What is declared so far, and what each fleet may launch."""
         desired = read(self.documents)
-        self.offers = _offers(desired)
+        self.offers = offers_of(desired)
         every = [o for found in self.offers.values() for o in found]
         self.sites = {
             name: [o for o in every if rules.may_launch(desired, fleet, o)]

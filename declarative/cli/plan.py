@@ -315,6 +315,7 @@ def _explain(
         requested=frozenset(requested),
         reuse=reuse,
         effort=effort,
+        about=name if kind == "task" else name.rpartition("-")[0] if kind == "rank" else None,
     )
     explainer = Explainer(asked, allowed_work(max_work, offline=offline))
     diagnostics = in_order((*session.warnings, *explainer.plan.diagnostics))

@@ -28,6 +28,9 @@ MOST_PAIRS = 12
 built.
 """
 
+SKEW = 1e-3
+"""By how much at most tasks that come later are worth less: of equals, the first are seated."""
+
 UNKNOWN = 4
 """What an unknown price counts as: so many times the highest that is known."""
 
@@ -245,8 +248,7 @@ class Counted:
 
     def _demand_gang(self, gang: Gang) -> bool:
         runs: dict[int, float] = {}
-        # A little less for each that follows, so that of equals the first are seated.
-        value = gang.value * (1 - 1e-3 * self.weighed / len(self.gangs))
+        value = gang.value * (1 - SKEW * self.weighed / len(self.gangs))
         self.weighed += 1
         for domain in self.board.domains(gang.wish):
             if not all(

@@ -72,7 +72,9 @@ ABLE = {
 """What helps where hosts cannot do what a task asks for."""
 
 
-def summary_of(task: Task, found: int, counts: Mapping[str, int], *, never: bool, fleets: int) -> str:
+def summary_of(
+    task: Task, found: int, counts: Mapping[str, int], *, never: bool, fleets: int, proved: bool = True
+) -> str:
     """One sentence: how many places were wanted and found, and what most of the others lacked."""
     nouns = "whole idle nodes" if task.whole_nodes else "places"
     together = " in one cluster fleet" if task.cluster and task.nodes > 1 else ""
@@ -83,7 +85,7 @@ def summary_of(task: Task, found: int, counts: Mapping[str, int], *, never: bool
     if not fleets:
         why = "the project declares no fleet"
     tail = "can never fit" if never else "does not fit now"
-    return f"{tail}: {wanted}" + (f" ({why})" if why else "")
+    return f"{tail}: {wanted}" + (f" ({why})" if why else "") + ("" if proved else "; not proved")
 
 
 def _own_advice(task: Task, codes: Collection[str], *, never: bool, fits: bool) -> str | None:
@@ -106,12 +108,11 @@ def hint_for(
     *,
     never: bool,
     changes: Sequence[str] | None = None,
-    launches: bool = True,
     busy: bool = True,
 ) -> str | None:
-    """What to do about it. `changes` are those that were tried and are enough; None if none was tried.
+    """What to do about it. `changes` are those that are enough; None if not all were tried.
 
-    Without `launches`, `--reuse` was given. `busy`: other tasks hold blocks.
+    `busy`: other tasks hold blocks.
     """
     codes = set(counts)
     if not codes:
@@ -128,16 +129,9 @@ def hint_for(
     wait = f"{undrain}, or wait until {until}" if until else undrain
     if fits:
         return f"{fits}{wait}"
-    if changes is not None:
-        advice = "no single change that was tried makes it fit (task, `nodes` of fleets, `limit` of offers)"
-    elif "fleet-max" in codes:
-        advice = "raise the fleet's `nodes`"
-    elif "reuse-only" in codes:
-        advice = "set `creation_policy: reuse-or-create`" if launches else "leave out `--reuse`"
-    else:
-        advice = f"wait until {until}, then run `fleetform apply` again" if until else ""
-        return f"{advice}{undrain}".removeprefix(", or ") or None
-    return f"{advice}{wait}"
+    if changes is None:
+        return f"`fleetform explain task/NAME` looks for what makes it fit{wait}"
+    return f"no single change that was tried makes it fit (task, `nodes` of fleets, `limit` of offers){wait}"
 
 
 def _until(codes: Iterable[str], *, busy: bool) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from declarative.diagnostic import and_more
@@ -23,10 +23,10 @@ from declarative.placement.gangs import best_try, seat_partly
 from declarative.placement.kinds import Kind, Place, of_offer, offer_name
 from declarative.placement.ledger import Ledger
 from declarative.placement.refusal_text import STRUCTURAL, hint_for, summary_of
+from declarative.placement.remedies import Remedies, key_of
 from declarative.placement.trial import Try
 from declarative.placement.types import SUCH_AS, RankVerdict, Refusal, Rejection, Unseen, Verdict
 from declarative.placement.volumes import mount_reason
-from declarative.placement.whatif import Changes
 from declarative.spec import Task
 from declarative.state import natural, rank_name
 
@@ -58,7 +58,6 @@ class Refusals:
         self._by_shape: dict[tuple[int, int], Reason | None] = {}
         self._asked = 0
         self._alike: dict[tuple[object, ...], Refusal] = {}
-        self.changes = Changes(board, ledger)
         self.alike = _alike_nodes(ledger, finished)
         offered = {option.fleet for option in board.options}
         # Hosts that are nodes, and what is not there now, are named themselves.
@@ -68,13 +67,13 @@ class Refusals:
             if name not in offered and not rule.unseen and not (rule.fleet.ssh_config and rule.existing)
         ]
 
-    def of(self, jobs: Sequence[Job]) -> list[Refusal]:
-        """The refusal of each task."""
+    def of(self, jobs: Sequence[Job], remedies: Remedies, proved: Collection[int]) -> list[Refusal]:
+        """The refusal of each task. `proved`: tasks that were proved to have no place beside all others."""
         out: list[Refusal] = []
         for job in jobs:
-            key = job.key if job.plain else (job.index,)
+            key = (key_of(job), remedies.of(job), job.index in proved)
             if key not in self._alike:
-                self._alike[key] = self._refusal(job)
+                self._alike[key] = self._refusal(job, key[1], proved=key[2])
             out.append(replace(self._alike[key], task=str(job.task.name)))
         return out
 
@@ -118,8 +117,9 @@ class Refusals:
             reason = reason or (shape_reason(task, kind) if unseen.known else None)
         return reason or Reason("not-ready" if offer else "offers-unknown", unseen.detail)
 
-    def _refusal(self, job: Job) -> Refusal:
+    def _refusal(self, job: Job, changes: tuple[str, ...] | None, *, proved: bool) -> Refusal:
         never = self.never(job)
+        proved = never or proved or self._counts_out(job)
         found = best_try(self.ledger, job, {}) or Try(domain=ANYWHERE, failed=0)
         failed = found.failed if found.failed is not None else 0
         self.ledger.log = []
@@ -134,23 +134,38 @@ class Refusals:
             else RankVerdict(rank=r, verdict=Verdict.FITS if r in found.nodes else Verdict.NOT_TRIED)
             for r in range(job.ranks)
         )
-        changes = self.changes.of(job)
         fleets = len(self.board.fleets)
         busy = any(self.finished.held.get(n, node.held) for n, node in self.finished.nodes.items())
-        launches = not job.ask.reuse
         codes = tally.counts or {code: 1 for _, code in tally.own}
         lost = self._unknown_pins(job)
         return Refusal(
             task=str(job.task.name),
             code="never-fits" if never else "no-capacity",
-            summary=summary_of(job.task, len(found.nodes), tally.counts, never=never, fleets=fleets),
+            summary=summary_of(
+                job.task, len(found.nodes), tally.counts, never=never, fleets=fleets, proved=proved
+            ),
             hint=BRIEF
             if brief
-            else lost
-            or hint_for(job.task, codes, never=never, changes=changes, launches=launches, busy=busy),
+            else lost or hint_for(job.task, codes, never=never, changes=changes, busy=busy),
             ranks=verdicts,
             changes=changes,
+            proved=proved,
         )
+
+    def _counts_out(self, job: Job) -> bool:
+        """Whether what is there has too few blocks even without this plan's tasks, and no launch may help.
+
+        Nodes are counted then: nothing is chosen that could be chosen otherwise.
+        """
+        if any(job.ask.want.mounts) or is_spread(job.task):
+            return False
+        start = Ledger.start(self.board)
+        options = () if job.reuse else self.board.options_in(job.wish, ANYWHERE)
+        owed = any(start.owed.values())
+        if owed or any(start.may_launch(option) for option, _, _ in options):
+            return False
+        found = best_try(start, job, {})
+        return found is None or found.failed is not None
 
     def _unknown_pins(self, job: Job) -> str | None:
         """What to say where `instances` names no node that is there or will be, whatever is placed."""

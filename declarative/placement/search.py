@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from declarative.placement.board import Board, Home, Job
 from declarative.placement.consolidate import Tidy
-from declarative.placement.counted import Counted
+from declarative.placement.counted import SKEW, Counted
 from declarative.placement.cover import DEAR, Ground, choose
 from declarative.placement.gangs import open_homes, seat, seat_again, seat_alike
 from declarative.placement.launches import keep_baselines, launch_baselines
@@ -52,6 +52,8 @@ class Result:
     short: dict[str, int] = field(default_factory=dict)
     bound: float | None = None
     """USD an hour that all launches cost at least which seat the same tasks; None if that is not known."""
+    proved: frozenset[int] = frozenset()
+    """Tasks that have no place beside all others of at least their priority: that was proved."""
 
     @property
     def cost(self) -> float:
@@ -78,17 +80,22 @@ class Search:
         keep_baselines(self.start)
         self.orders = Orders(self.start)
 
+    def seated(self) -> Collection[int]:
+        """The tasks that the best outcome seats, by their index: what they cost does not change that."""
+        return self._fuller(self._searched()).ledger.seats
+
     def run(self) -> Result:
         """The best outcome that was found."""
         found = self._searched()
         fuller = self._fuller(found)
-        if fuller is not found:
-            fuller = self._cheapest_of(fuller)
-        return self._cheaper(fuller)
+        if len(fuller.ledger.seats) > len(found.ledger.seats):
+            fuller = replace(self._cheapest_of(fuller), proved=fuller.proved)
+        return replace(self._cheaper(fuller), proved=fuller.proved)
 
     def _fuller(self, found: Result) -> Result:
         """Seat what can be seated beside all tasks of at least its priority, by the exact model."""
         jobs = self.board.jobs
+        proved: set[int] = set()
         for level in self.board.levels:
             left = [j for j in found.left if j.task.priority == level and j.wish.fit]
             keep = [j for j in jobs if j.task.priority >= level and j.index in found.ledger.seats]
@@ -97,16 +104,22 @@ class Search:
             may = [j for j in free if j.index not in found.ledger.seats]
             if not may:
                 continue
-            begin = base_for(self.start, found.ledger, {j.index for j in keep} - {j.index for j in still})
-            _, ledger = solve(self._counted(begin, still, found, may), self.seats)
-            if ledger is None or len(ledger.seats) <= len(keep):
+            fixed = {j.index for j in keep} - {j.index for j in still}
+            counted = self._counted(base_for(self.start, found.ledger, fixed), still, found, may)
+            least, ledger = solve(counted, self.seats)
+            fuller = ledger is not None and len(ledger.seats) > len(keep)
+            gained = sum(j.weight for j in may if ledger and fuller and j.index in ledger.seats)
+            # Where those that stay have to stay, more weight than the bound cannot be seated.
+            if -least < gained * (1 - SKEW) + counted.worth and all(jobs[i].ask.prior for i in fixed):
+                proved.update(j.index for j in may)
+            if ledger is None or not fuller:
                 continue
             Tidy(ledger).run()
-            fuller = Result(ledger, [])
-            rest = self._rest(fuller, jobs, found)
-            short = launch_baselines(ledger) if rest is fuller else rest.short
+            best = Result(ledger, [])
+            rest = self._rest(best, jobs, found)
+            short = launch_baselines(ledger) if rest is best else rest.short
             found = replace(rest, left=[j for j in jobs if j.index not in rest.ledger.seats], short=short)
-        return found
+        return replace(found, proved=frozenset(proved)) if proved else found
 
     def _cheaper(self, found: Result) -> Result:
         """The same tasks on the cheapest launches."""

@@ -145,7 +145,17 @@ class Refusal:
     hint: str | None
     ranks: tuple[RankVerdict, ...]
     changes: tuple[str, ...] | None = None
-    """Single changes that would make it fit, as `with …` or `without …`; None if none was tried."""
+    """Single changes that would make it fit, as `with …` or `without …`; None if not all were tried."""
+    proved: bool = True
+    """Whether it was proved that it does not fit beside all tasks of at least its priority."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """A change with which all of these tasks fit together, beside everything that is placed without it."""
+
+    text: str
+    tasks: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +164,8 @@ class Outcome:
 
     choices: tuple[Choice, ...] = ()
     refusals: tuple[Refusal, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+    """Changes that refused tasks share."""
     launches: tuple[Node, ...] = ()
     short_fleets: tuple[tuple[str, int], ...] = ()
     """Fleets that no offer could bring to their size, and by how many nodes."""

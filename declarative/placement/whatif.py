@@ -1,28 +1,26 @@
-"""The single change that would make a refused task fit: each is tried alone, on the finished plan.
+"""The changes that might make a refused task fit: each is tried alone, on the finished plan.
 
-What is tried is tried with the search's own `best_try`, so that what is named does fit beside everything
-that was placed. The ledger is left as it was. A fleet's own limits (`resources`, `max_price`, …) are not
-tried: placement is given only the offers that keep them.
+What is tried is tried with the search's own `best_try`, beside everything that was placed; `remedies` plans
+again with what looks good. The ledger is left as it was. A fleet's own limits (`resources`, `max_price`, …)
+are not tried: placement is given only the offers that keep them.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from declarative.placement.board import ANYWHERE, Board, Job, is_plain, is_spread, quota_of
+from declarative.placement.board import ANYWHERE, Board, Job, Quota, is_plain, is_spread, quota_of
 from declarative.placement.gangs import best_try
 from declarative.placement.ledger import Ledger
+from declarative.placement.types import Ask, FleetRule
 from declarative.resource import RankMount
 from declarative.spec import CreationPolicy, SpotPolicy, Task
 from declarative.spec.fleet import Nodes, Placement
 from declarative.spec.text import Level
 from declarative.spec.values import MAX_COUNT, Count, Gpu, Resources
-
-MOST_REFUSALS = 50
-"""Refusals for which it is worked out; tasks that are alike count once."""
 
 MOST_TRIES = 1_500
 MOST_EFFORT = 2_000_000
@@ -30,11 +28,59 @@ MOST_EFFORT = 2_000_000
 more than the last word on the fiftieth refusal.
 """
 
-NAMED = 4
-"""Changes that are named of one task."""
-
 MOST_VALUES = 8
 """Values of one list (`regions`, …) that are tried one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one task would ask for instead, and how to write that."""
+
+    text: str
+    ask: Ask
+    milder: Callable[[], Change | None] | None = None
+    """The next change of the same field that changes less; None if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What several tasks share: the most nodes of a fleet, or the `limit` of an offer."""
+
+    fleet: str | None = None
+    quota: Quota | None = None
+
+    def text(self, board: Board, value: int) -> str:
+        """How to write another value."""
+        if self.fleet is not None:
+            nodes = board.fleets[self.fleet].fleet.nodes
+            assert nodes is not None
+            return (
+                f"with `nodes: {yaml(Nodes(nodes.min, nodes.target, value).plain())}` of fleet/{self.fleet}"
+            )
+        assert self.quota is not None
+        backend, _, instance_type, spot = self.quota
+        return f"with `limit: {value}` for {instance_type}{' (spot)' if spot else ''} of {backend}"
+
+    def rules(self, board: Board, value: int) -> Mapping[str, FleetRule]:
+        """The fleets with that value. An entry of a catalog has one limit, whatever the region."""
+        out = dict(board.fleets)
+        if self.fleet is not None:
+            rule = out[self.fleet]
+            assert rule.fleet.nodes is not None
+            nodes = replace(rule.fleet.nodes, max=value)
+            out[self.fleet] = replace(rule, fleet=replace(rule.fleet, nodes=nodes))
+            return out
+        assert self.quota is not None
+        backend, _, instance_type, _ = self.quota
+        own = (o.offer.limit for o in board.options if o.quota == self.quota)
+        old = min(limit for limit in own if limit is not None)
+        for name, rule in out.items():
+            mine = [
+                (o.backend, o.instance_type, o.limit) == (backend, instance_type, old) for o in rule.offers
+            ]
+            offers = (replace(o, limit=value) if m else o for o, m in zip(rule.offers, mine, strict=True))
+            out[name] = replace(rule, offers=tuple(offers))
+        return out
 
 
 class Changes:
@@ -43,24 +89,13 @@ class Changes:
     def __init__(self, board: Board, ledger: Ledger) -> None:
         self.board = board
         self.ledger = ledger
-        self.asked = 0
         self.tries = min(MOST_TRIES, MOST_EFFORT // (1 + len(board.kinds)))
         """How many more may be made."""
         self._sizes: dict[str, list[int]] = {}
 
-    def of(self, job: Job) -> tuple[str, ...] | None:
-        """What to write, as `with …` or `without …`; empty where nothing is enough, None if not known."""
-        self.asked += 1
-        if self.asked > MOST_REFUSALS or not self.tries:
-            return None
-        found = tuple(itertools.islice(self._each(job), NAMED))
-        return found if found or self.tries else None
-
-    def _each(self, job: Job) -> Iterator[str]:
-        """What changes little of what is asked for comes first."""
+    def own(self, job: Job) -> Iterator[Change]:
+        """Changes of the task itself; what changes little of what is asked for comes first."""
         yield from self._creation(job)
-        yield from self._fleet_sizes(job)
-        yield from self._offer_limits(job)
         yield from self._ways(job)
         yield from self._price(job)
         yield from self._lists(job)
@@ -70,29 +105,54 @@ class Changes:
         yield from self._fewer_nodes(job)
         yield from self._lower_bounds(job)
 
+    def shared(self, job: Job) -> Iterator[tuple[Limit, int, int]]:
+        """Limits that several tasks share: what the plan uses of each, and what this one would need."""
+        launched = Counter(x.option.fleet for x in self.ledger.launches)
+        for name, rule in self.board.fleets.items():
+            room = self.ledger.room[name]
+            if rule.fleet.nodes is None or room is None or (job.task.fleets and name not in job.task.fleets):
+                continue
+            more = self._more(self.ledger.room, name, job)
+            used = rule.existing + launched[name] + room
+            if more is not None and used + more <= MAX_COUNT:
+                yield Limit(fleet=name), used, used + more
+        seen: set[Quota] = set()
+        for quota in dict.fromkeys(o.quota for o, _, _ in self.board.options_in(job.wish, ANYWHERE)):
+            entry = (quota[0], "", quota[2], quota[3])  # one of a catalog has one limit, whatever the region
+            more = None if entry in seen else self._more(self.ledger.left, quota, job)
+            if more is not None:
+                seen.add(entry)
+                there = sum(1 for node in self.board.nodes if quota_of(node) == quota)
+                there += sum(1 for x in self.ledger.launches if x.option.quota == quota)
+                used = there + (self.ledger.left[quota] or 0)
+                yield Limit(quota=quota), used, used + more
+
     # Trying
 
-    def _fits(self, job: Job, task: Task | None = None, **more: Any) -> bool:
-        """Whether the job would fit with another declaration; `more` are other fields of the ask."""
+    def _fits(self, job: Job, ask: Ask | None = None) -> bool:
+        """Whether the job would fit if it were asked for otherwise."""
         if not self.tries:
             return False
         self.tries -= 1
-        found = best_try(self.ledger, self._job(job, task or job.task, **more), {})
+        found = best_try(self.ledger, self._job(job, ask) if ask else job, {})
         return found is not None and found.failed is None
 
-    def _job(self, job: Job, task: Task, mounts: Any = None, *, reuse: bool | None = None) -> Job:
-        mounts = job.ask.want.mounts if mounts is None else mounts
-        want = replace(job.ask.want, spec=task, mounts=mounts)
-        flag = job.ask.reuse if reuse is None else reuse
-        ask = replace(job.ask, want=want, reuse=flag)
+    def _job(self, job: Job, ask: Ask) -> Job:
+        task = ask.want.spec
         return Job(
             index=job.index,
             ask=ask,
             wish=self.board.wish(task),
             ranks=task.nodes,
-            reuse=flag or task.creation_policy is CreationPolicy.REUSE,
+            reuse=ask.reuse or task.creation_policy is CreationPolicy.REUSE,
             plain=is_plain(ask),
         )
+
+    def _if(self, job: Job, text: str, task: Task | None = None, **more: Any) -> Iterator[Change]:
+        """The change, if it is enough. `more` are other fields of the ask."""
+        ask = _asked(job, task, **more)
+        if self._fits(job, ask):
+            yield Change(text, ask)
 
     def _more(self, limits: dict[Any, int | None], key: object, job: Job) -> int | None:
         """By how much a limit has to grow for the job, at least; None if that does not help."""
@@ -111,80 +171,47 @@ class Changes:
         finally:
             limits[key] = base
 
-    # What may be launched
-
-    def _creation(self, job: Job) -> Iterator[str]:
-        if job.ask.reuse and self._fits(job, reuse=False):
-            yield "without `--reuse`"
-        policy = CreationPolicy.REUSE_OR_CREATE
-        if job.task.creation_policy is not policy and self._fits(
-            job, replace(job.task, creation_policy=policy)
-        ):
-            yield f"with `creation_policy: {policy.value}`"
-
-    def _fleet_sizes(self, job: Job) -> Iterator[str]:
-        for name, rule in self.board.fleets.items():
-            nodes, room = rule.fleet.nodes, self.ledger.room[name]
-            if nodes is None or room is None or (job.task.fleets and name not in job.task.fleets):
-                continue
-            more = self._more(self.ledger.room, name, job)
-            if more is None:
-                continue
-            mine = sum(1 for x in self.ledger.launches if x.option.fleet == name)
-            most = rule.existing + mine + room + more
-            if most <= MAX_COUNT:
-                text = yaml(Nodes(nodes.min, nodes.target, most).plain())
-                yield f"with `nodes: {text}` of fleet/{name}"
-
-    def _offer_limits(self, job: Job) -> Iterator[str]:
-        options = {o.quota: o for o, _, _ in self.board.options_in(job.wish, ANYWHERE)}
-        said: set[str] = set()
-        for quota, option in options.items():
-            more = self._more(self.ledger.left, quota, job)
-            if more is None:
-                continue
-            there = sum(1 for node in self.board.nodes if quota_of(node) == quota)
-            there += sum(1 for x in self.ledger.launches if x.option.quota == quota)
-            limit = there + (self.ledger.left[quota] or 0) + more
-            spot = " (spot)" if option.offer.spot else ""
-            text = f"with `limit: {limit}` for {option.offer.instance_type}{spot} of {option.offer.backend}"
-            if text not in said:  # an entry of a catalog has one limit, whatever the region
-                said.add(text)
-                yield text
-
     # How it is placed
 
-    def _ways(self, job: Job) -> Iterator[str]:
-        task = job.task
-        if task.whole_nodes and self._fits(job, replace(task, exclusive=False)):
-            yield "with `exclusive: false`"
-        if task.cluster and self._fits(job, replace(task, placement=Placement.ANY, same=None)):
-            yield "with `placement: any`"
-        if (
-            job.wish.together
-            and task.same != "region"
-            and self._fits(job, replace(task, same=Level("region")))
-        ):
-            yield "with `same: region`"
-        if is_spread(task) and self._fits(job, replace(task, spread=None)):
-            yield "without `spread`"
-        auto = SpotPolicy.AUTO
-        if task.spot_policy not in (None, auto) and self._fits(job, replace(task, spot_policy=auto)):
-            yield "with `spot_policy: auto`"
+    def _creation(self, job: Job) -> Iterator[Change]:
+        if job.ask.reuse:
+            yield from self._if(job, "without `--reuse`", reuse=False)
+        policy = CreationPolicy.REUSE_OR_CREATE
+        if job.task.creation_policy is not policy:
+            task = replace(job.task, creation_policy=policy)
+            yield from self._if(job, f"with `creation_policy: {policy.value}`", task)
 
-    def _price(self, job: Job) -> Iterator[str]:
+    def _ways(self, job: Job) -> Iterator[Change]:
+        task = job.task
+        if task.whole_nodes:
+            yield from self._if(job, "with `exclusive: false`", replace(task, exclusive=False))
+        if task.cluster:
+            loose = replace(task, placement=Placement.ANY, same=None)
+            yield from self._if(job, "with `placement: any`", loose)
+        if job.wish.together and task.same != "region":
+            yield from self._if(job, "with `same: region`", replace(task, same=Level("region")))
+        if is_spread(task):
+            yield from self._if(job, "without `spread`", replace(task, spread=None))
+        auto = SpotPolicy.AUTO
+        if task.spot_policy not in (None, auto):
+            yield from self._if(job, "with `spot_policy: auto`", replace(task, spot_policy=auto))
+
+    def _price(self, job: Job) -> Iterator[Change]:
         """The least price of a node that makes it fit."""
         task, cap = job.task, job.task.max_price
         if cap is None:
             return
         prices = sorted({k.price for k in self.board.kinds if k.price is not None and k.price > cap})
-        found = self._first(prices, lambda price: self._fits(job, replace(task, max_price=price)))
-        if found is not None:
-            yield f"with `max_price: {yaml(found)}`"
-        elif self._fits(job, replace(task, max_price=None)):
-            yield "without `max_price` (some prices are unknown)"
+        found = self._first(
+            job, prices, lambda p: (f"with `max_price: {yaml(p)}`", replace(task, max_price=p))
+        )
+        if found:
+            yield found
+        else:
+            text = "without `max_price` (some prices are unknown)"
+            yield from self._if(job, text, replace(task, max_price=None))
 
-    def _lists(self, job: Job) -> Iterator[str]:
+    def _lists(self, job: Job) -> Iterator[Change]:
         """Limits to some fleets, backends, regions and nodes: one more, or none at all."""
         known = {
             "fleets": list(self.board.fleets),
@@ -194,28 +221,33 @@ class Changes:
         }
         for field, values in known.items():
             have: tuple[str, ...] = getattr(job.task, field)
-            if not have or not self._fits(job, _with(job.task, field, ())):
+            free = _with(job.task, field, ())
+            if not have or not self._fits(job, _asked(job, free)):
                 continue
-            others = [v for v in values if v not in have][:MOST_VALUES]
-            more = next((v for v in others if self._fits(job, _with(job.task, field, (*have, v)))), None)
-            yield f"with `{field}: {yaml((*have, more))}`" if more else f"without `{field}`"
+            others = [(*have, v) for v in values if v not in have][:MOST_VALUES]
+            tried = ((more, _asked(job, _with(job.task, field, more))) for more in others)
+            found = next(((more, ask) for more, ask in tried if self._fits(job, ask)), None)
+            if found:
+                yield Change(f"with `{field}: {yaml(found[0])}`", found[1])
+            else:
+                yield Change(f"without `{field}`", _asked(job, free))
 
-    def _mounts(self, job: Job) -> Iterator[str]:
+    def _mounts(self, job: Job) -> Iterator[Change]:
         mounts: tuple[tuple[RankMount, ...], ...] = job.ask.want.mounts
         paths = dict.fromkeys(m.path for rank in mounts for m in rank)
         for path in list(paths)[:MOST_VALUES]:
             rest = tuple(tuple(m for m in rank if m.path != path) for rank in mounts)
-            if self._fits(job, mounts=rest):
-                yield f"without `{path}` in `volumes`"
+            yield from self._if(job, f"without `{path}` in `volumes`", mounts=rest)
 
-    def _fewer_nodes(self, job: Job) -> Iterator[str]:
+    def _fewer_nodes(self, job: Job) -> Iterator[Change]:
         """As many ranks as found a place, if those would do alone; else half as many, and so on."""
         found = best_try(self.ledger, job, {})
         count = min(len(found.nodes) if found else 0, job.ranks - 1)
         while job.ranks > 1:
             count = max(1, count)
-            if self._fits(job, replace(job.task, nodes=count), mounts=job.ask.want.mounts[:count]):
-                yield f"with `nodes: {count}` of the task"
+            change = _fewer(job, count)
+            if self._fits(job, change.ask):
+                yield change
                 return
             if count == 1:
                 return
@@ -223,39 +255,39 @@ class Changes:
 
     # What it asks for
 
-    def _upper_bounds(self, job: Job) -> Iterator[str]:
+    def _upper_bounds(self, job: Job) -> Iterator[Change]:
         """One bound lifted, or any model of GPU."""
         for name, have in _bounds(job.task.resources):
             if have.max is not None:
                 new = replace(have, max=None)
-                if self._fits(job, _asking(job.task, name, new)):
-                    yield _said(job.task, name, new)
+                yield from self._if(job, _said(job.task, name, new), _asking(job.task, name, new))
         gpu = job.task.resources.gpu
         if gpu and (gpu.names or gpu.vendor):
             free = replace(gpu, names=(), vendor=None)
-            if self._fits(job, _sized(job.task, gpu=free)):
-                yield f"with `gpu: {free.plain()}` in `resources`"
+            yield from self._if(job, f"with `gpu: {free.plain()}` in `resources`", _sized(job.task, gpu=free))
 
-    def _vendors(self, job: Job) -> Iterator[str]:
+    def _vendors(self, job: Job) -> Iterator[Change]:
         """GPUs of any model that fits: who names those of several vendors lets a gang mix them."""
         gpu, fit = job.task.resources.gpu, job.wish.fit
         if gpu and job.wish.apart:
             names = sorted({name for k in fit if (name := self.board.kinds[k].shape.gpu_name)})
             mixed = replace(gpu, names=tuple(names))
-            if len(names) > 1 and self._fits(job, _sized(job.task, gpu=mixed)):
-                yield f"with `gpu: {mixed.plain()}` in `resources` (GPUs of several vendors)"
+            if len(names) > 1:
+                text = f"with `gpu: {mixed.plain()}` in `resources` (GPUs of several vendors)"
+                yield from self._if(job, text, _sized(job.task, gpu=mixed))
 
-    def _lower_bounds(self, job: Job) -> Iterator[str]:
+    def _lower_bounds(self, job: Job) -> Iterator[Change]:
         """The most that can be had of what it asks for."""
         for name, have in _bounds(job.task.resources):
             sizes = [n for n in reversed(self._known(name)) if 0 < n < have.min]
 
-            def fits(least: int, name: str = name, have: Any = have) -> bool:
-                return self._fits(job, _asking(job.task, name, replace(have, min=least)))
+            def change(least: int, name: str = name, have: Any = have) -> tuple[str, Task]:
+                new = replace(have, min=least)
+                return _said(job.task, name, new), _asking(job.task, name, new)
 
-            found = self._first(sizes, fits)
-            if found is not None:
-                yield _said(job.task, name, replace(have, min=found))
+            found = self._first(job, sizes, change)
+            if found:
+                yield found
 
     def _known(self, name: str) -> list[int]:
         """The sizes that nodes and shares of nodes have, in one dimension."""
@@ -274,16 +306,35 @@ class Changes:
             self._sizes[name] = sorted(found)
         return self._sizes[name]
 
-    @staticmethod
-    def _first(values: Sequence[Any], fits: Any) -> Any:
+    def _first(
+        self, job: Job, values: Sequence[Any], change: Callable[[Any], tuple[str, Task]]
+    ) -> Change | None:
         """The first that fits, of values each of which allows more than those before; None if none does."""
-        if not values or not fits(values[-1]):
+
+        def at(index: int) -> Change:
+            text, task = change(values[index])
+            return Change(text, _asked(job, task), (lambda: at(index - 1)) if index else None)
+
+        if not values or not self._fits(job, at(len(values) - 1).ask):
             return None
         low, high = 0, len(values) - 1
         while low < high:
             middle = (low + high) // 2
-            low, high = (low, middle) if fits(values[middle]) else (middle + 1, high)
-        return values[low]
+            low, high = (low, middle) if self._fits(job, at(middle).ask) else (middle + 1, high)
+        return at(low)
+
+
+def _asked(job: Job, task: Task | None = None, **more: Any) -> Ask:
+    """The ask of a job with another declaration; `mounts` and `reuse` may be others, too."""
+    want = replace(job.ask.want, spec=task or job.task, mounts=more.pop("mounts", job.ask.want.mounts))
+    return replace(job.ask, want=want, **more)
+
+
+def _fewer(job: Job, count: int) -> Change:
+    """The task on fewer nodes."""
+    ask = _asked(job, replace(job.task, nodes=count), mounts=job.ask.want.mounts[:count])
+    milder = (lambda: _fewer(job, count + 1)) if count + 1 < job.ranks else None
+    return Change(f"with `nodes: {count}` of the task", ask, milder)
 
 
 def _with(task: Task, field: str, values: tuple[str, ...]) -> Task:

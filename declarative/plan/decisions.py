@@ -33,7 +33,8 @@ class Question:
     `now` is seconds since the epoch, for idle times and retries. `requested` holds addresses of tasks that
     are to run again, and of nodes that are to be made anew, although nothing about them changed. With
     `destroy`, protected things are left alone. With `reuse` nothing is launched for tasks.
-    `effort` says how many times as long as usual to look for the cheapest launches.
+    `effort` says how many times as long as usual to look for the cheapest launches. `about` is the task that
+    the plan is to be explained to: see `place`.
     """
 
     desired: Desired
@@ -44,6 +45,7 @@ class Question:
     destroy: bool = False
     reuse: bool = False
     effort: int = 1
+    about: str | None = None
     state: State = field(init=False, repr=False)
     """The recorded and the observed put together."""
 
@@ -126,6 +128,7 @@ def _judge(asked: Question, stuck: frozenset[str]) -> Decisions:
             fleets.rules(),
             _volumes(state, volumes, freed),
             effort=asked.effort,
+            about=asked.about,
         )
         retired = fleets.retire(frozenset(c.node for c in outcome.choices), _launched(outcome))
         if not (retired and outcome.refusals):

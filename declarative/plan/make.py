@@ -87,7 +87,10 @@ def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisio
         actions=actions,
         reservations=reservations(recorded, state, fleets, found.tasks, outcome),
         unplaced=Unplaced(
-            refusals=outcome.refusals, waiting=_waiting(found), starts=tuple(_unstarted(found))
+            refusals=outcome.refusals,
+            remedies=outcome.remedies,
+            waiting=_waiting(found),
+            starts=tuple(_unstarted(found)),
         ),
         observed=Observed(
             drift=inventory.drift,

@@ -10,7 +10,7 @@ from typing import Any
 from declarative.diagnostic import Diagnostic
 from declarative.inputs import Inputs, NodeInputs, OfferInputs, VolumeInputs, inputs_of
 from declarative.placement.suggest import Suggestion
-from declarative.placement.types import Refusal
+from declarative.placement.types import Refusal, Remedy
 from declarative.plan.health import LEFT_OUT, UNREADABLE, Health, of_backends
 from declarative.resource import LeftOut, Offer
 from declarative.state import Address, RankStatus, Readiness, Record, Silence
@@ -213,6 +213,8 @@ class Unplaced:
     """The tasks that get no place, and what would follow if they did."""
 
     refusals: tuple[Refusal, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+    """Changes that several tasks share, and the tasks that fit together with each."""
     waiting: tuple[str, ...] = ()
     """Tasks that stay pending as their `retry` says: apply does the rest all the same."""
     starts: tuple[Action, ...] = ()

@@ -170,6 +170,12 @@ def _refusal() -> Schema:
             "Whether waiting may help: `no-capacity`; or not: `never-fits`, and `runs-already`.", REFUSALS
         ),
         summary=_text("For people."),
+        proved=_flag("Whether it was proved that it does not fit beside all tasks of at least its priority."),
+        hint=_or_null(_text("What to do about it."), "if there is nothing"),
+        changes=_or_null(
+            _list("Each is enough by itself: `with …` or `without …`.", _text("For people.")),
+            "if not all that may help were tried",
+        ),
         ranks=_list("Every rank of the task.", rank),
         before=_or_null(_said("The inputs of its rank 0 as recorded.", _INPUTS), "if there is none"),
         after=_or_null(_said("The inputs that its rank 0 would have.", _INPUTS), "if not known"),
@@ -230,6 +236,14 @@ def plan_schema() -> Schema:
         actions=_list("In an order in which they could be done one by one.", _action()),
         reservations=_list("Every rank that holds, will hold, or gives back blocks.", _reservation()),
         unplaced=_list("Tasks that cannot be placed.", _refusal()),
+        remedies=_list(
+            "Changes that several tasks share, each as small as can be.",
+            _object(
+                "With this change all of these tasks fit, and nothing that is placed loses its place.",
+                change=_text("As in `changes`."),
+                tasks=_list("Their names.", _text("A task's name.")),
+            ),
+        ),
         health=_list("What is not well and no action mends.", _health()),
         drift=_list("What changed by itself.", drift),
         cost=cost,

@@ -87,6 +87,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "actions": [_action(action) for action in plan.actions],
         "reservations": [_reservation(item) for item in plan.reservations],
         "unplaced": [{**_refusal(r), **wanted.get(r.task, _NOTHING)} for r in plan.unplaced.refusals],
+        "remedies": [{"change": r.text, "tasks": list(r.tasks)} for r in plan.unplaced.remedies],
         "health": health_json(plan.health),
         "drift": [
             {"address": d.address, "change": d.change, "detail": d.detail} for d in plan.observed.drift
@@ -166,7 +167,15 @@ def _refusal(item: Refusal) -> dict[str, Any]:
         }
         for found in item.ranks
     ]
-    return {"task": item.task, "code": item.code, "summary": item.summary, "ranks": ranks}
+    return {
+        "task": item.task,
+        "code": item.code,
+        "summary": item.summary,
+        "proved": item.proved,
+        "hint": item.hint,
+        "changes": None if item.changes is None else list(item.changes),
+        "ranks": ranks,
+    }
 
 
 def iso(seconds: float | None) -> str | None:

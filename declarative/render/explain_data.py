@@ -84,6 +84,7 @@ def _refusal(item: Refusal | None) -> dict[str, Any] | None:
     return {
         "code": item.code,
         "summary": item.summary,
+        "proved": item.proved,
         "hint": item.hint,
         "changes": None if item.changes is None else list(item.changes),
         "ranks": [
