@@ -180,7 +180,21 @@ def fewest(want: Resources, shape: Shape, total: int) -> int | None:
                 return None
             least = max(least, -(-wanted.min // each))
     # Shares only grow: if this one is too large in some way, so are all others.
-    return least if least <= total and not misfits(want, share(shape, total, least)) else None
+    return least if least <= total and _suffices(want, shape, total, least) else None
+
+
+def _suffices(want: Resources, shape: Shape, total: int, blocks: int) -> bool:
+    """Whether the share has no misfits, told without saying what they are: this is asked most of all."""
+    if want.cpu and not want.cpu.holds(shape.cpu // total * blocks):
+        return False
+    if want.memory and not want.memory.holds(shape.memory_mib // total * blocks):
+        return False
+    if want.disk and shape.disk_mib is not None and not want.disk.holds(shape.disk_mib):
+        return False
+    gpus = shape.gpus // total * blocks
+    if want.gpu and not want.gpu.count.holds(gpus):
+        return False
+    return not want.gpu or not gpus or not _gpu_misfits(want.gpu, shape)
 
 
 def cpus_of(shape: Shape, total: int, blocks: tuple[int, ...]) -> tuple[int, ...]:

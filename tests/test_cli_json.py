@@ -17,6 +17,7 @@ PLAN = [
     "actions",
     "reservations",
     "unplaced",
+    "remedies",
     "health",
     "drift",
     "cost",

@@ -5,7 +5,7 @@ import time
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from declarative.placement import search
@@ -206,6 +206,11 @@ NAMES = tuple(f"v{i}" for i in range(6))
     st.dictionaries(st.sampled_from(PLACES), st.integers(0, 3), min_size=1),
     st.lists(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True), min_size=1, max_size=5),
     st.lists(st.sampled_from((*PLACES, None)), min_size=6, max_size=6),
+)
+@example(
+    room={PLACES[0]: 3, PLACES[1]: 1},
+    wanted=[["v0"], ["v0", "v4"], ["v0", "v1", "v2"], ["v4", "v0", "v1"]],
+    lie=[PLACES[0]] * 4 + [PLACES[1], None],
 )
 def test_a_matching_is_found_if_there_is_one(room, wanted, lie):
     """Of all ways to give ranks their volumes one does, or none is found: no place is overfull."""

@@ -984,6 +984,7 @@ def test_the_shape_of_actions():
         "actions",
         "reservations",
         "unplaced",
+        "remedies",
         "health",
         "drift",
         "cost",

@@ -6,6 +6,7 @@ All of it is fixed while the search runs; what changes is in the ledger.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,6 +45,12 @@ class Area(NamedTuple):
     region: str
     level: str
     at: str
+
+
+Traits = tuple[int, int, tuple[object, ...]]
+"""GPUs that a rank is given, blocks of a node, and what matters after the fit: USD an hour, CPUs and memory
+that a rank is given, which GPUs.
+"""
 
 
 class Domain(NamedTuple):
@@ -121,6 +128,7 @@ class Wish:
         "apart",
         "domains",
         "fit",
+        "floors",
         "gpus",
         "grounds",
         "homes",
@@ -131,7 +139,6 @@ class Wish:
         "size",
         "task",
         "together",
-        "traits",
         "whole",
     )
 
@@ -155,10 +162,8 @@ class Wish:
         """Domain → the places where it fits."""
         self.homes: list[Domain] | None = None
         """The domains where its ranks may lie together."""
-        self.traits: dict[int, tuple[int, int, tuple[object, ...]]] = {}
-        """Kind → GPUs that a rank is given beyond its own, blocks of a node, and what matters after the fit:
-        USD an hour, CPUs and memory that a rank is given, which GPUs.
-        """
+        self.floors: dict[Domain, float] = {}
+        """Domain → USD an hour that a rank costs at least which something is launched for."""
         self.least = min({need for _, need in fit.items()}, default=0)
 
 
@@ -220,6 +225,8 @@ class Board:
         self._by_fleet: dict[str, list[Option]] = {}
         for option in self.options:
             self._by_fleet.setdefault(option.fleet, []).append(option)
+        self.traits: dict[tuple[int, int], Traits] = {}
+        """Of a kind of nodes, for a rank that takes so many blocks of it."""
         self._allowed: dict[tuple[object, ...], tuple[int, list[int], bytearray]] = {}
         self._needs: dict[tuple[object, ...], tuple[int, dict[int, int]]] = {}
         self._wishes: dict[tuple[object, ...], Wish] = {}
@@ -252,6 +259,37 @@ class Board:
             return (kind.cost, near, size_order(offered[1]), *by_name(kind))
 
         return sorted(offers, key=order)
+
+    @cached_property
+    def fleet_kinds(self) -> Mapping[str, Sequence[int]]:
+        """Fleet → the kinds of its nodes that are there."""
+        out: dict[str, list[int]] = {}
+        for kind in self.present:
+            out.setdefault(self.kinds[kind].fleet, []).append(kind)
+        return out
+
+    @cached_property
+    def alike(self) -> Mapping[str, int]:
+        """Fleet → a number that it shares with those that may launch the same, of which they have nothing."""
+        numbers: dict[object, int] = {}
+        return {
+            name: numbers.setdefault(
+                (
+                    rule.fleet.nodes,
+                    rule.baseline,
+                    tuple((of_offer(o, rule.fleet)[1:], quota_of(o)) for o in rule.offers),
+                ),
+                len(numbers),
+            )
+            for name, rule in self.fleets.items()
+        }
+
+    def floor(self, wish: Wish, domain: Domain) -> float:
+        """USD an hour that a rank costs at least in a domain, if something is launched for it."""
+        if domain not in wish.floors:
+            costs = (self.kinds[o.kind].cost / per for o, _, per in self.options_in(wish, domain))
+            wish.floors[domain] = min(costs, default=math.inf)
+        return wish.floors[domain]
 
     def of_fleet(self, fleet: str) -> Sequence[Option]:
         """What a fleet may launch, in the order of `options`."""

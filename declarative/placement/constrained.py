@@ -131,7 +131,9 @@ class Special:
     def _reach(self, binding: Binding) -> frozenset[Place]:
         """The places from which a rank reaches its volumes."""
         found = [self.board.volumes[v] for v in binding.volumes.values()]
-        return frozenset(p for p in self.places if all(serves(at, p) for at in found))
+        zones = {at.zone or None for at in found[:1]}
+        near = self.places if None in zones else [p for p in self.places if p[2] in zones or not p[2]]
+        return frozenset(p for p in near if all(serves(at, p) for at in found))
 
     # Seating
 

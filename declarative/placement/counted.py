@@ -107,6 +107,8 @@ class Counted:
         self.stocks = self._stocks()
         self.kinds = sorted({stock.kind for stock in self.stocks})
         self.classes: list[Class] = []
+        self.by_area: dict[Area | None, list[int]] = defaultdict(list)
+        """Area → the numbers of its classes."""
         self.placed: list[tuple[int, int, int, int]] = []
         """Piece, class, column, and the gang's run that it is of (-1 for none)."""
         self.runs: list[tuple[Gang, Domain, int]] = []
@@ -129,6 +131,9 @@ class Counted:
         for job in may:
             self._add(job, optional=True)
         self.classes = self._classes()
+        for i, one in enumerate(self.classes):
+            for area in one.areas:
+                self.by_area[area].append(i)
         most = sum(job.ranks for job in (*jobs, *may)) + sum(self.least.values())
         prices = [self.board.kinds[s.kind].cost for s in self.stocks if s.option]
         dear = UNKNOWN * max(filter(math.isfinite, prices), default=1.0)
@@ -138,7 +143,11 @@ class Counted:
             self.bought.append(self.program.column(price, min(stock.most, most)))
         # Every one of them, though one cannot be seated: what follows is about all columns.
         seated = [self._demand(i, piece) for i, piece in enumerate(self.pieces) if piece.seats]
-        seated += [self._demand_gang(gang) for gang in self.gangs.values()]
+        for gang in self.gangs.values():
+            seated.append(self._demand_gang(gang))
+            if len(self.program.costs) > columns:
+                self.large = True
+                return
         self.possible = all(seated)
         for one in self.classes:
             self._cut(one)
@@ -231,13 +240,18 @@ class Counted:
 
     def _seats(self, number: int, most: int, domain: Domain, run: int) -> dict[int, float]:
         terms: dict[int, float] = {}
-        for index, one in enumerate(self.classes):
-            need = one.takes.get(number)
-            if need and _inside(one, domain):
+        for index in self._of_domain(domain):
+            one = self.classes[index]
+            if need := one.takes.get(number):
                 column = self.program.column(0.0, most)
                 terms[column] = one.sizes[need][column] = 1.0
                 self.placed.append((number, index, column, run))
         return terms
+
+    def _of_domain(self, domain: Domain) -> list[int]:
+        """The numbers of the classes in a domain."""
+        found = self.by_area[domain.area] if domain.area else range(len(self.classes))
+        return [i for i in found if domain.maker is None or self.classes[i].maker in (None, domain.maker)]
 
     def _demand(self, number: int, piece: Piece) -> bool:
         count = len(piece.seats)
@@ -251,10 +265,8 @@ class Counted:
         value = gang.value * (1 - SKEW * self.weighed / len(self.gangs))
         self.weighed += 1
         for domain in self.board.domains(gang.wish):
-            if not all(
-                any(number in one.takes and _inside(one, domain) for one in self.classes)
-                for number in gang.parts
-            ):
+            here = [self.classes[i].takes for i in self._of_domain(domain)]
+            if not all(any(number in takes for takes in here) for number in gang.parts):
                 continue
             column = self.program.column(-value, len(gang.jobs))
             runs[column] = 1.0
@@ -325,12 +337,6 @@ class Counted:
                     -math.inf, 0, {**own, here: -float(most if room is None else min(room, most))}
                 )
             self.program.row(0, 1, chosen)
-
-
-def _inside(here: Class, wanted: Domain) -> bool:
-    """Whether a class of nodes lies in a domain."""
-    placed = wanted.area is None or wanted.area in here.areas
-    return placed and (wanted.maker is None or here.maker in (None, wanted.maker))
 
 
 def _arcs(sizes: Sequence[int], last: int) -> list[tuple[int, int]]:

@@ -5,12 +5,13 @@ A choice changes nothing: it is compared with others first, and carried out by t
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from declarative.placement.board import ANYWHERE, Board, Domain, Home, Option, Quota, Wish
+from declarative.placement.board import ANYWHERE, Board, Domain, Home, Option, Quota, Traits, Wish
 from declarative.placement.kinds import Place
 from declarative.placement.ledger import UNLIMITED, Buy, Ledger, Pick
 
@@ -60,11 +61,11 @@ def choose(
 ) -> Choice:
     """Where `ranks` ranks go. `wanted` says of each kind how many blocks are asked for by all tasks."""
     slots = _slots(ledger, wish, ground, wanted or {})
+    heapq.heapify(slots)  # a few are taken of many
     picks: list[Pick] = []
     left, waste = ranks, 0.0
-    for _, kind, free, count, per, need, only in slots:
-        if left <= 0:
-            break
+    while left > 0 and slots:
+        _, kind, free, count, per, need, only = heapq.heappop(slots)
         nodes = min(count, -(-left // per))
         picks.append(Pick(kind, free, nodes, per, need, only))
         here = min(left, nodes * per)
@@ -72,7 +73,8 @@ def choose(
         waste += nodes * free - here * need
     buys: list[Buy] = []
     cost = 0.0
-    if left > 0 and ground.kinds is None:
+    area = ground.domain.area
+    if left > 0 and ground.kinds is None and (area is None or ledger.room[area.fleet] != 0):
         buys, cost, left = _buy(ledger, wish, left, ground)
     return Choice(picks=tuple(picks), buys=tuple(buys), cost=cost, waste=waste, short=left)
 
@@ -82,7 +84,7 @@ Slot = tuple[tuple[object, ...], int, int, int, int, int, int | None]
 
 
 def _slots(ledger: Ledger, wish: Wish, ground: Ground, wanted: Mapping[int, int]) -> list[Slot]:
-    """Places among what is there, best first."""
+    """Places among what is there, in no order: the least is the best."""
     board = ledger.board
     if ground.nodes is not None:
         return _slots_of_nodes(ledger, wish, ground)
@@ -105,14 +107,18 @@ def _slots(ledger: Ledger, wish: Wish, ground: Ground, wanted: Mapping[int, int]
                     out.append((key, kind, free, 1, 1, need, node))
                 continue
             out.append((key, kind, free, len(ids), per, need, None))
-    out.sort()
     return out
 
 
 def _new_kinds(ledger: Ledger, wish: Wish, ground: Ground) -> Iterator[tuple[int, int]]:
     """Kinds of which there are only nodes that were launched before."""
     board = ledger.board
-    for kind in ledger.new_kinds:
+    area = ground.domain.area
+    for kind in (
+        ledger.new_kinds.get(area.fleet, ())
+        if area
+        else itertools.chain.from_iterable(ledger.new_kinds.values())
+    ):
         need = wish.fit.get(kind)
         placed = ground.places is None or board.place_of[kind] in ground.places
         if need and placed and board.inside(ground.domain, kind):
@@ -135,31 +141,29 @@ def _slots_of_nodes(ledger: Ledger, wish: Wish, ground: Ground) -> list[Slot]:
         out.append(
             ((*_key(wish, kind, free, 0, _traits(board, wish, kind)), node), kind, free, 1, per, need, node)
         )
-    out.sort()
     return out
 
 
-def _traits(board: Board, wish: Wish, kind: int) -> tuple[int, int, tuple[object, ...]]:
-    """What of a kind matters to a wish and does not change: worked out once."""
-    found = wish.traits.get(kind)
+def _traits(board: Board, wish: Wish, kind: int) -> Traits:
+    """What of a kind matters to a wish and does not change."""
+    need = wish.fit[kind]
+    found = board.traits.get((kind, need))
     if found is None:
-        of, need = board.kinds[kind], wish.fit[kind]
+        of = board.kinds[kind]
         shape = of.shape
         cpu, memory, gpus = (need * each // of.total for each in (shape.cpu, shape.memory_mib, shape.gpus))
-        rest = (of.cost, cpu, memory, board.gpu_order[kind])
-        found = wish.traits[kind] = (gpus - wish.gpus, of.total, rest)
+        found = board.traits[kind, need] = (gpus, of.total, (of.cost, cpu, memory, board.gpu_order[kind]))
     return found
 
 
-def _key(
-    wish: Wish, kind: int, free: int, wanted: int, traits: tuple[int, int, tuple[object, ...]]
-) -> tuple[object, ...]:
+def _key(wish: Wish, kind: int, free: int, wanted: int, traits: Traits) -> tuple[object, ...]:
     """How good a place is, the best least.
 
     No GPU for those that want none; a node that is in use before one that is idle; what others can use
     less; the tightest fit; the cheapest; the least CPUs, memory and GPUs.
     """
     gpus, total, rest = traits
+    gpus -= wish.gpus
     if wish.whole:
         return (gpus, False, wanted, 0, 0, rest, kind)
     return (gpus, free == total, wanted, free % wish.fit[kind], free, rest, kind)
@@ -198,9 +202,8 @@ class Market:
         self.home: dict[str, Home] = {}
         self.wish, self.ground = wish, ground
         # What a fleet owes itself costs only what is above its cheapest: so much less than it says.
-        owing = [
-            min(ledger.base[f], DEAR) for f, owed in ledger.owed.items() if owed > 0 and f in ledger.base
-        ]
+        fleets = (ground.domain.area.fleet,) if ground.domain.area else ledger.owed
+        owing = [min(ledger.base[f], DEAR) for f in fleets if ledger.owed[f] > 0 and f in ledger.base]
         self.discount = max(owing, default=0.0)
 
     def best(self, ranks: int) -> tuple[Buy, float] | None:

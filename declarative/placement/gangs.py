@@ -11,6 +11,9 @@ from declarative.placement.ledger import Ledger
 from declarative.placement.trial import Try, carry_out
 from declarative.state import rank_name
 
+CENT = 1e-6
+"""USD an hour that do not matter."""
+
 MOST_HOMES = 12
 """Places that are tried for cluster fleets that have no nodes yet."""
 
@@ -81,10 +84,17 @@ def _note(ledger: Ledger, job: Job, found: Try) -> None:
         ledger.claims.update(dict.fromkeys(volumes.values(), holder))
 
 
-def best_try(ledger: Ledger, job: Job, wanted: Mapping[int, int]) -> Try | None:
-    """The best domain, or the one that came furthest; None where no domain fits at all."""
+def best_try(
+    ledger: Ledger, job: Job, wanted: Mapping[int, int], domains: Iterable[Domain] | None = None
+) -> Try | None:
+    """The best domain, or the one that came furthest; None where no domain fits at all. `domains` are those
+    that are looked at; by default all.
+    """
     best: Try | None = None
-    for domain in ledger.board.domains(job.wish):
+    seen: set[object] = set()
+    for domain in ledger.board.domains(job.wish) if domains is None else domains:
+        if best is not None and job.plain and domain.area and _no_better(ledger, job, domain, best, seen):
+            continue
         found = _try(ledger, job, domain, wanted)
         if best is None or _better(found, best):
             best = found
@@ -100,6 +110,34 @@ def best_try(ledger: Ledger, job: Job, wanted: Mapping[int, int]) -> Try | None:
                 best = found
     ledger.begin = begin
     return best
+
+
+def _no_better(ledger: Ledger, job: Job, domain: Domain, best: Try, seen: set[object]) -> bool:
+    """Whether a cluster cannot be better off in a domain than with the best of those before.
+
+    The fleet has no idle blocks there. Then it may launch none; or all that it launches costs more; or it may
+    launch what another fleet may that has nothing, either, and that was looked at.
+    """
+    board, area = ledger.board, domain.area
+    assert area is not None
+    kinds = (*board.fleet_kinds.get(area.fleet, ()), *ledger.new_kinds.get(area.fleet, ()))
+    if any(ledger.piles.get(kind) for kind in kinds):
+        return False
+    if ledger.room[area.fleet] == 0:
+        return True
+    if board.fleets[area.fleet].baseline:
+        return False
+    if job.reuse:
+        return True
+    if best.failed is None and board.floor(job.wish, domain) * job.ranks > best.cost + CENT:
+        return True
+    if kinds or ledger.begin:
+        return False
+    key = (board.alike[area.fleet], area[1:], domain.maker)
+    if key in seen:
+        return True
+    seen.add(key)
+    return False
 
 
 def homes_to_try(ledger: Ledger, wish: Wish) -> list[Mapping[str, frozenset[Home]]]:

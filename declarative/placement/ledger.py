@@ -122,8 +122,8 @@ class Ledger:
     """
     claims: dict[str, str]
     launches: list[Launch]
-    new_kinds: dict[int, None]
-    """Kinds of nodes that are launched and of which none was there; some may be gone again."""
+    new_kinds: dict[str, dict[int, None]]
+    """Fleet → kinds of nodes that it launches and of which none was there; some may be gone again."""
     seats: dict[int, list[int]]
     volumes: dict[tuple[int, int], Mapping[str, str]]
     roomy: bool
@@ -175,7 +175,7 @@ class Ledger:
         new.bound, new.claims = dict(self.bound), dict(self.claims)
         new.begin, new.kept = self.begin, self.kept
         new.launches, new.seats, new.volumes = list(self.launches), dict(self.seats), dict(self.volumes)
-        new.new_kinds = dict(self.new_kinds)
+        new.new_kinds = {fleet: dict(kinds) for fleet, kinds in self.new_kinds.items()}
         new.log, new.roomy = None, False
         return new
 
@@ -265,7 +265,7 @@ class Ledger:
         self.free.append(0)  # in no pile yet
         self.kind_of.append(option.kind)
         if not self.board.is_present[option.kind]:
-            self.new_kinds[option.kind] = None
+            self.new_kinds.setdefault(option.fleet, {})[option.kind] = None
         self.launches.append(Launch(node, option, name))
         room, left = self.room[option.fleet], self.left[option.quota]
         if self.log is not None:
@@ -314,7 +314,7 @@ class Ledger:
         self.launches[index] = self.launches[index]._replace(option=option)
         self.kind_of[node], self.free[node] = option.kind, free
         if not self.board.is_present[option.kind]:
-            self.new_kinds[option.kind] = None
+            self.new_kinds.setdefault(option.fleet, {})[option.kind] = None
         self._put(option.kind, free, [-node])
 
     def _launch_of(self, node: int) -> int:

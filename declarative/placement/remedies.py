@@ -29,6 +29,9 @@ MOST_PLANNED = 800
 CLOSER = 8
 """…and how many times as often if it is about one task."""
 
+DOMAINS = 8
+"""Places where a cluster may lie that count as one more task."""
+
 OVERHEAD = 40
 """Tasks that a plan counts for besides its own."""
 
@@ -53,7 +56,8 @@ class Remedies:
         self.board, self.effort = board, effort
         self.changes = Changes(board, ledger)
         self.placed = {job.index for job in board.jobs} - {job.index for job in left}
-        plans = min(MOST_PLANS, MOST_PLANNED * effort // (len(board.jobs) + OVERHEAD))
+        work = sum(1 + len(board.domains(job.wish)) // DOMAINS for job in board.jobs)
+        plans = min(MOST_PLANS, MOST_PLANNED * effort // (work + OVERHEAD))
         self.plans = plans * CLOSER if about else plans
         """How many more may be made."""
         kinds: dict[object, list[Job]] = {}

@@ -9,8 +9,10 @@ given their first choice while there is room, and are moved to another one when 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from declarative.placement.filters import Reason
 from declarative.placement.kinds import Place
@@ -23,8 +25,15 @@ MOST_OPTIONS = 64
 MOST_STEPS = 20_000
 """Ranks that are moved in search of a matching before it is given up."""
 
+MOST_VISITS = 2_000_000
+"""Ranks, volumes and places that are looked at for a flow before it is given up."""
+
 DEEPEST = 300
 """Ranks that are moved at once."""
+
+
+Node = tuple[str, Any]
+"""Of a flow: a rank, a volume, or a place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +94,10 @@ def bindings(
     """Every way to give one rank its volumes, by place; the earlier alternatives first."""
     out: list[Binding] = []
     paths = [m.path for m in mounts]
-    for place in places:
-        choices = [
-            [n for n in m.names if n in volumes and n not in claims and serves(volumes[n], place)]
-            for m in mounts
-        ]
+    free = [[(n, volumes[n]) for n in m.names if n in volumes and n not in claims] for m in mounts]
+    zones = {at.zone or None for _, at in free[0]} if free else {None}
+    for place in places if None in zones else (p for p in places if p[2] in zones or not p[2]):
+        choices = [[n for n, at in own if serves(at, place)] for own in free]
         if all(choices):
             ways = itertools.islice(itertools.product(*choices), MOST_OPTIONS)
             fair = (names for names in ways if len(set(names)) == len(names))
@@ -105,14 +113,11 @@ class Matching:
         self.options = options
         self.room = room
         self.given: dict[int, Binding] = {}
-        self.steps = 0
+        self.steps = self.visits = 0
         self._places = {rank: frozenset(b.place for b in found) for rank, found in options.items()}
         self._of_volume: dict[str, int] = {}
         self._of_place: dict[Place, set[int]] = {}
-        self._simple = all(len(b.volumes) == 1 for found in options.values() for b in found)
-        """Each rank gets one volume: then who could not be moved once need not be asked again, and what is
-        found is the most there is.
-        """
+        self._reached = self._flow()
 
     def match(self) -> int | None:
         """Match every rank that can be; the first of the others, or None."""
@@ -120,7 +125,106 @@ class Matching:
         every = frozenset[Place]().union(*self._places.values())
         if sum(map(self.room, every)) < len(order):
             self.steps = MOST_STEPS  # there is no room for all of them, however they are moved
-        return min((rank for rank in order if not self._seat(rank, {rank})), default=None)
+        return min((rank for rank in order if not self._seated(rank)), default=None)
+
+    def _flow(self) -> dict[str, list[Place]] | None:
+        """Volume → the places where it can be had, if each rank gets one volume and that is so for all ranks.
+
+        Then ranks, volumes and places are a flow, of which the most there is can be found.
+        """
+        out: dict[str, list[Place]] = {}
+        for found in self.options.values():
+            own: dict[str, list[Place]] = {}
+            for binding in found:
+                if len(binding.volumes) != 1:
+                    return None
+                own.setdefault(next(iter(binding.volumes.values())), []).append(binding.place)
+            for volume, places in own.items():
+                if set(out.setdefault(volume, places)) != set(places):
+                    return None
+        return out
+
+    def _seated(self, rank: int) -> bool:
+        """Give `rank` a binding; whether there is a way."""
+        if self._reached is None:
+            return self._seat(rank, {rank})
+        free = next((b for b in self.options[rank] if not self._in_the_way(b)), None)
+        if free is None:
+            return self._augment(rank)
+        self._give(rank, free)
+        return True
+
+    def _augment(self, rank: int) -> bool:
+        """Find the shortest way to move others, and go it (Edmonds and Karp 1972).
+
+        A step leads from a rank to a volume that it may have; from one that is free to a place; from one that
+        is held to its holder, which takes another; from a place that is full to a volume there, which goes to
+        another place or is given up.
+        """
+        if self.steps >= MOST_STEPS or self.visits > MOST_VISITS:
+            return False
+        start: Node = ("rank", rank)
+        came: dict[Node, Node | None] = {start: None}
+        queue = deque([start])
+        while queue:
+            here = queue.popleft()
+            for there in self._steps(here):
+                if there in came:
+                    continue
+                came[there] = here
+                if there[0] == "place" and self._has_room(there[1]):
+                    self._go(there, came)
+                    return True
+                queue.append(there)
+        self.visits += len(came)
+        return False
+
+    def _steps(self, here: Node) -> Iterator[Node]:
+        """Where the way may lead from here."""
+        assert self._reached is not None
+        kind, what = here
+        if kind == "rank":
+            for binding in self.options[what]:
+                volume = next(iter(binding.volumes.values()))
+                yield ("held" if volume in self._of_volume else "free", volume)
+        elif kind == "held":
+            yield ("rank", self._of_volume[what])
+        elif kind == "place":
+            for other in sorted(self._of_place.get(what, ())):
+                yield ("moved", next(iter(self.given[other].volumes.values())))
+        else:
+            yield from (("place", place) for place in self._reached[what])
+            if kind == "moved":
+                yield ("held", what)
+
+    def _go(self, last: Node, came: Mapping[Node, Node | None]) -> None:
+        """Change what is given along a way."""
+        way: list[Node] = []
+        at: Node | None = last
+        while at is not None:
+            way.append(at)
+            at = came[at]
+        way.reverse()
+        holder = dict(self._of_volume)
+        place = {volume: self.given[rank].place for volume, rank in holder.items()}
+        for (kind, what), (then, other) in itertools.pairwise(way):
+            if kind == "rank":
+                holder[other] = what
+            elif then == "place":
+                place[what] = other
+            elif kind == "moved":
+                del holder[what], place[what]
+        new = {rank: (volume, place[volume]) for volume, rank in holder.items()}
+        for rank, (volume, where) in new.items():
+            old = self.given.get(rank)
+            if old and (old.place != where or volume not in old.volumes.values()):
+                self._withdraw(rank)
+        for rank in new.keys() - self.given.keys():
+            volume, where = new[rank]
+            self._give(
+                rank,
+                next(b for b in self.options[rank] if b.place == where and volume in b.volumes.values()),
+            )
 
     def _seat(self, rank: int, moving: set[int]) -> bool:
         """Give `rank` a binding, moving others that are in the way; each is moved once at most."""
@@ -138,17 +242,11 @@ class Matching:
                 old = self._withdraw(other)
                 if not self._in_the_way(binding):
                     self._give(rank, binding)
-                    if self._seat(other, self._with(moving, other)):
+                    if self._seat(other, moving | {other}):
                         return True
                     self._withdraw(rank)
                 self._give(other, old)
         return False
-
-    def _with(self, moving: set[int], other: int) -> set[int]:
-        if not self._simple:
-            return moving | {other}
-        moving.add(other)
-        return moving
 
     def _movable(self, binding: Binding, moving: set[int]) -> list[int]:
         """Ranks whose leaving might make room for the binding."""
@@ -160,10 +258,13 @@ class Matching:
             holders = {r for r in here if len(self._places[r]) > 1}
         return sorted(holders - moving)
 
+    def _has_room(self, place: Place) -> bool:
+        return len(self._of_place.get(place, ())) < self.room(place)
+
     def _in_the_way(self, binding: Binding) -> bool:
-        if len(self._of_place.get(binding.place, ())) >= self.room(binding.place):
-            return True
-        return any(v in self._of_volume for v in binding.volumes.values())
+        return not self._has_room(binding.place) or any(
+            v in self._of_volume for v in binding.volumes.values()
+        )
 
     def _give(self, rank: int, binding: Binding) -> None:
         self.given[rank] = binding

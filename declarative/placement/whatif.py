@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from declarative.placement.board import ANYWHERE, Board, Job, Quota, is_plain, is_spread, quota_of
+from declarative.placement.board import ANYWHERE, Board, Domain, Job, Quota, is_plain, is_spread, quota_of
 from declarative.placement.gangs import best_try
 from declarative.placement.ledger import Ledger
 from declarative.placement.types import Ask, FleetRule
@@ -112,7 +112,9 @@ class Changes:
             room = self.ledger.room[name]
             if rule.fleet.nodes is None or room is None or (job.task.fleets and name not in job.task.fleets):
                 continue
-            more = self._more(self.ledger.room, name, job)
+            # In another fleet nothing changes, so a cluster fits there no more than before.
+            mine = [d for d in self.board.domains(job.wish) if not d.area or d.area.fleet == name]
+            more = self._more(self.ledger.room, name, job, mine) if mine else None
             used = rule.existing + launched[name] + room
             if more is not None and used + more <= MAX_COUNT:
                 yield Limit(fleet=name), used, used + more
@@ -129,12 +131,12 @@ class Changes:
 
     # Trying
 
-    def _fits(self, job: Job, ask: Ask | None = None) -> bool:
+    def _fits(self, job: Job, ask: Ask | None = None, domains: Sequence[Domain] | None = None) -> bool:
         """Whether the job would fit if it were asked for otherwise."""
         if not self.tries:
             return False
         self.tries -= 1
-        found = best_try(self.ledger, self._job(job, ask) if ask else job, {})
+        found = best_try(self.ledger, self._job(job, ask) if ask else job, {}, domains)
         return found is not None and found.failed is None
 
     def _job(self, job: Job, ask: Ask) -> Job:
@@ -154,19 +156,29 @@ class Changes:
         if self._fits(job, ask):
             yield Change(text, ask)
 
-    def _more(self, limits: dict[Any, int | None], key: object, job: Job) -> int | None:
-        """By how much a limit has to grow for the job, at least; None if that does not help."""
+    def _more(
+        self,
+        limits: dict[Any, int | None],
+        key: object,
+        job: Job,
+        domains: Sequence[Domain] | None = None,
+    ) -> int | None:
+        """By how much a limit has to grow for the job, at least; None if that does not help in any domain."""
         base = limits[key]
         if base is None or base >= job.ranks:
             return None
         try:
             limits[key] = base + job.ranks
-            if not self._fits(job):
+            if not self._fits(job, domains=domains):
                 return None
             low, high = 1, job.ranks
             while low < high:
                 limits[key] = base + (low + high) // 2
-                low, high = (low, (low + high) // 2) if self._fits(job) else ((low + high) // 2 + 1, high)
+                low, high = (
+                    (low, (low + high) // 2)
+                    if self._fits(job, domains=domains)
+                    else ((low + high) // 2 + 1, high)
+                )
             return low
         finally:
             limits[key] = base
