@@ -25,6 +25,7 @@ from typing import Any
 from declarative import cli
 from declarative.state import State
 from declarative.store import StateError, Writer, open_store
+from declarative.store.writer import _Group
 from tests.cli import clean_env, fleet, kill_ranks, lines, processes, task, until, volume
 from tests.cloud.run import PLUG, RunningCloud
 
@@ -33,6 +34,8 @@ APPLY = ("apply", "--auto-approve", "--parallelism", "16")
 DESTROY = ("destroy", *APPLY[1:])
 NOTED_WITHIN = 20.0
 DEFAULT = "sqlite:///.fleetform/state.db"
+
+GROUPED = ("commit", "during", "committed", "called")
 
 Act = Callable[[], None]
 
@@ -71,12 +74,39 @@ def at(method: str, acts: Mapping[int, Act], *, after: bool) -> None:
     setattr(Writer, method, call)
 
 
+def at_a_group(when: str, step: int) -> None:
+    """Die round the end of a group of steps: the first, from number `step` on, of several workers."""
+    real = _Group.end
+    count = 0
+
+    def end(group: _Group, error: BaseException | None = None) -> None:
+        nonlocal count
+        count += 1
+        if error is not None or count < step or (group.steps < 2 and count < step + 40):
+            real(group, error)
+        elif when == "commit":
+            die()
+        elif when == "committed":
+            group.ended.set = die  # type: ignore[method-assign]
+            real(group)
+        elif when == "called":
+            real(group)
+            die()
+        else:
+            threading.Thread(target=die, daemon=True).start()
+            real(group)
+
+    setattr(_Group, "end", end)  # noqa: B010 (mypy refuses the assignment)
+
+
 @dataclass(frozen=True)
 class Kill:
     """How one apply is cut short.
 
-    `finish`, `write`: before its call number `step` commits. `begin`: after that intent is committed. `time`:
-    by its parent, after `seconds`. With `signals` it is not killed but asked, at that call and at later ones.
+    `finish`, `write`: before its call number `step` commits. `begin`: after that intent is committed. Those
+    of `GROUPED`: before a group of steps is committed, while it is, before any of its workers has heard of
+    it, and as they begin their calls. `time`: by its parent, after `seconds`. With `signals` it is not killed
+    but asked, at that call and at later ones.
     """
 
     when: str
@@ -87,6 +117,9 @@ class Kill:
     def arm(self) -> None:
         """In the child, before the command."""
         if self.when == "time":
+            return
+        if self.when in GROUPED:
+            at_a_group(self.when, self.step)
             return
         acts: dict[int, Act] = {self.step: die}
         if self.signals:
@@ -350,6 +383,11 @@ def at_each_begin(number: int) -> Kill:
 def at_each_write(number: int) -> Kill:
     """Before any write: of recovery, of the journal, of a lease."""
     return Kill("write", step=1 + number * 7 % 61)
+
+
+def at_each_group(number: int) -> Kill:
+    """Round the end of a group of steps, in each way in turn."""
+    return Kill(GROUPED[number % len(GROUPED)], step=1 + number * 5 % 23)
 
 
 def at_any_time(chance: random.Random, longest: float) -> Callable[[int], Kill]:

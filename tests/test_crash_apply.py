@@ -14,12 +14,14 @@ import pytest
 from tests.cloud.run import RunningCloud
 from tests.killing import (
     APPLY,
+    GROUPED,
     Chain,
     Kill,
     Size,
     at_any_time,
     at_each_begin,
     at_each_finish,
+    at_each_group,
     at_each_write,
     steps,
     warm_up,
@@ -76,6 +78,24 @@ def test_killed_at_a_step_of_a_first_apply(tmp_path, step):
     with chain(tmp_path, "local", SMALL) as project:
         assert project.kill(Kill("write", step))
         clean(project.finish())
+
+
+@pytest.mark.parametrize("when", GROUPED)
+@pytest.mark.parametrize("step", [1, 4, 9])
+def test_killed_round_a_group_of_a_first_apply(tmp_path, when, step):
+    """With workers that wait for one commit: before it, during it, before and after they hear of it."""
+    with chain(tmp_path, "local", SMALL) as project:
+        assert project.kill(Kill(when, step))
+        clean(project.finish())
+
+
+@pytest.mark.parametrize("where", ["local", "late"])
+def test_killed_round_groups(tmp_path, where):
+    """Again and again, on one project."""
+    with chain(tmp_path, where) as project:
+        count = steps(project, at_each_group, 8)
+        clean(count)
+        assert count.kills >= 4
 
 
 def test_a_cloud_that_fails(tmp_path):

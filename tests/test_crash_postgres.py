@@ -6,7 +6,17 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.cli import COMMAND, clean_env, ended, until
-from tests.killing import APPLY, Chain, Kill, Size, at_each_begin, at_each_finish, steps, warm_up
+from tests.killing import (
+    APPLY,
+    Chain,
+    Kill,
+    Size,
+    at_each_begin,
+    at_each_finish,
+    at_each_group,
+    steps,
+    warm_up,
+)
 
 postgres = pytest.importorskip("tests.postgres", reason="no psycopg here", exc_type=ImportError)
 
@@ -39,7 +49,7 @@ def clean(count):
     assert (count.lost, count.duplicates, count.torn, count.manual) == (0, 0, 0, 0), count.notes
 
 
-@pytest.mark.parametrize("how", [at_each_finish, at_each_begin])
+@pytest.mark.parametrize("how", [at_each_finish, at_each_begin, at_each_group])
 def test_killed(chain, how):
     """SIGKILL at journal steps."""
     count = steps(chain, how, 5)

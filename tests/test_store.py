@@ -35,9 +35,18 @@ from declarative.apply.inventory import Resolution, Seen
 from declarative.apply.settle import recover, settle
 from declarative.plan.types import Inventory
 from declarative.state import Address, NodeState, RankState, RankStatus, Readiness, Record, State
-from declarative.store import FORMAT_VERSION, StateError, Store, Writer, open_store, rows, tables
+from declarative.store import (
+    FORMAT_VERSION,
+    StateError,
+    Store,
+    Writer,
+    intents,
+    open_store,
+    rows,
+    tables,
+)
 from declarative.store.check import check
-from declarative.store.database import Database
+from declarative.store.database import Connection, Database
 from tests.cli import until
 from tests.model import of_attachment, of_kind, of_node, of_volume
 
@@ -958,6 +967,33 @@ def test_a_step_that_fails_takes_no_other_with_it(store, writer, monkeypatch) ->
     state = store.read()
     assert {i.address.name for i in state.intents} == {"a", "b"}
     assert NODE not in state.generations
+
+
+def test_what_a_failed_step_has_read_is_read_again(store) -> None:
+    """A lineage that was rolled back is nobody's."""
+    with engine(store).writing() as connection:
+        with suppress(StateError), connection.step(alone=False):
+            lost = intents.lineage(connection)
+            raise StateError("odd", "it is not to be")
+        with connection.step(alone=False):
+            found = intents.lineage(connection)
+    assert lost != found == store.read().lineage
+
+
+def test_steps_of_a_group_read_what_they_share_once(store, writer, monkeypatch) -> None:
+    writer.ensure_lineage()
+    seen: list[str] = []
+    real = Connection._run
+
+    def notes(self: Connection, run: Callable[..., Any], sql: str, values: object) -> Any:
+        seen.append(sql)
+        return real(self, run, sql, values)
+
+    monkeypatch.setattr(Connection, "_run", notes)
+    steps = [partial(writer.begin, "create", Address("volume", f"v-{i}"), "local", {}) for i in range(5)]
+    assert queued(writer, *steps) == [None] * 5
+    assert len([sql for sql in seen if "lineage" in sql and sql.startswith("SELECT lineage")]) == 1
+    assert len([sql for sql in seen if "max(id)" in sql]) == 1
 
 
 def test_a_commit_that_fails_is_everybodys_fault(store, writer, monkeypatch) -> None:

@@ -215,6 +215,9 @@ class Connection:
         self.format = database.format
         self.holder: Mapping[str, str | None] = {}
         """Who writes, as columns of the journal's entries: whoever has the lock."""
+        self.lineage: str | None = None
+        self.last_id: int | None = None
+        """What steps before have read and nobody else changes: the state's id, the last entry's id."""
         self._raw = raw
 
     @contextmanager
@@ -228,9 +231,10 @@ class Connection:
             try:
                 yield
             except BaseException:
+                self.lineage = self.last_id = None
                 self._raw.execute("ROLLBACK TO SAVEPOINT step")
                 raise
-            self._raw.execute("RELEASE SAVEPOINT step")
+            # It is not released, which costs a round trip: the next step's savepoint hides it.
 
     def execute(self, sql: str, **values: Any) -> Result:
         """Run one statement. `:name` stands for a value, `(:name)` for a list of them."""

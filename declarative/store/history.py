@@ -48,8 +48,10 @@ def next_id(connection: Connection) -> int:
 
     Not the database's own counting: a push brings entries with the ids that they have.
     """
-    last: int | None = connection.execute("SELECT max(id) FROM operations").scalar()
-    return (last or 0) + 1
+    if connection.last_id is None:
+        connection.last_id = connection.execute("SELECT max(id) FROM operations").scalar() or 0
+    connection.last_id += 1
+    return connection.last_id
 
 
 def signature(connection: Connection) -> dict[str, str | None]:

@@ -17,10 +17,11 @@ from declarative.store.faults import StateError
 
 def lineage(connection: Connection) -> str:
     """The id of this state, made at random if it has none yet."""
-    found: str | None = connection.execute("SELECT lineage FROM meta").scalar()
+    found = connection.lineage or connection.execute("SELECT lineage FROM meta").scalar()
     if found is None:
         found = str(uuid.uuid4())
         connection.update("meta", {"lineage": found})
+    connection.lineage = found
     return found
 
 

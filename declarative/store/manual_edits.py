@@ -82,6 +82,7 @@ def write(connection: Connection, state: State, held: Held, now: float) -> None:
     for table in ("reserved_blocks", "needs", "resources", "rank_status", "node_status", "generations"):
         connection.execute(f"DELETE FROM {table}")
     connection.update("meta", {"lineage": state.lineage, "serial": state.serial})
+    connection.lineage = connection.last_id = None
     connection.insert(
         "resources",
         *(
