@@ -88,7 +88,7 @@ def pods(folder: Path, trace: str) -> list[Pod]:
     for row in _rows(folder / pod_file(trace)):
         gpus = int(row["num_gpu"])
         if gpus:
-            models = tuple(m for m in row["gpu_spec"].split("|") if m)
+            models = tuple(m for m in (row.get("gpu_spec") or "").split("|") if m)  # not all lists have it
             found.append(
                 Pod(int(row["cpu_milli"]), int(row["memory_mib"]), gpus, int(row["gpu_milli"]), models)
             )

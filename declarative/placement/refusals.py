@@ -53,7 +53,7 @@ class Refusals:
         self.board = board
         self.ledger = ledger
         self.finished = finished
-        self.ideal = Ledger.start(board, ideal=True)
+        self.start, self.ideal = Ledger.start(board), Ledger.start(board, ideal=True)
         self._by_place: dict[tuple[int, int], Reason | None] = {}
         self._by_shape: dict[tuple[int, int], Reason | None] = {}
         self._asked = 0
@@ -159,7 +159,7 @@ class Refusals:
         """
         if any(job.ask.want.mounts) or is_spread(job.task):
             return False
-        start = Ledger.start(self.board)
+        start = self.start
         options = () if job.reuse else self.board.options_in(job.wish, ANYWHERE)
         owed = any(start.owed.values())
         if owed or any(start.may_launch(option) for option, _, _ in options):

@@ -22,8 +22,8 @@ MOST_REFUSALS = 50
 NAMED = 4
 """Changes that are named of one task."""
 
-MOST_PLANS = 10
-MOST_PLANNED = 800
+MOST_PLANS = 8
+MOST_PLANNED = 640
 """How often a plan is made again for all of them, and the tasks in all of these plans together…"""
 
 CLOSER = 8

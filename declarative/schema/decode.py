@@ -332,11 +332,19 @@ def _clause(sentence: str) -> str:
     return (first + sentence[1:]).rstrip(",. …")
 
 
+@functools.cache
+def _has_notation(cls: Any) -> bool:
+    """Whether the values of a class have a notation of their own: to ask a protocol takes long."""
+    return issubclass(cls, Syntax)
+
+
 def encode(value: Any) -> Any:
     """A dataclass as plain data: what was left out stays out, notations come in their normal form."""
+    if value is None or type(value) in (str, int, bool, float):
+        return value
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, Syntax):
+    if _has_notation(type(value)):
         return value.plain()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         pairs = ((f.name, getattr(value, f.name), f.default) for f in fields_of(type(value)))
