@@ -340,11 +340,12 @@ def _has_notation(cls: Any) -> bool:
 
 def encode(value: Any) -> Any:
     """A dataclass as plain data: what was left out stays out, notations come in their normal form."""
-    if value is None or type(value) in (str, int, bool, float):
+    cls: Any = type(value)
+    if value is None or cls in (str, int, bool, float):
         return value
     if isinstance(value, Enum):
         return value.value
-    if _has_notation(type(value)):
+    if _has_notation(cls):
         return value.plain()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         pairs = ((f.name, getattr(value, f.name), f.default) for f in fields_of(type(value)))
