@@ -77,8 +77,8 @@ def write_tasks(folder: Path, size: int) -> None:
     (folder / "tasks.yaml").write_text(
         "".join(
             f"---\ntype: volume\nname: vol-{i}x\nsize: {i % 9 + 1}GB\n"
-            f"---\ntype: task\nname: task-{i}x\ncommands: [echo {i}]\nresources: {{cpu: 1.., memory: 512MB..}}\n"
-            f"volumes: ['vol-{i}x:/data']\n"
+            f"---\ntype: task\nname: task-{i}x\ncommands: [echo {i}]\n"
+            f"resources: {{cpu: 1.., memory: 512MB..}}\nvolumes: ['vol-{i}x:/data']\n"
             for i in range(size)
         )
     )
