@@ -40,6 +40,9 @@ MOST_APPLIED = 1_000
 ENOUGH = 20.0
 """CPU seconds after which a command is not run once more."""
 
+MOST_IN_FILE = 10_000
+"""Documents of one file."""
+
 PLAN, NO_OP = "plan from nothing", "no-op plan"
 
 
@@ -79,12 +82,13 @@ def best(argv: Sequence[str], cwd: Path, times: int = 3) -> Figure:
 
 
 def write_documents(folder: Path, size: int) -> None:
-    """`size` volumes, a document each."""
-    text = "".join(
-        f"---\ntype: volume\nname: vol-{i}x\nsize: {i % 9 + 1}GB\nprevent_destroy: false\n"
-        for i in range(size)
-    )
-    (folder / "volumes.yaml").write_text(text)
+    """`size` volumes, a document each; a file takes up to 4 MB."""
+    for begin in range(0, size, MOST_IN_FILE):
+        text = "".join(
+            f"---\ntype: volume\nname: vol-{i}x\nsize: {i % 9 + 1}GB\nprevent_destroy: false\n"
+            for i in range(begin, min(begin + MOST_IN_FILE, size))
+        )
+        (folder / f"volumes-{begin}.yaml").write_text(text)
 
 
 def write_count(folder: Path, size: int) -> None:

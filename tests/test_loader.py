@@ -1,5 +1,6 @@
 """A directory into `Desired`, or into everything that is wrong with it."""
 
+import json
 import os
 import socket
 import subprocess
@@ -755,15 +756,27 @@ def test_a_disagreement_with_the_published_schema_is_shown(tmp_path, monkeypatch
     assert (found.code, found.summary, found.address) == ("schema", "no", "fleet/gpu")
 
 
-def test_who_only_reads_a_project_needs_no_jsonschema(project):
-    """It takes as long to load as the project does."""
+@pytest.mark.parametrize("command", ["status", "plan", "plan --offline"])
+def test_a_command_imports_what_it_uses(project, command):
+    """What a command imports is most of what it takes. The bounds have room for a few more modules."""
     project.declare(fleet("gpu"))
     code = (
-        "import sys; from declarative.cli import cli;"
-        "cli.main(['status', '--offline'], prog_name='fleetform', standalone_mode=False);"
-        "assert 'jsonschema' not in sys.modules"
+        "import json, sys; from declarative.cli import cli;"
+        f"cli.main({command.split()}, prog_name='fleetform', standalone_mode=False);"
+        "print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=project.path, env=clean_env())
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        cwd=project.path,
+        env=clean_env(),
+        capture_output=True,
+        text=True,
+    )
+    modules = json.loads(done.stderr.splitlines()[-1])
+    tops = {name.partition(".")[0] for name in modules}
+    assert not tops & {"jsonschema", "sqlalchemy", "psycopg", "numpy", "highspy", "asyncssh", "rich"}
+    assert len(modules) <= 420, len(modules)
 
 
 def test_everything_is_found_at_once(tmp_path):

@@ -90,7 +90,7 @@ def validate_command(session: Session, *, as_json: bool, max_work: int | None) -
     from declarative.render.data import validate_json
 
     try:
-        desired = session.load(look="names").desired
+        desired = session.load(look="names", published=True).desired
         if max_work is not None:
             _check_work(desired, max_work)
     except Failed as error:

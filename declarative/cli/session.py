@@ -85,13 +85,14 @@ class Session:
         """Give up the state's connections."""
         self.state.close()
 
-    def load(self, *, look: Look = "none") -> Loaded:
+    def load(self, *, look: Look = "none", published: bool = False) -> Loaded:
         """The project; `Failed` with every error of it.
 
-        `look` is how far the files that ranks get are looked at.
+        `look` is how far the files that ranks get are looked at. `published`: documents are held against the
+        published schemas as well. These never refuse what is read otherwise, and take a while to be asked.
         """
         try:
-            return self._load(look=look, published=True)
+            return self._load(look=look, published=published)
         except InvalidError as error:
             raise Failed(error.diagnostics) from None
 
