@@ -779,6 +779,17 @@ def test_a_command_imports_what_it_uses(project, command):
     assert len(modules) <= 420, len(modules)
 
 
+@pytest.mark.parametrize(("padding", "refused"), [(0, True), (4_000, False)])
+def test_a_project_may_have_more_values_if_it_writes_them_out(tmp_path, monkeypatch, padding, refused):
+    monkeypatch.setattr(files_module, "MAX_TOTAL_SIZE", 2)
+    monkeypatch.setattr(files_module, "BYTES_OF_VALUE", 100)
+    folder = write(tmp_path, a=VOLUME + "#" * padding + "\n", b=FLEET)
+    if refused:
+        assert [error.code for error in errors(folder)] == ["too-large"]
+    else:
+        assert load(folder).desired.volumes
+
+
 def test_everything_is_found_at_once(tmp_path):
     found = errors(
         write(

@@ -20,7 +20,10 @@ MAX_ENTRIES = 100_000
 """Entries of folders that are looked at for `include`."""
 MAX_TOTAL_BYTES = 64 << 20
 MAX_TOTAL_SIZE = 1_000_000
-"""Values of all files together."""
+"""Values of all files together, however few bytes they have: aliases make many of few."""
+MAX_WRITTEN_SIZE = 4_000_000
+"""Values of all files together, where there are at least `BYTES_OF_VALUE` for each."""
+BYTES_OF_VALUE = 4
 
 
 HIDDEN = (".dstack.yml", ".dstack.yaml")
@@ -193,7 +196,8 @@ class Files:
             content = self._content(name, span, read.findings)
             if content is not None:
                 self._bytes += len(content)
-                if self._bytes > MAX_TOTAL_BYTES or self._size > MAX_TOTAL_SIZE:
+                most = max(MAX_TOTAL_SIZE, min(self._bytes // BYTES_OF_VALUE, MAX_WRITTEN_SIZE))
+                if self._bytes > MAX_TOTAL_BYTES or self._size > most:
                     self._too_large(
                         f"the project is larger than {MAX_TOTAL_BYTES >> 20} MiB or has too many values", span
                     )
