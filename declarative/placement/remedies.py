@@ -23,11 +23,14 @@ NAMED = 4
 """Changes that are named of one task."""
 
 MOST_PLANS = 8
-MOST_PLANNED = 640
+MOST_PLANNED = 480
 """How often a plan is made again for all of them, and the tasks in all of these plans together…"""
 
 CLOSER = 8
 """…and how many times as often if it is about one task."""
+
+ALIKE = 8
+"""Tasks that are alike and count as one more."""
 
 DOMAINS = 8
 """Places where a cluster may lie that count as one more task."""
@@ -56,7 +59,8 @@ class Remedies:
         self.board, self.effort = board, effort
         self.changes = Changes(board, ledger)
         self.placed = {job.index for job in board.jobs} - {job.index for job in left}
-        work = sum(1 + len(board.domains(job.wish)) // DOMAINS for job in board.jobs)
+        asked = {key_of(job): job.wish for job in board.jobs}
+        work = len(board.jobs) // ALIKE + sum(1 + len(board.domains(w)) // DOMAINS for w in asked.values())
         plans = min(MOST_PLANS, MOST_PLANNED * effort // (work + OVERHEAD))
         self.plans = plans * CLOSER if about else plans
         """How many more may be made."""
