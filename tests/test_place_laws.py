@@ -147,12 +147,15 @@ def test_the_order_of_input_does_not_matter(case, seed):
 @example(seeded(133, NODES))
 @example(seeded(176))
 def test_a_task_that_is_not_placed_changes_nothing_for_the_others(case):
-    """Without any one of the refused tasks, or all of them, the rest is planned as it was, hints aside: what
-    several tasks share depends on who they are.
+    """Without any one of the refused tasks, or all of them, the rest is planned as it was. Hints aside: what
+    several tasks share depends on who they are, and so does what can be proved.
     """
 
     def plain(outcome):
-        refusals = (replace(r, hint=None, changes=None) for r in outcome.refusals)
+        known = {"hint": None, "changes": None, "proved": True}
+        refusals = (
+            replace(r, summary=r.summary.removesuffix("; not proved"), **known) for r in outcome.refusals
+        )
         return replace(outcome, refusals=tuple(refusals), remedies=())
 
     outcome = plain(case.place())
@@ -165,13 +168,14 @@ def test_a_task_that_is_not_placed_changes_nothing_for_the_others(case):
 @LAW
 @given(cases())
 def test_lower_priority_takes_nothing_from_higher(case):
-    """What is placed of the higher priorities is worth as much as if nothing else had been asked for.
+    """What is placed of the higher priorities is worth as much as if nothing else had been asked for but what
+    has a place already.
 
     Worth, not the same tasks: of two tasks that are worth the same either may be placed.
     """
     outcome = case.place()
     for least in {a.want.spec.priority for a in case.asks}:
-        upper = tuple(a for a in case.asks if a.want.spec.priority >= least)
+        upper = tuple(a for a in case.asks if a.want.spec.priority >= least or a.prior)
         alone = replace(case, asks=upper)
         worth = score(alone, placed(alone.place()))
         # A task that launches nothing itself may use what the lower ones launch.
@@ -204,17 +208,15 @@ def test_reuse_is_as_the_creation_policy(case):
 @example(seeded(297, NODES))
 def test_prior_places_that_are_allowed_are_kept(case):
     """Planned again, once its nodes are there, everything that was placed stays on its blocks, though tasks
-    of no higher priority that were refused are asked for again; and what is launched is for those.
+    that were refused are asked for again, with a higher priority, too; and what is launched is for those.
     """
     outcome = case.place()
     prior: dict[str, dict[int, tuple[str, tuple[int, ...]]]] = {}
     for choice in outcome.choices:
         prior.setdefault(choice.task, {})[choice.rank] = (choice.node, choice.blocks)
     stay = [replace(a, prior=prior[name_of(a)]) for a in case.asks if name_of(a) in prior]
-    least = min((a.want.spec.priority for a in stay), default=0)
-    more = [
-        replace(a, prior={}) for a in case.asks if name_of(a) not in prior and a.want.spec.priority <= least
-    ]
+    left = [a.want for a in case.asks if name_of(a) not in prior]
+    more = [Ask(want=replace(want, spec=replace(want.spec, priority=100))) for want in left]
     again = later(case, outcome, [*stay, *more]).place()
     event(f"kept: {min(4, len(stay))}")
     kept = {(c.task, c.rank): (c.node, c.blocks) for c in again.choices}

@@ -1,5 +1,7 @@
 """Where ranks lie together and where apart: zones, racks that hosts name, `same` and `spread`."""
 
+from dataclasses import replace
+
 import pytest
 
 from declarative.placement.place import place
@@ -206,3 +208,13 @@ def test_hosts_that_are_nodes_stand_where_they_are_declared_to():
     found = bring(world, declared(rack_fleet(*hosts), tasks=[one, two]))
     assert sorted(r.node for r in found.reservations if r.task == "two") == ["rack-0", "rack-2"]
     assert {a.address.kind for a in found.actions} == {"rank", "reservation"}
+
+
+def test_ranks_that_are_spread_keep_their_places():
+    """Asked for again, with their volumes: where they were is no reason to be elsewhere."""
+    volumes = {f"data-{i}": VolumeAt(backend="b", region="r", zone=None) for i in range(2)}
+    nodes = [node("gpu-0", zone="za"), node("gpu-1", zone="zb")]
+    job = ask(2, {"/data": "data-#"}, placement="any", spread="zone")
+    prior = {0: ("gpu-1", (0,)), 1: ("gpu-0", (0,))}
+    out = run(replace(job, prior=prior), nodes, [fleet()], volumes)
+    assert [c.node for c in out.choices] == ["gpu-1", "gpu-0"]

@@ -32,6 +32,7 @@ class Special:
 
     def run(self, *, keep: bool = False) -> Try:
         """What comes of it. The ledger is left as it was, unless it is to `keep` what succeeds."""
+        self.beside, self.barred = set(), set()
         stays = self.stays()
         bound, failed = self._bind(stays)
         if failed is not None and stays:

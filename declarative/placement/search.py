@@ -98,7 +98,7 @@ class Search:
         proved: set[int] = set()
         for level in self.board.levels:
             left = [j for j in found.left if j.task.priority == level and j.wish.fit]
-            keep = [j for j in jobs if j.task.priority >= level and j.index in found.ledger.seats]
+            keep = [j for j in jobs if j.index in found.ledger.seats and self._keeps(j, level, found)]
             free = movable([*keep, *left])
             still = [j for j in free if j.index in found.ledger.seats]
             may = [j for j in free if j.index not in found.ledger.seats]
@@ -120,6 +120,12 @@ class Search:
             short = launch_baselines(ledger) if rest is best else rest.short
             found = replace(rest, left=[j for j in jobs if j.index not in rest.ledger.seats], short=short)
         return replace(found, proved=frozenset(proved)) if proved else found
+
+    def _keeps(self, job: Job, level: int, found: Result) -> bool:
+        """Whether a seated task keeps its place though others of a priority have none."""
+        index, seats = self.board.index, found.ledger.seats[job.index]
+        had = [index.get(name) for _, (name, _) in sorted(job.ask.prior.items())]
+        return job.task.priority >= level or (bool(had) and had == seats)
 
     def _cheaper(self, found: Result) -> Result:
         """The same tasks on the cheapest launches."""
@@ -195,7 +201,8 @@ class Search:
             key = job.key if job.plain else job.index
             if not job.wish.fit or key in failed or job.index in best.ledger.seats:
                 continue
-            keep = [j for j in jobs if j.index in best.ledger.seats and j.task.priority >= job.task.priority]
+            level = job.task.priority
+            keep = [j for j in jobs if j.index in best.ledger.seats and self._keeps(j, level, best)]
             effort += (len(ORDERS) + len(LAST_RESORTS)) * (len(keep) + 1)
             if effort > MOST_EFFORT:
                 break
@@ -285,11 +292,12 @@ class Search:
         todo = [j for j in jobs if j.index not in ledger.seats]
         ledger.roomy = order == "roomy"
         todo.sort(key=lambda j: self.orders.key(j, order, front, by_priority=by_priority))
+        # Who has a place keeps it: a task of higher priority does not take it away.
+        again = {j.index for j in todo if j.ask.prior and seat_again(ledger, j)}
+        todo = [j for j in todo if j.index not in again]
         left: list[Job] = []
         for _, level in itertools.groupby(todo, key=lambda j: by_priority and j.task.priority):
-            # Who has a place comes before those who lost theirs.
-            unseated = [j for j in level if not (j.ask.prior and seat_again(ledger, j))]
-            left += self._seat_all(ledger, self._by_quota(ledger, unseated, wanted), wanted)
+            left += self._seat_all(ledger, self._by_quota(ledger, list(level), wanted), wanted)
         if ledger.launches:
             Tidy(ledger).run()
         short = launch_baselines(ledger)
