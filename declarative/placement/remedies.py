@@ -23,7 +23,7 @@ NAMED = 4
 """Changes that are named of one task."""
 
 MOST_PLANS = 8
-MOST_PLANNED = 480
+MOST_PLANNED = 320
 """How often a plan is made again for all of them, and the tasks in all of these plans together…"""
 
 CLOSER = 8
@@ -125,18 +125,15 @@ class Remedies:
             return self._seated({}, limit.rules(self.board, value))
 
         low, high = shared.used + 1, shared.used + shared.need
-        best = seated(high)
-        if best is None:
+        best = seated(high) if self.plans >= 1 + (high - low).bit_length() else None
+        if best is None:  # or the least value could not be found any more
             self._unknown.update(map(key_of, shared.jobs))
         if best is None or not self.placed <= best or not best & wanted:
             return None
         helped = best & wanted
         while low < high:
             middle = (low + high) // 2
-            now = seated(middle)
-            if now is None:
-                self._unknown.update(map(key_of, shared.jobs))
-                return None
+            now = seated(middle) or set()
             low, high = (low, middle) if self.placed | helped <= now else (middle + 1, high)
         names = tuple(str(job.task.name) for job in self.board.jobs if job.index in helped)
         return Remedy(text=limit.text(self.board, high), tasks=names)
