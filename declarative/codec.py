@@ -42,9 +42,13 @@ class BadDataError(ValueError):
         return f"`{where}` is not {self.wanted}" if where else f"it is not {self.wanted}"
 
 
+SCALARS = frozenset({str, int, float, bool, type(None)})
+"""Values of these very classes are data already."""
+
+
 def to_data(value: Any) -> Any:
     """A value as dicts, lists and scalars. Fields that are as they are by default stay out."""
-    if value is None or isinstance(value, bool | float):
+    if value.__class__ in SCALARS:
         return value
     if isinstance(value, Enum):
         return value.value

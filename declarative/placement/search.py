@@ -184,9 +184,16 @@ class Search:
         return best
 
     def _is_free(self, found: Result) -> bool:
-        """Whether all tasks are seated and nothing is launched for them."""
+        """Whether all tasks are seated, and what is launched for them is free and cannot be less."""
+        if found.left or found.cost:
+            return False
         owed = sum(rule.baseline for rule in self.board.fleets.values())
-        return not found.left and not (found.cost or len(found.ledger.launches) > owed)
+        return len(found.ledger.launches) <= owed or self._is_full(found)
+
+    def _is_full(self, found: Result) -> bool:
+        """Whether no block is idle on any node, and all offers are alike: no order needs fewer nodes."""
+        board, piles = self.board, found.ledger.piles.values()
+        return not any(piles) and len({board.make_of[option.kind] for option in board.options}) == 1
 
     # Which tasks are left out
 
