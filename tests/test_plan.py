@@ -1084,8 +1084,8 @@ def test_golden(case):
 @pytest.mark.parametrize(
     ("fleet", "tasks"),
     [
-        ({**FLEET, "nodes": 100_000}, (TRAIN,)),
-        (FLEET, tuple({"name": f"job-{i}x", "nodes": 2_000} for i in range(51))),
+        ({**FLEET, "nodes": 100_000}, tuple({"name": f"job-{i}x", "nodes": 50_000} for i in range(3))),
+        (FLEET, tuple({"name": f"job-{i}x", "nodes": 2_000} for i in range(101))),
     ],
     ids=["nodes", "ranks"],
 )

@@ -53,10 +53,10 @@ YAML: dict[str, Code] = {
         Group.YAML,
         "a limit is exceeded: of a file (4 MiB, 500,000 values with aliases unfolded, 600,000 lines, commas "
         "and colons, 50,000 documents or items of one list), of the project, or of the number of volumes, "
-        "ranks, mounts and offers that it declares (100,000 each, mounts 250,000); of a list of names "
+        "ranks, mounts and offers that it declares (200,000 each, mounts 250,000); of a list of names "
         "(1,000 of 255 characters), a text (4,096 characters, commands aside), of tags (128), or "
         "of the work of a plan (`--max-work`; 250,000 units with `--offline`)",
-        "count: 99999\n---\n… once more",
+        "count: 99999\n---\n… twice more",
         "declare less, split the project, or allow it with `--max-work N`",
     ),
     "no-documents": Code(

@@ -30,8 +30,8 @@ from declarative.template import Scope
 
 BUILT_IN = (LOCAL, SSH)
 """The providers that there are in this version."""
-MAX_VOLUMES = 100_000
-MAX_RANKS = 100_000
+MAX_VOLUMES = 200_000
+MAX_RANKS = 200_000
 MAX_HOSTS = 10_000
 """Each is asked by itself."""
 MAX_OFFERS = 100_000

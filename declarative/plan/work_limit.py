@@ -17,7 +17,7 @@ from declarative.resource import Desired, shaped
 from declarative.spec import Task
 from declarative.state import State
 
-MOST_PLACES = 100_000
+MOST_PLACES = 200_000
 """Ranks to place and nodes to place them on, together."""
 
 MOST_ENTRIES = 5_000_000
