@@ -296,3 +296,12 @@ def test_a_refusal_that_was_not_proved_says_so():
     proved = refused(run([ask(f"t{i}", resources={"cpu": 8}) for i in range(2)], [node("gpu-0")]))
     assert proved.proved
     assert "proved" not in proved.summary
+
+
+def test_what_is_shared_is_found_for_one_task_as_well():
+    """Though the other tasks would take the first nodes."""
+    tasks = [ask(f"t{i}", resources={"gpu": f"{8 - i}.."}) for i in range(3)]
+    out = place(tasks, [], {"gpu": fleet(offers=[gpus(8)], nodes="0..0")}, {}, about="t2")
+    found = {r.task: r.changes for r in out.refusals}
+    assert found["t2"] is not None
+    assert found["t2"][0] == "with `nodes: 0..3` of fleet/gpu (fits 3 tasks)"

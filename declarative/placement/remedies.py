@@ -23,7 +23,7 @@ NAMED = 4
 """Changes that are named of one task."""
 
 MOST_PLANS = 8
-MOST_PLANNED = 320
+MOST_PLANNED = 480
 """How often a plan is made again for all of them, and the tasks in all of these plans together…"""
 
 CLOSER = 8
@@ -62,21 +62,23 @@ class Remedies:
         asked = {key_of(job): job.wish for job in board.jobs}
         work = len(board.jobs) // ALIKE + sum(1 + len(board.domains(w)) // DOMAINS for w in asked.values())
         plans = min(MOST_PLANS, MOST_PLANNED * effort // (work + OVERHEAD))
-        self.plans = plans * CLOSER if about else plans
-        """How many more may be made."""
+        self.plans = max(1, plans) * CLOSER if about else plans if plans > 1 else 0
+        """How many more may be made. One alone finds little."""
         kinds: dict[object, list[Job]] = {}
-        for job in left:
+        for job in sorted(left, key=lambda job: job.task.name != about):
             kinds.setdefault(key_of(job), []).append(job)
-        if about:
-            kinds = {k: jobs for k, jobs in kinds.items() if about in {str(j.task.name) for j in jobs}}
-        self.kinds = dict(list(kinds.items())[:MOST_REFUSALS])
+        every = dict(list(kinds.items())[:MOST_REFUSALS])
+        self.kinds = dict(list(every.items())[:1]) if about else every
         """Refused tasks, those that are alike together."""
         self.shared: list[Remedy] = []
         self._own: dict[object, list[str]] = {key: [] for key in self.kinds}
         self._unknown: set[object] = set()
         """Tasks of which not all changes were tried."""
-        self._find_shared()
-        self._find_own()
+        if self.plans:
+            self._find_shared(every)
+            self._find_own()
+        else:
+            self._unknown.update(self.kinds)
 
     def of(self, job: Job) -> tuple[str, ...] | None:
         """What to write, as `with …` or `without …`; empty where nothing is enough, None if not known."""
@@ -103,16 +105,20 @@ class Remedies:
 
     # What tasks share
 
-    def _find_shared(self) -> None:
+    def _find_shared(self, every: Mapping[object, list[Job]]) -> None:
+        """Of those tasks too that nobody asks about: they take what a limit leaves."""
         found: dict[Limit, _Shared] = {}
-        for key, jobs in self.kinds.items():
+        for key, jobs in every.items():
             for limit, used, value in self.changes.shared(jobs[0]):
                 shared = found.setdefault(limit, _Shared(used))
                 shared.jobs += jobs
                 shared.need += (value - used) * len(jobs)
             if not self.changes.tries:
                 self._unknown.add(key)
+        mine = {job.index for jobs in self.kinds.values() for job in jobs}
         for limit, shared in sorted(found.items(), key=lambda item: -len(item[1].jobs)):
+            if mine.isdisjoint(job.index for job in shared.jobs):
+                continue
             remedy = self._least(limit, shared)
             if remedy:
                 self.shared.append(remedy)
@@ -145,6 +151,9 @@ class Remedies:
         # The last of those that are alike: of equals a plan seats the first, so it is true of all of them.
         tried = {key: self.changes.own(jobs[-1]) for key, jobs in self.kinds.items()}
         while tried:
+            if self.plans <= 0 or not self.changes.tries:
+                self._unknown.update(tried)
+                return
             for key, changes in list(tried.items()):
                 found = self._next(self.kinds[key][-1], changes)
                 if found is not None:
@@ -152,7 +161,7 @@ class Remedies:
                 enough = len(self._own[key]) >= NAMED
                 if found is None or enough:
                     del tried[key]
-                if self.plans <= 0 or not self.changes.tries:
+                if self.plans < 0 or not self.changes.tries:
                     self._unknown.add(key)
 
     def _next(self, job: Job, changes: Iterator[Change]) -> Change | None:
