@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from declarative.placement.board import ANYWHERE
 from declarative.placement.kinds import Kind, of_node, of_offer
 from declarative.placement.place import place
 from declarative.placement.types import Ask, FleetRule, Node, Outcome
+from declarative.placement.wishes import ANYWHERE
 from declarative.spec.text import NodeName
 from declarative.state import rank_name
 from declarative.why.alternatives import Scene, instead, places

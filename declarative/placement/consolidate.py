@@ -10,8 +10,9 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from declarative.placement.board import Fit, Job, Option
+from declarative.placement.board import Option
 from declarative.placement.ledger import Ledger
+from declarative.placement.wishes import Fit, Job
 from declarative.resource import size_order
 
 

@@ -6,12 +6,12 @@ import functools
 from collections.abc import Mapping
 from dataclasses import replace
 
-from declarative.placement.board import Domain, Job, is_spread
 from declarative.placement.cover import Choice, Ground, choose
 from declarative.placement.kinds import Place
 from declarative.placement.ledger import Ledger
 from declarative.placement.trial import Try, carry_out
 from declarative.placement.volumes import Binding, Matching, bindings, serves
+from declarative.placement.wishes import Domain, Job, is_spread
 
 
 class Special:

@@ -14,11 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from declarative.placement.board import ANYWHERE, Area, Domain, Job, Option, Wish
+from declarative.placement.board import Option
 from declarative.placement.kinds import Place
 from declarative.placement.ledger import UNLIMITED, Ledger
 from declarative.placement.program import Program
 from declarative.placement.volumes import serves
+from declarative.placement.wishes import ANYWHERE, Area, Domain, Job, Wish
 
 Reach = frozenset[Place] | None
 """The places from which a rank reaches its volumes; None is any."""

@@ -11,9 +11,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from declarative.placement.board import ANYWHERE, Board, Domain, Home, Option, Quota, Traits, Wish
+from declarative.placement.board import Board, Home, Option, Quota, Traits
 from declarative.placement.kinds import Place
 from declarative.placement.ledger import UNLIMITED, Buy, Ledger, Pick
+from declarative.placement.wishes import ANYWHERE, Domain, Wish
 
 DEAR = 1e9
 """What an unknown price counts as, USD an hour: more than any that is known."""

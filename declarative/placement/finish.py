@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from declarative.placement.board import Board, Job
+from declarative.placement.board import Board
 from declarative.placement.ledger import Launch, Ledger
 from declarative.placement.types import Choice, Node
+from declarative.placement.wishes import Job
 from declarative.state import NodeState, Readiness, natural, rank_name
 
 

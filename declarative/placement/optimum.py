@@ -11,11 +11,11 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from declarative.placement.board import Job, is_spread
 from declarative.placement.counted import Class, Counted, Seat
 from declarative.placement.ledger import Ledger
 from declarative.placement.program import Limits, Solution
 from declarative.placement.volumes import serves
+from declarative.placement.wishes import Job, is_spread
 from declarative.state import rank_name
 
 SMALL = 5

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from declarative.placement.board import ANYWHERE, Job
 from declarative.placement.cover import DEAR
 from declarative.placement.ledger import Ledger
+from declarative.placement.wishes import ANYWHERE, Job
 
 ORDERS = ("regret", "scarce", "size")
 """First what would pay most elsewhere; first what few places serve; first what is large."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 
-from declarative.placement.board import Board, Job
+from declarative.placement.board import Board
 from declarative.placement.ledger import Ledger
+from declarative.placement.wishes import Job
 
 ROUNDS = 400
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from declarative.diagnostic import and_more
-from declarative.placement.board import ANYWHERE, Board, Job, Option, is_spread
+from declarative.placement.board import Board, Option
 from declarative.placement.filters import (
     Reason,
     block_reason,
@@ -27,6 +27,7 @@ from declarative.placement.remedies import Remedies, key_of
 from declarative.placement.trial import Try
 from declarative.placement.types import SUCH_AS, RankVerdict, Refusal, Rejection, Unseen, Verdict
 from declarative.placement.volumes import mount_reason
+from declarative.placement.wishes import ANYWHERE, Job, is_spread
 from declarative.spec import Task
 from declarative.state import natural, rank_name
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from declarative.placement.board import Board, Job
+from declarative.placement.board import Board
 from declarative.placement.ledger import Ledger
 from declarative.placement.search import Search
 from declarative.placement.types import Ask, FleetRule, Remedy
 from declarative.placement.whatif import Change, Changes, Limit
+from declarative.placement.wishes import Job
 
 MOST_REFUSALS = 50
 """Refusals for which changes are looked for; tasks that are alike count once."""

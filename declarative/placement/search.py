@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from declarative.placement.board import Board, Home, Job
+from declarative.placement.board import Board, Home
 from declarative.placement.consolidate import Tidy
 from declarative.placement.counted import SKEW, Counted
 from declarative.placement.cover import DEAR, Ground, choose
@@ -23,6 +23,7 @@ from declarative.placement.orders import LAST_RESORTS, ORDERS, Orders
 from declarative.placement.program import Limits
 from declarative.placement.quotas import quotas
 from declarative.placement.trial import carry_out
+from declarative.placement.wishes import Job
 
 FEW = 200
 """Up to that many tasks, each that is left out is tried again by itself, in front of the others."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from declarative.placement.board import Domain, Home
+from declarative.placement.board import Home
 from declarative.placement.cover import Choice
 from declarative.placement.ledger import Ledger
+from declarative.placement.wishes import Domain
 
 
 @dataclass(slots=True)

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from declarative.placement.board import ANYWHERE, Board, Domain, Job, Quota, is_plain, is_spread, quota_of
+from declarative.placement.board import Board, Quota, quota_of
 from declarative.placement.gangs import best_try
 from declarative.placement.ledger import Ledger
 from declarative.placement.types import Ask, FleetRule
+from declarative.placement.wishes import ANYWHERE, Domain, Job, is_plain, is_spread
 from declarative.resource import RankMount
 from declarative.spec import CreationPolicy, SpotPolicy, Task
 from declarative.spec.fleet import Nodes, Placement

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from declarative.placement.board import ANYWHERE, Board, Domain, Job, Option
+from declarative.placement.board import Board, Option
 from declarative.placement.constrained import Special
 from declarative.placement.filters import Reason, fleet_reason
 from declarative.placement.finish import finish
@@ -20,6 +20,7 @@ from declarative.placement.ledger import Ledger
 from declarative.placement.refusals import Refusals, Tally
 from declarative.placement.trial import Try
 from declarative.placement.types import Ask, FleetRule, Node, Rejection, VolumeAt
+from declarative.placement.wishes import ANYWHERE, Domain, Job
 from declarative.state import natural, rank_name
 
 MOST = 20

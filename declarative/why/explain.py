@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from declarative.blocks import maker_of, split
-from declarative.placement.board import ANYWHERE, Area, Domain
 from declarative.placement.filters import level_of
 from declarative.placement.kinds import Kind, of_node, of_offer, offer_name
 from declarative.placement.types import Ask, Node, Refusal, Verdict, VolumeAt
+from declarative.placement.wishes import ANYWHERE, Area, Domain
 from declarative.plan.decisions import Decisions, Question
 from declarative.plan.fleets import NodeDecision, node_of
 from declarative.plan.hosts import by_name

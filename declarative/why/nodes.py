@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from declarative.placement.board import Domain, Job, Option
+from declarative.placement.board import Option
 from declarative.placement.filters import Reason
 from declarative.placement.kinds import Kind, of_node, offer_name
 from declarative.placement.types import Ask, Node, Rejection
+from declarative.placement.wishes import Domain, Job
 from declarative.why.alternatives import (
     MOST,
     NAMED,

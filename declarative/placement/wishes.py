@@ -1,0 +1,159 @@
+"""What is asked for, digested: tasks that are alike share a wish. And where their ranks may lie together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from declarative.placement.kinds import Place
+from declarative.placement.types import Ask
+from declarative.spec import Task
+
+
+class Area(NamedTuple):
+    """Where the ranks of a cluster task lie together: in one region of a fleet, at one place of a level."""
+
+    fleet: str
+    backend: str
+    region: str
+    level: str
+    at: str
+
+
+class Domain(NamedTuple):
+    """What all ranks of a task have in common: the area, and who made their GPUs. None is any."""
+
+    area: Area | None = None
+    maker: str | None = None
+
+
+ANYWHERE = Domain()
+
+
+class Fit:
+    """Kind → how many blocks a rank takes there; kinds where it can never go are not in it.
+
+    Limits and sizes have few values each, and wishes are their pairs: so this keeps no table of its own.
+    """
+
+    __slots__ = ("allowed", "flags", "make_of", "needs")
+
+    def __init__(
+        self, allowed: list[int], flags: bytearray, make_of: list[int], needs: dict[int, int]
+    ) -> None:
+        self.allowed = allowed
+        """The kinds that the limits allow, in order; `flags` has a 1 for each."""
+        self.flags = flags
+        self.make_of = make_of
+        """Kind → its make: kinds of one shape and split are of one make."""
+        self.needs = needs
+        """Make → blocks wanted; 0 where it does not fit."""
+
+    def get(self, kind: int, default: int = 0) -> int:
+        """The blocks, or `default`."""
+        return (self.needs[self.make_of[kind]] or default) if self.flags[kind] else default
+
+    def __getitem__(self, kind: int) -> int:
+        return self.needs[self.make_of[kind]]
+
+    def __contains__(self, kind: int) -> bool:
+        return bool(self.flags[kind] and self.needs[self.make_of[kind]])
+
+    def __iter__(self) -> Iterator[int]:
+        needs, make_of = self.needs, self.make_of
+        return (k for k in self.allowed if needs[make_of[k]])
+
+    def items(self) -> Iterator[tuple[int, int]]:
+        """Kinds and blocks, in the order of kinds."""
+        needs, make_of = self.needs, self.make_of
+        return ((k, need) for k in self.allowed if (need := needs[make_of[k]]))
+
+    def __bool__(self) -> bool:
+        return next(iter(self), None) is not None
+
+
+class Wish:
+    """What a rank asks for and where its task may go. Tasks with one wish are alike to all filters."""
+
+    __slots__ = (
+        "apart",
+        "domains",
+        "fit",
+        "floors",
+        "gpus",
+        "grounds",
+        "homes",
+        "least",
+        "limits",
+        "made",
+        "places",
+        "size",
+        "task",
+        "together",
+        "whole",
+    )
+
+    def __init__(self, task: Task, fit: Fit, limits: int, size: int, *, apart: bool) -> None:
+        self.task = task
+        self.whole = task.whole_nodes
+        self.apart = apart
+        """Whether the GPUs of all its ranks are of one maker."""
+        self.made: dict[str | None, dict[int, int]] = {}
+        """Maker → the kinds with its GPUs that fit, and the blocks a rank takes."""
+        self.together = lies_together(task)
+        self.gpus = task.resources.gpu.count.min if task.resources.gpu else 0
+        self.fit = fit
+        self.limits, self.size = limits, size
+        """Numbers: wishes that share them are turned down alike, by place and by shape."""
+        self.domains: dict[Domain, tuple[tuple[int, int], ...]] = {}
+        """Domain → the kinds of nodes that are there and fit, and the blocks a rank takes."""
+        self.grounds: dict[tuple[Domain, frozenset[Place]], tuple[tuple[int, int], ...]] = {}
+        """The same for some places of a domain."""
+        self.places: dict[Domain, tuple[Place, ...]] = {}
+        """Domain → the places where it fits."""
+        self.homes: list[Domain] | None = None
+        """The domains where its ranks may lie together."""
+        self.floors: dict[Domain, float] = {}
+        """Domain → USD an hour that a rank costs at least which something is launched for."""
+        self.least = min({need for _, need in fit.items()}, default=0)
+
+
+@dataclass(slots=True)
+class Job:
+    """One task to place. Its index is its place in the order of names."""
+
+    index: int
+    ask: Ask
+    wish: Wish
+    ranks: int
+    reuse: bool
+    plain: bool
+    """Whether only its wish and its number of ranks matter: see `is_plain`."""
+    key: tuple[int, int, bool] = field(default=(0, 0, False))
+
+    @property
+    def task(self) -> Task:
+        """Its declaration."""
+        return self.ask.want.spec
+
+    @property
+    def weight(self) -> int:
+        """Blocks that are left out when it is left out: what a search keeps small."""
+        return self.ranks * max(1, self.wish.least)
+
+
+def is_plain(ask: Ask) -> bool:
+    """Whether a task has no volumes, no prior place and no pins, and its ranks need not be spread."""
+    task = ask.want.spec
+    return not (ask.prior or task.instances or any(ask.want.mounts) or is_spread(task))
+
+
+def is_spread(task: Task) -> bool:
+    """Whether its ranks have to lie apart."""
+    return task.spread is not None and task.nodes > 1
+
+
+def lies_together(task: Task) -> bool:
+    """Whether its ranks have to lie in one domain: one rank always does, wherever it is."""
+    return task.cluster and task.nodes > 1
