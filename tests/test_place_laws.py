@@ -174,8 +174,13 @@ def test_lower_priority_takes_nothing_from_higher(case):
     Worth, not the same tasks: of two tasks that are worth the same either may be placed.
     """
     outcome = case.place()
+    seats: dict[str, dict[int, str]] = {}
+    for choice in outcome.choices:
+        seats.setdefault(choice.task, {})[choice.rank] = choice.node
+    had = {name_of(a): {rank: node for rank, (node, _) in a.prior.items()} for a in case.asks if a.prior}
+    keep = {name for name, nodes in had.items() if seats.get(name) == nodes}
     for least in {a.want.spec.priority for a in case.asks}:
-        upper = tuple(a for a in case.asks if a.want.spec.priority >= least or a.prior)
+        upper = tuple(a for a in case.asks if a.want.spec.priority >= least or name_of(a) in keep)
         alone = replace(case, asks=upper)
         worth = score(alone, placed(alone.place()))
         # A task that launches nothing itself may use what the lower ones launch.
