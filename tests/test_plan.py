@@ -1308,6 +1308,8 @@ IN_PLACE: dict[str, dict[str, object]] = {
         "priority": 9,
         "tags": {"a": "b"},
         "retry": True,
+        "same": "region",
+        "spread": "node",
     },
 }
 """Of each kind another value for every field that is marked `InPlace`, but for `ssh_config`."""

@@ -87,6 +87,7 @@ class Task:
     ] = None
     same: Annotated[
         Level | None,
+        InPlace(),
         Doc(
             "What the ranks of a cluster lie in together: `zone`, `region`, or a label of hosts' `topology`, "
             "such as `rack`; default: the fleet's."
@@ -94,6 +95,7 @@ class Task:
     ] = None
     spread: Annotated[
         Level | None,
+        InPlace(),
         Doc("What each rank has for itself: `node`, `zone`, `region`, or a label of hosts' `topology`."),
     ] = None
     env: Annotated[Env, Doc("Environment of every rank.")] = Env()
