@@ -18,7 +18,7 @@ from declarative.placement.volumes import serves
 from declarative.placement.wishes import Job, is_spread
 from declarative.state import rank_name
 
-SMALL = 5
+SMALL = 8
 """A program that has so many times fewer columns than it might have is solved in one step."""
 
 NEARLY = 1e-4

@@ -31,10 +31,10 @@ FEW = 200
 MOST_EFFORT = 30_000
 """Tasks seated in such tries."""
 
-COST = Limits(nodes=30, columns=8_000, gap=3e-3)
+COST = Limits(nodes=30, columns=12_000, gap=3e-3)
 """For the cheapest launches…"""
 
-SEATS = Limits(nodes=60, columns=8_000, absolute=1e-4)
+SEATS = Limits(nodes=60, columns=12_000, absolute=1e-4)
 """…and for the most tasks."""
 
 ROUNDED = 1e-6
