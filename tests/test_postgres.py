@@ -315,7 +315,8 @@ class Breaking:
             self.commit(connection)
             return
         if self.after:
-            self.commit(connection)
+            with connection.pipeline():  # its end waits for the answer
+                self.commit(connection)
         connection.close()
         self.commit(connection)  # as it is heard of: a fault of the driver's own
 

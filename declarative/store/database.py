@@ -13,10 +13,10 @@ import threading
 from abc import ABC, abstractmethod
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from declarative.inputs import Stored
 from declarative.spec.policy import Policy
@@ -33,6 +33,8 @@ from declarative.store.tables import COLUMNS, FORMAT_VERSION, later_than
 
 if TYPE_CHECKING:
     from declarative.store.history import Who
+    from declarative.store.lock import LockInfo
+    from declarative.store.working_copy import WorkingCopy
 
 JSON = frozenset({"inputs", "outputs", "needs", "mounted", "can"})
 """The columns, of any table, that hold JSON. NULL is None."""
@@ -69,6 +71,8 @@ class Database(ABC):
 
     for_update = ""
     """Behind a query in a transaction that writes: others' writes wait for the rows that it finds."""
+    mutex: AbstractContextManager[object] = nullcontext()
+    """Held while a step is done, where all threads share one connection."""
 
     def __init__(self, name: str) -> None:
         """`name` is what messages call the place; without secrets."""
@@ -112,6 +116,10 @@ class Database(ABC):
     def json_text(self, column: str, *keys: str) -> str:
         """SQL for a text within a column of JSON."""
 
+    def working_copy(self, lease: LockInfo) -> WorkingCopy | None:  # noqa: ARG002
+        """What the holder of the lock works on where each statement would be a round trip to a server."""
+        return None
+
     def damage(self, connection: Connection) -> list[str]:  # noqa: ARG002 (one database alone can tell)
         """What the database finds wrong with itself."""
         return []
@@ -129,14 +137,25 @@ class Database(ABC):
             yield connection
 
     @contextmanager
+    def whole_journal(self, connection: Connection) -> Iterator[Connection]:
+        """Where the journal of what ended is, for a transaction of this database."""
+        yield connection
+
+    @contextmanager
     def _transaction(self, *, writes: bool) -> Iterator[Connection]:
+        with self._connected(functools.partial(self.begin, writes=writes)) as raw:
+            yield Connection(self, raw)
+            self.commit(raw)
+
+    @contextmanager
+    def _connected(self, begin: Callable[[Any], None]) -> Iterator[Any]:
+        """A connection in a transaction that `begin` began; a fault rolls it back."""
         if not self._room.acquire(timeout=WAIT_SECONDS):
             raise busy()
         raw = None
         try:
-            raw = self._begun(writes=writes)
-            yield Connection(self, raw)
-            self.commit(raw)
+            raw = self._begun(begin)
+            yield raw
         except BaseException:
             if raw is not None:
                 raw = self._rolled_back(raw)
@@ -146,7 +165,7 @@ class Database(ABC):
                 self._put_back(raw)
             self._room.release()
 
-    def _begun(self, *, writes: bool) -> Any:
+    def _begun(self, begin: Callable[[Any], None]) -> Any:
         """A connection in a new transaction; one that was lost while idle is replaced in silence."""
         while self._idle:
             try:
@@ -154,7 +173,7 @@ class Database(ABC):
             except IndexError:  # another thread took it
                 break
             try:
-                self.begin(raw, writes=writes)
+                begin(raw)
             except Exception as error:
                 with suppress(Exception):
                     raw.close()
@@ -164,7 +183,7 @@ class Database(ABC):
                 return raw
         raw = self.connect()
         try:
-            self.begin(raw, writes=writes)
+            begin(raw)
         except BaseException:
             with suppress(Exception):
                 raw.close()
@@ -212,53 +231,54 @@ class Connection:
 
     def __init__(self, database: Database, raw: Any) -> None:
         self.database = database
+        self.raw = raw
+        """The driver's."""
+        self.writes: list[Write] | None = None
+        """What was written so far, where that is to be sent elsewhere as well."""
         self.format = database.format
         self.holder: Mapping[str, str | None] = {}
         """Who writes, as columns of the journal's entries: whoever has the lock."""
         self.lineage: str | None = None
         self.last_id: int | None = None
         """What steps before have read and nobody else changes: the state's id, the last entry's id."""
-        self._raw = raw
 
     @contextmanager
     def step(self, *, alone: bool) -> Iterator[None]:
         """A part of the transaction that can fail without the rest, unless it is `alone` so far."""
         if alone:
-            yield
+            with self.database.mutex:
+                yield
             return
-        with translated(self.database.name):
-            self._raw.execute("SAVEPOINT step")
+        known, written = (self.lineage, self.last_id), len(self.writes or ())
+        with translated(self.database.name), self.database.mutex:
+            self.raw.execute("SAVEPOINT step")
             try:
                 yield
             except BaseException:
-                self.lineage = self.last_id = None
-                self._raw.execute("ROLLBACK TO SAVEPOINT step")
+                self.lineage, self.last_id = known
+                if self.writes:
+                    del self.writes[written:]
+                self.raw.execute("ROLLBACK TO SAVEPOINT step")
                 raise
             # It is not released, which costs a round trip: the next step's savepoint hides it.
 
     def execute(self, sql: str, **values: Any) -> Result:
         """Run one statement. `:name` stands for a value, `(:name)` for a list of them."""
-        return Result(self._run(self._raw.execute, sql, values))
+        return Result(self._run(self.raw.execute, sql, values))
 
     def insert(self, table: str, *rows: Mapping[str, Any]) -> None:
         """Add rows, which all have the same columns."""
         if rows:
             given = [_stored(row) for row in rows]
-            if len(given) == 1:
-                self._run(self._raw.execute, _insert(table, tuple(rows[0])), given[0])
-            else:
-                cursor = self._raw.cursor()
-                try:
-                    self._run(cursor.executemany, _insert(table, tuple(rows[0])), given)
-                finally:
-                    cursor.close()
+            run = self.raw.execute if len(given) == 1 else self.raw.cursor().executemany
+            self._run(run, _insert(table, tuple(rows[0])), given[0] if len(given) == 1 else given)
 
     def update(self, table: str, values: Mapping[str, Any], where: str = "", **its: Any) -> int:
         """Change columns of the rows of which `where` holds; how many there are. Its parameters are no names
         of columns.
         """
         sql = _update(table, tuple(values), where)
-        found: int = self._run(self._raw.execute, sql, {**_stored(values), **its}).rowcount
+        found: int = self._run(self.raw.execute, sql, {**_stored(values), **its}).rowcount
         return found
 
     def select(self, table: str, where: str = "", *, but: Sequence[str] = (), **its: Any) -> Result:
@@ -269,13 +289,30 @@ class Connection:
         if isinstance(values, dict):
             sql, values = _listed(sql, values)
         try:
-            return run(self.database.text(sql), values)
+            cursor = run(self.database.text(sql), values)
         except Exception as error:
             if not is_integrity(error):
                 raise
-            # PostgreSQL shows the row that it refuses: its values have no place in messages and tracebacks.
-            summary = f"the state refuses what contradicts it: {primary(error)}"
-            raise ConstraintError("constraint", summary) from None
+            raise refused(error) from None
+        if self.writes is not None and not sql.startswith("SELECT"):
+            each = values if isinstance(values, list) else [values]
+            self.writes.append(Write(sql, each, cursor.rowcount if cursor else len(each)))
+        return cursor
+
+
+class Write(NamedTuple):
+    """A statement that wrote."""
+
+    sql: str
+    values: list[dict[str, Any]]
+    """It was run once with each."""
+    rowcount: int
+    """How many rows it concerned, in all."""
+
+
+def refused(error: Exception) -> ConstraintError:
+    """What to raise instead of a driver's error: PostgreSQL's shows values of the row that it refuses."""
+    return ConstraintError("constraint", f"the state refuses what contradicts it: {primary(error)}")
 
 
 class Result:

@@ -49,9 +49,14 @@ def next_id(connection: Connection) -> int:
     Not the database's own counting: a push brings entries with the ids that they have.
     """
     if connection.last_id is None:
-        connection.last_id = connection.execute("SELECT max(id) FROM operations").scalar() or 0
+        connection.last_id = last_id(connection)
     connection.last_id += 1
     return connection.last_id
+
+
+def last_id(connection: Connection) -> int:
+    """The id of the last entry; 0 before the first."""
+    return connection.execute("SELECT max(id) FROM operations").scalar() or 0
 
 
 def signature(connection: Connection) -> dict[str, str | None]:

@@ -16,8 +16,10 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -25,13 +27,16 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from declarative.spec.policy import Policy
 from declarative.store import tables
 from declarative.store.backup import put, write_rows
-from declarative.store.database import Connection, Database, Opening
+from declarative.store.database import Connection, Database, Opening, Write, refused
 from declarative.store.faults import StateError, translated
 from declarative.store.migrations import agree, is_there
 from declarative.store.state_files import FOLDER
+from declarative.store.working_copy import WorkingCopy
 
 if TYPE_CHECKING:
     from psycopg import Connection as Raw
+
+    from declarative.store.lock import LockInfo
 
 OPTIONS = frozenset(
     {
@@ -234,6 +239,46 @@ class Postgres(Database):
         """See `Database`. READ WRITE is not asked for: a server that was told to take no writes is obeyed."""
         raw.execute(_WRITE if writes else _READ)
 
+    def working_copy(self, lease: LockInfo) -> WorkingCopy:
+        """See `Database`."""
+        return WorkingCopy(self, lease)
+
+    def send(self, writes: Sequence[Write], lease: LockInfo, last_id: int) -> bool:
+        """Commit what was written in a copy: one transaction, one round trip. False if the lock is not that
+        lease's any more, or the journal's last entry not `last_id`: then nothing was done.
+        """
+        with translated(self.name):
+            return self._send(writes, {"fence": lease.fence, "owner": lease.owner, "last_id": last_id})
+
+    def _send(self, writes: Sequence[Write], guard: Mapping[str, object]) -> bool:
+        sent = []
+        try:
+            with self._connected(lambda _: None) as raw, self._together(raw):
+                for sql in (_BEGIN, _SET, _LOCK):
+                    raw.execute(sql)
+                raw.execute(_GUARD, guard)
+                for sql, same in groupby(writes, key=lambda write: write.sql):
+                    some = list(same)
+                    cursor = raw.cursor()
+                    cursor.executemany(_text(sql), [values for write in some for values in write.values])
+                    sent.append((cursor, sum(write.rowcount for write in some)))
+                self.commit(raw)
+        except self._psycopg.errors.DivisionByZero:
+            return False
+        except self._psycopg.IntegrityError as error:
+            raise refused(error) from None
+        if any(cursor.rowcount != expected for cursor, expected in sent):
+            raise StateError(
+                "damaged",
+                "the state's tables were changed by others while this command held the lock",
+                "`fleetform state check` shows whether they contradict themselves",
+            )
+        return True
+
+    def _together(self, raw: Raw[Any]) -> AbstractContextManager[object]:
+        """Statements are sent without waiting for one another, where libpq can do that."""
+        return raw.pipeline() if self._psycopg.Pipeline.is_supported() else nullcontext()
+
     def lost(self, error: Exception) -> bool:
         """See `Database`."""
         return isinstance(error, self._psycopg.OperationalError)
@@ -266,8 +311,18 @@ class Postgres(Database):
 
 
 _LIMITS = "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in TIME_LIMITS.items())
+_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _READ = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_LIMITS}"
-_WRITE = f"BEGIN ISOLATION LEVEL READ COMMITTED; {_LIMITS}"
+_WRITE = f"{_BEGIN}; {_LIMITS}"
+# In a pipeline each is a statement of its own.
+_SET = "SELECT " + ", ".join(f"set_config('{name}', '{value}', true)" for name, value in TIME_LIMITS.items())
+_LOCK = "SELECT id FROM writer_lock FOR UPDATE"
+_GUARD = """
+    SELECT 1 / count(*) FROM writer_lock
+    WHERE fence = %(fence)s AND owner = %(owner)s
+    AND (SELECT coalesce(max(id), 0) FROM operations) = %(last_id)s
+"""
+"""An error where there is no such row, which ends the pipeline before it has written."""
 
 
 @functools.lru_cache(maxsize=256)

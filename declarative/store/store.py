@@ -195,7 +195,7 @@ class Store:
         finally:
             self._holding = None
             with suppress(StateError):
-                writer.seal()
+                writer.close()
             # What was done is committed; a lock that cannot be given back lapses by itself.
             with suppress(StateError):
                 self._resume(lambda: release(database, lease))

@@ -1,7 +1,8 @@
 """The only one that changes a state: holds its lock, and writes each step whole or not at all.
 
 Safe to call from many threads: their steps take turns, and those that wait for one another are committed
-together. What is `resumed` may be done twice, because it may be that it was: see `reconnect`.
+together. Of a state on a server it reads and writes a copy, see `working_copy`. What is `resumed` may be done
+twice, because it may be that it was: see `reconnect`.
 """
 
 from __future__ import annotations
@@ -68,6 +69,9 @@ class Writer:
         self._seconds = seconds
         self._ends = lease.ends or 0.0
         self._database = database
+        self._copy = database.working_copy(lease)
+        self._at = self._copy or database
+        """Where steps are done."""
         self._resume = resume
         self._clock = clock
         self._turn = threading.Lock()
@@ -104,23 +108,60 @@ class Writer:
                 if self._waiting and 0 < group.steps < MOST_STEPS:
                     self._group = group
                 elif group.steps:
-                    group.end()
-                    self._sealed = self._sealed and group.error is not None
+                    self._end(group)
         group.ended.wait()
         if group.error:
             raise group.error
 
     def _open(self) -> _Group:
         """A transaction in which the lock is ours: nobody takes it before the end."""
-        group = _Group(self._database)
+        group = _Group(self._at)
         try:
-            lock.check(group.connection, self.lease)
-            if self._sealed:
-                checksum.remove(group.connection)
+            with self._at.mutex:
+                self._begin(group.connection)
         except BaseException as error:
             group.end(error)
             raise
         return group
+
+    def _begin(self, connection: Connection) -> None:
+        lock.check(connection, self.lease)
+        if self._sealed:
+            checksum.remove(connection)
+
+    def _end(self, group: _Group) -> None:
+        group.end()
+        self._sealed = self._sealed and group.error is not None
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Between two groups: those who wait for their turn begin another one."""
+        with self._turn:
+            group, self._group = self._group, None
+            if group:
+                self._end(group)
+            yield
+
+    @contextmanager
+    def _write_whole(self) -> Iterator[Connection]:
+        """A step that concerns more than a copy holds."""
+        with self._alone():
+            try:
+                with self._database.writing() as connection:
+                    self._begin(connection)
+                    yield connection
+                self._sealed = False
+            finally:
+                if self._copy:
+                    self._copy.forget()
+
+    def close(self) -> None:
+        """Seal what was written; nothing is written after that."""
+        try:
+            self.seal()
+        finally:
+            if self._copy:
+                self._copy.forget()
 
     def seal(self) -> None:
         """Note that this is all that was written, if anything was."""
@@ -132,7 +173,7 @@ class Writer:
     @resumed
     def state(self) -> State:
         """Everything that is known now."""
-        with self._database.reading() as connection:
+        with self._at.reading() as connection:
             return checksum.load(connection)
 
     @resumed
@@ -144,12 +185,12 @@ class Writer:
     @resumed
     def part(self, wanted: Iterable[Address]) -> State:
         """The records of `wanted` and all that they need, with their ranks' statuses: cheap at any size."""
-        with self._database.reading() as connection:
+        with self._at.reading() as connection:
             return rows.part(connection, wanted)
 
     def renew(self, seconds: float) -> None:
         """Move the end of the lease; `StateError` stale-lease if it is another one's by now."""
-        with self._turn:
+        with self._alone():
             try:
                 self._ends = lock.renew(self._database, self.lease, seconds)
             except StateError as error:
@@ -279,7 +320,8 @@ class Writer:
         end = {"ended_at": self._clock(), "result": result, "error": error and error[:ERROR_LENGTH]}
         if connection.update("operations", end, "id = :its_id AND ended_at IS NULL", **its):
             return True
-        before = connection.execute("SELECT result FROM operations WHERE id = :its_id", **its).scalar()
+        with connection.database.whole_journal(connection) as journal:
+            before = journal.execute("SELECT result FROM operations WHERE id = :its_id", **its).scalar()
         if before == result:
             return False
         raise StateError(
@@ -410,13 +452,13 @@ class Writer:
 
     def move(self, names: Names) -> dict[Address, Address]:
         """Rename what is recorded, without a backend call; which addresses became which."""
-        with self._write() as connection:
+        with self._write_whole() as connection:
             return manual_edits.move(connection, names, self._clock())
 
     @resumed
     def push(self, pushed: State, held: Held, *, force: bool = False) -> bool:
         """Put a state that was pulled in the place of this one; False if it is this one already."""
-        with self._write() as connection:
+        with self._write_whole() as connection:
             return manual_edits.push(connection, pushed, held, self._clock(), force=force)
 
     # ------------------------------------------------------------------------------------ observations
