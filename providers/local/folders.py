@@ -21,6 +21,7 @@ name, holds no volume any more.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -51,6 +52,8 @@ class Folders:
         self.root = root
         self.owner = owner
         self.parents = {kind: str(root / name) for kind, name in _FOLDERS.items()}
+        self._swept = False
+        """Whether the trash of earlier commands was removed."""
 
     # -------------------------------------------------------------------------------------- reading
 
@@ -177,27 +180,35 @@ class Folders:
     def remove(self, meta: Meta) -> None:
         """Remove a thing: at once by its name, then its content, never through a link."""
         trash = self.root / "trash"
-        self._open(trash)
-        self.sweep(meta.address)  # the name in the trash may be taken
+        if not self._swept:
+            self._open(trash)
+            self.sweep(meta.address)
         folder = self.folder(meta.address)
-        folder.rename(trash / f"{self._mark(meta.address)}.{meta.key}")
+        gone = trash / f"{self._mark(meta.address)}.{meta.key}"
+        try:
+            folder.rename(gone)
+        except OSError as error:
+            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+                raise
+            erase(gone)
+            folder.rename(gone)
         sync(folder.parent)
-        self.sweep(meta.address)
+        erase(gone)
 
     def sweep(self, address: Address) -> None:
         """Remove what an earlier delete of a thing left, if it did not come to its end.
 
-        The rest of this owner's trash is removed too, as far as possible: nobody may ask for it again.
+        The first time the rest of this owner's trash is removed too, as far as possible: nobody may ask for
+        it again.
         """
-        trash, mark = self.root / "trash", self._mark(address)
-        names = _names(trash)
-        for name in names:
-            if name.startswith(f"{key_of(self.owner)}.") and not name.startswith(f"{mark}."):
+        trash, mark = self.root / "trash", f"{self._mark(address)}."
+        first, self._swept = not self._swept, True
+        for name in _names(trash):
+            if name.startswith(mark):
+                erase(trash / name)
+            elif first and name.startswith(f"{key_of(self.owner)}."):
                 with contextlib.suppress(OSError):
                     erase(trash / name)
-        for name in names:
-            if name.startswith(f"{mark}."):
-                erase(trash / name)
 
     def _mark(self, address: Address) -> str:
         return f"{key_of(self.owner)}.{address.kind}.{address.name}"
