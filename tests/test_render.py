@@ -28,7 +28,6 @@ from declarative.plan.types import (
     Reservation,
     ReservationStatus,
 )
-from declarative.render.actions import together
 from declarative.render.blocks import Row, map_lines
 from declarative.render.data import diagnostics_json, plan_json, status_json, to_json, to_line, validate_json
 from declarative.render.diagnostics import diagnostics_text
@@ -38,7 +37,7 @@ from declarative.render.progress import Progress, duration
 from declarative.render.records import state_text
 from declarative.render.report import notes_json, report_text, result_json
 from declarative.render.status import status_text
-from declarative.render.text import Paint, cells, ranges, use_color, width, wrapped
+from declarative.render.text import Paint, cells, host_lists, ranges, use_color, width, wrapped
 from declarative.render.views import FleetView, NodeView, RankView, StatusView, TaskView, VolumeView
 from declarative.state import Address, Record
 from tests.cli import events_of
@@ -568,9 +567,35 @@ def test_every_reason_has_words(kind, reason):
 
 
 def test_names_in_host_list_notation():
-    assert together(["data-0"]) == "data-0"
-    assert together(["data-0", "data-1", "data-5"]) == "data-[0-1,5]"
-    assert together(["a1-0.b-7", "a1-1.b-7"]) == "a1-[0-1].b-7"
+    assert host_lists(["data-0"]) == ["data-0"]
+    assert host_lists(["data-0", "logs", "data-1", "data-5"]) == ["data-[0-1,5]", "logs"]
+    assert host_lists(["a1-0.b-7", "a1-1.b-7"]) == ["a1-[0-1].b-7"]
+    assert host_lists(["n-08", "n-09", "n-10", "n-9"]) == ["n-[08-09]", "n-[9-10]"]
+    assert host_lists(f"t-{a}-{b}" for a in (1, 2) for b in (0, 1)) == ["t-[1-2]-[0-1]"]
+    # Not `t-[0-1]-[0-1]`, which would be four names.
+    assert host_lists(["t-0-1", "t-1-0"]) == ["t-0-1", "t-1-0"]
+    assert host_lists(["t-0.v-0", "t-1.v-1", "t-1.w-1"]) == ["t-[0-1].v-[same]", "t-1.w-1"]
+    two = [f"t-{a}-{b}" for first in (0, 2) for a in (first, first + 1) for b in (first, first + 1)]
+    assert host_lists(two) == ["t-[0-1]-[0-1]", "t-[2-3]-[2-3]"]
+
+
+def _expanded(text):
+    found = re.search(r"\[([0-9,-]+)\]", text)
+    if not found:
+        yield text
+        return
+    for part in found[1].split(","):
+        first, _, last = part.partition("-")
+        for number in range(int(first), int(last or first) + 1):
+            padded = f"{number:0{len(first) if first[0] == '0' and first != '0' else 0}}"
+            rest = text[found.end() :].replace("[same]", padded, 1)
+            yield from _expanded(text[: found.start()] + padded + rest)
+
+
+@given(st.lists(st.from_regex(r"[a-b][0-2]{0,3}-[0-2]{1,2}(-x[0-3])?", fullmatch=True), max_size=40))
+def test_host_lists_stand_for_exactly_the_names(names):
+    found = [name for text in host_lists(names) for name in _expanded(text)]
+    assert sorted(found) == sorted(set(names))
 
 
 def test_map_of_many_blocks_stays_on_one_line():

@@ -11,7 +11,7 @@ from declarative.inputs import NodeInputs, RankInputs, VolumeInputs
 from declarative.manifest import changes as files_changed
 from declarative.manifest import told as files_told
 from declarative.plan.types import Action, Op, Plan, Reason
-from declarative.render.text import Paint, clean, plural, ranges, wrapped
+from declarative.render.text import Paint, clean, host_lists, plural, wrapped
 from declarative.render.values import FORCES, changes, differing, fields, told, where
 from declarative.state import Address
 
@@ -154,7 +154,7 @@ def _split(group: list[_Entry]) -> Iterator[list[_Entry]]:
 def _group(group: list[_Entry], paint: Paint, width: int | None) -> Iterator[str]:
     first = group[0]
     symbol, style = SYMBOLS[first.change]
-    name = clean(first.address.kind) + "/" + together([e.address.name for e in group])
+    name = ", ".join(host_lists(clean(e.address) for e in group))
     if len(group) == 2:
         name = ", ".join(clean(e.address) for e in group)
     note, at = f"  # {first.reason}", f"  {first.where}" if first.where else ""
@@ -169,19 +169,6 @@ def _group(group: list[_Entry], paint: Paint, width: int | None) -> Iterator[str
 def pattern(name: str) -> str:
     """What names have in common that differ in numbers only."""
     return _NUMBER.sub("#", name)
-
-
-def together(names: list[str]) -> str:
-    """Names that differ in numbers only, in the notation of host lists: `data-[0-3]`."""
-    if len(names) == 1:
-        return clean(names[0])
-    texts = _NUMBER.split(names[0])
-    numbers = [_NUMBER.findall(name) for name in names]
-    out = clean(texts[0])
-    for i, text in enumerate(texts[1:]):
-        found = sorted({int(row[i]) for row in numbers})
-        out += (f"[{ranges(found)}]" if len(found) > 1 else numbers[0][i]) + clean(text)
-    return out
 
 
 def _again(action: Action, ids: set[str]) -> str:

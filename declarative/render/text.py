@@ -15,6 +15,7 @@ from typing import TextIO
 
 _SGR = re.compile(r"(\x1b\[[0-9;]*m)")
 _CODES = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "bold": "1", "dim": "2"}
+_COUNTED = re.compile(r"[0-9]+")
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Categories that move the cursor, turn the direction of writing, hide themselves or cannot be encoded."""
 
@@ -135,15 +136,74 @@ def _row(row: Sequence[Cell], shown: list[int], widths: list[int], paint: Paint)
     return "  ".join(parts)
 
 
-def ranges(numbers: Iterable[int]) -> str:
-    """`0-2,5`: numbers in the notation of host lists."""
+def ranges(numbers: Iterable[int], digits: int = 0) -> str:
+    """`0-2,5`: numbers in the notation of host lists, each with at least so many digits."""
     out: list[list[int]] = []
     for number in sorted(set(numbers)):
         if out and number == out[-1][1] + 1:
             out[-1][1] = number
         else:
             out.append([number, number])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in out)
+    return ",".join(f"{a:0{digits}}" if a == b else f"{a:0{digits}}-{b:0{digits}}" for a, b in out)
+
+
+Numbers = tuple[int, ...]
+
+
+def host_lists(names: Iterable[str]) -> list[str]:
+    """`data-[0-3]`, `train-[0-3].data-[same]`: names in the notation of host lists, which stand for exactly
+    these. `same` is the number that the list before it has.
+    """
+    alike: dict[tuple[object, ...], list[tuple[Numbers, ...]]] = {}
+    for name in dict.fromkeys(names):
+        texts, numbers = tuple(_COUNTED.split(name)), _COUNTED.findall(name)
+        digits = tuple(len(n) if n[0] == "0" and n != "0" else 0 for n in numbers)
+        alike.setdefault((texts, digits), []).append(tuple((int(n),) for n in numbers))
+    return [
+        _host_list(texts, digits, row)
+        for (texts, digits), rows in alike.items()
+        for row in _linked(_crossed(rows), digits)
+    ]
+
+
+def _crossed(rows: list[tuple[Numbers, ...]]) -> list[tuple[Numbers, ...]]:
+    """Rows that differ at one place as one that has all their numbers there; the last place first."""
+    for at in reversed(range(len(rows[0]))):
+        found: dict[tuple[object, ...], list[tuple[Numbers, ...]]] = {}
+        for row in rows:
+            found.setdefault((*row[:at], *row[at + 1 :]), []).append(row)
+        rows = [
+            (*same[0][:at], tuple(n for row in same for n in row[at]), *same[0][at + 1 :])
+            for same in found.values()
+        ]
+    return rows
+
+
+def _linked(rows: list[tuple[Numbers, ...]], digits: Sequence[int]) -> list[tuple[Numbers, ...]]:
+    """Rows as one that count the same at two places; the second place is empty then."""
+    found: dict[tuple[object, ...], list[tuple[Numbers, ...]]] = {}
+    for row in rows:
+        pairs = ((a, b) for b in range(len(row)) for a in range(b) if row[a] == row[b] and len(row[a]) == 1)
+        first, again = next(((a, b) for a, b in pairs if digits[a] == digits[b]), (0, 0))
+        key = (first, again, *(numbers for at, numbers in enumerate(row) if at not in {first, again}))
+        found.setdefault(key if again else (row,), []).append(row)
+    out: list[tuple[Numbers, ...]] = []
+    for key, same in found.items():
+        row = list(same[0])
+        if len(same) > 1:
+            first, again = key[:2]
+            row[first] = tuple(n for other in same for n in other[first])
+            row[again] = ()
+        out.append(tuple(row))
+    return out
+
+
+def _host_list(texts: Sequence[str], digits: Sequence[int], row: Sequence[Numbers]) -> str:
+    out = clean(texts[0])
+    for text, width, numbers in zip(texts[1:], digits, row, strict=True):
+        found = ranges(numbers, width) or "same"
+        out += (f"[{found}]" if len(numbers) != 1 else found) + clean(text)
+    return out
 
 
 def plural(count: int, noun: str, nouns: str | None = None) -> str:

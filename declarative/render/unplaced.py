@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from declarative.diagnostic import and_more
 from declarative.placement.types import SUCH_AS, RankVerdict, Refusal, Rejection, Verdict
-from declarative.render.actions import pattern, together
-from declarative.render.text import Cell, Paint, clean, columns, ranges, sentence
+from declarative.render.text import Cell, Paint, clean, columns, host_lists, ranges, sentence
 from declarative.spec.values import show_mib
 
 LISTED = 7
@@ -78,10 +77,8 @@ def headline(alike: Sequence[Refusal], paint: Paint) -> str:
 
 
 def _names(tasks: list[str]) -> str:
-    """All of them where they differ in numbers alone, else the first few."""
-    if len({pattern(task) for task in tasks}) == 1 and pattern(tasks[0]).count("#") <= 1:
-        return f"task/{together(tasks)}"
-    return and_more((clean(f"task/{task}") for task in tasks), NAMED)
+    """The first few, those as one that differ in numbers alone."""
+    return and_more((f"task/{names}" for names in host_lists(tasks)), NAMED)
 
 
 def _refusal(alike: Sequence[Refusal], paint: Paint, *, waits: bool) -> Iterator[str]:
