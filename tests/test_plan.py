@@ -981,6 +981,8 @@ def test_the_shape_of_actions():
         "lineage",
         "serial",
         "result",
+        "digest",
+        "parts",
         "actions",
         "reservations",
         "unplaced",

@@ -35,6 +35,7 @@ ELSEWHERE = (
         "fleetform apply --lock-timeout 5m",
         "fleetform apply --reuse",
         "fleetform apply next.plan",
+        "fleetform apply --expect plan.json",
     ),
 )
 @click.argument("file", required=False, type=click.Path())
@@ -42,6 +43,12 @@ ELSEWHERE = (
 @click.option("--wait", is_flag=True, help="Follow the tasks to their end, and fail if they fail.")
 @click.option("--allow-unplaced", is_flag=True, help="Do the rest although some task cannot be placed.")
 @apply_options
+@click.option(
+    "--expect",
+    metavar="DIGEST|FILE",
+    help="Plan, and apply without asking if the plan has this digest, or that of this report (.md, .html or "
+    ".json); else say what differs.",
+)
 @click.option(
     "--signed-by",
     metavar="KEY",
@@ -67,6 +74,9 @@ def apply_command(session: Session, *, file: str | None, **options: Any) -> int:
     With FILE it does what `fleetform plan --out FILE` saved, exactly that and without asking, or refuses and
     names what has changed since. The YAML is not read then. The operator's policy may require that it is
     signed.
+
+    With --expect it plans again, and does what was approved or nothing: CI can apply what a pull request
+    showed, without keeping files. Where nothing is left to do, it succeeds.
     """
     with _saved(session, file, options) if file is not None else _declared(session, options) as run:
         code = run.converge(destroy=False)
@@ -83,6 +93,10 @@ def _declared(session: Session, options: Mapping[str, Any]) -> Run:
     """An apply of what the YAML declares."""
     if options["signed_by"] is not None:
         raise failed("usage", "`--signed-by` is about a saved plan", "name its file: `fleetform apply FILE`")
+    if options["expect"] is not None:
+        from declarative.cli.reports import expected
+
+        options = {**options, "expect": expected(options["expect"])}
     desired = session.load(look="contents").desired
     session.say(session.warnings)
     check_requested(options["requested"], desired)

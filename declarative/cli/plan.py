@@ -21,6 +21,7 @@ from declarative.cli.options import (
     work_option,
 )
 from declarative.cli.output import emit, out_style, show_paged
+from declarative.cli.reports import Reports, report_options
 from declarative.cli.session import (
     Session,
     allowed_work,
@@ -55,6 +56,8 @@ EXIT = {"none": 0, "unhealthy": 0, "changes": 0, "waiting": 3, "unplaced": 3, "e
         "fleetform plan --replace node/gpu-3",
         "fleetform plan --reuse",
         "fleetform plan --out next.plan",
+        "fleetform plan --format markdown",
+        "fleetform plan --report plan.html --report plan.md",
     ),
 )
 @json_option
@@ -70,6 +73,7 @@ EXIT = {"none": 0, "unhealthy": 0, "changes": 0, "waiting": 3, "unplaced": 3, "e
     help="With --offline: read no state, and plan as if nothing was there yet.",
 )
 @click.option("--summary", "summary_only", is_flag=True, help="Print the last lines only.")
+@report_options
 @no_pager_option("plan")
 @replace_option
 @reuse_option
@@ -83,13 +87,14 @@ EXIT = {"none": 0, "unhealthy": 0, "changes": 0, "waiting": 3, "unplaced": 3, "e
     help="With --out: sign it with this private Ed25519 key, into FILE.sig.",
 )
 @project_command
-def plan_command(
+def plan_command(  # noqa: PLR0913 (keywords, each an option)
     session: Session,
     *,
     as_json: bool,
     detailed_exitcode: bool,
     summary_only: bool,
     no_pager: bool,
+    reports: Reports,
     out: str | None,
     sign: str | None,
     **asked: Any,
@@ -100,23 +105,27 @@ def plan_command(
     --detailed-exitcode 2 if there are changes, or something is not well: a node takes no work, a declared
     host is left out, a backend could not be read. With --reuse, fleets still get the nodes that they declare.
     """
-    from declarative.render.data import plan_json
-
+    reports.check(as_json=as_json)
     try:
         plan = compute(session, out=out, sign=sign, **asked)
     except Failed as error:
-        if as_json:
-            from declarative.plan.types import Basis, Plan
+        from declarative.plan.types import Basis, Plan
 
-            emit(plan_json(Plan(basis=Basis(lineage=None, serial=0), diagnostics=error.diagnostics)))
-            return 1
-        raise
-    if as_json:
-        emit(plan_json(plan))
-    else:
+        if not reports.wanted and not as_json:
+            raise
+        plan = Plan(basis=Basis(lineage=None, serial=0), diagnostics=error.diagnostics)
+        reports.write(plan)
+        if reports.printed == "text":
+            raise
+        reports.print(plan)
+        return 1
+    reports.write(plan)
+    if reports.printed == "text":
         session.say(plan.diagnostics)
         if plan.result != "error":
             _print(plan, paged=not no_pager, summary_only=summary_only)
+    else:
+        reports.print(plan)
     if out is not None:
         from declarative.cli.plan_files import say_saved
 
@@ -215,27 +224,36 @@ def _check_out(name: str | None, sign: str | None, *, offline: bool) -> Ed25519P
     return signer_of(sign)
 
 
-@click.command("show", epilog=examples("fleetform show next.plan", "fleetform show next.plan --json"))
+@click.command(
+    "show",
+    epilog=examples(
+        "fleetform show next.plan",
+        "fleetform show next.plan --json",
+        "fleetform show next.plan --report plan.html",
+    ),
+)
 @click.argument("file", type=click.Path())
 @json_option
+@report_options
 @no_pager_option("plan")
-def show_command(file: str, *, as_json: bool, no_pager: bool) -> int:
+def show_command(file: str, *, as_json: bool, reports: Reports, no_pager: bool) -> int:
     """Show the plan that `fleetform plan --out FILE` saved, as it was then.
 
     Reads nothing but the file. With --json it prints what `plan --json` printed.
     """
     from declarative.cli.plan_files import origin, read
-    from declarative.render.data import plan_json
     from declarative.render.diagnostics import diagnostics_text
 
+    reports.check(as_json=as_json)
     try:
         saved = read(file)
     except Failed as error:
         if as_json:
             error.use_json("show")
         raise
-    if as_json:
-        emit(plan_json(saved.plan))
+    reports.write(saved.plan)
+    if reports.printed != "text":
+        reports.print(saved.plan)
     else:
         found = diagnostics_text(saved.plan.diagnostics, color=out_style()["color"])
         _print(saved.plan, paged=not no_pager, before=f"{origin(saved)}\n{found}")

@@ -36,6 +36,7 @@ AS_IT_WAS = "as it was (no capacity now for what changed)"
 ENDED = "ended (no capacity now to run again)"
 """What becomes of tasks for which there is no place."""
 
+MOST_DIFFERENCES = 100
 STOPPING = "stopping: no new actions, the running ones end (again to stop now)"
 
 
@@ -80,6 +81,7 @@ class Run:
             self._show(plan)
             if plan.result == "error":
                 return 1
+            self._check_expected(plan)
             lacking = plan.unplaced
             if len(lacking.refusals) > len(lacking.waiting) and not self.options.get("allow_unplaced"):
                 sys.stderr.write(f"{NOTHING_DONE}\n")
@@ -148,12 +150,28 @@ class Run:
         if found:
             raise Failed(tuple(found))
 
+    def _check_expected(self, plan: Plan) -> None:
+        """`Failed` with what differs unless the plan is the one that was approved, or does nothing."""
+        approved = self.options.get("expect")
+        if approved is None or not plan.actions:
+            return
+        from declarative.render.approval import approval_of, differences
+
+        lines = list(differences(approved, approval_of(plan)))
+        if lines:
+            hint = "nothing was done; let this plan be approved, and apply with its digest"
+            found = [Diagnostic(code="plan-differs", summary=line) for line in lines[:MOST_DIFFERENCES]]
+            if len(lines) > len(found):
+                more = f"{len(lines) - len(found)} more differences"
+                found.append(Diagnostic(code="plan-differs", summary=more))
+            raise Failed((*found[:-1], replace(found[-1], hint=hint)))
+
     def ask(self) -> None:
         """Consent: by `--auto-approve`, or at the prompt of a terminal."""
         self.out.flush()
         confirm(
             f"\n{self.doing.capitalize()} this plan? ",
-            approved=self.options["auto_approve"],
+            approved=self.options["auto_approve"] or self.options.get("expect") is not None,
             doing=self.doing,
             look="look at the plan",
             as_json=self.as_json,

@@ -13,11 +13,23 @@ SAVED: dict[str, Code] = {
         "`fleetform apply main.yaml`",
         "name a file that `fleetform plan --out FILE` wrote",
     ),
+    "not-a-report": Code(
+        Group.SAVED,
+        "`--expect` names neither a digest nor a report of a plan",
+        "`fleetform apply --expect plan.txt`",
+        "name `sha256:…`, or a report that ends in .md, .html or .json",
+    ),
     "not-overwritten": Code(
         Group.SAVED,
-        "`--out` names something that is not a plan of fleetform: a link, a directory, or another file",
+        "`--out` or `--report` names something that fleetform did not write: a link, a folder, another file",
         "`fleetform plan --out main.py`",
         "name another file, or remove this one",
+    ),
+    "plan-differs": Code(
+        Group.SAVED,
+        "the plan is not the one that `--expect` names: the message says what differs",
+        "a node failed since the pull request was planned, and would be replaced too",
+        "look at the new plan, and apply with its digest",
     ),
     "plan-edited": Code(
         Group.SAVED,

@@ -30,7 +30,7 @@ _NUMBER = re.compile(r"(?<!\d)(?:0|[1-9]\d*)(?!\d)")
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class Entry:
     """One action, or the two of a replacement, ready to be printed."""
 
     address: Address
@@ -58,38 +58,39 @@ class _Entry:
 
 def actions_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     """All actions in the plan's order, under a line that explains the symbols."""
-    entries = _entries(plan)
+    entries = entries_of(plan)
     if not entries:
         return []
     used = [c for c in SYMBOLS if any(e.change == c for e in entries)]
     legend = ", ".join(f"{paint(SYMBOLS[c][1], SYMBOLS[c][0])} {c}" for c in used)
     out = [f"Actions ({legend}):", ""]
-    for group in _groups(entries):
-        out += _group(group, paint, width)
+    for group in grouped(entries):
+        out += group_lines(group, paint, width)
     return [*out, ""]
 
 
 def unstarted_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     """What tasks without a place would run, or what would become of those that run: it is not done now."""
-    entries: list[_Entry] = []
+    entries: list[Entry] = []
     for action in plan.unplaced.starts:
         after, before = action.typed, action.before
         made = told("task", after) if before is None else {}
         changed = () if before is None else tuple(differing("task", before, after, ()))
         change = "create" if before is None else "replace"
         address = Address("task", str(action.task))
-        entries.append(_Entry(address, change, "not started: no place", made, changed))
+        entries.append(Entry(address, change, "not started: no place", made, changed))
     if not entries:
         return []
-    shown = [line for group in _groups(entries) for line in _group(group, paint, width)]
+    shown = [line for group in grouped(entries) for line in group_lines(group, paint, width)]
     return ["Not done by this plan, for want of a place:", "", *shown, ""]
 
 
-def _entries(plan: Plan) -> list[_Entry]:
+def entries_of(plan: Plan) -> list[Entry]:
+    """The actions in the plan's order, those of a replacement as one."""
     ids = {action.id for action in plan.actions}
     deletes = {a.address: a for a in plan.actions if a.op is Op.DELETE}
     sent = _sent(plan, deletes)
-    out: list[_Entry] = []
+    out: list[Entry] = []
     for action in plan.actions:
         if action.op is Op.DELETE and f"create:{action.address}" in ids:
             continue  # shown once, where it is made again
@@ -98,16 +99,16 @@ def _entries(plan: Plan) -> list[_Entry]:
     return out
 
 
-def _entry(action: Action) -> _Entry:
+def _entry(action: Action) -> Entry:
     """Of what is made, changed or deleted."""
     kind, before, after = action.address.kind, action.before, action.after
     made = told(kind, after) if after and before is None and kind not in PLACED else {}
     changed = differing(kind, before, after, ()) if before and after else []
     at = where(action.typed) if action.op is Op.CREATE else ""
-    return _Entry(action.address, action.op.value, _words(action), made, tuple(changed), where=at)
+    return Entry(action.address, action.op.value, _words(action), made, tuple(changed), where=at)
 
 
-def _replaced(action: Action, old: Action, sent: Mapping[str, str], again: str) -> _Entry:
+def _replaced(action: Action, old: Action, sent: Mapping[str, str], again: str) -> Entry:
     """Of what is deleted and made again."""
     forcing, reason = action.because, _words(action)
     changed = differing(action.address.kind, old.typed, action.typed, forcing)
@@ -116,7 +117,7 @@ def _replaced(action: Action, old: Action, sent: Mapping[str, str], again: str) 
         changed = [pair for pair in changed if pair[0] != "files"]
     if action.reason in FORCED and not any(key in forcing for key, _, _ in changed):
         reason += f" ({FORCES})"
-    return _Entry(action.address, "replace", reason + again + _left(old), {}, tuple(changed), forcing)
+    return Entry(action.address, "replace", reason + again + _left(old), {}, tuple(changed), forcing)
 
 
 def _sent(plan: Plan, deletes: Mapping[Address, Action]) -> dict[str, str]:
@@ -133,25 +134,27 @@ def _sent(plan: Plan, deletes: Mapping[Address, Action]) -> dict[str, str]:
     return out
 
 
-def _groups(entries: list[_Entry]) -> Iterator[list[_Entry]]:
+def grouped(entries: list[Entry]) -> Iterator[list[Entry]]:
     """Neighbours that are alike together, all others alone."""
-    group: list[_Entry] = []
+    group: list[Entry] = []
     for entry in entries:
         if group and group[-1].likeness != entry.likeness:
             yield from _split(group)
             group = []
         group.append(entry)
-    yield from _split(group)
+    if group:
+        yield from _split(group)
 
 
-def _split(group: list[_Entry]) -> Iterator[list[_Entry]]:
+def _split(group: list[Entry]) -> Iterator[list[Entry]]:
     if len(group) > (2 if group[0].where else 1):
         yield group
     else:
         yield from ([entry] for entry in group)
 
 
-def _group(group: list[_Entry], paint: Paint, width: int | None) -> Iterator[str]:
+def group_lines(group: list[Entry], paint: Paint, width: int | None) -> Iterator[str]:
+    """Entries that are alike: a line with their names and the reason, and their fields below it."""
     first = group[0]
     symbol, style = SYMBOLS[first.change]
     name = ", ".join(host_lists(clean(e.address) for e in group))

@@ -62,14 +62,14 @@ def _blocks(row: Row, each: int, room: float) -> str:
     if row.total <= CELLS and (each + 1) * row.total + 1 <= room:
         holders = [_holder(row, block) for block in range(row.total)]
         return "[" + " ".join(h + " " * (each - cells(h)) for h in holders).rstrip() + "]"
-    return _fit([f"{_range(first, last)} {holder}" for first, last, holder in _stretches(row)], room)
+    return _fit([f"{_range(first, last)} {holder}" for first, last, holder in stretches(row)], room)
 
 
 def _range(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def _stretches(row: Row) -> list[tuple[int, int, str]]:
+def stretches(row: Row) -> list[tuple[int, int, str]]:
     """First block, last block, and who holds them. Idle ones are not gone through: there may be thousands."""
     out: list[tuple[int, int, str]] = []
     free = 0

@@ -233,6 +233,15 @@ def plan_schema() -> Schema:
             "for capacity, as their `retry` says. `unhealthy`: there is nothing to do, and not all is well.",
             RESULTS,
         ),
+        digest=_text("Of what the plan does: `apply --expect` takes it.", pattern="^sha256:[0-9a-f]{64}$"),
+        parts=_list(
+            "What the digest is made of: with them `apply --expect FILE` names what differs.",
+            _object(
+                "Alike actions.",
+                step=_text("What is done: `create node/gpu-[0-3]`."),
+                digest=_text("Of how it is done; empty where there is no more to it."),
+            ),
+        ),
         actions=_list("In an order in which they could be done one by one.", _action()),
         reservations=_list("Every rank that holds, will hold, or gives back blocks.", _reservation()),
         unplaced=_list("Tasks that cannot be placed.", _refusal()),

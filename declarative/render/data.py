@@ -18,6 +18,7 @@ from declarative.inputs import data_of
 from declarative.placement.types import Refusal
 from declarative.plan.health import Health
 from declarative.plan.types import FORMAT_VERSION, Action, Plan, Reservation
+from declarative.render.approval import approval_of
 from declarative.render.views import FleetView, NodeView, StatusView, TaskView
 
 _RAW = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]|#(?=#\\w*\\[)")
@@ -79,11 +80,13 @@ def validate_json(valid: bool, diagnostics: Iterable[Diagnostic]) -> dict[str, A
 def plan_json(plan: Plan) -> dict[str, Any]:
     """What `plan --json` prints."""
     wanted = {str(a.task): _inputs(a) for a in plan.unplaced.starts}
+    approval = approval_of(plan)
     return {
         "format_version": FORMAT_VERSION,
         "lineage": plan.basis.lineage,
         "serial": plan.basis.serial,
         "result": plan.result,
+        **approval.to_json(),
         "actions": [_action(action) for action in plan.actions],
         "reservations": [_reservation(item) for item in plan.reservations],
         "unplaced": [{**_refusal(r), **wanted.get(r.task, _NOTHING)} for r in plan.unplaced.refusals],

@@ -61,26 +61,26 @@ def plan_text(plan: Plan, *, color: bool, width: int | None, summary_only: bool 
     long plan has its summary at its top as well: its end may be far away.
     """
     paint = Paint(color=color)
-    summary = _summary(plan, paint)
+    summary = summary_lines(plan, paint)
     if summary_only:
         headlines = [headline(alike, paint) for alike in together_alike(plan.unplaced.refusals)]
-        return seal([*headlines, *_notes(plan, paint), *summary], color=color)
-    lines = _drift(plan, paint)
+        return seal([*headlines, *note_lines(plan, paint), *summary], color=color)
+    lines = drift_lines(plan, paint)
     lines += actions_lines(plan, paint, width)
     if plan.actions or plan.unplaced.refusals:
-        lines += _map(plan, paint, width)
-        lines += _ranks(plan, paint, width)
+        lines += block_lines(plan, paint, width)
+        lines += rank_lines(plan, paint, width)
     waiting = frozenset(plan.unplaced.waiting)
     lines += unplaced_lines(plan.unplaced.refusals, paint, waiting=waiting, whole=width is None)
     lines += unstarted_lines(plan, paint, width)
-    lines += _suggestions(plan, paint)
-    lines += _backends(plan, width)
+    lines += suggestion_lines(plan, paint)
+    lines += backend_lines(plan, width)
     lines += health_lines(plan.health, paint, width)
     top = [*summary, ""] if len(lines) > LONG else []
-    return seal([*top, *lines, *_notes(plan, paint), *summary], color=color)
+    return seal([*top, *lines, *note_lines(plan, paint), *summary], color=color)
 
 
-def _notes(plan: Plan, paint: Paint) -> list[str]:
+def note_lines(plan: Plan, paint: Paint) -> list[str]:
     """What went wrong before, and how old the facts are that the plan stands on."""
     lines = _ended(plan, paint)
     if (plan.actions or plan.unplaced.refusals) and plan.basis.observed_at is not None:
@@ -88,7 +88,7 @@ def _notes(plan: Plan, paint: Paint) -> list[str]:
     return lines
 
 
-def _summary(plan: Plan, paint: Paint) -> list[str]:
+def summary_lines(plan: Plan, paint: Paint) -> list[str]:
     """Cost and summary. The summary line is what people and scripts look for: it stands on its own."""
     lines: list[str] = []
     if plan.actions or plan.preview.cost.before != plan.preview.cost.after:
@@ -131,7 +131,7 @@ def _ended(plan: Plan, paint: Paint) -> list[str]:
     return [paint("yellow", f"Ended: {named}; {command} {again}.")]
 
 
-def _suggestions(plan: Plan, paint: Paint) -> list[str]:
+def suggestion_lines(plan: Plan, paint: Paint) -> list[str]:
     """Moves that would save something, for people to decide on: a plan moves nothing that runs."""
     if not plan.preview.suggestions:
         return []
@@ -142,7 +142,7 @@ def _suggestions(plan: Plan, paint: Paint) -> list[str]:
     return [*lines, ""]
 
 
-def _backends(plan: Plan, width: int | None) -> list[str]:
+def backend_lines(plan: Plan, width: int | None) -> list[str]:
     """How clouds are reached: the same lines in every plan, so that another endpoint is another text."""
     if not plan.preview.backends:
         return []
@@ -195,7 +195,8 @@ def prices_line(priced_on: Mapping[str, str], today: date | None = None) -> str:
     return f"Prices {days}; what is billed may differ, {rest} `catalog` takes prices of your own."
 
 
-def _drift(plan: Plan, paint: Paint) -> list[str]:
+def drift_lines(plan: Plan, paint: Paint) -> list[str]:
+    """What others changed."""
     out: list[str] = []
     if plan.observed.drift:
         rows = [
@@ -215,19 +216,19 @@ def _drift(plan: Plan, paint: Paint) -> list[str]:
     return out
 
 
-def _map(plan: Plan, paint: Paint, width: int | None) -> list[str]:
+def block_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     """The block map as it will be. Of many nodes that nothing happens to, only the sum is shown."""
     ops: dict[str, set[Op]] = {}
     for action in plan.actions:
         if action.address.kind == "node":
             ops.setdefault(action.address.name, set()).add(action.op)
-    outcomes = _rank_outcomes(plan)
+    outcomes = outcome_of_ranks(plan)
     touched = {r.node for r in plan.reservations if outcomes[_name(r)] != "kept"} | ops.keys()
     nodes = plan.preview.nodes
     still = [n for n in nodes if n.name not in touched and n.status == "kept" and n.state == "ready"]
     hidden = {n.name for n in still} if len(still) > MOST_UNCHANGED else set[str]()
     restarts = Counter(r.node for r in plan.reservations if r.restart)
-    rows = [_map_row(n, ops.get(n.name, set()), restarts[n.name]) for n in nodes if n.name not in hidden]
+    rows = [node_row(n, ops.get(n.name, set()), restarts[n.name]) for n in nodes if n.name not in hidden]
     if not rows and not hidden:
         return []
     lines = map_lines(rows, paint, width)
@@ -237,7 +238,8 @@ def _map(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     return ["Blocks after apply:", "", *lines, ""]
 
 
-def _map_row(node: NodePreview, ops: set[Op], restarts: int) -> Row:
+def node_row(node: NodePreview, ops: set[Op], restarts: int) -> Row:
+    """A line of the block map: what becomes of the node, and how many ranks on it restart."""
     if node.status == "deleted":
         return Row(node=node.name, total=node.total, holders=None, note="deleted", style="red")
     if node.status == "new":
@@ -264,7 +266,7 @@ def _name(item: Reservation) -> str:
     return rank_name(item.task, item.rank)
 
 
-def _rank_outcomes(plan: Plan) -> dict[str, str]:
+def outcome_of_ranks(plan: Plan) -> dict[str, str]:
     """What becomes of each rank that holds or will hold blocks, by its name: of its blocks, and of itself."""
     ops: dict[str, set[Op]] = {}
     for action in plan.actions:
@@ -280,9 +282,9 @@ def _rank_outcomes(plan: Plan) -> dict[str, str]:
     return out
 
 
-def _ranks(plan: Plan, paint: Paint, width: int | None) -> list[str]:
+def rank_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
     """The table of ranks: task, rank → node → blocks → volumes → price → status."""
-    outcomes = _rank_outcomes(plan)
+    outcomes = outcome_of_ranks(plan)
     kept = [r for r in plan.reservations if outcomes[_name(r)] == "kept"]
     hide = len(kept) > MOST_UNCHANGED
     shown = [r for r in plan.reservations if not (hide and outcomes[_name(r)] == "kept")]

@@ -154,7 +154,7 @@ def host_lists(names: Iterable[str]) -> list[str]:
     """`data-[0-3]`, `train-[0-3].data-[same]`: names in the notation of host lists, which stand for exactly
     these. `same` is the number that the list before it has.
     """
-    alike: dict[tuple[object, ...], list[tuple[Numbers, ...]]] = {}
+    alike: dict[tuple[tuple[str, ...], tuple[int, ...]], list[tuple[Numbers, ...]]] = {}
     for name in dict.fromkeys(names):
         texts, numbers = tuple(_COUNTED.split(name)), _COUNTED.findall(name)
         digits = tuple(len(n) if n[0] == "0" and n != "0" else 0 for n in numbers)
@@ -181,20 +181,19 @@ def _crossed(rows: list[tuple[Numbers, ...]]) -> list[tuple[Numbers, ...]]:
 
 def _linked(rows: list[tuple[Numbers, ...]], digits: Sequence[int]) -> list[tuple[Numbers, ...]]:
     """Rows as one that count the same at two places; the second place is empty then."""
-    found: dict[tuple[object, ...], list[tuple[Numbers, ...]]] = {}
+    found: dict[tuple[int, int, tuple[Numbers, ...]], list[tuple[Numbers, ...]]] = {}
     for row in rows:
         pairs = ((a, b) for b in range(len(row)) for a in range(b) if row[a] == row[b] and len(row[a]) == 1)
         first, again = next(((a, b) for a, b in pairs if digits[a] == digits[b]), (0, 0))
-        key = (first, again, *(numbers for at, numbers in enumerate(row) if at not in {first, again}))
-        found.setdefault(key if again else (row,), []).append(row)
+        rest = tuple(numbers for at, numbers in enumerate(row) if not again or at not in {first, again})
+        found.setdefault((first, again, rest), []).append(row)
     out: list[tuple[Numbers, ...]] = []
-    for key, same in found.items():
-        row = list(same[0])
+    for (first, again, _), same in found.items():
+        merged = list(same[0])
         if len(same) > 1:
-            first, again = key[:2]
-            row[first] = tuple(n for other in same for n in other[first])
-            row[again] = ()
-        out.append(tuple(row))
+            merged[first] = tuple(n for row in same for n in row[first])
+            merged[again] = ()
+        out.append(tuple(merged))
     return out
 
 

@@ -1,0 +1,190 @@
+"""`--format`, `--report` and `--max-chars`: a plan for people and programs, printed and in files."""
+
+from __future__ import annotations
+
+import functools
+import os
+import stat
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from declarative.cli.errors import failed
+
+if TYPE_CHECKING:
+    from declarative.plan.types import Plan
+    from declarative.render.approval import Approval
+
+F = TypeVar("F", bound=Callable[..., Any])
+FORMATS = ("text", "markdown", "html", "json")
+SUFFIXES = {".txt": "text", ".md": "markdown", ".markdown": "markdown", ".html": "html", ".json": "json"}
+BEGINS = {
+    "text": "# fleetform plan",
+    "markdown": "<!-- fleetform plan -->",
+    "html": "<!DOCTYPE html>\n<!-- fleetform plan -->",
+    "json": '{\n  "format_version"',
+}
+"""What the files of each format begin with: other files are not overwritten."""
+MAX_CHARS = 65_536
+LEAST_CHARS = 4_000
+MOST_BYTES = 256 << 20
+
+
+@dataclass
+class Reports:
+    """What is to be printed, and what is to be put into files."""
+
+    printed: str
+    files: tuple[str, ...]
+    max_chars: int
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anything but the usual text was asked for."""
+        return bool(self.files) or self.printed != "text"
+
+    def check(self, *, as_json: bool) -> None:
+        """`Failed` if a file could not be written: said before the plan is made."""
+        if as_json:
+            if self.printed not in {"text", "json"}:
+                raise failed("usage", f"`--json` and `--format {self.printed}` are two formats", "give one")
+            self.printed = "json"
+        for name in self.files:
+            _check_target(Path(name), self._format(name))
+
+    def write(self, plan: Plan) -> None:
+        """Put the plan into the files, each written whole or not at all."""
+        for name in self.files:
+            form = self._format(name)
+            head = f"{BEGINS[form]}\n\n" if form == "text" else ""
+            _put(Path(name), head + self._render(plan, form))
+
+    def print(self, plan: Plan) -> None:
+        """Print the plan in the format that was asked for."""
+        sys.stdout.write(self._render(plan, self.printed))
+
+    def _format(self, name: str) -> str:
+        found = SUFFIXES.get(Path(name).suffix, self.printed if self.printed != "text" else None)
+        if found is None:
+            hint = f"end its name in one of {', '.join(SUFFIXES)}, or say it: `--format markdown`"
+            raise failed("usage", f"`--report {name}` does not tell its format", hint)
+        return found
+
+    def _render(self, plan: Plan, form: str) -> str:
+        if form == "json":
+            from declarative.render.data import plan_json, to_json
+
+            return to_json(plan_json(plan))
+        if form == "markdown":
+            from declarative.render.markdown import plan_markdown
+
+            return plan_markdown(plan, self.max_chars)
+        if form == "html":
+            from declarative.render.html import plan_html
+
+            return plan_html(plan)
+        from declarative.render.diagnostics import diagnostics_text
+        from declarative.render.plan import plan_text
+
+        said = diagnostics_text(plan.diagnostics, color=False)
+        return said + plan_text(plan, color=False, width=None)
+
+
+def report_options(command: F) -> F:
+    """The options; the command gets `reports`."""
+
+    @functools.wraps(command)
+    def run(*args: Any, printed: str, report_files: tuple[str, ...], max_chars: int, **options: Any) -> Any:
+        return command(*args, reports=Reports(printed, report_files, max_chars), **options)
+
+    found: Any = run
+    for option in (
+        click.option(
+            "--max-chars",
+            type=click.IntRange(min=LEAST_CHARS),
+            default=MAX_CHARS,
+            show_default=True,
+            help="With Markdown: fold the report until it has no more characters than a comment may have.",
+        ),
+        click.option(
+            "--report",
+            "report_files",
+            metavar="FILE",
+            multiple=True,
+            type=click.Path(),
+            help="Write the plan into this file too, in the format that its name ends in: .md, .html, .json "
+            "or .txt.",
+        ),
+        click.option(
+            "--format",
+            "printed",
+            type=click.Choice(FORMATS),
+            default="text",
+            show_default=True,
+            help="What to print.",
+        ),
+    ):
+        found = option(found)
+    return found  # type: ignore[no-any-return]
+
+
+def expected(text: str) -> Approval:
+    """What `--expect` says: a digest, or a file with a report; `Failed` if it is neither."""
+    from declarative.render.approval import Approval, is_digest, read_approval
+
+    if is_digest(text):
+        return Approval(text, {})
+    path = Path(text)
+    hint = "name a digest (`sha256:…`), or a file of `fleetform plan --report FILE` or `plan --json`"
+    try:
+        if not path.is_file() or path.stat().st_size > MOST_BYTES:
+            raise failed("not-a-report", f"`{text}` is no digest, and no report of fleetform", hint)
+        return read_approval(path.read_text(encoding="utf-8", errors="replace"))
+    except OSError as error:
+        raise failed("unreadable", f"`{text}`: {error.strerror}", hint) from None
+    except (ValueError, RecursionError):
+        summary = f"`{text}` holds no digest of a plan"
+        raise failed("not-a-report", summary, f"{hint}; a report that was cut has none") from None
+
+
+def _check_target(path: Path, form: str) -> None:
+    """`Failed` unless the file is ours, or is not there and can be."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        if not path.parent.is_dir():
+            raise failed("unwritable", f"`{path.parent}` is not a directory", "make it first") from None
+        return
+    except OSError as error:
+        raise failed("unwritable", f"`{path}` cannot be written: {error.strerror}") from None
+    if not stat.S_ISREG(found.st_mode) or (found.st_size and not _begins(path, BEGINS[form])):
+        summary = f"`{path}` exists, and is not a report of fleetform: it is left alone"
+        raise failed("not-overwritten", summary, "name another file, or remove that one")
+
+
+def _begins(path: Path, head: str) -> bool:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.read(len(head)) == head
+    except OSError:
+        return False
+
+
+def _put(path: Path, text: str) -> None:
+    # In one step, and with the user's umask: reports are there to be read by others.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
+                file.write(text)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise failed("unwritable", f"`{path}` cannot be written: {error.strerror}") from None

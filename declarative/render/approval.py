@@ -1,0 +1,115 @@
+"""A digest of what a plan does, for people to approve, and what differs from a plan that they approved.
+
+It is about what is done and to what, not about when the plan was made, or why. So the same plan has the same
+digest in a pull request and after the merge, as long as files, state and world are the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from declarative.codec import to_data
+from declarative.plan.types import Action, Plan
+from declarative.render.text import clean, host_lists, numberless
+from declarative.state import RETRIES
+
+MARK = "fleetform-approval:"
+"""In a report, before the JSON of its approval."""
+_HEX = 16
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_MARKED = re.compile(re.escape(MARK) + r" (\{.*\}) -->")
+_NOT_SHOWN = frozenset({"reason", "because"})
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """What is approved: `parts` maps what is done (`create node/gpu-[0-3]`) to a digest of how."""
+
+    digest: str
+    parts: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "digest": self.digest,
+            "parts": [{"step": step, "digest": found} for step, found in self.parts.items()],
+        }
+
+    def hidden(self) -> str:
+        """As a comment of Markdown or HTML: nothing in it ends the comment, or means anything to a forge."""
+        text = json.dumps(self.to_json(), separators=(",", ":"))
+        for char in "<>&@#`-":
+            text = text.replace(char, f"\\u{ord(char):04x}")
+        return f"<!-- {MARK} {text} -->"
+
+
+def approval_of(plan: Plan) -> Approval:
+    """What somebody approves who approves this plan."""
+    alike: dict[tuple[str, str, str], list[Action]] = {}
+    for action in plan.actions:
+        key = (action.op.value, action.address.kind, numberless(action.address.name))
+        alike.setdefault(key, []).append(action)
+    parts: dict[str, str] = {"state": str(plan.basis.lineage)}
+    for (op, _, _), actions in alike.items():
+        names = ", ".join(host_lists(clean(a.address) for a in actions))
+        parts[f"{op} {names}"] = _digest([_done(action) for action in actions])[:_HEX]
+    unplaced = sorted(refusal.task for refusal in plan.unplaced.refusals)
+    if unplaced:
+        parts["not placed: " + ", ".join(host_lists(f"task/{task}" for task in unplaced))] = ""
+    return Approval(f"sha256:{_digest(parts)}", parts)
+
+
+def _digest(data: Any) -> str:
+    """In ASCII: texts from outside may hold what UTF-8 does not have."""
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _done(action: Action) -> Any:
+    """What an action does. When the first of several retries began is not part of it."""
+    found = {key: value for key, value in to_data(action).items() if key not in _NOT_SHOWN}
+    after = found.get("after")
+    if isinstance(after, dict) and isinstance(after.get(RETRIES), dict):
+        series = {key: value for key, value in after[RETRIES].items() if key != "since"}
+        found["after"] = {**after, RETRIES: series}
+    return found
+
+
+def differences(approved: Approval, now: Approval) -> Iterator[str]:
+    """What the plan does now otherwise than was approved, a line each; none if they are the same."""
+    if approved.digest == now.digest:
+        return
+    if not approved.parts:
+        yield "only the digest of the approved plan is known: compare its report with this plan"
+    for step, found in now.parts.items() if approved.parts else ():
+        if step not in approved.parts:
+            yield f"not approved: {step}"
+        elif approved.parts[step] != found:
+            yield f"not as approved: {step}"
+    for step in approved.parts:
+        if step not in now.parts:
+            yield f"approved, and not done now: {clean(step)}"
+
+
+def is_digest(text: str) -> bool:
+    """Whether it is a digest, and no file's name."""
+    return _DIGEST.fullmatch(text) is not None
+
+
+def read_approval(text: str) -> Approval:
+    """The approval in `plan --json`, or in a report; ValueError if there is none."""
+    marked = _MARKED.search(text)
+    data = json.loads(marked[1] if marked else text)
+    found = data.get("digest") if isinstance(data, dict) else None
+    if not isinstance(found, str) or not is_digest(found):
+        raise ValueError("no digest")
+    try:
+        parts = {str(part["step"]): str(part["digest"]) for part in data.get("parts") or ()}
+    except (TypeError, KeyError):
+        raise ValueError("no parts") from None
+    return Approval(found, parts)

@@ -1,0 +1,256 @@
+"""A plan as one HTML file: no network, nothing from elsewhere, readable without JavaScript.
+
+All text from outside is escaped by the template. A policy in the file forbids every script but its own one.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+from declarative.plan.types import NodePreview, Op, Plan
+from declarative.render.actions import entries_of, group_lines, grouped, unstarted_lines
+from declarative.render.approval import approval_of
+from declarative.render.blocks import stretches
+from declarative.render.diagnostics import diagnostics_text
+from declarative.render.health import health_lines
+from declarative.render.plan import (
+    backend_lines,
+    drift_lines,
+    node_row,
+    note_lines,
+    outcome_of_ranks,
+    share,
+    suggestion_lines,
+    summary_lines,
+)
+from declarative.render.text import Paint, clean, host_lists, numberless, plural, ranges
+from declarative.render.unplaced import unplaced_lines
+from declarative.state import rank_name
+
+COLORS = (
+    "#b6e3ff",
+    "#aceebb",
+    "#fae17d",
+    "#ffcfb0",
+    "#e9d0ff",
+    "#ffc9e3",
+    "#b9e6e1",
+    "#d6dfb2",
+    "#c8ccff",
+    "#f3d3c9",
+)
+"""Behind dark text: light ones, on a dark page too."""
+MOST_UNCHANGED = 1000
+"""Nodes that nothing happens to, beyond which they are only counted."""
+MOST_BOXES = 60
+HEAD = ("task", "rank", "node", "fleet", "where", "blocks", "volumes", "USD/h", "status")
+SCRIPT = """
+const rows = [...document.querySelectorAll("#ranks tbody tr")];
+const input = document.getElementById("search");
+if (input) {
+  input.closest(".search").hidden = false;
+  const texts = rows.map((row) => row.textContent.toLowerCase());
+  input.addEventListener("input", () => {
+    const words = input.value.toLowerCase().split(/\\s+/);
+    let count = 0;
+    rows.forEach((row, i) => {
+      row.hidden = !words.every((word) => texts[i].includes(word));
+      count += row.hidden ? 0 : 1;
+    });
+    document.getElementById("found").textContent = count + " of " + rows.length;
+  });
+}
+"""
+_PLAIN = Paint(color=False)
+_STYLES = {"+": "create", "~": "update", "-": "delete", "-/+": "replace"}
+_ROW, _COLUMN, _LETTER = 34, 60, 7.3
+
+
+def plan_html(plan: Plan) -> str:
+    """The page. The same plan gives the same bytes."""
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    text = files("declarative.render").joinpath("report.html.jinja").read_text(encoding="utf-8")
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    approval = approval_of(plan)
+    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    [*summary] = map(clean, summary_lines(plan, _PLAIN))
+    return (
+        environment.from_string(text).render(
+            title=_title(plan),
+            summary=summary,
+            digest=approval.digest,
+            parts=list(_parts(plan)),
+            colors=COLORS,
+            hidden=Markup(approval.hidden()),  # noqa: S704 (it holds none of HTML's characters)
+            script=Markup(SCRIPT),  # noqa: S704 (ours, and a constant)
+            script_hash=f"sha256-{digest}",
+        )
+        + "\n"
+    )
+
+
+def _title(plan: Plan) -> str:
+    counts = ", ".join(f"{count} to {change}" for change, count in plan.summary().items() if count)
+    lacking = (
+        f"{plural(len(plan.unplaced.refusals), 'task')} cannot be placed" if plan.unplaced.refusals else ""
+    )
+    told = ", ".join(text for text in (counts, lacking) if text)
+    return "Plan with errors" if plan.result == "error" else f"Plan: {told or 'no changes'}"
+
+
+def _parts(plan: Plan) -> Iterator[dict[str, Any]]:
+    entries = entries_of(plan)
+    gone = [entry for entry in entries if entry.change in {"delete", "replace"}]
+    yield from _lines(
+        "findings", "Errors and warnings", diagnostics_text(plan.diagnostics, color=False).split("\n")
+    )
+    destroyed = [next(iter(group_lines(group, _PLAIN, None))) for group in grouped(gone)]
+    yield from _lines("destroyed", f"Destroyed or replaced: {len(gone)}", destroyed)
+    waiting = frozenset(plan.unplaced.waiting)
+    refused = unplaced_lines(plan.unplaced.refusals, _PLAIN, waiting=waiting, whole=True)
+    yield from _lines("unplaced", "Cannot be placed", refused[2:])
+    told = [line for group in grouped(entries) for line in group_lines(group, _PLAIN, None)]
+    yield from _lines("actions", f"Actions: {len(entries)}", told)
+    if plan.actions:
+        yield {"id": "graph", "title": "Order", "kind": "graph", **_graph(plan)}
+    if plan.preview.nodes:
+        yield {"id": "blocks", "title": "Blocks after apply", "kind": "blocks", **_blocks(plan)}
+    if plan.reservations:
+        yield {"id": "ranks-part", "title": "Ranks", "kind": "ranks", "head": HEAD, "rows": _ranks(plan)}
+    yield from _lines("drift", "Changed outside of fleetform", drift_lines(plan, _PLAIN))
+    yield from _lines("health", "Not well", health_lines(plan.health, _PLAIN, None))
+    yield from _lines(
+        "unstarted", "Not started, for want of a place", unstarted_lines(plan, _PLAIN, None)[2:]
+    )
+    yield from _lines("by-hand", "Possible by hand", suggestion_lines(plan, _PLAIN)[2:])
+    yield from _lines("backends", "Backends, as declared", backend_lines(plan, None)[2:])
+    yield from _lines("notes", "How old the facts are", note_lines(plan, _PLAIN))
+
+
+def _lines(name: str, title: str, lines: Sequence[str]) -> Iterator[dict[str, Any]]:
+    shown = [clean(line) for line in lines]
+    if any(shown):
+        while not shown[-1]:
+            shown.pop()
+        styled = [
+            (_STYLES.get(line[:4].strip(), "") if name in {"actions", "destroyed"} else "", line)
+            for line in shown
+        ]
+        yield {"id": name, "title": title, "kind": "lines", "lines": styled}
+
+
+# ----------------------------------------------------------------------------------------- the block map
+
+
+def _blocks(plan: Plan) -> dict[str, Any]:
+    ops: dict[str, set[Op]] = {}
+    for action in plan.actions:
+        if action.address.kind == "node":
+            ops.setdefault(action.address.name, set()).add(action.op)
+    touched = {r.node for r in plan.reservations if r.status.value != "kept" or r.restart} | ops.keys()
+    nodes = sorted(plan.preview.nodes, key=lambda node: node.name not in touched)
+    most = len(touched) + MOST_UNCHANGED
+    colors: dict[str, int] = {}
+    shown = [_node(node, ops.get(node.name, set()), colors) for node in nodes[:most]]
+    return {"nodes": shown, "hidden": max(0, len(nodes) - most)}
+
+
+def _node(node: NodePreview, ops: set[Op], colors: dict[str, int]) -> dict[str, Any]:
+    row = node_row(node, ops, 0)
+    pieces = []
+    for first, last, holder in stretches(row) if row.holders is not None else ():
+        task = holder.rpartition("-")[0]
+        color = colors.setdefault(task, len(colors)) if holder != "idle" else -1
+        pieces.append(
+            {
+                "style": "idle" if color < 0 else f"c{color % len(COLORS)}",
+                "size": last - first + 1,
+                "holder": holder,
+                "told": f"block {ranges(range(first, last + 1))}: {holder}",
+            }
+        )
+    told = "; ".join(str(piece["told"]) for piece in pieces) or "no blocks"
+    style = "warn" if row.style == "red" else "faint"
+    return {"name": clean(node.name), "pieces": pieces, "told": told, "note": clean(row.note), "style": style}
+
+
+# ----------------------------------------------------------------------------------------------- ranks
+
+
+def _ranks(plan: Plan) -> list[tuple[str, ...]]:
+    outcomes = outcome_of_ranks(plan)
+    rows = []
+    for item in plan.reservations:
+        where = "/".join(text for text in (item.backend, item.region, item.zone, item.instance_type) if text)
+        volumes = ", ".join(f"{path}={name}" for path, name in sorted(item.volumes.items()))
+        blocks = f"{ranges(item.blocks)} of {item.total_blocks}"
+        found = (item.task, str(item.rank), item.node, item.fleet, where, blocks, volumes, share(item.price))
+        rows.append((*map(clean, found), outcomes[rank_name(item.task, item.rank)]))
+    return rows
+
+
+# -------------------------------------------------------------------------------- the graph of the actions
+
+
+def _graph(plan: Plan) -> dict[str, Any]:
+    """Boxes of alike actions in columns, each to the right of all that it waits for."""
+    depth: dict[str, int] = {}
+    for action in plan.actions:
+        depth[action.id] = 1 + max((depth.get(need, 0) for need in action.needs), default=-1)
+    keys = {a.id: (a.op.value, a.address.kind, numberless(a.address.name)) for a in plan.actions}
+    if len(set(keys.values())) > MOST_BOXES:
+        keys = {a.id: (a.op.value, a.address.kind, "") for a in plan.actions}
+    members: dict[tuple[str, str, str], list[str]] = {}
+    for action in plan.actions:
+        members.setdefault(keys[action.id], []).append(str(action.address))
+    column = dict.fromkeys(members, 0)
+    for action in plan.actions:
+        column[keys[action.id]] = max(column[keys[action.id]], depth[action.id])
+    order = {number: at for at, number in enumerate(sorted(set(column.values())))}
+    texts = {key: _box_text(key[0], names) for key, names in members.items()}
+    width = max(int(max(map(len, texts.values())) * _LETTER) + 16, 80)
+    boxes, used = {}, dict.fromkeys(order.values(), 0)
+    for key, names in members.items():
+        at = order[column[key]]
+        boxes[key] = {
+            "style": key[0],
+            "text": texts[key],
+            "told": f"{key[0]} {', '.join(host_lists(map(clean, names[:200])))}"
+            + (f" and {len(names) - 200} more" if len(names) > 200 else ""),
+            "x": at * (width + _COLUMN),
+            "y": used[at] * _ROW + 2,
+            "width": width,
+        }
+        used[at] += 1
+    edges = {
+        (keys[need], keys[action.id])
+        for action in plan.actions
+        for need in action.needs
+        if need in keys and keys[need] != keys[action.id]
+    }
+    return {
+        "boxes": list(boxes.values()),
+        "lines": [_line(boxes[a], boxes[b]) for a, b in sorted(edges)],
+        "width": len(order) * (width + _COLUMN) - _COLUMN + 2,
+        "height": max(used.values()) * _ROW + 2,
+        "told": "; ".join(str(box["text"]) for box in boxes.values()),
+    }
+
+
+def _box_text(op: str, names: Sequence[str]) -> str:
+    symbol = {"create": "+", "update": "~", "delete": "-"}[op]
+    listed = host_lists(map(clean, names))
+    text = listed[0] if len(listed) == 1 else f"{names[0].partition('/')[0]}: {len(names)}"
+    return f"{symbol} {text if len(text) <= 40 else text[:39] + '…'}"
+
+
+def _line(source: Mapping[str, Any], target: Mapping[str, Any]) -> str:
+    x1, y1, x2, y2 = source["x"] + source["width"], source["y"] + 13, target["x"], target["y"] + 13
+    bend = max(20, abs(x2 - x1) // 2)
+    return f"M{x1} {y1}C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}"

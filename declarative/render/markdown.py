@@ -1,0 +1,271 @@
+"""A plan as Markdown, for a comment on a pull request: valid for GitHub and GitLab, and never too long.
+
+What is destroyed or replaced is always there by its address. Whatever does not fit is folded: alike things
+are grouped, groups are counted. All text from outside stands in fenced blocks, where nothing is a link, a
+mention, HTML or a fence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from declarative.plan.types import Cost, Plan
+from declarative.render.actions import SYMBOLS, Entry, entries_of, group_lines, grouped, unstarted_lines
+from declarative.render.approval import approval_of
+from declarative.render.diagnostics import count_text, diagnostics_text
+from declarative.render.health import health_lines
+from declarative.render.plan import (
+    backend_lines,
+    block_lines,
+    cost_line,
+    drift_lines,
+    note_lines,
+    rank_lines,
+    suggestion_lines,
+)
+from declarative.render.text import Paint, clean, host_lists, money, plural
+from declarative.render.unplaced import headline, together_alike, unplaced_lines
+
+HEAD = "<!-- fleetform plan -->"
+"""The first line of a report: comments and files that begin with it are ours."""
+HOURS_A_MONTH = 730
+GONE = ("delete", "replace")
+_PLAIN = Paint(color=False)
+_BACKTICKS = re.compile("`+")
+NOT_NAMED = (
+    "**{count} more are destroyed or replaced and not named here, for want of room. Do not approve this plan "
+    "by this report:** look at `fleetform plan`."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of a report. `bodies` say the same, each shorter than the one before."""
+
+    title: str
+    bodies: tuple[Sequence[str], ...]
+    language: str = "text"
+    open: bool = False
+
+    def text(self, level: int) -> str:
+        """Folded away below its title, unless it is `open`; empty if there is nothing to say."""
+        block = fenced(self.bodies[level], self.language)
+        if not block:
+            return ""
+        if self.open:
+            return f"\n#### {self.title}\n\n{block}"
+        return f"\n<details><summary>{self.title}</summary>\n\n{block}\n</details>\n"
+
+
+def fenced(lines: Iterable[str], language: str = "text") -> str:
+    """A block whose fence is longer than any in it."""
+    body = "\n".join(clean(line) for line in lines).strip("\n")
+    if not body:
+        return ""
+    longest = max((len(found) for found in _BACKTICKS.findall(body)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{body}\n{fence}\n"
+
+
+def plan_markdown(plan: Plan, max_chars: int) -> str:
+    """The report, of at most so many characters; its frame and the counts of everything take up to 4,000."""
+    entries = entries_of(plan)
+    approval = approval_of(plan)
+    head = "\n".join([HEAD, f"### fleetform: {_title(plan)}", "", *_summary(plan)]) + "\n"
+    foot = f"\nDigest: `{approval.digest}`\n"
+    room = max_chars - len(head) - len(foot)
+    sections = _sections(plan, entries)
+    least = sum(len(section.text(-1)) for section in sections)
+    gone = _destroyed(entries, room - least)
+    text = head + gone + _fitted(sections, room - len(gone)) + foot
+    hidden = f"\n{approval.hidden()}\n"
+    return text + hidden if len(text) + len(hidden) <= max_chars else text
+
+
+def _title(plan: Plan) -> str:
+    if plan.result == "error":
+        return "the plan has errors"
+    counts = ", ".join(f"{count} to {change}" for change, count in plan.summary().items() if count)
+    refused = len(plan.unplaced.refusals)
+    lacking = f"{plural(refused, 'task')} cannot be placed" if refused else ""
+    return ", ".join(text for text in (counts, lacking) if text) or "no changes"
+
+
+def _summary(plan: Plan) -> list[str]:
+    """What it costs, and what nobody may overlook."""
+    errors = [d for d in plan.diagnostics if d.severity.value == "error"]
+    if errors:
+        return [f"**The plan cannot be applied: {count_text(errors)}.**"]
+    lines = _cost_table(plan.preview.cost)
+    if plan.restarts:
+        lines += ["", f"**{plural(plan.restarts, 'rank')} that run now are stopped and started again.**"]
+    if plan.basis.offline:
+        lines += ["", "Planned offline: as recorded, and nothing was looked at."]
+    return lines
+
+
+def _cost_table(cost: Cost) -> list[str]:
+    if not cost.before and not cost.after and None not in (cost.before, cost.after):
+        return [cost_line(cost)]
+    rows = [("an hour", 1), ("a month", HOURS_A_MONTH)]
+    table = [f"| USD {name} | {' | '.join(_amounts(cost, hours))} |" for name, hours in rows]
+    return ["| | before | after | change |", "|---|--:|--:|--:|", *table, "", cost_line(cost)]
+
+
+def _amounts(cost: Cost, hours: int) -> Iterator[str]:
+    for price in (cost.before, cost.after):
+        yield "unknown" if price is None else f"{price * hours:,.2f}" if hours > 1 else money(price)
+    if cost.before is None or cost.after is None:
+        yield "unknown"
+    else:
+        change = (cost.after - cost.before) * hours
+        yield f"{'+' if change > 0 else '' if change else '±'}{change:,.2f}"
+
+
+def _fitted(sections: Sequence[Section], room: int) -> str:
+    """Each section as long as there is room for it, the first ones first."""
+    levels = [len(section.bodies) - 1 for section in sections]
+    texts = [section.text(level) for section, level in zip(sections, levels, strict=True)]
+    for at, section in enumerate(sections):
+        left = room - sum(map(len, texts)) + len(texts[at])
+        fitting = (text for level in range(levels[at]) if len(text := section.text(level)) <= left)
+        texts[at] = next(fitting, texts[at])
+    return "".join(texts)
+
+
+# ----------------------------------------------------------------------------- destroyed and replaced
+
+
+def _destroyed(entries: Sequence[Entry], room: int) -> str:
+    """All that is destroyed or replaced, by address: with reasons, or without them if there is no room."""
+    gone = [entry for entry in entries if entry.change in GONE]
+    if not gone:
+        return "\nNothing is destroyed or replaced.\n" if entries else ""
+    title = f"Destroyed or replaced: {len(gone)}"
+    for lines in (_headings(gone), _by_reason(gone), _by_kind(gone)):
+        text = Section(title, (lines,), "diff", open=True).text(0)
+        if len(text) <= room:
+            return text
+    return _as_many_as_fit(title, gone, room)
+
+
+def _headings(entries: Sequence[Entry]) -> list[str]:
+    """A line for each group of neighbours that are alike."""
+    return [next(iter(group_lines(group, _PLAIN, None))).strip() for group in grouped(list(entries))]
+
+
+def _by_reason(entries: Sequence[Entry]) -> list[str]:
+    names: dict[tuple[str, str, str], list[str]] = {}
+    for entry in entries:
+        key = (SYMBOLS[entry.change][0], entry.address.kind, entry.reason)
+        names.setdefault(key, []).append(str(entry.address))
+    return [
+        f"{symbol} {', '.join(host_lists(found))}  # {reason}" for (symbol, _, reason), found in names.items()
+    ]
+
+
+def _by_kind(entries: Sequence[Entry]) -> list[str]:
+    """The shortest way to name all of them."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for entry in entries:
+        names.setdefault((SYMBOLS[entry.change][0], entry.address.kind), []).append(entry.address.name)
+    return [f"{symbol} {kind}: {' '.join(host_lists(found))}" for (symbol, kind), found in names.items()]
+
+
+def _as_many_as_fit(title: str, entries: Sequence[Entry], room: int) -> str:
+    """Names without a system can be too many for any report: then it says that it must not be approved by."""
+    names = [f"{SYMBOLS[e.change][0]} {clean(e.address)}" for e in entries]
+    room -= len(title) + len(NOT_NAMED) + 100
+    used, count = 0, 0
+    for name in names:
+        used += len(name) + 1
+        if used > room:
+            break
+        count += 1
+    text = Section(title, (names[:count],), "diff", open=True).text(0)
+    return f"{text}\n{NOT_NAMED.format(count=len(names) - count)}\n"
+
+
+# ------------------------------------------------------------------------------------ all other parts
+
+
+def _sections(plan: Plan, entries: list[Entry]) -> list[Section]:
+    """In the order in which they get their room."""
+    waiting = frozenset(plan.unplaced.waiting)
+    refusals = plan.unplaced.refusals
+    short = [headline(alike, _PLAIN) for alike in together_alike(refusals)]
+    findings = diagnostics_text(plan.diagnostics, color=False).splitlines()
+    found = count_text(plan.diagnostics) if findings else ""
+    drift = plan.observed.drift
+    reasons = [unplaced_lines(refusals, _PLAIN, waiting=waiting, whole=whole)[2:] for whole in (True, False)]
+    unstarted = unstarted_lines(plan, _PLAIN, None)[2:]
+    suggestions = suggestion_lines(plan, _PLAIN)
+    changes = [line for group in grouped(entries) for line in _fields(group)]
+    ranks = Counter(f"{r.task}: {r.status.value}" for r in plan.reservations)
+    sections = [
+        Section("Errors and warnings", (findings, [found]), open=plan.result == "error"),
+        Section(
+            f"Cannot be placed: {plural(len(refusals), 'task')}",
+            (*reasons, short, [plural(len(refusals), "task")] if refusals else []),
+            open=True,
+        ),
+        Section("All actions", (changes, _headings(entries), _counts(entries)), "diff"),
+        Section(
+            f"Changed outside of fleetform: {len(drift)}",
+            (drift_lines(plan, _PLAIN), [plural(len(drift), "change")] if drift else []),
+        ),
+        Section("Not well", (health_lines(plan.health, _PLAIN, None), _counted(len(plan.health), "thing"))),
+        Section(
+            "Blocks after apply",
+            (block_lines(plan, _PLAIN, None)[2:], _fleets(plan), _counted(len(plan.preview.nodes), "node")),
+        ),
+        Section(
+            "Ranks",
+            (
+                rank_lines(plan, _PLAIN, None)[2:],
+                [f"{clean(what)} {count}" for what, count in ranks.items()],
+                _counted(len(plan.reservations), "rank"),
+            ),
+        ),
+        Section("Not started, for want of a place", (unstarted, [])),
+        Section("Possible by hand", (suggestions, [])),
+        Section(
+            "Backends, as declared",
+            (backend_lines(plan, None)[2:], _counted(len(plan.preview.backends), "backend")),
+        ),
+        Section("How old the facts are", (note_lines(plan, _PLAIN), [])),
+    ]
+    if not plan.actions and not refusals:
+        return [s for s in sections if s.title not in {"Blocks after apply", "Ranks"}]
+    return sections
+
+
+def _counted(count: int, noun: str) -> list[str]:
+    return [plural(count, noun)] if count else []
+
+
+def _fields(group: list[Entry]) -> Iterable[str]:
+    """A group's lines; its symbol comes first, since that is what `diff` has its colours from."""
+    first, *rest = group_lines(group, _PLAIN, None)
+    return [first.strip(), *rest]
+
+
+def _counts(entries: Sequence[Entry]) -> list[str]:
+    counts = Counter((SYMBOLS[e.change][0], e.address.kind) for e in entries)
+    return [f"{symbol} {plural(count, kind)}" for (symbol, kind), count in counts.items()]
+
+
+def _fleets(plan: Plan) -> list[str]:
+    """A line for each fleet: how many of its nodes are new, kept or deleted, and how many blocks are busy."""
+    lines = []
+    for fleet in sorted({node.fleet for node in plan.preview.nodes}):
+        nodes = [node for node in plan.preview.nodes if node.fleet == fleet]
+        counts = Counter(node.status for node in nodes)
+        told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+        there = [node for node in nodes if node.status != "deleted"]
+        busy, total = sum(len(node.holders) for node in there), sum(node.total for node in there)
+        lines.append(f"fleet/{clean(fleet)}: {told}; {busy}/{total} blocks busy")
+    return lines

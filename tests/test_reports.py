@@ -1,0 +1,410 @@
+"""Plans as Markdown and HTML, their digest, and `apply --expect`."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from declarative.cli.reports import BEGINS, LEAST_CHARS, MAX_CHARS
+from declarative.diagnostic import Diagnostic
+from declarative.plan.types import Drift, Op, Reason
+from declarative.render.approval import approval_of, differences, read_approval
+from declarative.render.html import plan_html
+from declarative.render.markdown import fenced, plan_markdown
+from declarative.state import Address
+from tests.cli import fleet, task, volume
+from tests.planned import plan_of, with_parts
+from tests.test_render import EVIL, PLANS, act, golden, node, preview, rank, reserved, unplaced_plan
+
+HOSTILE = (
+    "@everyone",
+    "#1",
+    "octo/cat#1",
+    "GH-1",
+    "https://evil.example/",
+    "www.evil.example",
+    "[x](javascript:alert(1))",
+    "![x](https://evil.example/x.png)",
+    "<img src=x onerror=alert(1)>",
+    "<script>alert(1)</script>",
+    "</details></pre></code><h1>gone</h1>",
+    "-->",
+    "<!--",
+    "```",
+    "``````",
+    "~~~",
+    "`x`",
+    "|",
+    "| a | b |",
+    "$`x`$",
+    "$$x$$",
+    ":tada:",
+    "**Nothing is destroyed or replaced.**",
+    "&lt;b&gt;&amp;",
+    "a" * 40,
+    "deadbeef" * 5,
+    "/close",
+    "/approve",
+    "::error::x",
+    "##vso[task.x]",
+    "##[error]x",
+    "\\",
+    "{{ 7 * 7 }}",
+    "{% raw %}",
+    "]]>",
+    '" onmouseover="alert(1)',
+    "'><svg/onload=alert(1)>",
+    "javascript:alert(1)",
+    "\u202egnp",
+    EVIL,
+)
+"""Texts that mean something to a forge, a browser, a template or a CI agent."""
+
+
+def hostile_plan(texts):
+    """A plan that says these texts wherever a stranger can say something."""
+    actions = [
+        act(
+            Op.CREATE,
+            f"rank/t{i}-0",
+            after=rank(0, f"t{i}", commands=[text, f"a\n{text}\n"], env={text: text}),
+        )
+        for i, text in enumerate(texts)
+    ]
+    actions += [
+        act(
+            Op.DELETE,
+            f"node/n-{i}",
+            Reason.UNFIT,
+            because=(text,),
+            before=node(instance_type=text, region=text),
+        )
+        for i, text in enumerate(texts)
+    ]
+    gone = act(Op.DELETE, "volume/v", Reason.REMOVED, before={"size": "1GB"})
+    actions += [replace(gone, address=Address("volume", text)) for text in texts]
+    return plan_of(
+        lineage="3f1c",
+        serial=1,
+        actions=tuple(actions),
+        reservations=tuple(reserved(i, region=text, instance_type=text) for i, text in enumerate(texts)),
+        drift=tuple(Drift(address=f"node/{text}", change="orphan", detail=text) for text in texts),
+        nodes=tuple(preview(i, holders={0: f"rank/{text}"}) for i, text in enumerate(texts)),
+        diagnostics=tuple(Diagnostic(code="x", summary=text, hint=text, address=text) for text in texts),
+    )
+
+
+def expanded(text):
+    """The names of a host list, of which the first list leads the ones that are the same."""
+    found = re.search(r"\[([0-9,-]+)\]", text)
+    if not found:
+        yield text
+        return
+    for part in found[1].split(","):
+        first, _, last = part.partition("-")
+        for number in range(int(first), int(last or first) + 1):
+            width = len(first) if first[0] == "0" else 0
+            rest = text[found.end() :].replace("[same]", f"{number:0{width}}", 1)
+            yield from expanded(f"{text[: found.start()]}{number:0{width}}{rest}")
+
+
+def destroyed_in(text):
+    """The addresses that the first block of a report names."""
+    block = re.search(r"#### Destroyed or replaced.*?\n\n(`{3,})diff\n(.*?)\n\1\n", text, re.DOTALL)
+    found = set()
+    for line in block[2].split("\n") if block else ():
+        names = re.sub(r"^-(/\+)? ", "", line.partition("  #")[0])
+        kind = re.match(r"(\w+): (.*)", names)
+        each = [f"{kind[1]}/{name}" for name in kind[2].split(" ")] if kind else names.split(", ")
+        found |= {name for item in each for name in expanded(item)}
+    return found
+
+
+def random_plan(rng, count):
+    """Deletes, replacements, updates and creates, with names that count and names that do not."""
+    actions = []
+    for i in range(count):
+        kind = rng.choice(("node", "volume"))
+        word = "".join(rng.choices("abcdefghij", k=rng.choice((2, 2, 2, 5))))
+        name = f"{rng.choice(('data', 'gpu', 'logs'))}-{i}" if rng.random() < 0.9 else f"{word}-{i % 7}-x{i}"
+        inputs = node(region=rng.choice("ab")) if kind == "node" else {"size": f"{rng.randrange(9)}GB"}
+        change = rng.choice(("delete", "replace", "create", "update"))
+        if change in {"delete", "replace"}:
+            reason = rng.choice((Reason.REMOVED, Reason.SURPLUS))
+            actions.append(act(Op.DELETE, f"{kind}/{name}", reason, before=inputs))
+        if change in {"create", "replace"}:
+            actions.append(act(Op.CREATE, f"{kind}/{name}", after=inputs))
+        if change == "update":
+            after = {**inputs, "tags": {"n": str(i)}}
+            actions.append(act(Op.UPDATE, f"{kind}/{name}", Reason.CHANGED, before=inputs, after=after))
+    nodes = tuple(preview(i, name=f"gpu-{i}", fleet=f"f{i % 5}") for i in range(count))
+    ranks = tuple(reserved(i, task=f"job-{i % 9}x") for i in range(count))
+    return plan_of(lineage="3f1c", serial=1, actions=tuple(actions), nodes=nodes, reservations=ranks)
+
+
+# ------------------------------------------------------------------------------------------- Markdown
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_markdown(name):
+    text = plan_markdown(PLANS[name], MAX_CHARS)
+    golden(f"plan-{name}.md", text)
+    assert text.startswith(BEGINS["markdown"])
+
+
+def test_markdown_always_fits_and_names_what_is_destroyed():
+    # Another 1,000 of up to 10,000 objects: FLEETFORM_REPORTS=1000.
+    rng = random.Random(19)
+    for _ in range(int(os.environ.get("FLEETFORM_REPORTS", "12"))):
+        plan = random_plan(rng, rng.choice((0, 10, 100, 1000, rng.randrange(10_000))))
+        text = plan_markdown(plan, MAX_CHARS)
+        assert len(text) <= MAX_CHARS
+        assert destroyed_in(text) == {str(a.address) for a in plan.actions if a.op is Op.DELETE}
+        assert text == plan_markdown(plan, MAX_CHARS)
+
+
+@pytest.mark.parametrize("most", [LEAST_CHARS, 6_000, 20_000])
+def test_a_short_report_folds_and_cuts_nothing(most):
+    for plan in (*PLANS.values(), unplaced_plan(), random_plan(random.Random(1), 60)):
+        text = plan_markdown(plan, most)
+        assert len(text) <= most
+        assert text.count("```") % 2 == 0
+        assert text.count("<details>") == text.count("</details>")
+        gone = {str(a.address) for a in plan.actions if a.op is Op.DELETE}
+        assert destroyed_in(text) == gone or "Do not approve" in text
+
+
+def test_names_that_do_not_fit_are_counted_and_said_to_be_missing():
+    letters = random.Random(2)
+    names = ["".join(letters.choices("abcdefghijklmnop", k=30)) for _ in range(5_000)]
+    deletes = tuple(act(Op.DELETE, f"volume/{n}", Reason.REMOVED, before={"size": "1GB"}) for n in names)
+    text = plan_markdown(plan_of(lineage="3f1c", serial=1, actions=deletes), MAX_CHARS)
+    assert len(text) <= MAX_CHARS
+    [missing] = map(int, re.findall(r"\*\*(\d+) more are destroyed or replaced and not named here", text))
+    assert missing + len(destroyed_in(text)) == 5_000
+    assert "Do not approve this plan by this report" in text
+
+
+def test_no_text_ends_its_block():
+    text = fenced(["```", "a", "````"])
+    assert text.split("\n") == ["`````text", "```", "a", "````", "`````", ""]
+
+
+class Seen(HTMLParser):
+    """The tags of a page, and its text outside of code."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags, self.text, self.code = [], "", 0
+        self.attributes = []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        self.code += tag in {"pre", "code"}
+
+    def handle_endtag(self, tag):
+        self.code -= tag in {"pre", "code"}
+
+    def handle_data(self, data):
+        if not self.code:
+            self.text += data
+
+
+@pytest.mark.skipif(not shutil.which("cmark-gfm"), reason="cmark-gfm, GitHub's renderer, is not installed")
+@pytest.mark.parametrize("most", [MAX_CHARS * 8, MAX_CHARS, LEAST_CHARS])
+def test_nothing_hostile_becomes_markdown(most):
+    """GitHub's renderer finds no link, image, mention or HTML: each text is in a block of code, or folded."""
+    texts = [f"{a}{b}" for a in HOSTILE for b in ("", " x", "\n\n# x", "`")][:200]
+    plan = hostile_plan(texts)
+    command = ["cmark-gfm", "--unsafe", *["-e", "table", "-e", "autolink", "-e", "strikethrough"]]
+    report = plan_markdown(plan, most)
+    page = subprocess.run(command, input=report.encode(), capture_output=True, check=True).stdout.decode()
+    seen = Seen()
+    seen.feed(page)
+    allowed = {"h3", "h4", "p", "strong", "table", "thead", "tbody", "tr", "th", "td", "details", "summary"}
+    assert set(seen.tags) <= allowed | {"pre", "code"}
+    assert {name for name, _ in seen.attributes} <= {"align", "class", "lang"}
+    assert not re.search(r"@\w|#\d|https?:|GH-|\$\$|:tada:|\|", seen.text)
+    assert "Destroyed or replaced" in seen.text
+    comments = re.findall(r"<!--(.*?)-->", page, re.DOTALL)
+    assert all(re.fullmatch(r" fleetform[ -][^<>@#`]*", comment) for comment in comments)
+
+
+# ----------------------------------------------------------------------------------------------- HTML
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_html(name):
+    page = plan_html(PLANS[name])
+    assert page == plan_html(PLANS[name])
+    assert page.startswith(BEGINS["html"])
+    [script] = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in html.unescape(page)
+    assert not re.search(r"https?://|src=|@import|url\(", page)
+    plan = PLANS[name]
+    for action in plan.actions:
+        text = html.unescape(page)
+        assert any(
+            str(action.address) in set(expanded(found)) for found in re.findall(r"[a-z]+/[^\s,<\"]+", text)
+        )
+
+
+def test_nothing_hostile_becomes_html():
+    plain, evil = (hostile_plan(texts) for texts in ([f"x{i}" for i in range(len(HOSTILE))], HOSTILE))
+    pages = []
+    for plan in (plain, evil):
+        seen = Seen()
+        seen.feed(plan_html(plan))
+        pages.append((sorted(set(seen.tags)), sorted({name for name, _ in seen.attributes})))
+    assert pages[0] == pages[1]
+    assert "\u202e" not in plan_html(evil)
+    assert "\x1b" not in plan_html(evil)
+
+
+def test_a_page_of_300_nodes_is_small():
+    nodes = tuple(preview(i, total=8, holders=dict.fromkeys(range(8), f"rank/train-{i}")) for i in range(300))
+    actions = tuple(act(Op.CREATE, f"node/pair-{i}", after=node()) for i in range(300))
+    ranks = tuple(reserved(i) for i in range(300))
+    page = plan_html(plan_of(lineage=None, serial=0, actions=actions, nodes=nodes, reservations=ranks))
+    assert len(page) < 1_000_000
+    assert page.count("<tr>") == 301
+
+
+# --------------------------------------------------------------------------------------------- digest
+
+
+def test_the_digest_is_of_what_is_done():
+    plan = PLANS["replace"]
+    approved = approval_of(plan)
+    later = with_parts(plan, serial=99, observed_at=5.0)
+    words = tuple(replace(a, reason=Reason.DRIFT, because=("x",)) for a in plan.actions)
+    assert approval_of(later) == approval_of(replace(plan, actions=words)) == approved
+    assert list(differences(approved, approval_of(later))) == []
+    assert approval_of(with_parts(plan, lineage="other")).digest != approved.digest
+    for at in range(len(plan.actions)):
+        fewer = replace(plan, actions=plan.actions[:at] + plan.actions[at + 1 :])
+        found = list(differences(approved, approval_of(fewer)))
+        assert found, plan.actions[at]
+        assert any(plan.actions[at].address.name.rpartition("-")[0] in line for line in found)
+
+
+def test_differences_are_named():
+    plan = PLANS["create"]
+    changed = tuple(
+        replace(a, after=replace(a.after, blocks=4)) if a.id == "create:node/pair-0" else a
+        for a in plan.actions
+    )
+    more = (*changed, act(Op.DELETE, "volume/prod", Reason.REMOVED, before={"size": "1GB"}))
+    now = approval_of(replace(plan, actions=tuple(a for a in more if a.address.kind != "rank")))
+    assert list(differences(approval_of(plan), now)) == [
+        "not as approved: create node/pair-[0-1]",
+        "not approved: delete volume/prod",
+        "approved, and not done now: create rank/train-[0-1]",
+    ]
+
+
+@pytest.mark.parametrize("render", [lambda p: plan_markdown(p, MAX_CHARS), plan_html])
+def test_a_report_holds_its_approval(render):
+    for plan in (*PLANS.values(), hostile_plan(HOSTILE)):
+        assert read_approval(render(plan)).digest == approval_of(plan).digest
+    assert read_approval(render(PLANS["many"])) == approval_of(PLANS["many"])
+
+
+@pytest.mark.parametrize("text", ["", "x", "[]", "{}", '{"digest": 1}', '{"digest": "sha256:1"}'])
+def test_what_is_no_report_is_no_approval(text):
+    with pytest.raises(ValueError):  # noqa: PT011
+        read_approval(text)
+
+
+# ---------------------------------------------------------------------------------------- the command
+
+
+@pytest.fixture
+def volumes(project):
+    """A project of a fleet and a volume, none of them made."""
+    project.declare(fleet(resources={"cpu": 1}), volume(prevent_destroy=False))
+    return project
+
+
+def test_formats_and_files(volumes):
+    printed = volumes.run(
+        "plan", "--format", "markdown", "--report", "plan.html", "--report", "plan.json"
+    ).out
+    assert printed.startswith("<!-- fleetform plan -->\n### fleetform: 2 to create\n")
+    assert (volumes.path / "plan.html").read_text().startswith("<!DOCTYPE html>")
+    data = json.loads((volumes.path / "plan.json").read_text())
+    assert data == volumes.run("plan", "--json").json == volumes.run("plan", "--format", "json").json
+    assert data["digest"] in printed
+    volumes.run("plan", "--out", "next.plan", "--report", "plan.html", "--report", "plan.txt")
+    shown = volumes.run("show", "next.plan", "--format", "markdown", "--report", "plan.md").out
+    assert shown == (volumes.path / "plan.md").read_text()
+    assert data["digest"] in shown
+    assert "Plan: 2 to create" in (volumes.path / "plan.txt").read_text()
+
+
+def test_files_of_others_are_left_alone(volumes):
+    (volumes.path / "README.md").write_text("# ours\n")
+    (volumes.path / "link.md").symlink_to("README.md")
+    for name in ("README.md", "link.md"):
+        found = volumes.run("plan", "--report", name, code=1)
+        assert "not-overwritten" in found.err
+    assert (volumes.path / "README.md").read_text() == "# ours\n"
+    assert "does not tell its format" in volumes.run("plan", "--report", "plan.yaml", code=1).err
+    assert "two formats" in volumes.run("plan", "--json", "--format", "html", code=1).out
+    assert "is not a directory" in volumes.run("plan", "--report", "no/plan.md", code=1).err
+
+
+def test_errors_are_reported_too(volumes):
+    (volumes.path / "bad.yaml").write_text("type: fleet\nname: x\nnodes: many\n")
+    found = volumes.run("plan", "--report", "plan.md", code=1)
+    assert "bad.yaml" in found.err
+    report = (volumes.path / "plan.md").read_text()
+    assert "### fleetform: the plan has errors" in report
+    assert "bad.yaml:3" in report
+
+
+def test_what_was_approved_is_applied_and_nothing_else(volumes):
+    volumes.run("plan", "--report", "plan.md", "--report", "plan.json")
+    digest = json.loads((volumes.path / "plan.json").read_text())["digest"]
+    volumes.declare(fleet(resources={"cpu": 1}), volume(prevent_destroy=False), volume("more"))
+    refused = volumes.run("apply", "--expect", "plan.md", code=1)
+    assert "error[plan-differs]: not approved: create volume/more" in refused.err
+    refused = volumes.run("apply", "--expect", digest, code=1)
+    assert "only the digest of the approved plan is known" in refused.err
+    assert volumes.run("state", "list").out == ""
+    volumes.declare(fleet(resources={"cpu": 1}), volume(prevent_destroy=False))
+    assert "Apply complete: 2 done." in volumes.run("apply", "--expect", digest).out
+    # The job may run again: nothing is left to do.
+    assert "No changes" in volumes.run("apply", "--expect", "plan.json").out
+
+
+def test_no_report_is_told(volumes):
+    assert "not-a-report" in volumes.run("apply", "--expect", "nothing.md", code=1).err
+    assert "not-a-report" in volumes.run("apply", "--expect", "main.yaml", code=1).err
+    volumes.run("plan", "--out", "next.plan")
+    assert (
+        "has no effect on a saved plan"
+        in volumes.run("apply", "next.plan", "--expect", f"sha256:{'0' * 64}", code=1).err
+    )
+
+
+def test_a_task_without_a_place_is_part_of_what_is_approved(volumes):
+    lost = task("lost", "true", resources={"cpu": "999.."})
+    volumes.declare(fleet(resources={"cpu": 1}), lost)
+    volumes.run("plan", "--report", "plan.json", code=3)
+    volumes.declare(fleet(resources={"cpu": 1}), task("other", "true", resources={"cpu": "999.."}))
+    refused = volumes.run("apply", "--allow-unplaced", "--expect", "plan.json", code=1)
+    assert "not approved: not placed: task/other" in refused.err
