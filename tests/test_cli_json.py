@@ -14,6 +14,8 @@ PLAN = [
     "lineage",
     "serial",
     "result",
+    "digest",
+    "parts",
     "actions",
     "reservations",
     "unplaced",
