@@ -86,7 +86,11 @@ def test_the_project_is_the_same(case, tmp_path):
     assert sides[0] == sides[1]
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").rglob("*.y*ml")), ids=str)
+@pytest.mark.parametrize(
+    "path",
+    [path for path in sorted((ROOT / "examples").rglob("*.y*ml")) if path.parent.name != "ci"],
+    ids=str,
+)
 def test_examples_are_formatted(path):
     """If not: `fleetform fmt examples/…/*.yaml`."""
     text = path.read_bytes().decode()

@@ -114,6 +114,23 @@ def test_a_state_on_a_server_is_planned_with_offline(project: Project, postgres_
 # ------------------------------------------------------------------------------------ faults
 
 
+def test_who_may_only_read_plans(project: Project, postgres, postgres_url) -> None:
+    """As the job of a pull request does: docs/state.md names the rights."""
+    url = postgres_url()
+    project.declare(fleet(nodes=1, resources={"cpu": 1}), volume("data"))
+    project.apply("--state", url, env=postgres.environment)
+    name = url.partition("?")[0].rpartition("/")[2]
+    postgres.admin("CREATE ROLE fleet_plan LOGIN PASSWORD 'reads'")
+    postgres.admin("GRANT SELECT ON ALL TABLES IN SCHEMA public TO fleet_plan", name)
+    reader = {"PGUSER": "fleet_plan", "PGPASSWORD": "reads"}
+    project.declare(fleet(nodes=1, resources={"cpu": 1}), volume("data"), volume("more"))
+    assert "1 to create" in project.run("plan", "--state", url, env=reader).out
+    for command in (("status",), ("state", "check"), ("state", "pull")):
+        project.run(*command, "--state", url, env=reader)
+    refused = project.run("apply", "--auto-approve", "--state", url, env=reader, code=1)
+    assert "error[not-allowed]" in refused.err
+
+
 def test_each_fault_has_its_code_and_its_hint(postgres, postgres_url, monkeypatch) -> None:
     def at(name: str, **options: str) -> StateError:
         error = refused(postgres.url(name, **options), read_only=True)

@@ -37,6 +37,7 @@ COMMANDS: dict[str, str] = {
     "ssh": "a shell on a node, or a command",
     "exec": "run a command beside a rank",
     "state": "look into what is recorded, and change it by hand",
+    "ci": "a plan on its pull request, and what was approved there",
     "schema": "the JSON Schema of each document type",
     "completion": "completion for your shell",
 }

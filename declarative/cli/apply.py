@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,6 +22,10 @@ from declarative.cli.options import (
 )
 from declarative.cli.run import Run
 from declarative.cli.session import Session, check_requested, project_command
+from declarative.cli.state_access import DEFAULT_STATE
+
+if TYPE_CHECKING:
+    from declarative.resource import Desired
 
 ELSEWHERE = (
     "there is no YAML file here, and nothing was ever recorded: "
@@ -100,7 +105,20 @@ def _declared(session: Session, options: Mapping[str, Any]) -> Run:
     desired = session.load(look="contents").desired
     session.say(session.warnings)
     check_requested(options["requested"], desired)
+    if options["expect"] is not None:
+        _check_state_outlives_job(session, desired)
     return Run(session, desired, "apply", options)
+
+
+def _check_state_outlives_job(session: Session, desired: Desired) -> None:
+    """`Failed` in a CI job whose state nobody named: the file would go with the runner, or be empty on it."""
+    in_job = os.environ.get("GITHUB_ACTIONS") or os.environ.get("GITLAB_CI")
+    if in_job and not session.state.named and not desired.project.state:
+        hint = (
+            "keep it on a server: `state: postgresql://…` in the project, or FLEETFORM_STATE; "
+            f"if this runner keeps its folders: `--state {DEFAULT_STATE}`"
+        )
+        raise failed("runner-state", "the state would be a file in this job's folder", hint)
 
 
 def _saved(session: Session, file: str, options: Mapping[str, Any]) -> Run:

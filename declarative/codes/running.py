@@ -142,6 +142,18 @@ STATE: dict[str, Code] = {
         "none is known",
         "report it; nothing was written",
     ),
+    "forge": Code(
+        Group.COMMAND,
+        "GitHub or GitLab does not answer, or not as it should",
+        "a fault of the network in a job that runs `fleetform ci comment`",
+        "run the job again",
+    ),
+    "forge-denied": Code(
+        Group.COMMAND,
+        "the job's token may not do what was asked",
+        "`fleetform ci approved` in a job without `GITHUB_TOKEN`",
+        "give the job a token with the rights that docs/ci.md names",
+    ),
     "locked": Code(
         Group.STATE,
         "another command writes the state",
@@ -339,6 +351,18 @@ COMMAND: dict[str, Code] = {
         "an action failed, and the backend is not the cause",
         "a rank needs an environment variable that is not set",
         "fix what the message names, and run `fleetform apply` again",
+    ),
+    "no-forge": Code(
+        Group.COMMAND,
+        "this is no job of GitHub Actions or GitLab CI",
+        "`fleetform ci comment plan.md` at a terminal",
+        "write the report to a file: `fleetform plan --report plan.md`",
+    ),
+    "runner-state": Code(
+        Group.COMMAND,
+        "nobody named a state to a CI job that applies what was approved",
+        "`fleetform apply --expect plan.md` in GitHub Actions, where FLEETFORM_STATE is empty",
+        "keep the state on a server: `state: postgresql://…` in the project, or FLEETFORM_STATE",
     ),
     "not-approved": Code(
         Group.COMMAND,

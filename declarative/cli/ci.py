@@ -1,0 +1,213 @@
+"""`fleetform ci`: a plan on its pull request, and what was approved there. `action.yml` calls it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from declarative.cli import Group
+from declarative.cli.errors import Failed, failed
+from declarative.cli.options import examples
+from declarative.cli.reports import BEGINS
+from declarative.render.text import clean
+
+if TYPE_CHECKING:
+    from declarative.cli.forges import Comment, Forge
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/-]{0,60}")
+MOST_ANNOTATIONS = 50
+"""GitHub shows ten of each kind for a step, and fifty for a job."""
+MOST_BYTES = 64 << 20
+
+name_option = click.option(
+    "--name",
+    metavar="NAME",
+    default="",
+    help="Tells apart the plans of several projects on one pull request: `prod`.",
+)
+request_option = click.option(
+    "--pull-request", "request", metavar="N", type=int, help="Which one; default: the one of this job."
+)
+
+
+@click.group("ci", cls=Group)
+def ci_command() -> None:
+    """A plan on its pull request or merge request: for jobs of GitHub Actions and GitLab CI."""
+
+
+@ci_command.command("comment", epilog=examples("fleetform ci comment plan.md --json plan.json"))
+@click.argument("report", metavar="REPORT", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--json",
+    "data",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The same plan as JSON: its errors and warnings are shown at their lines.",
+)
+@name_option
+@request_option
+def comment(report: Path, data: Path | None, name: str, request: int | None) -> int:
+    """Put a Markdown REPORT of a plan on the pull request, in place of the one that is there.
+
+    In GitHub Actions it goes into the job's summary too; errors and warnings become annotations, and `digest`
+    and `result` outputs of the step. A job without the right to comment, as that of a fork's pull request,
+    is told so and goes on.
+    """
+    body = _body(report, name)
+    if data is not None:
+        _annotate(_json(data))
+    _append(os.environ.get("GITHUB_STEP_SUMMARY"), body)
+    from declarative.cli.forges import forge_of_job
+
+    try:
+        forge = forge_of_job()
+        number = request or forge.request_of_job()
+        if number is None:
+            sys.stderr.write("no pull request belongs to this job: nothing is commented\n")
+            return 0
+        where = forge.write(number, body, _ours(forge, number, name))
+    except Failed as error:
+        if error.diagnostics[0].code != "forge-denied":
+            raise
+        sys.stderr.write(f"not commented: {clean(error.diagnostics[0].summary)}\n")
+        return 0
+    sys.stderr.write(f"commented: {clean(where)}\n")
+    return 0
+
+
+@ci_command.command(
+    "approved",
+    epilog=examples("fleetform ci approved --out approved.md", "fleetform apply --expect approved.md"),
+)
+@click.option(
+    "--out", metavar="FILE", type=click.Path(path_type=Path), required=True, help="Where to put it."
+)
+@name_option
+@request_option
+def approved(out: Path, name: str, request: int | None) -> int:
+    """Fetch the plan that was shown on the pull request that brought this commit, for `apply --expect`.
+
+    Of comments, only those count that the job's own account wrote.
+    """
+    from declarative.cli.forges import forge_of_job
+
+    forge = forge_of_job()
+    number = request or forge.request_of_job()
+    if number is None:
+        hint = "name it: `--pull-request N`; a commit without one has to be approved otherwise"
+        raise failed("not-approved", "no merged pull request brought this commit", hint)
+    found = _ours(forge, number, name)
+    if found is None:
+        hint = "let the pull request's job run `fleetform ci comment` before it is merged"
+        raise failed("not-approved", f"pull request {number} has no plan in its comments", hint)
+    out.write_text(found.body, encoding="utf-8")
+    sys.stderr.write(f"the plan of pull request {number} is in {out}\n")
+    return 0
+
+
+@ci_command.command("issue", epilog=examples("fleetform ci issue plan.md --title 'Drift in prod'"))
+@click.argument("report", metavar="REPORT", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--title", default="fleetform: what is there is not as declared", show_default=True)
+@click.option("--solved", is_flag=True, help="Close the issue, if there is one.")
+@name_option
+def issue(report: Path, title: str, name: str, *, solved: bool) -> int:
+    """Open an issue with a Markdown REPORT, or bring the open one up to date."""
+    from declarative.cli.forges import forge_of_job
+
+    body = _body(report, name)
+    forge = forge_of_job()
+    old = next((found for found in forge.issues() if _is_marked(found, name)), None)
+    if not solved:
+        sys.stderr.write(f"issue: {clean(forge.write_issue(title, body, old))}\n")
+    elif old:
+        forge.close_issue(old)
+        sys.stderr.write(f"issue {old.id} is closed\n")
+    return 0
+
+
+def _mark(name: str) -> str:
+    return f"<!-- fleetform plan of {name} -->" if name else BEGINS["markdown"]
+
+
+def _is_marked(comment: Comment, name: str) -> bool:
+    return comment.body.replace("\r\n", "\n").startswith(f"{_mark(name)}\n")
+
+
+def _ours(forge: Forge, request: int, name: str) -> Comment | None:
+    return next((found for found in forge.comments(request) if _is_marked(found, name)), None)
+
+
+def _body(report: Path, name: str) -> str:
+    """The report under the mark by which it is found again; `Failed` if it is none."""
+    if name and not _NAME.fullmatch(name):
+        raise failed("usage", f"`--name {name}` is no name", "write letters, digits, blanks and `.-_/`")
+    text = report.read_text(encoding="utf-8", errors="replace") if report.stat().st_size < MOST_BYTES else ""
+    head = f"{BEGINS['markdown']}\n"
+    if not text.startswith(head):
+        hint = "write one: `fleetform plan --report plan.md`"
+        raise failed("not-a-report", f"`{report}` is no report of a plan in Markdown", hint)
+    body = text.removeprefix(head)
+    if name:
+        body = body.replace("### fleetform: ", f"### fleetform, {name}: ", 1)
+    return f"{_mark(name)}\n{body}"
+
+
+def _json(path: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")) if path.stat().st_size < MOST_BYTES * 4 else None
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or "diagnostics" not in found:
+        hint = "write one: `fleetform plan --report plan.json`"
+        raise failed("not-a-report", f"`{path}` is no plan as JSON", hint)
+    return found
+
+
+def _append(file: str | None, text: str) -> None:
+    if file:
+        with Path(file).open("a", encoding="utf-8") as stream:
+            stream.write(text)
+
+
+def _annotate(plan: Mapping[str, Any]) -> None:
+    """Errors and warnings at their lines, and the outputs of the step, for GitHub Actions."""
+    output = os.environ.get("GITHUB_OUTPUT")
+    if not output:
+        return
+    end = uuid.uuid4().hex  # nobody can write what ends a value
+    for key in ("digest", "result"):
+        _append(output, f"{key}<<{end}\n{clean(plan.get(key))}\n{end}\n")
+    sys.stdout.flush()
+    for line in list(_annotations(plan["diagnostics"]))[:MOST_ANNOTATIONS]:
+        # Past `output.Stream`, which breaks such lines wherever they come from: these are meant.
+        sys.stdout.buffer.write(line.encode(errors="replace"))
+    sys.stdout.buffer.flush()
+
+
+def _annotations(diagnostics: Any) -> Iterator[str]:
+    """`::error file=fleets/gpu.yaml,line=3::…`: data is escaped as the runner's documentation says."""
+    top = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd())
+    here = Path(str(click.get_current_context().find_root().obj["directory"])).absolute()
+    for item in diagnostics:
+        kind = "error" if item.get("severity") == "error" else "warning"
+        where = {"title": f"fleetform: {item.get('code')}"}
+        if item.get("file"):
+            where["file"] = os.path.relpath(here / str(item["file"]), top)
+            where |= {key: str(item[f]) for key, f in (("line", "line"), ("col", "column")) if item.get(f)}
+        text = clean(item.get("summary", "")) + (f"\n{clean(item['hint'])}" if item.get("hint") else "")
+        properties = ",".join(f"{key}={_escaped(value, more=':,')}" for key, value in where.items())
+        yield f"::{kind} {properties}::{_escaped(text)}\n"
+
+
+def _escaped(text: str, more: str = "") -> str:
+    for char in f"%\r\n{more}":
+        text = text.replace(char, f"%{ord(char):02X}")
+    return text

@@ -1,0 +1,276 @@
+"""GitHub and GitLab, as far as a job needs them: its pull request's comments, and issues.
+
+What a job's variables say is believed; what comes back over the network is not: only comments that the job's
+own account wrote are taken for ours, whatever others begin theirs with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.parse
+import urllib.request
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from declarative.cli.errors import Failed, failed
+
+ACTIONS_BOT = "github-actions[bot]"
+"""Who writes what is written with the token of a GitHub Actions job."""
+MOST_BYTES = 16 << 20
+MOST_PAGES = 100
+PER_PAGE = 100
+SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Comment:
+    """A comment or an issue of our own."""
+
+    id: int
+    body: str
+
+
+class Forge(ABC):
+    """Where the repository is."""
+
+    def __init__(self, base: str, headers: Mapping[str, str]) -> None:
+        self._base = base.rstrip("/")
+        self._headers = headers
+
+    @abstractmethod
+    def request_of_job(self) -> int | None:
+        """The pull request that the job is about, or that brought its commit; None if there is none."""
+
+    @abstractmethod
+    def comments(self, request: int) -> Iterator[Comment]:
+        """Our comments on a pull request."""
+
+    @abstractmethod
+    def write(self, request: int, body: str, old: Comment | None) -> str:
+        """Write a comment, or change the `old` one; where it can be seen."""
+
+    @abstractmethod
+    def issues(self) -> Iterator[Comment]:
+        """Our open issues."""
+
+    @abstractmethod
+    def write_issue(self, title: str, body: str, old: Comment | None) -> str:
+        """Open an issue, or change the `old` one; where it can be seen."""
+
+    @abstractmethod
+    def close_issue(self, old: Comment) -> None:
+        """Close an issue."""
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """The answer as data; `Failed` with `forge` if there is none, `forge-denied` if it is not allowed."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self._base}/{path}", data, method=method)  # noqa: S310 (checked)
+        request.add_header("User-Agent", "fleetform")
+        request.add_header("Content-Type", "application/json")
+        for name, value in self._headers.items():
+            request.add_unredirected_header(name, value)  # a token stays where it belongs
+        place = f"{method} {self._base}/{path}"
+        try:
+            with urllib.request.urlopen(request, timeout=SECONDS) as answer:  # noqa: S310
+                text = answer.read(MOST_BYTES + 1)
+        except urllib.error.HTTPError as error:
+            message = _message(error)
+            if error.code in {401, 403, 404}:
+                hint = "the job's token needs to write comments, and issues for `--issue`: see docs/ci.md"
+                summary = f"{place}: {error.code} {message}"
+                raise failed("forge-denied", summary, hint) from None
+            raise failed("forge", f"{place}: {error.code} {message}", "run the job again") from None
+        except (OSError, ValueError) as error:
+            why = getattr(error, "reason", error)
+            raise failed("forge", f"{place}: {why}", "run the job again") from None
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise failed("forge", f"{place}: the answer is not JSON", "run the job again") from None
+
+    def pages(self, path: str) -> Iterator[Any]:
+        """The items of a listing."""
+        mark = "&" if "?" in path else "?"
+        for page in range(1, MOST_PAGES + 1):
+            found = self.call("GET", f"{path}{mark}per_page={PER_PAGE}&page={page}")
+            yield from found if isinstance(found, list) else ()
+            if not isinstance(found, list) or len(found) < PER_PAGE:
+                return
+
+
+def _message(error: urllib.error.HTTPError) -> str:
+    with suppress(OSError, ValueError):
+        found = json.loads(error.read(10_000))
+        if isinstance(found, dict):
+            return str(found.get("message", ""))[:200]
+    return ""
+
+
+class GitHub(Forge):
+    """In a job of GitHub Actions, or with the same variables."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        token = environ.get("GITHUB_TOKEN") or environ.get("GH_TOKEN")
+        if not token:
+            hint = "give the job `env: {GITHUB_TOKEN: ${{ github.token }}}`"
+            raise failed("forge-denied", "there is no `GITHUB_TOKEN`", hint)
+        super().__init__(
+            _checked(environ.get("GITHUB_API_URL", "https://api.github.com")),
+            {
+                "Authorization": f"Bearer {token}",
+                "Accept": "application/vnd.github+json",
+                "X-GitHub-Api-Version": "2022-11-28",
+            },
+        )
+        self._environ = environ
+        self._repo = f"repos/{environ['GITHUB_REPOSITORY']}"
+        self._me: str | None = None
+
+    def request_of_job(self) -> int | None:
+        """See `Forge`: from the event, else the merged one of the commit."""
+        event: Any = {}
+        with suppress(OSError, ValueError, KeyError):
+            event = json.loads(Path(self._environ["GITHUB_EVENT_PATH"]).read_text(encoding="utf-8"))
+        found = event.get("pull_request") if isinstance(event, dict) else None
+        if isinstance(found, dict) and isinstance(found.get("number"), int):
+            return int(found["number"])
+        sha = self._environ.get("GITHUB_SHA")
+        if not sha:
+            return None
+        merged = [p for p in self.pages(f"{self._repo}/commits/{sha}/pulls") if p.get("merged_at")]
+        return int(merged[0]["number"]) if merged else None
+
+    def comments(self, request: int) -> Iterator[Comment]:
+        """See `Forge`."""
+        return self._ours(f"{self._repo}/issues/{request}/comments", "id")
+
+    def write(self, request: int, body: str, old: Comment | None) -> str:
+        """See `Forge`."""
+        if old:
+            found = self.call("PATCH", f"{self._repo}/issues/comments/{old.id}", {"body": body})
+        else:
+            found = self.call("POST", f"{self._repo}/issues/{request}/comments", {"body": body})
+        return str(found.get("html_url", ""))
+
+    def issues(self) -> Iterator[Comment]:
+        """See `Forge`."""
+        return self._ours(f"{self._repo}/issues?state=open", "number")
+
+    def write_issue(self, title: str, body: str, old: Comment | None) -> str:
+        """See `Forge`."""
+        if old:
+            found = self.call("PATCH", f"{self._repo}/issues/{old.id}", {"title": title, "body": body})
+        else:
+            found = self.call("POST", f"{self._repo}/issues", {"title": title, "body": body})
+        return str(found.get("html_url", ""))
+
+    def close_issue(self, old: Comment) -> None:
+        """See `Forge`."""
+        self.call("PATCH", f"{self._repo}/issues/{old.id}", {"state": "closed"})
+
+    def _ours(self, path: str, key: str) -> Iterator[Comment]:
+        for item in self.pages(path):
+            author = (item.get("user") or {}).get("login")
+            if author == self._login() and "pull_request" not in item:
+                yield Comment(int(item[key]), str(item.get("body") or ""))
+
+    def _login(self) -> str:
+        """Whose token it is. The one of a job may not ask."""
+        if self._me is None:
+            try:
+                self._me = str(self.call("GET", "user").get("login"))
+            except Failed as error:
+                if error.diagnostics[0].code != "forge-denied":
+                    raise
+                self._me = ACTIONS_BOT
+        return self._me
+
+
+class GitLab(Forge):
+    """In a job of GitLab CI. Its own token may not write notes, so the project gives one."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        token = environ.get("GITLAB_TOKEN")
+        if not token:
+            hint = (
+                "make a project access token with the scope `api`, and give it as the variable GITLAB_TOKEN"
+            )
+            raise failed("forge-denied", "there is no `GITLAB_TOKEN`", hint)
+        super().__init__(_checked(environ["CI_API_V4_URL"]), {"PRIVATE-TOKEN": token})
+        self._environ = environ
+        self._project = f"projects/{environ['CI_PROJECT_ID']}"
+        self._me: Any = None
+
+    def request_of_job(self) -> int | None:
+        """See `Forge`: from the job, else the merged one of the commit."""
+        found = self._environ.get("CI_MERGE_REQUEST_IID")
+        if found:
+            return int(found)
+        sha = self._environ.get("CI_COMMIT_SHA")
+        path = f"{self._project}/repository/commits/{sha}/merge_requests"
+        merged = [m for m in self.pages(path) if m.get("state") == "merged"] if sha else []
+        return int(merged[0]["iid"]) if merged else None
+
+    def comments(self, request: int) -> Iterator[Comment]:
+        """See `Forge`."""
+        for note in self._ours(f"merge_requests/{request}/notes"):
+            yield Comment(int(note["id"]), str(note.get("body") or ""))
+
+    def write(self, request: int, body: str, old: Comment | None) -> str:
+        """See `Forge`."""
+        path = f"{self._project}/merge_requests/{request}/notes"
+        if old:
+            self.call("PUT", f"{path}/{old.id}", {"body": body})
+        else:
+            self.call("POST", path, {"body": body})
+        return f"{self._environ.get('CI_PROJECT_URL', '')}/-/merge_requests/{request}"
+
+    def issues(self) -> Iterator[Comment]:
+        """See `Forge`."""
+        for issue in self._ours("issues?state=opened&scope=all"):
+            yield Comment(int(issue["iid"]), str(issue.get("description") or ""))
+
+    def write_issue(self, title: str, body: str, old: Comment | None) -> str:
+        """See `Forge`."""
+        what = {"title": title, "description": body}
+        if old:
+            return str(self.call("PUT", f"{self._project}/issues/{old.id}", what).get("web_url", ""))
+        return str(self.call("POST", f"{self._project}/issues", what).get("web_url", ""))
+
+    def close_issue(self, old: Comment) -> None:
+        """See `Forge`."""
+        self.call("PUT", f"{self._project}/issues/{old.id}", {"state_event": "close"})
+
+    def _ours(self, path: str) -> Iterator[Any]:
+        self._me = self._me or self.call("GET", "user").get("id")
+        for item in self.pages(f"{self._project}/{path}"):
+            if (item.get("author") or {}).get("id") == self._me:
+                yield item
+
+
+def forge_of_job() -> Forge:
+    """The forge whose job this is; `Failed` in none."""
+    if os.environ.get("GITHUB_REPOSITORY"):
+        return GitHub(os.environ)
+    if os.environ.get("CI_API_V4_URL") and os.environ.get("CI_PROJECT_ID"):
+        return GitLab(os.environ)
+    hint = (
+        "this is for jobs of GitHub Actions and GitLab CI; elsewhere `fleetform plan --report FILE` writes it"
+    )
+    raise failed("no-forge", "neither `GITHUB_REPOSITORY` nor `CI_API_V4_URL` is set", hint)
+
+
+def _checked(url: str) -> str:
+    """A token goes over TLS, or stays on this machine."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme == "https" or (
+        parts.scheme == "http" and parts.hostname in {"127.0.0.1", "localhost", "::1"}
+    ):
+        return url
+    raise failed("forge", f"`{url}` is not https", "correct GITHUB_API_URL or CI_API_V4_URL")

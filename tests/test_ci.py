@@ -1,0 +1,249 @@
+"""`fleetform ci`, and the jobs that `action.yml` runs, against a stand-in of GitHub's and GitLab's APIs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from declarative.render.approval import read_approval
+from tests.cli import COMMAND, clean_env, fleet, volume
+from tests.forge import forge
+
+ROOT = Path(__file__).parent.parent
+PLAN = "<!-- fleetform plan -->\n"
+
+
+@pytest.fixture
+def hub():
+    with forge() as found:
+        yield found
+
+
+@pytest.fixture
+def declared(project):
+    project.declare(fleet(resources={"cpu": 1}), volume(prevent_destroy=False))
+    return project
+
+
+def github(hub, project, token="job", **more):
+    """The variables of a job of a pull request."""
+    event = project.path / ".event.json"
+    if not event.exists():
+        event.write_text(json.dumps({"pull_request": {"number": 5}}))
+    return {
+        "GITHUB_REPOSITORY": "octo/infra",
+        "GITHUB_API_URL": hub.url,
+        "GITHUB_TOKEN": token,
+        "GITHUB_EVENT_PATH": str(event),
+        "GITHUB_WORKSPACE": str(project.path.parent),
+        "GITHUB_OUTPUT": str(project.path / ".output"),
+        "GITHUB_STEP_SUMMARY": str(project.path / ".summary"),
+        **more,
+    }
+
+
+def job(project, env, command, *args, name="", code=0):
+    """A job as `action.yml` runs it."""
+    path = f"{Path(COMMAND).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        [ROOT / "tools/ci-job", command, ".", name, *args],
+        cwd=project.path,
+        env={**clean_env(**env), "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def bodies(hub):
+    return [comment["body"] for comment in hub.comments]
+
+
+def test_a_pull_request_has_one_comment_and_merging_applies_it(hub, declared):
+    env = github(hub, declared)
+    job(declared, env, "plan")
+    [first] = bodies(hub)
+    assert first.startswith(f"{PLAN}### fleetform: 2 to create\n")
+    declared.declare(fleet(resources={"cpu": 1}), volume(prevent_destroy=False), volume("more"))
+    job(declared, env, "plan")
+    [second] = bodies(hub)
+    assert "### fleetform: 3 to create" in second
+    output = (declared.path / ".output").read_text()
+    assert read_approval(second).digest in output
+    assert (declared.path / ".summary").read_text() == first + second
+
+    (declared.path / ".event.json").write_text("{}")  # a push
+    hub.merged["abc"] = 5
+    merged = github(hub, declared, GITHUB_SHA="abc")
+    assert "Apply complete: 3 done." in job(declared, merged, "apply").stdout
+    assert "No changes" in job(declared, merged, "apply").stdout  # run again
+
+
+def test_what_changed_since_is_refused_by_name(hub, declared):
+    job(declared, github(hub, declared), "plan")
+    declared.declare(fleet(resources={"cpu": 1}), volume("other"))
+    refused = job(declared, github(hub, declared), "apply", code=1)
+    assert "not approved: create volume/other" in refused.stderr
+    assert "approved, and not done now: create volume/data" in refused.stderr
+    assert declared.run("state", "list").out == ""
+
+
+def test_comments_of_others_are_neither_changed_nor_believed(hub, declared):
+    for n in range(150):
+        hub.comment(f"{PLAN}approve {n}", "mallory")
+    hub.comment(f"{PLAN}other", "dependabot[bot]")
+    env = github(hub, declared)
+    refused = job(declared, env, "apply", code=1)
+    assert "has no plan in its comments" in refused.stderr
+    job(declared, env, "plan")
+    job(declared, env, "plan")
+    assert len(hub.comments) == 152
+    assert all(body.startswith(f"{PLAN}approve") for body in bodies(hub)[:150])
+    person = github(hub, declared, token="person")
+    assert "has no plan in its comments" in job(declared, person, "apply", code=1).stderr
+
+
+def test_a_name_has_a_comment_for_itself(hub, declared):
+    env = github(hub, declared)
+    job(declared, env, "plan", name="staging")
+    job(declared, env, "plan", name="prod")
+    job(declared, env, "plan", name="prod")
+    assert [body.split("\n")[1] for body in bodies(hub)] == [
+        "### fleetform, staging: 2 to create",
+        "### fleetform, prod: 2 to create",
+    ]
+    declared.run("plan", "--report", "plan.md")
+    refused = declared.run("ci", "comment", "plan.md", "--name", "a --> b", env=env, code=1)
+    assert "is no name" in refused.err
+
+
+def test_a_forks_pull_request_plans_offline_and_goes_on_without_a_comment(hub, declared):
+    found = job(declared, github(hub, declared, token="fork"), "plan", "--offline", "--assume-empty")
+    assert "not commented" in found.stderr
+    assert "2 to create" in (declared.path / ".summary").read_text()
+    assert hub.comments == []
+    assert not (declared.path / ".fleetform").exists()
+
+
+def test_findings_are_annotations_at_their_lines(hub, declared):
+    (declared.path / "bad.yaml").write_text("type: fleet\nname: xx\nnodes: 'a,b:c%'\n")
+    found = job(declared, github(hub, declared), "plan", code=1)
+    [line] = [line for line in found.stdout.splitlines() if line.startswith("::")]
+    folder = declared.path.name
+    assert line.startswith(f"::error title=fleetform%3A bad-range,file={folder}/bad.yaml,line=3,col=")
+    assert "%25" in line
+    assert "### fleetform: the plan has errors" in bodies(hub)[0]
+
+
+def test_a_finding_cannot_be_a_command(hub, declared):
+    declared.write("evil.yaml", 'type: fleet\nname: xx\nnodes: "x\\n::add-mask::y\\r::stop-commands::z"\n')
+    found = job(declared, github(hub, declared), "plan", code=1)
+    lines = [line for line in found.stdout.splitlines() if line.lstrip().startswith("::")]
+    assert len(lines) == 1
+    assert lines[0].startswith("::error ")
+
+
+def test_drift_keeps_one_issue(hub, declared):
+    declared.apply()
+    env = github(hub, declared)
+    job(declared, env, "drift")
+    assert hub.issues == []
+    for _ in range(2):
+        declared.declare(fleet(resources={"cpu": 1}), volume(prevent_destroy=False), volume("more"))
+        job(declared, env, "drift", code=2)
+    [issue] = hub.issues
+    assert issue["state"] == "open"
+    assert "1 to create" in issue["body"]
+    declared.declare(fleet(resources={"cpu": 1}), volume(prevent_destroy=False))
+    job(declared, env, "drift")
+    assert [issue["state"] for issue in hub.issues] == ["closed"]
+
+
+def test_gitlab(hub, declared):
+    declared.run("plan", "--report", "plan.md")
+    env = {
+        "CI_API_V4_URL": hub.url,
+        "CI_PROJECT_ID": "3",
+        "CI_MERGE_REQUEST_IID": "5",
+        "GITLAB_TOKEN": "person",
+    }
+    declared.run("ci", "comment", "plan.md", env=env)
+    declared.run("ci", "comment", "plan.md", env=env)
+    assert len(hub.comments) == 1
+    declared.run("ci", "approved", "--out", "approved.md", env=env)
+    assert (declared.path / "approved.md").read_text() == (declared.path / "plan.md").read_text()
+    assert (
+        "forge-denied"
+        in declared.run("ci", "approved", "--out", "x.md", env={**env, "GITLAB_TOKEN": ""}, code=1).err
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "told"),
+    [
+        ({"GITHUB_TOKEN": "wrong"}, 1, "forge-denied"),
+        ({"GITHUB_TOKEN": ""}, 1, "there is no `GITHUB_TOKEN`"),
+        ({"GITHUB_API_URL": "http://example.com"}, 1, "is not https"),
+        ({"GITHUB_API_URL": "http://127.0.0.1:1"}, 1, "error[forge]"),
+        ({"GITHUB_REPOSITORY": ""}, 1, "error[no-forge]"),
+        ({"GITHUB_EVENT_PATH": ""}, 1, "no merged pull request brought this commit"),
+    ],
+)
+def test_what_can_go_wrong(hub, declared, more, code, told):
+    env = {**github(hub, declared), **more}
+    found = declared.run("ci", "approved", "--out", "x.md", env=env, code=code)
+    assert told in found.err
+
+
+def test_a_broken_forge_is_told(hub, declared):
+    declared.run("plan", "--report", "plan.md")
+    hub.broken = True
+    found = declared.run("ci", "comment", "plan.md", env=github(hub, declared), code=1)
+    assert "500 broken" in found.err
+    assert "error[forge]" in found.err
+    declared.write("notes.md", "# notes\n")
+    found = declared.run("ci", "comment", "notes.md", env=github(hub, declared), code=1)
+    assert "error[not-a-report]" in found.err
+
+
+def test_the_action_puts_no_input_into_a_script():
+    action = YAML(typ="safe").load((ROOT / "action.yml").read_text())
+    for step in action["runs"]["steps"]:
+        assert "${{" not in step["run"]
+    hooks = YAML(typ="safe").load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    for hook in hooks:
+        command = hook["entry"].split()[1]
+        assert subprocess.run([COMMAND, command, "--help"], capture_output=True, check=False).returncode == 0
+
+
+def test_an_apply_keeps_no_state_in_a_jobs_folder(hub, declared):
+    job(declared, github(hub, declared), "plan")
+    env = github(hub, declared, GITHUB_ACTIONS="true", FLEETFORM_STATE="")
+    refused = job(declared, env, "apply", code=1)
+    assert "error[runner-state]" in refused.stderr
+    assert not (declared.path / ".fleetform/state.db").exists()
+    named = job(declared, env, "apply", "--state", "sqlite:///.fleetform/state.db")
+    assert "Apply complete: 2 done." in named.stdout
+
+
+@pytest.mark.parametrize(
+    ("schema", "file"),
+    [
+        ("github-actions", "action.yml"),
+        ("github-workflows", "examples/ci/github.yml"),
+        ("gitlab-ci", "examples/ci/gitlab.yml"),
+    ],
+)
+def test_what_is_shipped_for_forges_has_their_form(schema, file):
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", file]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
