@@ -16,6 +16,7 @@ PLAN = [
     "result",
     "digest",
     "parts",
+    "moved",
     "actions",
     "reservations",
     "unplaced",

@@ -983,6 +983,7 @@ def test_the_shape_of_actions():
         "result",
         "digest",
         "parts",
+        "moved",
         "actions",
         "reservations",
         "unplaced",

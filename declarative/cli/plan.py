@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from declarative.diagnostic import Diagnostic
     from declarative.plan.types import Plan
     from declarative.resource import Desired
-    from declarative.state import State
+    from declarative.store.rename import Declared
     from declarative.why.answers import Answer
     from declarative.why.explain import Explainer
 
@@ -159,11 +159,15 @@ def compute(  # noqa: PLR0913 (keywords, each an option)
     from declarative.apply.preflight import foresee
     from declarative.diagnostic import in_order
     from declarative.plan.make import make
+    from declarative.plan.types import Scope
 
     key = _check_out(out, sign, offline=offline)
     if assume_empty and not offline:
         raise failed("usage", "`--assume-empty` reads no state, and a plan needs it", "add `--offline`")
-    desired, state, backends, seen = _observe(session, requested, offline=offline, assume_empty=assume_empty)
+    desired, renames, backends, seen = _observe(
+        session, requested, offline=offline, assume_empty=assume_empty
+    )
+    state = renames.state
     plan = make(
         desired,
         state,
@@ -174,9 +178,10 @@ def compute(  # noqa: PLR0913 (keywords, each an option)
         effort=effort,
         max_work=allowed_work(max_work, offline=offline),
     )
+    plan = replace(plan, scope=Scope(moved=renames.moved))
     if not offline:
         plan = foresee(plan, backends, desired.places)
-    diagnostics = in_order((*session.warnings, *plan.diagnostics))
+    diagnostics = in_order((*session.warnings, *renames.diagnostics, *plan.diagnostics))
     plan = replace(plan, diagnostics=diagnostics, basis=replace(plan.basis, offline=offline))
     if out is not None and plan.result != "error":
         from declarative.cli.plan_files import save
@@ -187,21 +192,24 @@ def compute(  # noqa: PLR0913 (keywords, each an option)
 
 def _observe(
     session: Session, requested: Iterable[str], *, offline: bool, assume_empty: bool = False
-) -> tuple[Desired, State, Backends, Seen]:
-    """What is declared, recorded, and there."""
+) -> tuple[Desired, Declared, Backends, Seen]:
+    """What is declared, recorded (under the names that `moved` gives), and there."""
     from declarative.apply.inventory import look
     from declarative.plan.hosts import hosts_of
     from declarative.plan.rehearsal import may_rehearse
     from declarative.state import State
+    from declarative.store.rename import as_declared
 
     desired = session.load(look="contents").desired
-    state = State() if assume_empty else session.state.open(desired, offline=offline).read()
+    recorded = State() if assume_empty else session.state.open(desired, offline=offline).read()
+    renames = as_declared(recorded, desired.project.moved, desired.places)
+    state = renames.state
     check_requested(requested, desired, state)
     if not assume_empty:
         session.state.check_moved(desired)
     backends = session.backends(desired, state)
     hosts, gpus = hosts_of(desired, state), may_rehearse(desired, state)
-    return desired, state, backends, look(state, backends, hosts=hosts, offline=offline, gpus=gpus)
+    return desired, renames, backends, look(state, backends, hosts=hosts, offline=offline, gpus=gpus)
 
 
 def _check_out(name: str | None, sign: str | None, *, offline: bool) -> Ed25519PrivateKey | None:
@@ -324,10 +332,10 @@ def _explain(
     from declarative.why.explain import Explainer
 
     kind, name = _parse(target)
-    desired, state, _, seen = _observe(session, requested, offline=offline)
+    desired, renames, _, seen = _observe(session, requested, offline=offline)
     asked = Question(
         desired=desired,
-        recorded=state,
+        recorded=renames.state,
         inventory=seen.inventory,
         now=now(),
         requested=frozenset(requested),
@@ -336,7 +344,7 @@ def _explain(
         about=name if kind == "task" else name.rpartition("-")[0] if kind == "rank" else None,
     )
     explainer = Explainer(asked, allowed_work(max_work, offline=offline))
-    diagnostics = in_order((*session.warnings, *explainer.plan.diagnostics))
+    diagnostics = in_order((*session.warnings, *renames.diagnostics, *explainer.plan.diagnostics))
     if not explainer.feasible:
         raise Failed(diagnostics)
     return _answer(explainer, kind, name), diagnostics

@@ -16,9 +16,9 @@ from declarative.cli.output import Unbroken, out_style
 from declarative.cli.session import Session, check_requested, now
 from declarative.cli.signals import INTERRUPTED, stopping
 from declarative.cli.targets import going_tasks, has_ended, name_tasks
-from declarative.diagnostic import Diagnostic, Severity
+from declarative.diagnostic import Diagnostic, Severity, in_order
 from declarative.inputs import RankInputs
-from declarative.render.text import is_terminal
+from declarative.render.text import is_terminal, plural
 
 if TYPE_CHECKING:
     from declarative.apply.backends import Backends
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from declarative.resource import Desired
     from declarative.state import Address, RankState, RankStatus, State
     from declarative.store import Store, Writer
+    from declarative.store.rename import Declared, Names
 
 NOTHING_DONE = "nothing was done: a task cannot be placed (`--allow-unplaced` does the rest)"
 PENDING = "pending (no capacity now)"
@@ -62,6 +63,8 @@ class Run:
         """The tasks whose start failed otherwise, and whose `retry` covers that, with what was not done."""
         self._taken: dict[Address, str] = {}
         """Nodes that an interrupted command has begun to make, by their tokens."""
+        self._names: Names | None = None
+        """What is renamed once the plan is approved."""
         self._progress: Progress | None = None
 
     def __enter__(self) -> Self:
@@ -89,8 +92,13 @@ class Run:
             state = writer.state()
             self._say_waiting(plan, state)
             self.check_env(plan, state)
-            if plan.actions:
+            if plan.changes:
                 self.ask()
+            if self._names:
+                self._keep(state)
+                moved = writer.move(self._names)
+                self._say_moved(plan, len(moved))
+                state = writer.state()
             return self._carry_out(plan, writer, state)
 
     def make_plan(
@@ -104,9 +112,10 @@ class Run:
         from declarative.plan.hosts import hosts_of
         from declarative.plan.make import make
         from declarative.plan.rehearsal import may_rehearse
+        from declarative.plan.types import Scope
+        from declarative.store.rename import as_declared
 
         state = writer.state()
-        check_requested(requested, self.desired, state)
         backends = self.session.backends(self.desired, state)
         gpus = may_rehearse(self.desired, state)
         seen = look(state, backends, hosts=hosts_of(self.desired, state), gpus=gpus)
@@ -118,6 +127,11 @@ class Run:
         gone = {a: r for a, r in state.records.items() if a in seen.inventory.gone}
         recorded = replace(settled, records={**settled.records, **gone})
         inventory = replace(seen.inventory, ranks={}, recovered={})
+        renames = as_declared(settled, self.desired.project.moved, self.desired.places)
+        if renames.moved:
+            backends, recorded = self._renamed(renames)
+            inventory = look(recorded, backends, hosts=hosts_of(self.desired, recorded), gpus=gpus).inventory
+        check_requested(requested, self.desired, recorded)
         plan = make(
             self.desired,
             recorded,
@@ -128,7 +142,18 @@ class Run:
             reuse=bool(self.options.get("reuse")),
             effort=self.options.get("effort") or 1,
         )
+        plan = replace(
+            plan,
+            scope=Scope(moved=renames.moved),
+            diagnostics=in_order((*renames.diagnostics, *plan.diagnostics)),
+        )
         return foresee(plan, backends, self.desired.places)
+
+    def _renamed(self, renames: Declared) -> tuple[Backends, State]:
+        """The backends and the state under the new names, which are recorded once the plan is approved."""
+        self._names = renames.names
+        self._taken = {renames.names.address(a): token for a, token in self._taken.items()}
+        return self.session.backends(self.desired, renames.state), renames.state
 
     def refresh(self, writer: Writer, backends: Backends) -> State:
         """Look, and record what happened by itself; the new state."""
@@ -153,7 +178,7 @@ class Run:
     def _check_expected(self, plan: Plan) -> None:
         """`Failed` with what differs unless the plan is the one that was approved, or does nothing."""
         approved = self.options.get("expect")
-        if approved is None or not plan.actions:
+        if approved is None or not plan.changes:
             return
         from declarative.render.approval import approval_of, differences
 
@@ -185,7 +210,7 @@ class Run:
         results: tuple[ActionResult, ...] = ()
         interrupted = False
         held: dict[str, str] = {}
-        if plan.actions:
+        if plan.actions and not self._names:
             self._keep(state)
         if plan.actions or self._taken or (self.doing != "destroy" and waiting(state)):
             with stopping(STOPPING) as stop:
@@ -294,7 +319,7 @@ class Run:
         self.session.say(plan.diagnostics)
         if plan.result == "error":
             return
-        if self.doing == "destroy" and not plan.actions:
+        if self.doing == "destroy" and not plan.changes:
             self.out.write("Nothing to destroy.\n")
         else:
             self.out.write(plan_text(plan, **out_style()))
@@ -327,6 +352,12 @@ class Run:
     def _pending_events(self, tasks: Iterable[str]) -> None:
         for task in tasks:
             self.event({"event": "pending", "address": f"task/{task}"})
+
+    def _say_moved(self, plan: Plan, count: int) -> None:
+        for move in plan.scope.moved if self.as_json else ():
+            self.event({"event": "moved", "from": move.source, "to": move.target})
+        if not self.as_json:
+            self.out.write(f"Renamed {plural(count, 'record')}.\n")
 
     def say_kept(self, names: Sequence[str], hint: str) -> None:
         """What stays because it is protected, and how it can be deleted."""

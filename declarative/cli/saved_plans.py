@@ -20,6 +20,7 @@ from declarative.cli.errors import Failed, failed
 from declarative.cli.run import Run
 from declarative.cli.session import Session, now
 from declarative.cli.state_access import StateAccess
+from declarative.diagnostic import Diagnostic
 
 if TYPE_CHECKING:
     from declarative.plan.saved import Saved
@@ -104,12 +105,24 @@ class SavedRun(Run):
         from declarative.apply.settle import check_vanished, settle
         from declarative.plan.assumptions import again, differences
         from declarative.plan.hosts import hosts_of_plan
+        from declarative.spec.project import Moved, Moves
+        from declarative.store.rename import as_declared
 
         plan, facts = self.saved.plan, self.saved.facts
         state = writer.state()
         _check_record(self.session, self.saved, state)
         _check_files(self.session, self.saved)
         backends = self.session.backends(self.desired, state)
+        if plan.scope.moved:
+            first = look(state, backends, offers=False)
+            if not self.options["accept_vanished"]:
+                check_vanished(state, first)
+            settled = settle(writer, backends, first, now, self.note)
+            moves = Moves(Moved(move.source, move.target) for move in plan.scope.moved)
+            renames = as_declared(settled, moves, {})
+            if renames.diagnostics or renames.moved != plan.scope.moved:
+                raise Failed(renames.diagnostics or (_renames_differ(),))
+            backends, state = self._renamed(renames)
         seen = look(state, backends, hosts=hosts_of_plan(plan), offers=bool(facts.offers))
         known = set(plan.diagnostics)
         self.session.say(tuple(d for d in seen.inventory.diagnostics if d not in known))
@@ -118,11 +131,17 @@ class SavedRun(Run):
             raise Failed(found)
         if not self.options["accept_vanished"]:
             check_vanished(state, seen)
-        settle(writer, backends, seen, now, self.note)
+        if not plan.scope.moved:
+            settle(writer, backends, seen, now, self.note)
         return plan
 
     def ask(self) -> None:
         """Nobody is asked: the user who saved the plan has seen it."""
+
+
+def _renames_differ() -> Diagnostic:
+    summary = "what is recorded under names that the plan changes is not what it was"
+    return Diagnostic(code="plan-outdated", summary=summary, hint="plan again: `fleetform plan --out FILE`")
 
 
 def _check_place(session: Session, saved: Saved, desired: Desired) -> None:

@@ -70,9 +70,9 @@ REFERENCES: dict[str, Code] = {
     ),
     "still-declared": Code(
         Group.REFERENCES,
-        "`removed` in the project document names a volume that is still declared",
+        "`removed` or `moved` in the project document names what is still declared",
         "removed: [{from: volume/data, destroy: false}]",
-        "remove the entry, or what declares the volume",
+        "remove the entry, or what declares it",
     ),
     "volume-of-two-ranks": Code(
         Group.REFERENCES,

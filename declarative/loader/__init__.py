@@ -19,6 +19,7 @@ from declarative.loader.file_lists import CannotSendError, Sender
 from declarative.loader.files import Files
 from declarative.loader.findings import Findings
 from declarative.loader.project import (
+    check_moved,
     check_removed,
     complete,
     declared,
@@ -81,8 +82,10 @@ def load(  # noqa: PLR0913 (keywords, each with a default)
     entries = decode_all(raw, scope, findings)
     desired = assemble(entries, project, scope, findings)
     check_removed(project, desired, findings)
+    moved = check_moved(project, desired, findings)
     left = skipped(documents, files.unread(), findings)
-    desired = replace(desired, unmatched=unmatched, skipped=left)
+    places = {**desired.places, **moved}
+    desired = replace(desired, unmatched=unmatched, skipped=left, places=places)
     if look != "none":
         desired = _with_files(
             desired,

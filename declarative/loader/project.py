@@ -113,6 +113,34 @@ def check_removed(project: ProjectFile, desired: Desired, findings: Findings) ->
             )
 
 
+def check_moved(project: ProjectFile, desired: Desired, findings: Findings) -> dict[str, Span]:
+    """What was renamed is not declared under its old name as well; where each entry stands."""
+    places: dict[str, Span] = {}
+    if project.document is None:
+        return places
+    for index, move in enumerate(project.spec.moved):
+        span = places[f"moved.{index}"] = shown_span(project.document, ("moved", index))
+        kind, _, name = move.source.partition("/")
+        known = desired.fleets if kind == "fleet" else desired.tasks
+        if kind == "volume":
+            family = {
+                n for n, want in desired.volumes.items() if n == name or want.declared_by == move.source
+            }
+            # `data` becomes `data-0` where it gets a `count`.
+            found = bool(family) and move.target.removeprefix("volume/") not in family
+        else:
+            found = name in known
+        if found:
+            findings.add(
+                "still-declared",
+                f"`moved` says that `{move.source}` is `{move.target}` now, and `{move.source}` is declared",
+                "remove this entry, or rename what it names",
+                span=span,
+                address=move.source,
+            )
+    return places
+
+
 def _part(data: Mapping[str, Any], field: str) -> Project | None:
     """A project with this field alone; None if the field cannot be read."""
     return decode(Project, {k: v for k, v in data.items() if k == field}, (), [])

@@ -249,6 +249,41 @@ class Preview:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Renamed:
+    """What is recorded under another address before anything else is done: of `source` each record's old and
+    new address.
+    """
+
+    source: str
+    target: str
+    addresses: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What of a plan is asked for. All but the patterns are `task/NAME`, `node/NAME` and `volume/NAME`."""
+
+    targets: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
+    needed: tuple[str, ...] = ()
+    """What is done because something that was asked for needs it."""
+    left_out: tuple[str, ...] = ()
+    """What the whole plan would do beside this."""
+    held_up: tuple[str, ...] = ()
+    """Of those, what was asked for, and needs something that is excluded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What the plan is about."""
+
+    moved: tuple[Renamed, ...] = ()
+    part: Part | None = None
+    refresh_only: bool = False
+    """Nothing is done but to record what happened by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The whole answer of `make`."""
 
@@ -258,7 +293,13 @@ class Plan:
     unplaced: Unplaced = Unplaced()
     observed: Observed = Observed()
     preview: Preview = Preview()
+    scope: Scope = Scope()
     diagnostics: tuple[Diagnostic, ...] = ()
+
+    @property
+    def changes(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.actions or self.scope.moved or (self.scope.refresh_only and self.observed.drift))
 
     @property
     def health(self) -> tuple[Health, ...]:
@@ -281,7 +322,7 @@ class Plan:
         if self.unplaced.refusals:
             tasks = {r.task for r in self.unplaced.refusals}
             return "waiting" if tasks <= {*self.unplaced.waiting} else "unplaced"
-        return "changes" if self.actions else "unhealthy" if self.health else "none"
+        return "changes" if self.changes else "unhealthy" if self.health else "none"
 
     @property
     def restarts(self) -> int:

@@ -58,6 +58,8 @@ def approval_of(plan: Plan) -> Approval:
     for (op, _, _), actions in alike.items():
         names = ", ".join(host_lists(clean(a.address) for a in actions))
         parts[f"{op} {names}"] = _digest([_done(action) for action in actions])[:_HEX]
+    for move in plan.scope.moved:
+        parts[f"rename {clean(move.source)} to {clean(move.target)}"] = _digest(list(move.addresses))[:_HEX]
     unplaced = sorted(refusal.task for refusal in plan.unplaced.refusals)
     if unplaced:
         parts["not placed: " + ", ".join(host_lists(f"task/{task}" for task in unplaced))] = ""

@@ -242,6 +242,17 @@ def plan_schema() -> Schema:
                 digest=_text("Of how it is done; empty where there is no more to it."),
             ),
         ),
+        moved=_list(
+            "What is renamed before anything else, as the project's `moved` says.",
+            _object(
+                "One entry that is not done yet.",
+                **{"from": _text("The old address: `fleet/gpu`."), "to": _text("The new one.")},
+                addresses=_list(
+                    "What is recorded under it.",
+                    _object("One record.", **{"from": _text("`node/gpu-0`."), "to": _text("`node/big-0`.")}),
+                ),
+            ),
+        ),
         actions=_list("In an order in which they could be done one by one.", _action()),
         reservations=_list("Every rank that holds, will hold, or gives back blocks.", _reservation()),
         unplaced=_list("Tasks that cannot be placed.", _refusal()),

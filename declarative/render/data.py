@@ -87,6 +87,10 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "serial": plan.basis.serial,
         "result": plan.result,
         **approval.to_json(),
+        "moved": [
+            {"from": m.source, "to": m.target, "addresses": [{"from": a, "to": b} for a, b in m.addresses]}
+            for m in plan.scope.moved
+        ],
         "actions": [_action(action) for action in plan.actions],
         "reservations": [_reservation(item) for item in plan.reservations],
         "unplaced": [{**_refusal(r), **wanted.get(r.task, _NOTHING)} for r in plan.unplaced.refusals],

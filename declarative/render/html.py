@@ -20,6 +20,7 @@ from declarative.render.health import health_lines
 from declarative.render.plan import (
     backend_lines,
     drift_lines,
+    moved_lines,
     node_row,
     note_lines,
     outcome_of_ranks,
@@ -123,6 +124,7 @@ def _parts(plan: Plan) -> Iterator[dict[str, Any]]:
         yield {"id": "blocks", "title": "Blocks after apply", "kind": "blocks", **_blocks(plan)}
     if plan.reservations:
         yield {"id": "ranks-part", "title": "Ranks", "kind": "ranks", "head": HEAD, "rows": _ranks(plan)}
+    yield from _lines("moved", "Renamed", moved_lines(plan, _PLAIN)[2:])
     yield from _lines("drift", "Changed outside of fleetform", drift_lines(plan, _PLAIN))
     yield from _lines("health", "Not well", health_lines(plan.health, _PLAIN, None))
     yield from _lines(

@@ -22,6 +22,7 @@ from declarative.render.plan import (
     block_lines,
     cost_line,
     drift_lines,
+    moved_lines,
     note_lines,
     rank_lines,
     suggestion_lines,
@@ -88,7 +89,9 @@ def plan_markdown(plan: Plan, max_chars: int) -> str:
 def _title(plan: Plan) -> str:
     if plan.result == "error":
         return "the plan has errors"
-    counts = ", ".join(f"{count} to {change}" for change, count in plan.summary().items() if count)
+    renamed = sum(len(move.addresses) for move in plan.scope.moved)
+    summary = {**plan.summary(), "rename": renamed}
+    counts = ", ".join(f"{count} to {change}" for change, count in summary.items() if count)
     refused = len(plan.unplaced.refusals)
     lacking = f"{plural(refused, 'task')} cannot be placed" if refused else ""
     return ", ".join(text for text in (counts, lacking) if text) or "no changes"
@@ -210,6 +213,11 @@ def _sections(plan: Plan, entries: list[Entry]) -> list[Section]:
         Section(
             f"Cannot be placed: {plural(len(refusals), 'task')}",
             (*reasons, short, [plural(len(refusals), "task")] if refusals else []),
+            open=True,
+        ),
+        Section(
+            f"Renamed: {len(plan.scope.moved)}",
+            (moved_lines(plan, _PLAIN)[2:], _counted(len(plan.scope.moved), "rename")),
             open=True,
         ),
         Section("All actions", (changes, _headings(entries), _counts(entries)), "diff"),

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 
 from declarative.diagnostic import and_more
-from declarative.plan.types import Cost, NodePreview, Op, Plan, Reservation, ReservationStatus
+from declarative.plan.types import Cost, NodePreview, Op, Plan, Renamed, Reservation, ReservationStatus
 from declarative.render.actions import actions_lines, counts, unplaced_count, unstarted_lines
 from declarative.render.blocks import Row, map_lines
 from declarative.render.data import iso
@@ -65,7 +65,7 @@ def plan_text(plan: Plan, *, color: bool, width: int | None, summary_only: bool 
     if summary_only:
         headlines = [headline(alike, paint) for alike in together_alike(plan.unplaced.refusals)]
         return seal([*headlines, *note_lines(plan, paint), *summary], color=color)
-    lines = drift_lines(plan, paint)
+    lines = drift_lines(plan, paint) + moved_lines(plan, paint)
     lines += actions_lines(plan, paint, width)
     if plan.actions or plan.unplaced.refusals:
         lines += block_lines(plan, paint, width)
@@ -95,8 +95,10 @@ def summary_lines(plan: Plan, paint: Paint) -> list[str]:
         lines.append(cost_line(plan.preview.cost))
         if plan.preview.cost.priced_on:
             lines.append(paint("dim", prices_line(plan.preview.cost.priced_on)))
-    if plan.actions:
-        lines.append(paint("bold", f"Plan: {counts(plan)}."))
+    if plan.changes:
+        renamed = sum(len(move.addresses) for move in plan.scope.moved)
+        and_renamed = f", {renamed} to rename" if renamed else ""
+        lines.append(paint("bold", f"Plan: {counts(plan)}{and_renamed}."))
     if plan.restarts:
         count = f"{plural(plan.restarts, 'rank')} {'restarts' if plan.restarts == 1 else 'restart'}"
         lines.append(paint("yellow", f"{count}: running now, stopped and started again."))
@@ -214,6 +216,21 @@ def drift_lines(plan: Plan, paint: Paint) -> list[str]:
         out += [f"{backend} {', '.join(map(clean, vanished))}"]
         out += ["That may be the backend's fault: check it before they are made anew.", ""]
     return out
+
+
+def moved_lines(plan: Plan, paint: Paint) -> list[str]:
+    """What is renamed: nothing is made anew or restarted for that."""
+    if not plan.scope.moved:
+        return []
+    rows = [
+        [Cell(clean(move.target), "bold"), Cell(f"# moved from {clean(move.source)}{_how_many(move)}")]
+        for move in plan.scope.moved
+    ]
+    return ["Renamed, as `moved` says; what runs goes on:", "", *columns(rows, paint), ""]
+
+
+def _how_many(move: Renamed) -> str:
+    return f" ({plural(len(move.addresses), 'record')})" if len(move.addresses) > 1 else ""
 
 
 def block_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""The `project` document: name, state, includes, excludes, variables, what was removed."""
+"""The `project` document: name, state, includes, excludes, variables, what was renamed and removed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from declarative.schema.decode import describe
 from declarative.spec.text import Name
 
 _VOLUME = re.compile(r"volume/[a-z][a-z0-9-]{1,40}")
+_MOVABLE = re.compile(r"(volume|fleet|task)/[a-z][a-z0-9-]{1,40}")
 
 
 class VariableType(StrEnum):
@@ -183,22 +184,7 @@ class Removals(tuple[Removed, ...]):
     @classmethod
     def parse(cls, value: Json) -> Removals:
         """What an entry may have wrong, and `duplicate-name`."""
-        if not isinstance(value, list | tuple):
-            hint = f"write a list: {Removed.HINT.removeprefix('write ')}"
-            raise BadValueError("wrong-type", f"expected a list, found {describe(value)}", hint)
-        out: dict[str, Removed] = {}
-        faults: list[BadValueError] = []
-        for i, item in enumerate(value):
-            try:
-                found = Removed.parse(item)
-            except BadValueError as bad:
-                faults += bad.below(i)
-                continue
-            if out.setdefault(found.volume, found) is not found:
-                summary = f"`volume/{found.volume}` has another entry"
-                faults.append(BadValueError("duplicate-name", summary, "remove one of them", (i, "from")))
-        raise_all(faults)
-        return cls(out.values())
+        return cls(_entries(value, Removed))
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
@@ -212,6 +198,120 @@ class Removals(tuple[Removed, ...]):
     def of(self, volume: str) -> Removed | None:
         """What is said of that volume: by an entry of its own, else by that of its group."""
         return next((r for r in sorted(self, key=lambda r: r.volume != volume) if r.names(volume)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """`{from: fleet/a, to: fleet/b}`: what was declared as one is declared as the other now."""
+
+    source: str
+    target: str
+    HINT: ClassVar[str] = "write `{from: fleet/OLD, to: fleet/NEW}`; volumes and tasks can be renamed as well"
+
+    @classmethod
+    def parse(cls, value: Json) -> Moved:
+        """`wrong-type`, `unknown-field`, `missing-field`, `bad-value`."""
+        if not isinstance(value, Mapping):
+            raise BadValueError("wrong-type", f"expected a mapping, found {describe(value)}", cls.HINT)
+        faults = [
+            BadValueError("unknown-field", f"unknown field `{key}`", cls.HINT, (key,), at_key=True)
+            for key in value
+            if key not in ("from", "to")
+        ]
+        for key in ("from", "to"):
+            if key not in value:
+                faults.append(BadValueError("missing-field", f"`{key}` is missing", cls.HINT))
+            elif not _MOVABLE.fullmatch(str(value[key])):
+                summary = f"expected an address, found {describe(value[key])}"
+                hint = "write `fleet/NAME`, `task/NAME` or `volume/NAME`"
+                faults.append(BadValueError("bad-value", summary, hint, (key,)))
+        raise_all(faults)
+        source, target = str(value["from"]), str(value["to"])
+        if source.partition("/")[0] != target.partition("/")[0] or source == target:
+            what = "is the same address" if source == target else f"is no {source.partition('/')[0]}"
+            raise BadValueError("bad-value", f"`{target}` {what}", cls.HINT, ("to",))
+        return cls(source, target)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """Two addresses of one kind."""
+        address = {"type": "string", "pattern": f"^{_MOVABLE.pattern}$"}
+        return {
+            "type": "object",
+            "properties": {"from": address, "to": address},
+            "required": ["from", "to"],
+            "additionalProperties": False,
+        }
+
+    def plain(self) -> Json:
+        """As declared."""
+        return {"from": self.source, "to": self.target}
+
+
+class Moves(tuple[Moved, ...]):
+    """What was renamed; each address was, and becomes, one other at most."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: Json) -> Moves:
+        """What an entry may have wrong, `duplicate-name`, and `bad-value` for a circle."""
+        moves = cls(_entries(value, Moved))
+        targets: dict[str, int] = {}
+        faults: list[BadValueError] = []
+        for i, move in enumerate(moves):
+            if targets.setdefault(move.target, i) != i:
+                summary = f"`{move.target}` is the `to` of another entry"
+                faults.append(BadValueError("duplicate-name", summary, "remove one of them", (i, "to")))
+            elif moves.end(move.source) is None:
+                summary = f"`{move.source}` would become itself again"
+                hint = "remove the entries that were done long ago"
+                faults.append(BadValueError("bad-value", summary, hint, (i,)))
+        raise_all(faults)
+        return moves
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A list of entries."""
+        return {"type": "array", "items": Moved.json_schema()}
+
+    def plain(self) -> Json:
+        """As declared."""
+        return [item.plain() for item in self]
+
+    def end(self, address: str) -> str | None:
+        """What an address is called after all entries: `a` to `b` and `b` to `c` make it `c`. None in a
+        circle.
+        """
+        follow = {move.source: move.target for move in self}
+        seen = {address}
+        while address in follow:
+            address = follow[address]
+            if address in seen:
+                return None
+            seen.add(address)
+        return address
+
+
+def _entries(value: Json, kind: type[Removed | Moved]) -> list[Any]:
+    """The entries of a list, each `from` once."""
+    if not isinstance(value, list | tuple):
+        hint = f"write a list: {kind.HINT.removeprefix('write ')}"
+        raise BadValueError("wrong-type", f"expected a list, found {describe(value)}", hint)
+    out: dict[str, Any] = {}
+    faults: list[BadValueError] = []
+    for i, item in enumerate(value):
+        try:
+            found = kind.parse(item)
+        except BadValueError as bad:
+            faults += bad.below(i)
+            continue
+        address = str(item["from"])
+        if out.setdefault(address, found) is not found:
+            summary = f"`{address}` has another entry"
+            faults.append(BadValueError("duplicate-name", summary, "remove one of them", (i, "from")))
+    raise_all(faults)
+    return list(out.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +332,13 @@ class Project:
         Doc("Files that are not the project's: patterns of their paths in it, such as `charts/*`."),
     ] = ()
     variables: Annotated[Variables, Doc("Values for `${{ var.x }}`.")] = field(default_factory=Variables)
+    moved: Annotated[
+        Moves,
+        Doc(
+            "Renames of fleets, tasks and volumes: `{from: fleet/OLD, to: fleet/NEW}`. Nothing is made anew "
+            "or restarted; an entry that was done does nothing."
+        ),
+    ] = Moves()
     removed: Annotated[
         Removals,
         Doc(

@@ -6,11 +6,12 @@ Pure. The real things keep the names, tags and tokens of their making; a record 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from declarative.diagnostic import suggest
+from declarative.diagnostic import Diagnostic, Span, suggest
 from declarative.inputs import (
     AttachmentInputs,
     Inputs,
@@ -21,8 +22,10 @@ from declarative.inputs import (
     differing,
     zone_asked,
 )
+from declarative.plan.types import Renamed
 from declarative.provider import token
 from declarative.schema import BadValueError
+from declarative.spec.project import Moves
 from declarative.spec.text import check_name
 from declarative.state import MADE_AS, Address, Record, State
 from declarative.store.check import Held
@@ -188,6 +191,69 @@ def _check_name(target: Address, *, numbered: bool, maybe_numbered: bool) -> Non
         )
 
 
+# ------------------------------------------------------------------------------------------ as declared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What `moved` comes to with what is recorded."""
+
+    state: State
+    """Under the new names; of the same serial."""
+    names: Names = Names()
+    moved: tuple[Renamed, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+def as_declared(state: State, moves: Moves, places: Mapping[str, Span]) -> Declared:
+    """The renames of a project that are not done yet. What is not recorded under its old name was renamed
+    before, or is new: nothing is done about it.
+
+    `places` has where each entry stands, by `moved.0` and so on.
+    """
+    names, moved = Names(), []
+    for index, move in enumerate(moves):
+        place, end = places.get(f"moved.{index}"), moves.end(move.source)
+        source, target = Address.parse(move.source), Address.parse(str(end))
+        if source not in state.records and _is_of(target.name, source.name):
+            continue  # `data` became `data-0`: that is not of what is to be renamed
+        try:
+            found = plan(state, source, target)
+            renamed(state, {}, found)  # each alone tells where it cannot be
+        except StateError as error:
+            if error.code == "unknown-address":
+                continue
+            return _refused(state, error, move.target, place)
+        both = {
+            part.name: {**getattr(names, part.name), **getattr(found, part.name)} for part in fields(found)
+        }
+        names = Names(**both)
+        moved.append((move.source, str(end), found))
+    if not moved:
+        return Declared(state=state)
+    try:
+        made, _, addresses = renamed(state, {}, names)
+    except StateError as error:
+        return _refused(state, error, moved[-1][1], None)
+    by_move = tuple(
+        Renamed(
+            source=source,
+            target=target,
+            addresses=tuple((str(a), str(new)) for a in sorted(addresses) if (new := found.address(a)) != a),
+        )
+        for source, target, found in moved
+    )
+    return Declared(state=replace(made, serial=state.serial), names=names, moved=by_move)
+
+
+def _refused(state: State, error: StateError, address: str, place: Span | None) -> Declared:
+    hint = error.hint
+    if error.code == "exists":
+        hint = "remove the entry, or first what is recorded under the new name: `fleetform state list`"
+    wrong = Diagnostic(code=error.code, summary=error.summary, hint=hint, address=address, span=place)
+    return Declared(state=state, diagnostics=(wrong,))
+
+
 # ------------------------------------------------------------------------------------------ the rename
 
 
@@ -219,7 +285,8 @@ def renamed(state: State, held: Held, names: Names) -> tuple[State, Held, dict[A
 
 
 def _check_free(state: State, moves: Mapping[Address, Address]) -> None:
-    taken = sorted(new for new in moves.values() if new in state.records and new not in moves)
+    news = Counter(moves.values())
+    taken = sorted(n for n, count in news.items() if count > 1 or (n in state.records and n not in moves))
     if taken:
         shown = ", ".join(map(str, taken[:5])) + (" …" if len(taken) > 5 else "")
         verb = "is" if len(taken) == 1 else "are"

@@ -1,0 +1,154 @@
+"""`moved` in the project document: renames that are reviewed, planned, shown and applied with all else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.cli import Project, fleet, hold, lines, task, until, volume
+
+
+def moved(*pairs: tuple[str, str]) -> dict[str, Any]:
+    return {"type": "project", "moved": [{"from": a, "to": b} for a, b in pairs]}
+
+
+def declare(
+    project: Project, fleet_name: str, task_name: str, volume_name: str, *pairs: tuple[str, str]
+) -> None:
+    project.declare(
+        fleet(fleet_name, nodes=2),
+        volume(volume_name, count=2, size="1GB"),
+        task(
+            task_name,
+            hold(project.path / "go"),
+            nodes=2,
+            fleets=[fleet_name],
+            volumes=[f"{volume_name}-${{{{ node_rank }}}}:/data"],
+        ),
+        *([moved(*pairs)] if pairs else []),
+    )
+
+
+PAIRS = (("fleet/gpu", "fleet/big"), ("task/train", "task/learn"), ("volume/data", "volume/sets"))
+
+
+@pytest.fixture
+def running(project: Project) -> Project:
+    declare(project, "gpu", "train", "data")
+    project.apply()
+    until(lambda: len(lines(project.path / "go")) == 2)
+    declare(project, "big", "learn", "sets", *PAIRS)
+    return project
+
+
+def test_what_runs_goes_on_under_its_new_names(running):
+    """Nothing is done but the renames; then they are done, and the entries may stay."""
+    before = (running.path / "go").read_text()
+    plan = running.plan()
+    assert plan["actions"] == []
+    assert plan["result"] == "changes"
+    assert [(m["from"], m["to"]) for m in plan["moved"]] == list(PAIRS)
+    assert {"from": "node/gpu-1", "to": "node/big-1"} in plan["moved"][0]["addresses"]
+    text = running.run("plan", "--detailed-exitcode", code=2).out
+    assert "fleet/big" in text
+    assert "# moved from fleet/gpu (2 records)" in text
+    running.apply()
+    running.no_changes()
+    ranks = running.ranks("learn")
+    assert {rank["state"] for rank in ranks.values()} == {"running"}
+    assert (running.path / "go").read_text() == before
+
+
+def test_nothing_is_renamed_before_it_is_approved(running):
+    running.run("apply", code=1)
+    assert "node/gpu-0" in running.run("state", "list").out
+    report = running.path / "plan.md"
+    running.run("plan", "--report", str(report))
+    assert "moved from volume/data" in report.read_text()
+    running.run("apply", "--expect", str(report))
+    assert "node/big-0" in running.run("state", "list").out
+
+
+def test_a_saved_plan_renames(running):
+    running.run("plan", "--out", "next.plan")
+    running.run("apply", "next.plan")
+    running.no_changes()
+
+
+def test_together_with_changes(running):
+    """One rename and a larger fleet, in one apply."""
+    running.declare(
+        fleet("big", nodes=3),
+        volume("data", count=2, size="1GB"),
+        task(
+            "train",
+            hold(running.path / "go"),
+            nodes=2,
+            fleets=["big"],
+            volumes=["data-${{ node_rank }}:/data"],
+        ),
+        moved(PAIRS[0]),
+    )
+    assert running.ids() == ["create:node/big-2"]
+    running.apply()
+    running.no_changes()
+
+
+def test_renames_one_after_another(running):
+    """`a` was renamed to `b`, and that to `c`: whoever is behind makes both steps at once."""
+    declare(running, "huge", "learn", "sets", PAIRS[0], ("fleet/big", "fleet/huge"), *PAIRS[1:])
+    plan = running.plan()
+    assert (plan["actions"], plan["moved"][0]["to"]) == ([], "fleet/huge")
+
+
+def test_both_names_are_recorded(running):
+    running.declare(fleet("gpu", nodes=2), fleet("big", nodes=1))
+    running.apply()
+    running.declare(fleet("big", nodes=2), moved(PAIRS[0]))
+    done = running.run("plan", code=1)
+    assert "node/big-0 is recorded already" in done.err
+    assert "main.yaml:" in done.err
+
+
+def test_destroy_renames_first(running):
+    running.run("destroy", "--auto-approve")
+    assert running.run("state", "list").out == ""
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ([{"from": "fleet/old", "to": "task/new"}], "is no fleet"),
+        ([{"from": "fleet/old", "to": "fleet/old"}], "is the same address"),
+        (
+            [{"from": "fleet/old", "to": "fleet/new"}, {"from": "fleet/new", "to": "fleet/old"}],
+            "become itself again",
+        ),
+        (
+            [{"from": "fleet/old", "to": "fleet/new"}, {"from": "fleet/other", "to": "fleet/new"}],
+            "the `to` of another",
+        ),
+        (
+            [{"from": "fleet/old", "to": "fleet/new"}, {"from": "fleet/old", "to": "fleet/other"}],
+            "has another entry",
+        ),
+        ([{"from": "node/a-0", "to": "node/b-0"}], "write `fleet/NAME`"),
+        ([{"from": "fleet/gpu", "to": "fleet/new"}], "and `fleet/gpu` is declared"),
+        ([{"from": "volume/data", "to": "volume/new"}], "and `volume/data` is declared"),
+    ],
+)
+def test_contradictions(project, entries, message):
+    project.declare(fleet("gpu"), volume("data", count=2), {"type": "project", "moved": entries})
+    done = project.run("plan", "--offline", code=1)
+    assert message in done.err
+
+
+def test_a_volume_gets_a_count(project):
+    """`data` becomes `data-0`."""
+    project.declare(volume("data"))
+    project.apply()
+    project.declare(volume("data", count=2), moved(("volume/data", "volume/data-0")))
+    assert project.ids() == ["create:volume/data-1"]
+    project.apply()
+    project.no_changes()
