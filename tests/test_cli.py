@@ -51,7 +51,7 @@ def test_destroy_in_another_directory(project):
         ("init -y", "no option `-y`"),
         ("apply --yes", "no option `--yes`", "write `--auto-approve`"),
         ("apply -f nowhere.yaml", "nowhere.yaml"),
-        ("plan -target=task/job", "no option `-target`", "leave it out"),
+        ("plan -target=task/job", "no option `-target`", "write `--target`"),
         ("plan -C .", "write it before the command: `fleetform -C DIR …`"),
         ("-C . plan --jsn", "no option `--jsn`", "did you mean `--json`?"),
         ("unlock", "no command `unlock`", "write `fleetform state unlock`"),

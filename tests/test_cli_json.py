@@ -17,6 +17,8 @@ PLAN = [
     "digest",
     "parts",
     "moved",
+    "selection",
+    "refresh_only",
     "actions",
     "reservations",
     "unplaced",

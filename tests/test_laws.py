@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from declarative.plan.make import make
+from declarative.plan.observe import effective
+from declarative.plan.partial import addresses_of, group_of, partial
 from declarative.plan.types import Inventory, Op, Reason, ReservationStatus
 from declarative.render.data import plan_json, to_json
 from declarative.state import BOOTING, KINDS, RETRIES, Address, NodeState, RankState, natural
@@ -438,3 +440,47 @@ def test_a_cluster_lies_in_one_place(found, seed):
             assert len(fleets) <= 1
             assert all(desired.fleets[f].placement.value == "cluster" for f in fleets)
             assert len({places[n] for n in held}) <= 1
+
+
+@LAW
+@given(pairs(), SEEDS)
+def test_a_part_of_a_plan_keeps_all_rules(found, seed):
+    """Nothing that is chosen needs what is left out, no task is torn apart, the preview is what comes, and
+    the next whole plan does the rest.
+    """
+    rng = random.Random(seed)
+    world = lived(found[0], rng)
+    desired = declared(found[1])
+    world.settle()
+    set_limits(world, desired)
+    plan = world.plan(desired)
+    names = sorted(addresses_of(plan))
+    if plan.result == "error" or not names:
+        return
+    targets = tuple(rng.sample(names, rng.randint(0, min(2, len(names)))))
+    excludes = tuple(rng.sample(names, rng.randint(0 if targets else 1, 1)))
+    before, state = world.copy(), effective(world.state(), world.inventory(desired))
+    part = partial(plan, state, targets, excludes)
+    done = set(ids(part))
+    event(f"{len(done) > 0}, left out: {len(plan.actions) > len(done)}")
+    assert all(done.issuperset(action.needs) for action in part.actions)
+    groups = {group_of(action) for action in part.actions}
+    assert [a for a in plan.actions if group_of(a) in groups] == list(part.actions)
+    assert part.scope.part is not None
+    assert not groups.intersection(part.scope.part.left_out)
+    world.apply(part, rng)
+    world.check()
+    touched = {a.address for a in part.actions}
+    for address, record in before.records.items():
+        if address not in touched:
+            assert world.records[address].inputs == record.inputs
+    held = {r.address.name: (r.inputs["blocks"], dict[int, str]()) for r in world.of("node")}
+    for record in world.of("reservation"):
+        for block in record.inputs["blocks"]:
+            held[record.inputs["node"]][1][block] = f"rank/{record.address.name}"
+    assert {n.name: (n.total, dict(n.holders)) for n in part.preview.nodes if n.status != "deleted"} == held
+    for name, fleet in desired.fleets.items():
+        there, was = (sum(r.inputs["fleet"] == name for r in w.of("node")) for w in (world, before))
+        assert fleet.nodes is None or fleet.nodes.max is None or there <= max(was, fleet.nodes.max)
+    if step(world, desired, rng):
+        assert ids(world.plan(desired)) == []

@@ -984,6 +984,8 @@ def test_the_shape_of_actions():
         "digest",
         "parts",
         "moved",
+        "selection",
+        "refresh_only",
         "actions",
         "reservations",
         "unplaced",

@@ -27,6 +27,8 @@ from declarative.state import Address, Intent, Record, State, made_as
 def unwanted(plan: Plan, state: State) -> list[Intent]:
     """Those of nodes that the plan does not make any more."""
     planned = {action.address for action in plan.actions if action.op is Op.CREATE}
+    if plan.scope.part:
+        planned |= {Address.parse(address) for address in plan.scope.part.left_out}
     return [
         intent
         for intent in state.intents

@@ -17,11 +17,13 @@ from declarative.cli.options import (
     examples,
     json_option,
     lock_option,
+    part_options,
+    refresh_option,
     replace_option,
     reuse_option,
 )
 from declarative.cli.run import Run
-from declarative.cli.session import Session, check_requested, project_command
+from declarative.cli.session import Session, check_refresh, check_requested, project_command
 from declarative.cli.state_access import DEFAULT_STATE
 
 if TYPE_CHECKING:
@@ -60,6 +62,8 @@ ELSEWHERE = (
     help="With FILE: refuse a plan that this public key (`ssh-ed25519 AAAA…`), or one in a file of that "
     "name, did not sign. Also FLEETFORM_SIGNED_BY.",
 )
+@part_options
+@refresh_option
 @replace_option
 @reuse_option
 @effort_option
@@ -102,6 +106,8 @@ def _declared(session: Session, options: Mapping[str, Any]) -> Run:
         from declarative.cli.reports import expected
 
         options = {**options, "expect": expected(options["expect"])}
+    given = ("requested", "targets", "excludes", "reuse", "expect", "wait")
+    check_refresh(options["refresh_only"], (options[name] for name in given))
     desired = session.load(look="contents").desired
     session.say(session.warnings)
     check_requested(options["requested"], desired)
@@ -136,6 +142,7 @@ def _saved(session: Session, file: str, options: Mapping[str, Any]) -> Run:
     "--orphans", is_flag=True, help="Delete what this state made and does not record, and nothing else."
 )
 @apply_options
+@part_options
 @json_option
 @lock_option
 @project_command

@@ -107,8 +107,6 @@ OPTIONS = {
     "no-color": "write `NO_COLOR=1` before the command",
     "o": "write `--out FILE`",
     "refresh": PLAN,
-    "refresh-only": PLAN,
-    "target": "leave it out: a plan is about the whole project",
     "y": APPROVE,
     "yes": APPROVE,
 }

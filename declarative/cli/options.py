@@ -60,6 +60,30 @@ replace_option = click.option(
     help="Although nothing changed, run `task/NAME` again, or make `node/NAME` anew with all tasks on it, or "
     "`volume/NAME`, which is empty then.",
 )
+
+
+def part_options(command: F) -> F:
+    """`--target` and `--exclude`."""
+    for name, more in (
+        ("--exclude", "Leave this out, and what depends on it"),
+        ("--target", "Only this, with what it needs"),
+    ):
+        command = click.option(
+            name,
+            f"{name.removeprefix('--')}s",
+            metavar="ADDRESS",
+            multiple=True,
+            shell_complete=completion.recorded,
+            help=f"{more}: `task/train`, `fleet/gpu`, `node/gpu-0`, `volume/data`; `*` is a wildcard.",
+        )(command)
+    return command
+
+
+refresh_option = click.option(
+    "--refresh-only",
+    is_flag=True,
+    help="Only record what happened by itself: do nothing about it, nor about what is declared.",
+)
 reuse_option = click.option(
     "--reuse",
     is_flag=True,

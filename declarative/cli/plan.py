@@ -16,6 +16,8 @@ from declarative.cli.options import (
     json_option,
     no_pager_option,
     offline_option,
+    part_options,
+    refresh_option,
     replace_option,
     reuse_option,
     work_option,
@@ -25,9 +27,11 @@ from declarative.cli.reports import Reports, report_options
 from declarative.cli.session import (
     Session,
     allowed_work,
+    check_refresh,
     check_requested,
     has_errors,
     now,
+    part_of,
     project_command,
     state_errors,
 )
@@ -55,6 +59,8 @@ EXIT = {"none": 0, "unhealthy": 0, "changes": 0, "waiting": 3, "unplaced": 3, "e
         "fleetform plan --replace task/train",
         "fleetform plan --replace node/gpu-3",
         "fleetform plan --reuse",
+        "fleetform plan --target task/train",
+        "fleetform plan --exclude 'fleet/prod-*'",
         "fleetform plan --out next.plan",
         "fleetform plan --format markdown",
         "fleetform plan --report plan.html --report plan.md",
@@ -75,6 +81,8 @@ EXIT = {"none": 0, "unhealthy": 0, "changes": 0, "waiting": 3, "unplaced": 3, "e
 @click.option("--summary", "summary_only", is_flag=True, help="Print the last lines only.")
 @report_options
 @no_pager_option("plan")
+@part_options
+@refresh_option
 @replace_option
 @reuse_option
 @effort_option
@@ -104,6 +112,9 @@ def plan_command(  # noqa: PLR0913 (keywords, each an option)
     Reads the backends and keeps nothing. Exits 0, 1 on errors, 3 if a task cannot be placed, and with
     --detailed-exitcode 2 if there are changes, or something is not well: a node takes no work, a declared
     host is left out, a backend could not be read. With --reuse, fleets still get the nodes that they declare.
+
+    With --target it shows what that needs as well, with --exclude what depends on it is left out too; it says
+    which. Both may be given together.
     """
     reports.check(as_json=as_json)
     try:
@@ -133,6 +144,29 @@ def plan_command(  # noqa: PLR0913 (keywords, each an option)
     return 2 if detailed_exitcode and plan.result in ("changes", "unhealthy") else EXIT[plan.result]
 
 
+@click.command("drift", epilog=examples("fleetform drift", "fleetform drift --report drift.md"))
+@json_option
+@report_options
+@no_pager_option("answer")
+@project_command
+def drift_command(session: Session, *, as_json: bool, reports: Reports, no_pager: bool) -> int:
+    """Show what is not as it was recorded: things that are gone or were changed, and what nobody recorded.
+
+    It is `plan --refresh-only --detailed-exitcode`: exits 0, 1 on errors, 2 if there is something or
+    something is not well. That a rank has succeeded is no drift. `fleetform plan` shows what apply would
+    do about it.
+    """
+    reports.check(as_json=as_json)
+    plan = compute(session, offline=False, requested=(), refresh_only=True)
+    reports.write(plan)
+    if reports.printed == "text":
+        session.say(plan.diagnostics)
+        _print(plan, paged=not no_pager)
+    else:
+        reports.print(plan)
+    return 2 if plan.result in ("changes", "unhealthy") else EXIT[plan.result]
+
+
 def _print(plan: Plan, *, paged: bool, summary_only: bool = False, before: str = "") -> None:
     from declarative.render.plan import plan_text
 
@@ -154,31 +188,45 @@ def compute(  # noqa: PLR0913 (keywords, each an option)
     max_work: int | None = None,
     out: str | None = None,
     sign: str | None = None,
+    targets: tuple[str, ...] = (),
+    excludes: tuple[str, ...] = (),
+    refresh_only: bool = False,
 ) -> Plan:
     """The plan of the project as it is now, saved in the file `out` if it has no errors, signed by a key."""
     from declarative.apply.preflight import foresee
     from declarative.diagnostic import in_order
     from declarative.plan.make import make
+    from declarative.plan.refresh import refreshed
     from declarative.plan.types import Scope
 
     key = _check_out(out, sign, offline=offline)
     if assume_empty and not offline:
         raise failed("usage", "`--assume-empty` reads no state, and a plan needs it", "add `--offline`")
+    check_refresh(refresh_only, given=(requested, targets, excludes, reuse, out, offline))
     desired, renames, backends, seen = _observe(
-        session, requested, offline=offline, assume_empty=assume_empty
+        session, requested, offline=offline, assume_empty=assume_empty, rename=not refresh_only
     )
     state = renames.state
-    plan = make(
-        desired,
-        state,
-        seen.inventory,
-        now(),
-        requested=frozenset(requested),
-        reuse=reuse,
-        effort=effort,
-        max_work=allowed_work(max_work, offline=offline),
-    )
-    plan = replace(plan, scope=Scope(moved=renames.moved))
+    if refresh_only:
+        plan = refreshed(state, seen.inventory, now())
+    else:
+        plan = make(
+            desired,
+            state,
+            seen.inventory,
+            now(),
+            requested=frozenset(requested),
+            reuse=reuse,
+            effort=effort,
+            max_work=allowed_work(max_work, offline=offline),
+        )
+        plan = part_of(
+            replace(plan, scope=Scope(moved=renames.moved)),
+            desired,
+            state,
+            seen.inventory,
+            (targets, excludes),
+        )
     if not offline:
         plan = foresee(plan, backends, desired.places)
     diagnostics = in_order((*session.warnings, *renames.diagnostics, *plan.diagnostics))
@@ -191,18 +239,24 @@ def compute(  # noqa: PLR0913 (keywords, each an option)
 
 
 def _observe(
-    session: Session, requested: Iterable[str], *, offline: bool, assume_empty: bool = False
+    session: Session,
+    requested: Iterable[str],
+    *,
+    offline: bool,
+    assume_empty: bool = False,
+    rename: bool = True,
 ) -> tuple[Desired, Declared, Backends, Seen]:
     """What is declared, recorded (under the names that `moved` gives), and there."""
     from declarative.apply.inventory import look
     from declarative.plan.hosts import hosts_of
     from declarative.plan.rehearsal import may_rehearse
+    from declarative.spec.project import Moves
     from declarative.state import State
     from declarative.store.rename import as_declared
 
     desired = session.load(look="contents").desired
     recorded = State() if assume_empty else session.state.open(desired, offline=offline).read()
-    renames = as_declared(recorded, desired.project.moved, desired.places)
+    renames = as_declared(recorded, desired.project.moved if rename else Moves(), desired.places)
     state = renames.state
     check_requested(requested, desired, state)
     if not assume_empty:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from declarative.cli.errors import Failed
 from declarative.cli.options import confirm
 from declarative.cli.output import Unbroken, out_style
-from declarative.cli.session import Session, check_requested, now
+from declarative.cli.session import Session, check_requested, now, part_of
 from declarative.cli.signals import INTERRUPTED, stopping
 from declarative.cli.targets import going_tasks, has_ended, name_tasks
 from declarative.diagnostic import Diagnostic, Severity, in_order
@@ -79,6 +79,8 @@ class Run:
     def converge(self, *, destroy: bool) -> int:
         """Look, settle, plan, ask and do, under the lock; the exit code."""
         with self.session.state.lock(self.store, self.doing, self.options["lock_timeout"]) as writer:
+            if self.options.get("refresh_only"):
+                return self._refresh_only(writer)
             requested = frozenset(self.options.get("requested", ()))
             plan = self.plan = self.make_plan(writer, requested, destroy=destroy)
             self._show(plan)
@@ -142,9 +144,11 @@ class Run:
             reuse=bool(self.options.get("reuse")),
             effort=self.options.get("effort") or 1,
         )
+        plan = replace(plan, scope=Scope(moved=renames.moved))
+        parts = (self.options.get("targets") or (), self.options.get("excludes") or ())
+        plan = part_of(plan, self.desired, recorded, inventory, parts)
         plan = replace(
             plan,
-            scope=Scope(moved=renames.moved),
             diagnostics=in_order((*renames.diagnostics, *plan.diagnostics)),
         )
         return foresee(plan, backends, self.desired.places)
@@ -154,6 +158,29 @@ class Run:
         self._names = renames.names
         self._taken = {renames.names.address(a): token for a, token in self._taken.items()}
         return self.session.backends(self.desired, renames.state), renames.state
+
+    def _refresh_only(self, writer: Writer) -> int:
+        """Look, ask, and record what happened by itself; the exit code."""
+        from declarative.apply.inventory import look
+        from declarative.apply.settle import check_vanished, settle
+        from declarative.plan.refresh import refreshed
+
+        state = writer.state()
+        backends = self.session.backends(self.desired, state)
+        seen = look(state, backends, offers=False)
+        plan = self.plan = refreshed(state, seen.inventory, now())
+        self._show(plan)
+        if plan.result == "error":
+            return 1
+        if not self.options["accept_vanished"]:
+            check_vanished(state, seen)
+        if plan.changes:
+            self.ask()
+            self._keep(state)
+        settle(writer, backends, seen, now, self.note)
+        code = 4 if plan.unread else 0
+        self.report((), self._result(plan, code))
+        return code
 
     def refresh(self, writer: Writer, backends: Backends) -> State:
         """Look, and record what happened by itself; the new state."""

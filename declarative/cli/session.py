@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from declarative.apply.backends import Backends
     from declarative.loader import Loaded, Look
     from declarative.manifest import Manifest
+    from declarative.plan.types import Inventory, Plan
     from declarative.resource import Desired
     from declarative.spec.policy import Policy
     from declarative.state import State
@@ -281,6 +282,43 @@ def _not_replaceable(address: str, known: list[str], hosts: set[str]) -> Failed:
     hint = near or "write `task/NAME` or `volume/NAME` as it is declared, or `node/NAME` of a node"
     what = {"node": "launched node", "volume": "recorded volume"}.get(kind, "task")
     return failed("unknown-address", f"`{address}` is not a {what} of this project", hint)
+
+
+def part_of(
+    plan: Plan,
+    desired: Desired,
+    state: State,
+    inventory: Inventory,
+    asked: tuple[tuple[str, ...], tuple[str, ...]],
+) -> Plan:
+    """The part of a plan that `--target` and `--exclude` ask for; `Failed` where one names nothing."""
+    if not any(asked):
+        return plan
+    from fnmatch import fnmatchcase
+
+    from declarative.diagnostic import suggest
+    from declarative.plan.observe import effective
+    from declarative.plan.partial import addresses_of, partial
+
+    known = {
+        *addresses_of(plan),
+        *map(str, state.records),
+        *(v.declared_by for v in desired.volumes.values()),
+    }
+    for kind, names in (("task", desired.tasks), ("fleet", desired.fleets), ("volume", desired.volumes)):
+        known |= {f"{kind}/{name}" for name in names}
+    for pattern in (p for patterns in asked for p in patterns):
+        if not any(fnmatchcase(name, pattern) for name in known):
+            hint = suggest(pattern, sorted(known)) or "write `task/NAME`, `fleet/NAME`, or `volume/NAME`"
+            raise failed("unknown-address", f"`{pattern}` names nothing in this project", hint)
+    return partial(plan, effective(state, inventory), *asked)
+
+
+def check_refresh(refresh_only: bool, given: Iterable[object]) -> None:
+    """`Failed` if what is `given` beside `--refresh-only` is about what is to be done."""
+    if refresh_only and any(given):
+        hint = "leave the other options out, or `--refresh-only`"
+        raise failed("usage", "`--refresh-only` does nothing but to look and to record", hint)
 
 
 def allowed_work(asked: int | None, *, offline: bool) -> int | None:

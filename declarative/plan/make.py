@@ -66,7 +66,7 @@ def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisio
     desired, recorded, inventory, now = asked.desired, asked.recorded, asked.inventory, asked.now
     large = too_large(desired, recorded, inventory, max_work)
     if large:
-        return Plan(basis=_basis(recorded), diagnostics=(large,)), None
+        return Plan(basis=basis_of(recorded), diagnostics=(large,)), None
     state, destroy = asked.state, asked.destroy
     found = decide(asked)
     fleets, outcome = found.fleets, found.outcome
@@ -83,7 +83,7 @@ def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisio
         *_remarks(desired, found, inventory),
     ]
     plan = Plan(
-        basis=_basis(state),
+        basis=basis_of(state),
         actions=actions,
         reservations=reservations(recorded, state, fleets, found.tasks, outcome),
         unplaced=Unplaced(
@@ -110,7 +110,8 @@ def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisio
     return plan, found
 
 
-def _basis(state: State) -> Basis:
+def basis_of(state: State) -> Basis:
+    """What a plan of this state is made from."""
     seen = (state.readiness.get(r.address.name) for r in state.of("node"))
     oldest = min((s.observed_at for s in seen if s and s.observed_at is not None), default=None)
     return Basis(lineage=state.lineage, serial=state.serial, observed_at=oldest)

@@ -16,7 +16,8 @@ from declarative.resource import LOCAL, SSH, Desired, Offer
 from declarative.state import NodeState, Readiness, State, natural, rank_name
 
 
-def _reservation(entry: tuple[str, int], node: Node, blocks: tuple[int, ...], **more: Any) -> Reservation:
+def held_by(node: Node, entry: tuple[str, int], blocks: tuple[int, ...], **more: Any) -> Reservation:
+    """The reservation of blocks of a node by a rank: `entry` is its task and number."""
     task, rank = entry
     return Reservation(
         task=task,
@@ -63,9 +64,7 @@ def reservations(
         entry = (choice.task, choice.rank)
         rank, seen = state.get("rank", name), state.ranks.get(name)
         restart = rank is not None and not (seen and seen.state.ended)
-        found[name] = _reservation(
-            entry, node, choice.blocks, volumes=volumes, status=status, restart=restart
-        )
+        found[name] = held_by(node, entry, choice.blocks, volumes=volumes, status=status, restart=restart)
     attached = _attached(recorded)
     for record in recorded.of("reservation"):
         name = record.address.name
@@ -77,11 +76,11 @@ def reservations(
         status = ReservationStatus.KEPT if kept else ReservationStatus.RELEASED
         volumes = dict(sorted(attached.get(name, {}).items()))
         entry, node = (held.task, held.rank), before[held.node]
-        found[name] = _reservation(entry, node, held.blocks, volumes=volumes, status=status)
+        found[name] = held_by(node, entry, held.blocks, volumes=volumes, status=status)
     return tuple(found[name] for name in sorted(found, key=lambda n: (natural(found[n].task), found[n].rank)))
 
 
-def _sum(prices: Iterable[float | None]) -> float | None:
+def total_price(prices: Iterable[float | None]) -> float | None:
     """A sum with an unknown in it is unknown."""
     total = 0.0
     for price in prices:
@@ -93,12 +92,12 @@ def _sum(prices: Iterable[float | None]) -> float | None:
 
 def cost(fleets: Fleets, outcome: Outcome, volumes: Mapping[str, VolumeDecision]) -> Cost:
     """Whole nodes, before and after."""
-    before = _sum(f.node.price for f in fleets.decisions.values())
+    before = total_price(f.node.price for f in fleets.decisions.values())
     staying = [f.node.price for f in fleets.decisions.values() if not f.goes]
-    after = _sum([*staying, *(n.price for n in outcome.launches)])
+    after = total_price([*staying, *(n.price for n in outcome.launches)])
     billed = any(_billed(fleets.desired, decision) for decision in volumes.values())
     excludes = ("volumes",) if billed else ()
-    kept = _sum(staying)
+    kept = total_price(staying)
     bound = None if None in (kept, after, outcome.bound) else (kept or 0.0) + (outcome.bound or 0.0)
     return Cost(
         before=before,

@@ -130,7 +130,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """A difference between what was recorded and what is there. `change`: gone, changed or orphan."""
+    """A difference between what was recorded and what is there. `change`: gone, changed, orphan or ended."""
 
     address: str
     change: str

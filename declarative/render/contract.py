@@ -21,7 +21,7 @@ from declarative.state import KINDS, NodeState, RankState
 Schema: TypeAlias = dict[str, Any]
 
 RESULTS = ("none", "unhealthy", "changes", "waiting", "unplaced", "error")
-CHANGES = ("gone", "changed", "orphan")
+CHANGES = ("gone", "changed", "orphan", "ended")
 REFUSALS = ("never-fits", "no-capacity", "runs-already")
 
 
@@ -201,7 +201,10 @@ def plan_schema() -> Schema:
     drift = _object(
         "A difference between what is recorded and what is there.",
         address=_text("What differs."),
-        change=_one_of("`orphan`: it is there, and not recorded.", CHANGES),
+        change=_one_of(
+            "`orphan`: it is there, and not recorded. `ended`, with `--refresh-only`: a rank failed.",
+            CHANGES,
+        ),
         detail=_text("For people."),
     )
     cost = _object(
@@ -253,6 +256,18 @@ def plan_schema() -> Schema:
                 ),
             ),
         ),
+        selection=_or_null(
+            _object(
+                "What `--target` and `--exclude` made of the plan.",
+                targets=_list("As given.", _text("A pattern.")),
+                excludes=_list("As given.", _text("A pattern.")),
+                needed=_list("Done since something that was asked for needs it.", _text("`node/gpu-0`.")),
+                left_out=_list("What the whole plan would do beside this.", _text("`task/train`.")),
+                held_up=_list("Of these, what was asked for, and is held up.", _text("An address.")),
+            ),
+            "for the whole plan",
+        ),
+        refresh_only=_flag("Whether nothing is done but to record what happened by itself."),
         actions=_list("In an order in which they could be done one by one.", _action()),
         reservations=_list("Every rank that holds, will hold, or gives back blocks.", _reservation()),
         unplaced=_list("Tasks that cannot be placed.", _refusal()),

@@ -17,7 +17,7 @@ from declarative.diagnostic import Diagnostic
 from declarative.inputs import data_of
 from declarative.placement.types import Refusal
 from declarative.plan.health import Health
-from declarative.plan.types import FORMAT_VERSION, Action, Plan, Reservation
+from declarative.plan.types import FORMAT_VERSION, Action, Part, Plan, Reservation
 from declarative.render.approval import approval_of
 from declarative.render.views import FleetView, NodeView, StatusView, TaskView
 
@@ -91,6 +91,8 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             {"from": m.source, "to": m.target, "addresses": [{"from": a, "to": b} for a, b in m.addresses]}
             for m in plan.scope.moved
         ],
+        "selection": _selection(plan.scope.part),
+        "refresh_only": plan.scope.refresh_only,
         "actions": [_action(action) for action in plan.actions],
         "reservations": [_reservation(item) for item in plan.reservations],
         "unplaced": [{**_refusal(r), **wanted.get(r.task, _NOTHING)} for r in plan.unplaced.refusals],
@@ -108,6 +110,18 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         },
         "summary": {**plan.summary(), "restarts": plan.restarts},
         "diagnostics": diagnostics_json(plan.diagnostics),
+    }
+
+
+def _selection(part: Part | None) -> dict[str, list[str]] | None:
+    if part is None:
+        return None
+    return {
+        "targets": list(part.targets),
+        "excludes": list(part.excludes),
+        "needed": list(part.needed),
+        "left_out": list(part.left_out),
+        "held_up": list(part.held_up),
     }
 
 

@@ -24,6 +24,7 @@ from declarative.render.plan import (
     node_row,
     note_lines,
     outcome_of_ranks,
+    part_lines,
     share,
     suggestion_lines,
     summary_lines,
@@ -125,6 +126,7 @@ def _parts(plan: Plan) -> Iterator[dict[str, Any]]:
     if plan.reservations:
         yield {"id": "ranks-part", "title": "Ranks", "kind": "ranks", "head": HEAD, "rows": _ranks(plan)}
     yield from _lines("moved", "Renamed", moved_lines(plan, _PLAIN)[2:])
+    yield from _lines("part", "Only a part of the plan", part_lines(plan, _PLAIN, None))
     yield from _lines("drift", "Changed outside of fleetform", drift_lines(plan, _PLAIN))
     yield from _lines("health", "Not well", health_lines(plan.health, _PLAIN, None))
     yield from _lines(

@@ -24,6 +24,7 @@ from declarative.render.plan import (
     drift_lines,
     moved_lines,
     note_lines,
+    part_lines,
     rank_lines,
     suggestion_lines,
 )
@@ -94,6 +95,9 @@ def _title(plan: Plan) -> str:
     counts = ", ".join(f"{count} to {change}" for change, count in summary.items() if count)
     refused = len(plan.unplaced.refusals)
     lacking = f"{plural(refused, 'task')} cannot be placed" if refused else ""
+    found = len(plan.observed.drift)
+    if plan.scope.refresh_only:
+        return f"{plural(found, 'difference')} from what is recorded" if found else "no drift"
     return ", ".join(text for text in (counts, lacking) if text) or "no changes"
 
 
@@ -218,6 +222,11 @@ def _sections(plan: Plan, entries: list[Entry]) -> list[Section]:
         Section(
             f"Renamed: {len(plan.scope.moved)}",
             (moved_lines(plan, _PLAIN)[2:], _counted(len(plan.scope.moved), "rename")),
+            open=True,
+        ),
+        Section(
+            "Only a part of the plan",
+            (part_lines(plan, _PLAIN, None), part_lines(plan, _PLAIN, None)[:1]),
             open=True,
         ),
         Section("All actions", (changes, _headings(entries), _counts(entries)), "diff"),

@@ -25,6 +25,7 @@ from declarative.render.text import (
     clean,
     columns,
     folded,
+    host_lists,
     money,
     plural,
     ranges,
@@ -65,7 +66,7 @@ def plan_text(plan: Plan, *, color: bool, width: int | None, summary_only: bool 
     if summary_only:
         headlines = [headline(alike, paint) for alike in together_alike(plan.unplaced.refusals)]
         return seal([*headlines, *note_lines(plan, paint), *summary], color=color)
-    lines = drift_lines(plan, paint) + moved_lines(plan, paint)
+    lines = drift_lines(plan, paint) + moved_lines(plan, paint) + part_lines(plan, paint, width)
     lines += actions_lines(plan, paint, width)
     if plan.actions or plan.unplaced.refusals:
         lines += block_lines(plan, paint, width)
@@ -95,6 +96,11 @@ def summary_lines(plan: Plan, paint: Paint) -> list[str]:
         lines.append(cost_line(plan.preview.cost))
         if plan.preview.cost.priced_on:
             lines.append(paint("dim", prices_line(plan.preview.cost.priced_on)))
+    if plan.scope.refresh_only and plan.result != "error":
+        found = len(plan.observed.drift)
+        well = f"No drift, but {unwell(plan.health)}." if plan.health else "No drift: all is as recorded."
+        what = f"{plural(found, 'difference')} from what is recorded." if found else well
+        return [paint("bold", what)]
     if plan.changes:
         renamed = sum(len(move.addresses) for move in plan.scope.moved)
         and_renamed = f", {renamed} to rename" if renamed else ""
@@ -117,6 +123,8 @@ def summary_lines(plan: Plan, paint: Paint) -> list[str]:
 
 def _rest(plan: Plan) -> str:
     """What else there is to say where nothing is to be done: no more than was seen."""
+    if plan.scope.part:
+        return "Nothing is to be done in this part."
     if plan.observed.drift:
         return "Nothing is done about it." if plan.observed.ended else "Nothing has to be done about it."
     return f"{'Everything else' if plan.observed.ended else 'Everything'} is as declared."
@@ -227,6 +235,24 @@ def moved_lines(plan: Plan, paint: Paint) -> list[str]:
         for move in plan.scope.moved
     ]
     return ["Renamed, as `moved` says; what runs goes on:", "", *columns(rows, paint), ""]
+
+
+def part_lines(plan: Plan, paint: Paint, width: int | None) -> list[str]:
+    """What `--target` and `--exclude` made of the plan."""
+    part = plan.scope.part
+    if part is None:
+        return []
+    given = [f"--target {t}" for t in part.targets] + [f"--exclude {t}" for t in part.excludes]
+    lines = [f"Only a part of the plan: {clean(' '.join(given))}"]
+    rest = [address for address in part.left_out if address not in part.held_up]
+    for what, found in (
+        ("With it, as it is needed", part.needed),
+        ("Not done, as it needs what is excluded", part.held_up),
+        ("Left for another time", rest),
+    ):
+        if found:
+            lines += wrapped(f"  {what}: {', '.join(host_lists(map(clean, found)))}", width)
+    return [paint("yellow", lines[0]), *lines[1:], ""]
 
 
 def _how_many(move: Renamed) -> str:

@@ -1,0 +1,155 @@
+"""`--target`, `--exclude`, `--refresh-only` and `drift`: a part of a plan, with what belongs to it."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from tests.cli import Project, fleet, hold, kill_ranks, lines, release, task, until, volume
+
+
+@pytest.fixture
+def two(project: Project) -> Project:
+    """Two fleets, each with a task that has a volume."""
+    documents = []
+    for name in ("red", "blue"):
+        documents += [
+            fleet(name, nodes=1, placement="any"),
+            volume(f"{name}-data"),
+            task(name, hold(project.path / name), fleets=[name], volumes=[f"{name}-data:/data"]),
+        ]
+    project.declare(*documents)
+    return project
+
+
+def test_a_target_brings_what_it_needs(two):
+    plan = two.plan("--target", "task/red")
+    assert {a["address"] for a in plan["actions"]} == {
+        "node/red-0",
+        "volume/red-data",
+        "reservation/red-0",
+        "attachment/red-0.red-data",
+        "rank/red-0",
+    }
+    assert plan["selection"] == {
+        "targets": ["task/red"],
+        "excludes": [],
+        "needed": ["node/red-0", "volume/red-data"],
+        "left_out": ["node/blue-0", "task/blue", "volume/blue-data"],
+        "held_up": [],
+    }
+    assert [r["task"] for r in plan["reservations"]] == ["red"]
+    text = two.run("plan", "--target", "task/red").out
+    assert "Only a part of the plan: --target task/red" in text
+    assert "With it, as it is needed: node/red-0, volume/red-data" in text
+    two.apply("--target", "task/red")
+    assert two.ids("--target", "task/red") == []
+    assert set(two.busy()) == {"red-0"}
+    two.apply()
+    two.no_changes()
+
+
+def test_what_depends_on_the_excluded_is_left_out(two):
+    plan = two.plan("--exclude", "volume/red-*")
+    assert not any("red" in a["address"] for a in plan["actions"])
+    assert plan["selection"]["held_up"] == ["node/red-0", "task/red"]
+    two.apply("--exclude", "fleet/red")
+    assert set(two.busy()) == {"blue-0"}
+    done = two.run("plan", "--target", "task/red", "--exclude", "fleet/red")
+    assert "Not done, as it needs what is excluded: task/red" in done.out
+
+
+def test_a_replacement_goes_with_the_tasks_on_it(two):
+    """What runs is not torn out of its node, and what is left out is not stopped."""
+    two.apply()
+    two.declare(
+        fleet("red", nodes=1, placement="any", tags={"team": "x"}),
+        fleet("blue", nodes=1, placement="any", resources={"cpu": 4, "memory": "1GB"}),
+        volume("red-data"),
+        volume("blue-data"),
+        task("red", hold(two.path / "red"), fleets=["red"], volumes=["red-data:/data"]),
+        task("blue", hold(two.path / "blue"), "true", fleets=["blue"], volumes=["blue-data:/data"]),
+    )
+    whole = two.plan()
+    assert any(a["address"] == "rank/blue-0" for a in whole["actions"])
+    part = two.plan("--exclude", "task/blue")
+    assert not any("blue" in a["address"] for a in part["actions"])
+    assert {(r["task"], r["status"]) for r in part["reservations"]} == {("red", "kept"), ("blue", "kept")}
+    before = lines(two.path / "blue")
+    two.apply("--exclude", "task/blue")
+    assert lines(two.path / "blue") == before
+    assert two.ranks("blue")[0]["state"] == "running"
+
+
+def test_what_is_without_a_place_elsewhere_does_not_matter(project):
+    project.declare(
+        fleet("gpu", nodes="0..1"),
+        task("small", "true"),
+        task("large", "true", resources={"cpu": 64}),
+    )
+    project.run("plan", code=3)
+    project.run("plan", "--target", "task/small")
+    project.run("plan", "--exclude", "task/large")
+    project.run("plan", "--target", "task/large", code=3)
+    project.apply("--target", "task/small", "--wait")
+
+
+def test_destroy_a_part(two):
+    two.apply()
+    two.run("destroy", "--auto-approve", "--target", "fleet/red")
+    assert set(two.busy()) == {"blue-0"}
+    assert two.ranks("blue")[0]["state"] == "running"
+
+
+def test_a_pattern_that_names_nothing(two):
+    done = two.run("plan", "--target", "task/rad", code=1)
+    assert "`task/rad` names nothing in this project" in done.err
+    assert "did you mean `task/red`" in done.err
+    two.run("apply", "--auto-approve", "--exclude", "node/none-*", code=1)
+
+
+def test_saved_and_approved_parts(two):
+    two.run("plan", "--target", "task/red", "--out", "red.plan", "--report", "red.md")
+    assert "--target task/red" in (two.path / "red.md").read_text()
+    two.run("apply", "red.plan")
+    two.run("plan", "--target", "task/blue", "--report", "blue.json")
+    two.run("apply", "--expect", "blue.json", "--target", "task/blue")
+    two.no_changes()
+
+
+def test_drift(two):
+    """What somebody else changed is told, and only recorded when that is asked for."""
+    two.apply()
+    assert two.run("drift").out.strip() == "No drift: all is as recorded."
+    shutil.rmtree(two.local / "volumes" / "blue-data")
+    kill_ranks(two.path)
+    until(lambda: two.run("drift", "--json", code=None).json["drift"])
+    done = two.run("drift", "--report", "drift.md", code=2)
+    assert "volume/blue-data" in done.out
+    assert "volume/blue-data" in (two.path / "drift.md").read_text()
+    assert two.plan("--refresh-only")["actions"] == []
+    before = two.run("state", "list").out
+    two.run("plan", "--refresh-only", "--detailed-exitcode", code=2)
+    two.run("apply", "--refresh-only", code=1)
+    assert two.run("state", "list").out == before
+    two.apply("--refresh-only", "--accept-vanished")
+    assert "volume/blue-data" not in two.run("state", "list").out
+    assert two.run("drift", code=None).code in (0, 2)
+    assert two.plan("--refresh-only")["drift"] == []
+
+
+def test_a_task_that_succeeds_is_no_drift(project):
+    project.declare(fleet(), task("train", release(project.path / "go")))
+    project.apply()
+    (project.path / "go").touch()
+    until(lambda: project.ranks("train")[0]["state"] == "succeeded")
+    assert project.run("drift", "--json").json["drift"] == []
+
+
+@pytest.mark.parametrize(
+    "option", [("--reuse",), ("--target", "task/red"), ("--out", "x.plan"), ("--offline",)]
+)
+def test_refresh_only_goes_with_nothing_else(two, option):
+    done = two.run("plan", "--refresh-only", *option, code=1)
+    assert "`--refresh-only` does nothing but to look and to record" in done.err
