@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from declarative.blocks import Shape, gpu_order, split
@@ -178,10 +179,16 @@ class Desired:
     go for that.
     """
 
+    def guard(self, *addresses: str) -> str | None:
+        """The entry of `limits.protected` that names one of these."""
+        patterns = self.project.limits.protected
+        return next((p for p in patterns if any(fnmatchcase(a, p) for a in addresses)), None)
+
     def protects(self, address: str, inputs: NodeInputs | VolumeInputs) -> bool:
         """Whether `destroy` leaves a node or a volume: as declared, and if that says nothing as recorded."""
         owner = f"fleet/{inputs.fleet}" if isinstance(inputs, NodeInputs) else address
-        return self.protected.get(owner, inputs.prevent_destroy)
+        family = owner if isinstance(inputs, NodeInputs) else address.rpartition("-")[0]
+        return self.guard(address, family) is not None or self.protected.get(owner, inputs.prevent_destroy)
 
 
 def volume_inputs(volume: Volume, backend: Backend) -> VolumeInputs:

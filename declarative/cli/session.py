@@ -291,9 +291,13 @@ def part_of(
     inventory: Inventory,
     asked: tuple[tuple[str, ...], tuple[str, ...]],
 ) -> Plan:
-    """The part of a plan that `--target` and `--exclude` ask for; `Failed` where one names nothing."""
+    """The part of a plan that `--target` and `--exclude` ask for, held against the project's limits; `Failed`
+    where one of them names nothing.
+    """
+    from declarative.plan.limits import limited
+
     if not any(asked):
-        return plan
+        return limited(plan, desired)
     from fnmatch import fnmatchcase
 
     from declarative.diagnostic import suggest
@@ -311,7 +315,7 @@ def part_of(
         if not any(fnmatchcase(name, pattern) for name in known):
             hint = suggest(pattern, sorted(known)) or "write `task/NAME`, `fleet/NAME`, or `volume/NAME`"
             raise failed("unknown-address", f"`{pattern}` names nothing in this project", hint)
-    return partial(plan, effective(state, inventory), *asked)
+    return limited(partial(plan, effective(state, inventory), *asked), desired)
 
 
 def check_refresh(refresh_only: bool, given: Iterable[object]) -> None:

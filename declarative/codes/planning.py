@@ -38,10 +38,17 @@ PLANNING: dict[str, Code] = {
         'backends: [local]\nresources: {gpu: "H100:8"}',
         "nothing, if you mean a rehearsal; for real GPUs, name a cloud's backend or declare hosts",
     ),
+    "over-limit": Code(
+        Group.PLANNING,
+        "a plan would go beyond the project's `limits`, or a price that counts is unknown; a warning if what "
+        "is there is beyond them already and the plan does not add to it",
+        "limits: {cost_per_hour: 10}  # and a fleet of ten nodes at 2 USD",
+        "declare less, or raise the limit in a change of its own",
+    ),
     "protected": Code(
         Group.PLANNING,
-        "a volume or node with `prevent_destroy` would be deleted or replaced; volumes have it unless they "
-        "say otherwise",
+        "a volume or node with `prevent_destroy`, or in the project's `limits.protected`, would be deleted "
+        "or replaced; volumes have it unless they say otherwise",
         "removing a volume's document while the volume exists",
         "undo the change; or set `prevent_destroy: false`, apply, and make the change then; for a volume "
         "whose document is gone, write `removed: [{from: volume/NAME, destroy: false}]` in the project "

@@ -25,6 +25,7 @@ from declarative.loader.project import (
     declared,
     excluded,
     find_project,
+    limit_places,
     settle,
     state_of,
 )
@@ -84,7 +85,7 @@ def load(  # noqa: PLR0913 (keywords, each with a default)
     check_removed(project, desired, findings)
     moved = check_moved(project, desired, findings)
     left = skipped(documents, files.unread(), findings)
-    places = {**desired.places, **moved}
+    places = {**desired.places, **limit_places(project), **moved}
     desired = replace(desired, unmatched=unmatched, skipped=left, places=places)
     if look != "none":
         desired = _with_files(

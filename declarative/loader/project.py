@@ -113,6 +113,18 @@ def check_removed(project: ProjectFile, desired: Desired, findings: Findings) ->
             )
 
 
+def limit_places(project: ProjectFile) -> dict[str, Span]:
+    """Where each limit stands: `limits.nodes`, `limits.protected.0`."""
+    document, limits = project.document, project.spec.limits
+    if document is None:
+        return {}
+    paths = [("limits", name) for name in ("cost_per_hour", "cost_per_month", "nodes")]
+    found = {".".join(path): shown_span(document, path) for path in paths}
+    for index in range(len(limits.protected)):
+        found[f"limits.protected.{index}"] = shown_span(document, ("limits", "protected", index))
+    return found
+
+
 def check_moved(project: ProjectFile, desired: Desired, findings: Findings) -> dict[str, Span]:
     """What was renamed is not declared under its old name as well; where each entry stands."""
     places: dict[str, Span] = {}

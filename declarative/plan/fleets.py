@@ -227,7 +227,7 @@ class Fleets:
             if decision.idle
             else None
         )
-        if sick and not decision.record.node.prevent_destroy:
+        if sick and not self.desired.protects(str(decision.record.address), decision.record.node):
             decision.goes, decision.again, decision.because = Reason.UNFIT, True, (sick,)
             return
         if sick and decision.node.readiness.state in BOOTING:  # it stays, and is waited for no more

@@ -167,7 +167,7 @@ def _removed(
             kept_back=protected and destroy,
             forgotten=said is not None and not said.destroy and not adopted,
         )
-        if protected and not destroy:
+        if protected and not destroy and record.volume.prevent_destroy:  # else it is for `limits` to say
             lost.append(name)
     return out, [_undeclared(desired, name, lost) for name in lost]
 

@@ -30,10 +30,10 @@ from declarative.render.plan import (
 )
 from declarative.render.text import Paint, clean, host_lists, money, plural
 from declarative.render.unplaced import headline, together_alike, unplaced_lines
+from declarative.spec.limits import HOURS_A_MONTH
 
 HEAD = "<!-- fleetform plan -->"
 """The first line of a report: comments and files that begin with it are ours."""
-HOURS_A_MONTH = 730
 GONE = ("delete", "replace")
 _PLAIN = Paint(color=False)
 _BACKTICKS = re.compile("`+")

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar
 
 from declarative.schema import BadValueError, Doc, Is, Json, decode_part, encode, object_schema, raise_all
 from declarative.schema.decode import describe
+from declarative.spec.limits import Limits
 from declarative.spec.text import Name
 
 _VOLUME = re.compile(r"volume/[a-z][a-z0-9-]{1,40}")
@@ -332,6 +333,10 @@ class Project:
         Doc("Files that are not the project's: patterns of their paths in it, such as `charts/*`."),
     ] = ()
     variables: Annotated[Variables, Doc("Values for `${{ var.x }}`.")] = field(default_factory=Variables)
+    limits: Annotated[
+        Limits,
+        Doc("What no plan may go beyond: `{cost_per_hour: 400, nodes: 50, protected: [fleet/prod-*]}`."),
+    ] = Limits()
     moved: Annotated[
         Moves,
         Doc(

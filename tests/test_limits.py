@@ -1,0 +1,151 @@
+"""`limits` of the project: cost, nodes, what is protected; and policies of others on `plan --json`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli import Project, fleet, volume
+
+ROOT = Path(__file__).parent.parent
+CLOUD = {
+    "type": "backend",
+    "name": "aws",
+    "driver": "ec2",
+    "regions": ["us-east-1"],
+    "catalog": [{"instance_type": "t3.medium", "cpu": 2, "memory": "4GB", "price": 2.0}],
+}
+OFFLINE = ("--offline", "--assume-empty")
+
+
+def limits(**found: Any) -> dict[str, Any]:
+    return {"type": "project", "limits": found}
+
+
+def on_cloud(count: int, /, **found: Any) -> list[dict[str, Any]]:
+    return [
+        CLOUD,
+        fleet(nodes=count, resources={"cpu": 2}, blocks=1, instance_types=["t3.medium"], backends=["aws"]),
+        limits(**found),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ({"cost_per_hour": 5}, "all nodes would cost 6.00 USD/h; the limit is 5.00"),
+        ({"cost_per_month": 4000}, "all nodes would cost 4,380.00 USD a month; the limit is 4,000.00"),
+        ({"cost_per_hour": 5, "cost_per_month": 1}, "4,380.00 USD a month; the limit is 1.00"),
+        ({"nodes": 2}, "there would be 3 nodes; the limit is 2"),
+        ({"nodes": 0}, "the limit is 0"),
+    ],
+)
+def test_beyond_a_limit(project: Project, found, message):
+    project.declare(*on_cloud(3, **found))
+    done = project.run("plan", *OFFLINE, code=1)
+    assert message in done.err
+    assert "error[over-limit]" in done.err
+    assert "main.yaml:" in done.err
+    assert f'"{list(found)[-1]}"' in done.err
+
+
+def test_within_all_limits(project):
+    project.declare(*on_cloud(3, cost_per_hour=6, cost_per_month=6 * 730, nodes=3))
+    project.run("plan", *OFFLINE)
+
+
+def test_an_unknown_price_is_not_0(project):
+    kind = {"instance_type": "t3.medium", "cpu": 2, "memory": "4GB"}
+    documents = on_cloud(3, cost_per_hour=1000)
+    project.declare({**CLOUD, "catalog": [kind]}, *documents[1:])
+    done = project.run("plan", *OFFLINE, code=1)
+    assert "nobody knows the price of node/gpu-0, node/gpu-1, node/gpu-2" in done.err
+
+
+def test_a_part_is_held_against_the_limits_by_itself(project):
+    project.declare(*on_cloud(2, nodes=2), fleet("more", backends=["local"]))
+    project.run("plan", *OFFLINE, code=1)
+    project.run("plan", *OFFLINE, "--target", "fleet/gpu")
+
+
+def test_what_is_there_already_is_a_warning(project):
+    """A limit that is set later stops what adds to it, and nothing else."""
+    project.declare(fleet(nodes=3))
+    project.apply()
+    project.declare(fleet(nodes=3), volume(), limits(nodes=2))
+    done = project.run("plan")
+    assert "there would be 3 nodes; the limit is 2; this plan does not add to it" in done.err
+    project.apply()
+    project.declare(fleet(nodes=4), limits(nodes=2))
+    project.apply(code=1)
+    assert len(project.busy()) == 3
+
+
+def test_protected_things_are_not_deleted(project):
+    guarded = limits(protected=["fleet/prod-*", "volume/data"])
+    fleets = [fleet("prod-a", nodes=1), fleet("dev-a", nodes=1)]
+    project.declare(*fleets, volume(count=2), guarded)
+    project.apply()
+    project.declare(guarded)
+    done = project.run("plan", code=1)
+    assert (
+        "node/prod-a-0 would be deleted, and the project's `limits.protected` has `fleet/prod-*`" in done.err
+    )
+    assert "volume/data-[0-1] would be deleted" in done.err
+    assert "dev-a" not in done.err
+    assert "main.yaml:" in done.err
+    project.declare(*fleets, volume(count=2), guarded)
+    project.run("plan", "--replace", "node/prod-a-0", code=1)
+    done = project.run("destroy", "--auto-approve")
+    assert "Kept" in done.out
+    assert set(project.run("state", "list").out.split()) == {
+        "node/prod-a-0",
+        "volume/data-0",
+        "volume/data-1",
+    }
+    project.declare(*fleets, volume(count=2))
+    project.run("destroy", "--auto-approve")
+    assert project.run("state", "list").out == ""
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ({"protected": ["task/train"]}, "write `fleet/NAME`, `node/NAME` or `volume/NAME`"),
+        ({"protected": "fleet/prod"}, "expected a list"),
+        ({"cost_per_hour": -1}, "cost_per_hour"),
+        ({"hourly": 1}, "`hourly` is not a field of limits"),
+    ],
+)
+def test_wrong_limits(project, found, message):
+    project.declare(limits(**found), fleet())
+    assert message in project.run("validate", code=1).err
+
+
+# ------------------------------------------------------------------------------------------- policies
+
+
+def denied(plan: dict[str, Any]) -> list[str]:
+    engine = pytest.importorskip("regorus", reason="no Rego engine on this machine").Engine()
+    engine.add_policy_from_file(str(ROOT / "examples" / "policy" / "plan.rego"))
+    engine.set_input_json(json.dumps(plan))
+    found: list[str] = engine.eval_rule("data.main.deny")
+    return sorted(found)
+
+
+def test_the_example_of_a_policy(project):
+    """What conftest would say of it: `conftest test --policy examples/policy plan.json`."""
+    project.declare(*on_cloud(6))
+    plan = project.plan(*OFFLINE)
+    assert denied(plan) == ["the plan costs 12 USD/h more, and 10 is the most that one change may add"]
+    project.declare(fleet(), volume())
+    assert denied(project.plan()) == []
+    project.apply()
+    project.declare(fleet(blocks=1))
+    assert denied(project.plan()) == ["volume/data would be deleted: its data would be lost"]
+    assert denied({**plan, "cost": {**plan["cost"], "hourly_after": None}}) == [
+        "the cost is unknown: a node has no known price"
+    ]
