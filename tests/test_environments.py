@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from tests.cli import Project, fleet
 
+EXAMPLE = Path(__file__).parent.parent / "examples" / "environments"
 PROJECT = {
     "type": "project",
     "name": "${{ var.team }}-infra",
@@ -151,3 +155,121 @@ def test_offline_no_state_outside_of_the_project_is_read(project: Project) -> No
     """A stranger's YAML names another project's."""
     project.declare({"type": "project", "state": "sqlite:///../other/state.db"}, fleet(nodes=1))
     assert "error[outside-project]" in project.run("plan", "--offline", code=1).err
+
+
+# ----------------------------------------------------------------------- a folder for each, in one repository
+
+SHARED = [
+    fleet("gpu", nodes="${{ var.nodes }}"),
+    {"type": "task", "name": "train", "commands": ["true"], "nodes": "${{ var.nodes }}"},
+]
+
+
+def environment(name: str, nodes: int, **more: object) -> dict[str, object]:
+    return {
+        "type": "project",
+        "name": f"shop-{name}",
+        "include": ["../shared/*.yaml"],
+        "variables": {"nodes": nodes},
+        **more,
+    }
+
+
+@pytest.fixture
+def repository(project: Project) -> Project:
+    """The example's shape; the project's folder is the repository's."""
+    (project.path / ".git").mkdir()
+    project.declare(*SHARED, file="shared/main.yaml")
+    project.declare(environment("staging", 1), file="staging/project.yaml")
+    project.declare(environment("prod", 2), file="prod/project.yaml")
+    return project
+
+
+def test_folders_share_files_of_their_repository(repository: Project) -> None:
+    """Each has its own state, variables and tasks."""
+    for env, count in (("staging", 1), ("prod", 2)):
+        repository.run("-C", env, "plan", "--offline")
+        repository.run("-C", env, "apply", "--auto-approve", "--wait")
+        found = repository.run("-C", env, "state", "list", "node").out.split()
+        assert found == [f"node/gpu-{i}" for i in range(count)]
+        assert repository.run("-C", env, "plan", "--json").json["actions"] == []
+
+
+def test_the_example_runs(project: Project) -> None:
+    """As it is in the repository."""
+    shutil.copytree(EXAMPLE, project.path, dirs_exist_ok=True)
+    (project.path / ".git").mkdir()
+    for env, count in (("staging", 1), ("prod", 2)):
+        project.run("-C", env, "apply", "--auto-approve", "--wait")
+        assert f"rank 0 of 1 in {env}" in project.run("-C", env, "logs", "train").out
+        assert len(project.run("-C", env, "state", "list", "node").out.split()) == count
+    done = project.run("-C", "prod", "destroy", "--auto-approve")
+    assert "Kept" in done.out
+
+
+@pytest.mark.parametrize(
+    "pattern", ["../../*.yaml", "../shared/../../*.yaml", "/etc/*.yaml", "../.git/*.yaml"]
+)
+def test_an_include_stays_in_the_repository(repository: Project, pattern: str) -> None:
+    """The tests' folder above has a file that must not be read."""
+    secret = repository.path.parent / "secret.yaml"
+    secret.write_text("type: fleet\nname: secret\nnodes: 1\n")
+    repository.write(".git/config.yaml", "type: fleet\nname: secret\nnodes: 1\n")
+    repository.declare(environment("staging", 1, include=[pattern]), file="staging/project.yaml")
+    done = repository.run("-C", "staging", "plan", "--offline", code=1)
+    assert "outside-project" in done.err
+    assert "secret" not in done.out
+    secret.unlink()
+
+
+def test_a_shared_link_does_not_lead_out(repository: Project) -> None:
+    elsewhere = repository.path.parent / "elsewhere.yaml"
+    elsewhere.write_text("type: fleet\nname: secret\nnodes: 1\n")
+    (repository.path / "shared" / "link.yaml").symlink_to(elsewhere)
+    done = repository.run("-C", "staging", "plan", "--offline", code=1)
+    assert "error[outside-project]" in done.err
+    elsewhere.unlink()
+
+
+def test_without_a_repository_nothing_above_is_read(repository: Project) -> None:
+    (repository.path / ".git").rmdir()
+    done = repository.run("-C", "staging", "plan", "--offline", code=1)
+    assert "`../shared/*.yaml` leads outside of the project" in done.err
+
+
+@pytest.mark.parametrize("command", ["plan", "apply --auto-approve", "destroy --auto-approve", "stop train"])
+def test_no_environment_acts_on_the_state_of_another(repository: Project, command: str) -> None:
+    """Whichever way it came to it."""
+    repository.run("-C", "prod", "apply", "--auto-approve", "--wait")
+    prod = f"sqlite:///{repository.path}/prod/.fleetform/state.db"
+    for env, options in (({"FLEETFORM_STATE": prod}, []), ({}, ["--state", prod])):
+        done = repository.run("-C", "staging", *command.split(), *options, env=env, code=1)
+        assert "error[other-project]: the state is that of project `shop-prod`" in done.err
+        assert "this is project `shop-staging`" in done.err
+    repository.declare(
+        {k: v for k, v in environment("staging", 1).items() if k != "name"}, file="staging/project.yaml"
+    )
+    done = repository.run("-C", "staging", *command.split(), "--state", prod, code=1)
+    assert "this project has no `name`" in done.err
+    assert repository.run("-C", "prod", "plan", "--json").json["actions"] == []
+
+
+def test_a_renamed_project_takes_its_state_along(repository: Project) -> None:
+    repository.run("-C", "prod", "apply", "--auto-approve", "--wait")
+    repository.declare(environment("production", 2), file="prod/project.yaml")
+    repository.run("-C", "prod", "plan", code=1)
+    done = repository.run("-C", "prod", "state", "adopt-project")
+    assert done.out == "It is the state of project shop-production, and was that of shop-prod.\n"
+    assert repository.run("-C", "prod", "plan", "--json").json["actions"] == []
+    repository.run("-C", "prod", "plan", "--out", str(repository.path / "x.plan"))
+    repository.run("-C", "prod", "apply", str(repository.path / "x.plan"))
+
+
+def test_a_state_from_before_gets_its_name(project: Project) -> None:
+    """With the next apply, also where nothing is to be done."""
+    project.declare(fleet())
+    project.apply()
+    project.declare({"type": "project", "name": "shop"}, fleet())
+    project.apply()
+    project.declare({"type": "project", "name": "other"}, fleet())
+    assert "project `shop`" in project.run("plan", code=1).err

@@ -256,6 +256,8 @@ def _observe(
 
     desired = session.load(look="contents").desired
     recorded = State() if assume_empty else session.state.open(desired, offline=offline).read()
+    if not assume_empty:
+        session.state.check_project(desired)
     renames = as_declared(recorded, desired.project.moved if rename else Moves(), desired.places)
     state = renames.state
     check_requested(requested, desired, state)

@@ -233,6 +233,14 @@ class Run:
         from declarative.apply.gate import waiting
         from declarative.apply.interrupted import clear, unwanted
 
+        name = self.desired.project.name
+        if (
+            self.doing == "apply"
+            and name
+            and self.store.project() is None
+            and (plan.actions or state.lineage)
+        ):
+            writer.claim(name)
         clear(self.session.backends(self.desired, state), unwanted(plan, state))
         results: tuple[ActionResult, ...] = ()
         interrupted = False

@@ -11,7 +11,7 @@ import os
 import shlex
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 from click.core import ParameterSource
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from declarative.plan.types import Plan
     from declarative.resource import Desired
     from declarative.spec.policy import PlanKey
+    from declarative.spec.text import Name
     from declarative.state import State
     from declarative.store import Writer
 
@@ -88,7 +89,9 @@ class SavedRun(Run):
 
         self.saved = saved
         desired = Desired(project=Project(state=saved.state), backends=saved.backends)
-        _check_place(session, saved, desired)  # before a state is made at a place that is not meant
+        # Before a state is made at a place that is not meant.
+        name = _check_place(session, saved, desired)
+        desired = Desired(project=Project(state=saved.state, name=name), backends=saved.backends)
         super().__init__(session, desired, "apply", options)
         self.names = saved.tasks
         session.files = saved.files
@@ -144,12 +147,15 @@ def _renames_differ() -> Diagnostic:
     return Diagnostic(code="plan-outdated", summary=summary, hint="plan again: `fleetform plan --out FILE`")
 
 
-def _check_place(session: Session, saved: Saved, desired: Desired) -> None:
-    """`Failed` if the state is not the one that the plan was made of; reads, and makes nothing."""
+def _check_place(session: Session, saved: Saved, desired: Desired) -> Name | None:
+    """The name of the state's project; `Failed` if it is not the state that the plan was made of. Reads, and
+    makes nothing.
+    """
     url = session.state.url(desired)
     probe = StateAccess(session.directory, session.state.named, session.policy)
     try:
-        state = probe.open(desired).read()
+        store = probe.open(desired)
+        state, project = store.read(), store.project()
     finally:
         probe.close()
     here = session.directory.resolve()
@@ -161,6 +167,7 @@ def _check_place(session: Session, saved: Saved, desired: Desired) -> None:
         summary = f"the plan makes a new state in {saved.directory}, and this is {here}"
         raise failed("plan-other-state", summary, _elsewhere(saved))
     _check_record(session, saved, state)
+    return cast("Name", project) if project else None
 
 
 def _check_files(session: Session, saved: Saved) -> None:

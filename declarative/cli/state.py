@@ -9,7 +9,7 @@ import click
 
 from declarative.cli import Group, completion, orphans, state_edit
 from declarative.cli.errors import failed
-from declarative.cli.options import examples, json_option
+from declarative.cli.options import examples, json_option, lock_option
 from declarative.cli.output import emit, emit_text, out_style
 from declarative.cli.session import Session, project_command
 
@@ -178,6 +178,28 @@ def adopt_folder(session: Session) -> int:
         raise failed("usage", "there is no state that is kept within this folder", hint)
     before = project_copy.adopt(folder)
     emit_text(f"Its place is {folder.resolve()}" + (f", and was {before}" if before else "") + ".\n")
+    return 0
+
+
+@state_command.command("adopt-project")
+@lock_option
+@project_command
+def adopt_project(session: Session, lock_timeout: float | None) -> int:
+    """Say that this state is that of the project declared here, after the project was renamed.
+
+    Be sure that it is: the next apply deletes what is recorded and not declared here.
+    """
+    desired = session.load().desired
+    name = desired.project.name
+    if name is None:
+        raise failed("usage", "the project has no name", "write `name: …` in the `project` document")
+    store = session.state.open(desired, write=True, typed=False, create=False)
+    before = store.project()
+    with session.state.lock(store, "state adopt-project", lock_timeout) as writer:
+        writer.claim(name)
+    emit_text(
+        f"It is the state of project {name}" + (f", and was that of {before}" if before else "") + ".\n"
+    )
     return 0
 
 

@@ -38,6 +38,11 @@ MOVE_STATE = (
     "or, if an empty one is meant, name it once with `--state URL`"
 )
 
+OTHER_PROJECT = (
+    "change into the folder of that project, or name this one's state; if the project was renamed: "
+    "`fleetform state adopt-project`"
+)
+
 T = TypeVar("T")
 
 
@@ -151,6 +156,8 @@ class StateAccess:
                 self._warn_of_copy(url)
             if lost:
                 _note(f"warning: {lost[0]}; {lost[1]}")
+            if write and typed and desired is not None:
+                self.check_project(desired)
         return self._store
 
     def folder(self, url: str) -> Path | None:
@@ -255,6 +262,15 @@ class StateAccess:
                 f"{count} record{'s' if count > 1 else ''}: all of it would be made a second time"
             )
             raise failed("state-moved", summary, MOVE_STATE)
+
+    def check_project(self, desired: Desired) -> None:
+        """`Failed` if the state is that of a project of another name, wherever it was named."""
+        name, owner = desired.project.name, self._store.project() if self._store else None
+        nothing = name is None and not desired.places  # `destroy` works where the files are gone as well
+        if owner is None or owner == name or nothing:
+            return
+        here = f"this is project `{name}`" if name else "this project has no `name`"
+        raise failed("other-project", f"the state is that of project `{owner}`, and {here}", OTHER_PROJECT)
 
     def _check_within(self, url: str) -> None:
         """`Failed` for a state on a server or outside of the project: a stranger's YAML, or a link of theirs,

@@ -80,10 +80,10 @@ YAML: dict[str, Code] = {
     ),
     "outside-project": Code(
         Group.YAML,
-        "a link or an `include` leads out of the project's directory, or out of what `files` sends; "
-        "fleetform reads nothing outside",
-        "include: ['../shared/*.yaml']",
-        "put the files into the project, and include them by a path below it",
+        "a link leads out of the project's directory, an `include` out of its Git repository, or something "
+        "out of what `files` sends; fleetform reads nothing outside",
+        "include: ['../../../home/*.yaml']",
+        "put the files into the project or its repository, and include them by their path",
     ),
     "missing-file": Code(
         Group.YAML,

@@ -253,6 +253,14 @@ STATE: dict[str, Code] = {
         "`fleetform state mv volume/data volume/store`, and then another volume `data`",
         "declare another name, or rename the thing back with the command of the hint",
     ),
+    "other-project": Code(
+        Group.STATE,
+        "the state belongs to a project of another `name`: in the wrong folder or shell, what is declared "
+        "here would delete what is recorded there",
+        "`fleetform -C staging apply` with FLEETFORM_STATE of prod",
+        "change into the folder of that project, or name this one's state; after you renamed the project: "
+        "`fleetform state adopt-project`",
+    ),
     "open-intent": Code(
         Group.STATE,
         "a call to a backend was begun and its result is not known",

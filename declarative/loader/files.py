@@ -1,4 +1,7 @@
-"""Which files a project has, and what is in them. Nothing outside of its directory is opened."""
+"""Which files a project has, and what is in them.
+
+Nothing outside of its directory is opened, save what `include` names in the same Git repository.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +43,10 @@ class Files:
     def __init__(self, directory: Path, findings: Findings) -> None:
         self.directory, self.findings = directory, findings
         self.root = directory.resolve()
+        self.repository = next(
+            (f for f in (self.root, *self.root.parents) if (f / ".git").exists()), self.root
+        )
+        """The outermost folder that `include` may lead to."""
         self._seen: dict[Path, str] = {}
         self._exclude: Sequence[str] = ()
         self._bytes = self._size = self._entries = 0
@@ -111,15 +118,19 @@ class Files:
         for i, pattern in enumerate(patterns):
             span = document.span(("include", i))
             parts = pattern.split("/")
-            if pattern.startswith("/") or ".." in parts or "\0" in pattern:
+            up = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
+            outside = pattern.startswith("/") or ".." in parts[up:] or "\0" in pattern
+            if outside or not self._may_be_read((self.root / "/".join(parts[:up])).resolve(), up=up):
                 hint = "write a pattern below the project's directory, such as `fleets/*.yaml`"
+                hint += ", or one in its Git repository: `../shared/*.yaml`"
                 self.findings.add(
                     "outside-project", f"`{pattern}` leads outside of the project", hint, span=span
                 )
                 self.findings.lost = True
                 continue
             steps = tuple(p for p in parts if p not in {"", "."})
-            names = sorted(set(self._expand("", steps, set(), span))) if steps else []
+            above = "/".join(parts[:up])
+            names = sorted(set(self._expand(above, steps[up:], set(), span))) if steps[up:] else []
             out += self._kept(self._readings([n for n in names if not self._is_excluded(n)]))
             if not names:
                 if unmatched is not None:
@@ -128,6 +139,13 @@ class Files:
                     "nothing-included", f"`{pattern}` matches no file", span=span, severity=Severity.WARNING
                 )
         return out
+
+    def _may_be_read(self, path: Path, *, up: int | bool) -> bool:
+        """Whether a file or folder is the project's; with `up`, whether it is the repository's. What is in
+        `.git` is neither.
+        """
+        within = self.repository if up else self.root
+        return path.is_relative_to(within) and ".git" not in path.relative_to(within).parts
 
     def _expand(self, folder: str, steps: Steps, seen: set[tuple[str, int]], span: Span) -> Iterator[str]:
         """The files below `folder` that match; `**` stands for any number of folders."""
@@ -164,7 +182,7 @@ class Files:
         """Names in a folder, and whether each is a folder; `links` counts links to folders too."""
         path = self.root / folder
         try:
-            if not path.resolve().is_relative_to(self.root):
+            if not self._may_be_read(path.resolve(), up=folder.startswith("..")):
                 summary = f"`{_shown(folder)}` leads outside of the project"
                 self.findings.add("outside-project", summary, "put the files into the project", span=span)
                 return []
@@ -226,7 +244,7 @@ class Files:
         """A file's bytes; None if they were read before or must not be read."""
         try:
             path = (self.root / name).resolve(strict=True)
-            if not path.is_relative_to(self.root):
+            if not self._may_be_read(path, up=name.startswith("../")):
                 summary = f"`{_shown(name)}` is a link that leads outside of the project"
                 hint = "put the file itself into the project"
                 _refuse(findings, "outside-project", summary, hint, span)

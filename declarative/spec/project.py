@@ -326,7 +326,12 @@ class Project:
     state: Annotated[
         str | None, Doc("Where the state is kept: `sqlite:///path` or `postgresql://host/database`.")
     ] = None
-    include: Annotated[tuple[str, ...], Doc("More files: patterns below the project's directory.")] = ()
+    include: Annotated[
+        tuple[str, ...],
+        Doc(
+            "More files: patterns below the project's directory, or `../shared/*.yaml` in its Git repository."
+        ),
+    ] = ()
     exclude: Annotated[
         tuple[str, ...],
         Is(most_items=100, longest=255),

@@ -22,6 +22,9 @@ from declarative.store.opening import open_database
 from declarative.store.reconnect import Resume, once, resumed
 from declarative.store.writer import Writer
 
+PROJECT_SINCE = 7
+"""The format that knows whose state it is."""
+
 KEPT_OPERATIONS = 5000
 """How much history the journal keeps."""
 
@@ -107,6 +110,15 @@ class Store:
             return self._pulled[0]
         with self._database.reading() as connection:
             return checksum.load(connection)
+
+    @resumed
+    def project(self) -> str | None:
+        """The name of the project whose state this is; None if nobody said."""
+        if self._database is None or self._database.format < PROJECT_SINCE:
+            return None
+        with self._database.reading() as connection:
+            name: str | None = connection.execute("SELECT project FROM meta").one().project
+            return name
 
     @resumed
     def damage(self) -> list[str]:

@@ -24,6 +24,7 @@ TABLES: Mapping[str, Sequence[str]] = {
         "lineage TEXT",
         "serial INTEGER NOT NULL CONSTRAINT ck_meta_serial CHECK (serial >= 0)",
         "seal TEXT",  # see `checksum`; NULL: something was written since
+        "project TEXT",  # the `name` of the project whose state this is; NULL: nobody said
         "CONSTRAINT pk_meta PRIMARY KEY (id)",
     ),
     "resources": (
@@ -169,7 +170,12 @@ def _to_6(connection: Connection) -> None:
     connection.execute("ALTER TABLE meta ADD COLUMN seal TEXT")
 
 
-MIGRATIONS: Sequence[Migration] = (_to_2, _to_3, _to_4, _to_5, _to_6)
+def _to_7(connection: Connection) -> None:
+    """Whose state this is."""
+    connection.execute("ALTER TABLE meta ADD COLUMN project TEXT")
+
+
+MIGRATIONS: Sequence[Migration] = (_to_2, _to_3, _to_4, _to_5, _to_6, _to_7)
 """MIGRATIONS[i] makes format i+2 of format i+1, on every database; append, never edit.
 
 With each: the format before it as a fixture in `tests/states`. What every format keeps: see `migrations`.
@@ -183,6 +189,7 @@ ADDED: Mapping[int, Collection[str]] = {
     4: ("operations.actor", "operations.revision"),
     5: ("operations.place", "operations.tick", "writer_lock.ends", "writer_lock.epoch"),
     6: ("meta.seal",),
+    7: ("meta.project",),
 }
 """Format → all that it changed, if that was to add columns which are NULL where a value is not known: a state
 of the format before it can be read as it is. A format that changed more has no entry.

@@ -231,6 +231,12 @@ class Writer:
         with self._write() as connection:
             return intents.lineage(connection)
 
+    @resumed
+    def claim(self, project: str) -> None:
+        """Write down whose state this is."""
+        with self._write() as connection:
+            connection.update("meta", {"project": project})
+
     # ------------------------------------------------------------------------------------ the journal
 
     @resumed
