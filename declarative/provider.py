@@ -19,12 +19,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from declarative.blocks import Shape
-from declarative.diagnostic import suggest
-from declarative.inputs import BadDataError, Inputs, inputs_of
-from declarative.resource import Offer
-from declarative.spec.clouds import Image, Network
-from declarative.state import Address, RankStatus, Readiness, Record
+from declarative.model.blocks import Shape
+from declarative.model.diagnostic import suggest
+from declarative.model.inputs import BadDataError, Inputs, inputs_of
+from declarative.model.resource import Offer
+from declarative.model.spec.clouds import Image, Network
+from declarative.model.state import Address, RankStatus, Readiness, Record
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

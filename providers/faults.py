@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from declarative.inputs import BadDataError
+from declarative.model.inputs import BadDataError
 from declarative.provider import (
     PermanentError,
     PermanentKind,

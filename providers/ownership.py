@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from declarative.inputs import Inputs, VolumeInputs
+from declarative.model.inputs import Inputs, VolumeInputs
+from declarative.model.schema import BadValueError
+from declarative.model.spec.values import Size
+from declarative.model.state import Address
 from declarative.provider import PermanentError, PermanentKind
-from declarative.schema import BadValueError
-from declarative.spec.values import Size
-from declarative.state import Address
 
 FORMAT = 1
 """Of the records of things."""

@@ -6,9 +6,8 @@ import signal
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
-from declarative.provider import TransientError, TransientKind
-from declarative.spec.amounts import show_mib
-from declarative.state import (
+from declarative.model.spec.amounts import show_mib
+from declarative.model.state import (
     LIMIT_REACHED,
     NOT_RELEASED,
     PREPARING,
@@ -17,6 +16,7 @@ from declarative.state import (
     RankStatus,
     Record,
 )
+from declarative.provider import TransientError, TransientKind
 from providers import containers, runner
 from providers.faults import guarded
 from providers.runner import LIVE, Attempt, AttemptState, Runner, RunnerError

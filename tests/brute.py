@@ -22,12 +22,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from declarative.blocks import Shape, misfits, share, split
+from declarative.model.blocks import Shape, misfits, share, split
+from declarative.model.resource import Offer
+from declarative.model.spec import Fleet, SpotPolicy, Task
+from declarative.model.spec.values import Resources
+from declarative.model.state import NodeState, Readiness
 from declarative.placement.types import Ask, Choice, Node, Outcome, Refusal, VolumeAt
-from declarative.resource import Offer
-from declarative.spec import Fleet, SpotPolicy, Task
-from declarative.spec.values import Resources
-from declarative.state import NodeState, Readiness
 from tests.worlds import Case
 
 Score = tuple[tuple[int, int], ...]

@@ -146,7 +146,7 @@ def main() -> None:
     """One line of JSON for each step, to the last one there is."""
     for name in ("apply", "status", "plan", "state", "logs"):
         importlib.import_module(f"declarative.cli.{name}")
-    for name in ("apply", "plan", "render", "store", "loader"):
+    for name in ("apply", "planner", "render", "store", "language.loader"):
         importlib.import_module(f"declarative.{name}")
     root, command, when = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     crash = {"apply": crash_apply, "destroy": crash_destroy, "cleanup": crash_cleanup}[command]

@@ -12,16 +12,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from declarative.codes import CODES, REJECTIONS
-from declarative.diagnostic import Diagnostic, InvalidError
-from declarative.loader import load
-from declarative.plan.make import make
-from declarative.plan.types import Plan
+from declarative.language.loader import load
+from declarative.model.codes import CODES, REJECTIONS
+from declarative.model.diagnostic import Diagnostic, InvalidError
+from declarative.model.resource import Desired
+from declarative.model.state import State
+from declarative.planner.make import make
+from declarative.planner.types import Plan
 from declarative.render.data import plan_json, to_json, validate_json
 from declarative.render.diagnostics import diagnostics_text
 from declarative.render.plan import plan_text
-from declarative.resource import Desired
-from declarative.state import State
 from tests.model import NOW, World
 
 BASE: tuple[dict[str, Any], ...] = (

@@ -16,8 +16,8 @@ import libcloud.http
 import pytest
 import requests
 
+from declarative.model.state import Address, Record
 from declarative.provider import ProviderError
-from declarative.state import Address, Record
 from providers.testing import NODE, VOLUME
 from tests.fuzz_states import OTHERS, places
 

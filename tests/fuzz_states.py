@@ -29,15 +29,15 @@ from declarative.cli.errors import Failed
 from declarative.cli.plan import compute
 from declarative.cli.session import Session
 from declarative.cli.status import gather
-from declarative.codes import CODES
-from declarative.diagnostic import Diagnostic
-from declarative.loader import Loaded
+from declarative.language.loader import Loaded
+from declarative.model.codes import CODES
+from declarative.model.diagnostic import Diagnostic
+from declarative.model.state import Address
 from declarative.provider import token
 from declarative.render.data import plan_json, status_json, to_json
 from declarative.render.diagnostics import diagnostics_text
 from declarative.render.plan import plan_text
 from declarative.render.status import status_text
-from declarative.state import Address
 from declarative.store.export import dump
 from tests.fuzz import BASE, applied, as_file
 from tests.model import NOW

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from declarative import cli
-from declarative.state import State
+from declarative.model.state import State
 from declarative.store import StateError, Writer, open_store
 from declarative.store.writer import _Group
 from tests.cli import clean_env, fleet, kill_ranks, lines, processes, task, until, volume
@@ -44,7 +44,7 @@ def warm_up() -> None:
     """What takes long, done once, before the forks."""
     for name in ("apply", "status", "plan", "state"):
         importlib.import_module(f"declarative.cli.{name}")
-    for name in ("apply", "plan", "render", "store", "loader"):
+    for name in ("apply", "planner", "render", "store", "language.loader"):
         importlib.import_module(f"declarative.{name}")
 
 

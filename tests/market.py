@@ -23,8 +23,10 @@ from declarative.apply.inventory import look
 from declarative.apply.renames import Renamed
 from declarative.apply.run import apply
 from declarative.apply.settle import settle
-from declarative.plan.make import make
-from declarative.plan.types import Plan
+from declarative.model.resource import Desired
+from declarative.model.state import Address, NodeState, RankState, RankStatus, Readiness, Record
+from declarative.planner.make import make
+from declarative.planner.types import Plan
 from declarative.provider import (
     PermanentError,
     PermanentKind,
@@ -33,9 +35,7 @@ from declarative.provider import (
     TransientError,
     TransientKind,
 )
-from declarative.resource import Desired
 from declarative.retry import Policy
-from declarative.state import Address, NodeState, RankState, RankStatus, Readiness, Record
 from declarative.store import Store, Writer, open_store
 
 Words = Mapping[str, Any]

@@ -12,12 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from declarative.apply.settle import gang_stops
-from declarative.blocks import Shape
-from declarative.inputs import data_of
-from declarative.plan.make import make
-from declarative.plan.observe import effective
-from declarative.plan.types import Action, Inventory, Op, Plan
-from declarative.resource import (
+from declarative.model.blocks import Shape
+from declarative.model.inputs import data_of
+from declarative.model.resource import (
     LOCAL,
     Desired,
     Offer,
@@ -28,9 +25,9 @@ from declarative.resource import (
     volume_inputs,
     volume_names,
 )
-from declarative.schema import decode
-from declarative.spec import Backend, Fleet, Name, Size, Task, Volume
-from declarative.state import (
+from declarative.model.schema import decode
+from declarative.model.spec import Backend, Fleet, Name, Size, Task, Volume
+from declarative.model.state import (
     BOOTING,
     NOTICED,
     Address,
@@ -42,6 +39,9 @@ from declarative.state import (
     State,
     rank_name,
 )
+from declarative.planner.make import make
+from declarative.planner.observe import effective
+from declarative.planner.types import Action, Inventory, Op, Plan
 
 NOW = 1_000_000.0
 T = TypeVar("T")

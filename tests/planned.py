@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from declarative.plan.types import Basis, Plan
+from declarative.model.resource import Desired
+from declarative.planner.types import Basis, Plan
 from declarative.render.data import plan_json
-from declarative.resource import Desired
 from tests.model import World, project, set_limits
 
 GROUPS = {

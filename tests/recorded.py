@@ -7,8 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from declarative.provider import token
-from declarative.state import (
+from declarative.model.state import (
     Address,
     Intent,
     NodeState,
@@ -18,6 +17,7 @@ from declarative.state import (
     Record,
     State,
 )
+from declarative.provider import token
 from declarative.store.check import Held
 from tests.model import of_node, of_volume
 

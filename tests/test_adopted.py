@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from declarative.model.state import TAGS, Address, Record
 from declarative.provider import Config, PermanentError, PermanentKind, token
 from declarative.retry import Policy, call
-from declarative.state import TAGS, Address, Record
 from providers.cloud import account, cloud, marks
 from providers.cloud.any import labels
 from providers.cloud.any.digitalocean import DigitalOcean as Site

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from libcloud.compute import providers as libclouds
 from libcloud.compute.types import NodeState
 
+from declarative.model.spec.clouds import Network
+from declarative.model.state import Address, Record
 from declarative.provider import (
     Config,
     Ended,
@@ -22,8 +24,6 @@ from declarative.provider import (
     installed,
     load,
 )
-from declarative.spec.clouds import Network
-from declarative.state import Address, Record
 from providers.cloud import WIRED
 from providers.cloud.any import AnyCloud, kinds, names
 from providers.cloud.any.named import Named

@@ -8,6 +8,8 @@ from types import MappingProxyType
 
 import pytest
 
+from declarative.model.spec.clouds import Network, Reach
+from declarative.model.state import TAGS, Address, NodeState, Record
 from declarative.provider import (
     Ended,
     PermanentError,
@@ -18,8 +20,6 @@ from declarative.provider import (
     token,
 )
 from declarative.retry import Policy, call
-from declarative.spec.clouds import Network, Reach
-from declarative.state import TAGS, Address, NodeState, Record
 from providers.cloud import account, marks
 from providers.cloud.azure import Azure
 from providers.testing import NODE, VOLUME, Conformance, Spoilt

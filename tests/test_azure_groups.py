@@ -12,9 +12,9 @@ from types import MappingProxyType
 
 import pytest
 
+from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind, token
 from declarative.retry import Policy, call
-from declarative.state import Address, Record
 from providers.cloud import account
 from providers.cloud.azure import Azure
 from tests.cli import ended, fleet

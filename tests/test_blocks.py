@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from declarative.blocks import Shape, cpus_of, divisors, fewest, gpus_of, misfits, share, split
-from declarative.spec import Resources
+from declarative.model.blocks import Shape, cpus_of, divisors, fewest, gpus_of, misfits, share, split
+from declarative.model.spec import Resources
 from tests.model import spec
 
 

@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from declarative.plan.types import Op, Reason
+from declarative.model.state import Address, RankState
+from declarative.planner.types import Op, Reason
 from declarative.render.plan import plan_text
-from declarative.state import Address, RankState
 from tests.cli import fleet, hold, lines, task, until
 from tests.model import World
 from tests.model import project as declared

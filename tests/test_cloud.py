@@ -6,8 +6,8 @@ from types import MappingProxyType
 
 import pytest
 
+from declarative.model.state import Address
 from declarative.provider import Config, TransientError, TransientKind
-from declarative.state import Address
 from providers.testing import NODE, VOLUME, Conformance
 from tests.cli import fleet, volume
 from tests.cloud.run import PLUG, RunningCloud

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
-from declarative.state import Address, Record
 from providers.cloud.attachments import Attachments, Disk, Holder, Machine
 from tests.model import of_attachment, of_node, of_volume
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from declarative.model.state import Address, Record
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
-from declarative.state import Address, Record
 from providers.cloud.hosts import OnNode, _fault
 from providers.cloud.provider import Cloud
 from providers.cloud.redact import Scrub

@@ -18,8 +18,8 @@ from typing import Any
 import libcloud.http
 import pytest
 
+from declarative.model.state import Address, Record
 from declarative.provider import Config, PermanentError, PermanentKind, ProviderError, TransientError
-from declarative.state import Address, Record
 from providers.cloud import account, bad_answers, cloud, connection
 from providers.cloud.any.digitalocean import DigitalOcean as Site
 from providers.cloud.bad_answers import asked

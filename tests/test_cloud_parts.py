@@ -28,6 +28,11 @@ from hypothesis import strategies as st
 
 from declarative.apply.backends import Backends, regions_of
 from declarative.apply.inventory import look
+from declarative.model.schema import BadValueError
+from declarative.model.spec import Backend, Name
+from declarative.model.spec.backend import Credentials
+from declarative.model.spec.clouds import Endpoint, Images
+from declarative.model.state import Address, Record, State
 from declarative.provider import (
     Config,
     PermanentError,
@@ -38,11 +43,6 @@ from declarative.provider import (
     load,
     unknown,
 )
-from declarative.schema import BadValueError
-from declarative.spec import Backend, Name
-from declarative.spec.backend import Credentials
-from declarative.spec.clouds import Endpoint, Images
-from declarative.state import Address, Record, State
 from declarative.store import StateError
 from providers.cloud import cloud, faults, marks, preflight, settings
 from providers.cloud.catalog import catalog

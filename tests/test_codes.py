@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from declarative.apply.graph_walk import code_of
-from declarative.codes import CODES, REJECTIONS, Code, Group
+from declarative.language.template import MissingEnvError
+from declarative.model.codes import CODES, REJECTIONS, Code, Group
 from declarative.placement import refusal_text
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.store import StateError
-from declarative.template import MissingEnvError
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "declarative"
@@ -175,9 +175,9 @@ def test_every_code_is_in_the_catalogue():
         if name not in OF_PLACEMENT
         for code, place in codes.items()
     }
-    assert {c: places[c] for c in sorted(USED - set(CODES))} == {}, "add them to declarative/codes"
+    assert {c: places[c] for c in sorted(USED - set(CODES))} == {}, "add them to declarative/model/codes"
     missing = {c: p for c, p in USED_REJECTIONS.items() if c not in REJECTIONS}
-    assert missing == {}, "add them to declarative/codes/planning.py"
+    assert missing == {}, "add them to declarative/model/codes/planning.py"
 
 
 def test_every_entry_of_the_catalogue_is_raised():
@@ -204,7 +204,7 @@ def test_an_entry_says_all_three_things(name):
 HEAD = """\
 # Errors, by code
 
-<!-- Generated from declarative/codes: FLEETFORM_ACCEPT=1 ./dev test tests/test_codes.py -->
+<!-- Generated from declarative/model/codes: FLEETFORM_ACCEPT=1 ./dev test tests/test_codes.py -->
 
 Every finding carries a code in brackets, the place, and what to type instead:
 

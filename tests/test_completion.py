@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from declarative.state import Address, Record
+from declarative.model.state import Address, Record
 from declarative.store import open_store
 
 COSTLY = ("libcloud", "jinja2", "psycopg", "jsonschema", "asyncssh")

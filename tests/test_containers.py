@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from declarative.model.state import RankState, RankStatus
 from declarative.provider import Launch
-from declarative.state import RankState, RankStatus
 from providers import containers, runner
 from providers.containers import Container, Mount
 from providers.rank_scripts import beside, prepared

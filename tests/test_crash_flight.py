@@ -10,8 +10,8 @@ import sqlite3
 
 import pytest
 
+from declarative.model.state import Address
 from declarative.provider import Config
-from declarative.state import Address
 from tests.cli import ended, fleet, task, until, volume
 from tests.cloud.run import PLUG, RunningCloud
 from tests.cloud.site.cumulus import Cumulus

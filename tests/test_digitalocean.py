@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from declarative.model.state import Address, Record
 from declarative.provider import Config, Ended, PermanentError, PermanentKind, Thing, TransientError, token
 from declarative.retry import Policy, call
-from declarative.state import Address, Record
 from providers.cloud import cloud
 from providers.cloud.any import labels
 from providers.cloud.any.digitalocean import DigitalOcean as Site

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from declarative.apply.launch import first_commands, launch_of, missing_env
-from declarative.diagnostic import Diagnostic, InvalidError
-from declarative.inputs import RankInputs
-from declarative.loader import load
+from declarative.language.loader import load
+from declarative.model.diagnostic import Diagnostic, InvalidError
+from declarative.model.inputs import RankInputs
+from declarative.model.schema import decode, fields_of
+from declarative.model.schema.decode import Problem
+from declarative.model.schema.marks import ignored_of
+from declarative.model.spec import Fleet, Gpu, Resources, Task, Volume
+from declarative.model.spec.hosts import HostFields, ProxyJump, SshConfig
+from declarative.model.spec.mounts import Mount
+from declarative.model.state import Address, State
 from declarative.render.data import plan_json
-from declarative.schema import decode, fields_of
-from declarative.schema.decode import Problem
-from declarative.schema.marks import ignored_of
-from declarative.spec import Fleet, Gpu, Resources, Task, Volume
-from declarative.spec.hosts import HostFields, ProxyJump, SshConfig
-from declarative.spec.mounts import Mount
-from declarative.state import Address, State
 from providers.runner import script
 from tests.model import World
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from declarative.apply.backends import Backends
-from declarative.state import Address
+from declarative.model.state import Address
 from declarative.store import open_store
 from tests.cli import fleet, hold, lines, release, task, until, volume
 

@@ -15,10 +15,10 @@ from types import MappingProxyType
 
 import pytest
 
+from declarative.model.spec.clouds import Network
+from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind
 from declarative.retry import call
-from declarative.spec.clouds import Network
-from declarative.state import Address, Record
 from providers.cloud.ec2 import Ec2
 from providers.cloud.marks import OWNER
 from providers.testing import NODE, VOLUME, Conformance, Crowd, Spoilt

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from declarative.model.state import Address, NodeState, Readiness, Record
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
-from declarative.state import Address, NodeState, Readiness, Record
 from providers.cloud import account, marks
 from providers.cloud.ec2.answers import CODES, kind_of
 from providers.cloud.marks import TAKEN

@@ -6,10 +6,10 @@ import pytest
 
 from declarative.apply.backends import Backends
 from declarative.apply.inventory import look
-from declarative.plan.observe import vanished
+from declarative.model.spec import Backend
+from declarative.model.state import Address, RankState, RankStatus, Record, State
+from declarative.planner.observe import vanished
 from declarative.provider import token
-from declarative.spec import Backend
-from declarative.state import Address, RankState, RankStatus, Record, State
 from tests.cli import fleet, volume
 from tests.cloud_ec2 import run
 from tests.cloud_ec2.proxy import Line

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from declarative.model.spec.clouds import Network, Reach
+from declarative.model.state import Address, NodeState, Record
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
-from declarative.spec.clouds import Network, Reach
-from declarative.state import Address, NodeState, Record
 from providers.cloud.account import Account
 from providers.cloud.cloud_init import MOST, PROGRAM, user_data
 from providers.cloud.keys import Pairs

@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from declarative.model.state import Address
 from declarative.provider import PermanentError, PermanentKind, TransientError
-from declarative.state import Address
 from tests.cloud_ec2.run import SECRETS, provider
 from tests.cloud_ec2.scripted import Scripted, answer
 

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from declarative.inputs import inputs_of
+from declarative.model.inputs import inputs_of
+from declarative.model.spec.clouds import ImageFilter, Network
+from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind, token
 from declarative.retry import Policy, call
-from declarative.spec.clouds import ImageFilter, Network
-from declarative.state import Address, Record
 from providers.cloud import account, marks
 from providers.cloud.catalog import catalog
 from providers.ssh.key_pairs import make

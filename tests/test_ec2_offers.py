@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from declarative.inputs import data_of
-from declarative.plan.make import make
-from declarative.plan.types import Op
+from declarative.model.inputs import data_of
+from declarative.model.resource import Offer, catalog_offers, merge_offers
+from declarative.model.spec.clouds import Network
+from declarative.planner.make import make
+from declarative.planner.types import Op
 from declarative.provider import PermanentError
 from declarative.render.plan import prices_line
-from declarative.resource import Offer, catalog_offers, merge_offers
-from declarative.spec.clouds import Network
 from providers.cloud import cloud
 from tests.cloud_ec2.run import config
 from tests.model import World, project

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from declarative.codes import CODES, Group
-from declarative.diagnostic import Diagnostic, InvalidError
-from declarative.loader import load
-from declarative.plan.make import make
-from declarative.plan.types import Inventory
+from declarative.language.loader import load
+from declarative.model.codes import CODES, Group
+from declarative.model.diagnostic import Diagnostic, InvalidError
+from declarative.model.state import State
+from declarative.planner.make import make
+from declarative.planner.types import Inventory
 from declarative.render.data import to_json, validate_json
 from declarative.render.diagnostics import diagnostics_text
-from declarative.state import State
 from tests.model import NOW, offers_of
 
 GOLDEN = Path(__file__).parent / "golden" / "error"

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from declarative.plan.decisions import Question
+from declarative.model.resource import Desired
+from declarative.model.state import NodeState, RankState
+from declarative.planner.decisions import Question
 from declarative.render.data import to_json
 from declarative.render.explain import explain_text
 from declarative.render.explain_data import explain_json
-from declarative.resource import Desired
-from declarative.state import NodeState, RankState
 from declarative.why.alternatives import MOST
 from declarative.why.answers import Answer
 from declarative.why.explain import Explainer

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from declarative.model.spec.text import NodeName
+from declarative.model.state import rank_name
 from declarative.placement.kinds import Kind, of_node, of_offer
 from declarative.placement.place import place
 from declarative.placement.types import Ask, FleetRule, Node, Outcome
 from declarative.placement.wishes import ANYWHERE
-from declarative.spec.text import NodeName
-from declarative.state import rank_name
 from declarative.why.alternatives import Scene, instead, places
 from tests.worlds import Case, cases
 

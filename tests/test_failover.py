@@ -16,12 +16,12 @@ from declarative.apply.retry_schedule import Retries, lacking
 from declarative.apply.run import give_back
 from declarative.apply.settle import refresh
 from declarative.apply.watch import follow
-from declarative.diagnostic import InvalidError
-from declarative.plan.assumptions import Facts, digest
-from declarative.plan.fallbacks import MOST_WAYS
-from declarative.plan.saved import Saved, dump, load
+from declarative.model.diagnostic import InvalidError
+from declarative.model.state import NodeState, Readiness
+from declarative.planner.assumptions import Facts, digest
+from declarative.planner.fallbacks import MOST_WAYS
+from declarative.planner.saved import Saved, dump, load
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
-from declarative.state import NodeState, Readiness
 from tests.cli import until
 from tests.market import KilledError, Market, Site, no_room, stock
 from tests.model import World

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from declarative.apply.renames import Renamed
+from declarative.model.state import Address, Record
 from declarative.provider import TransientError, TransientKind
 from declarative.retry import Policy, call
-from declarative.state import Address, Record
 from declarative.store import StateError, Store, lock, open_store
 from tests.cli import Project, clean_env, ended, fleet, hold, lines, task, until, volume
 from tests.cloud_ec2.proxy import Line

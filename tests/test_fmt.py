@@ -16,12 +16,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from declarative.loader import load
-from declarative.schema import Problem, decode
-from declarative.source import format as format_module
-from declarative.source import parse
-from declarative.source.format import format_text
-from declarative.spec import DOCUMENTS
+from declarative.language.loader import load
+from declarative.language.source import format as format_module
+from declarative.language.source import parse
+from declarative.language.source.format import format_text
+from declarative.model.schema import Problem, decode
+from declarative.model.spec import DOCUMENTS
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "golden" / "fmt"

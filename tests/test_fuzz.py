@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from declarative.spec import DOCUMENTS
+from declarative.model.spec import DOCUMENTS
 from tests.fuzz import BASE, applied, as_file, try_project
 
 ROOT = File(__file__).parents[1]

@@ -15,8 +15,8 @@ from declarative.apply.launch import launch_of
 from declarative.apply.peer_check import PeerError, check_peers
 from declarative.apply.renames import Renamed
 from declarative.apply.settle import START_LIMIT, half_started
+from declarative.model.state import STARTED, Address, Record, State
 from declarative.provider import TransientError, TransientKind
-from declarative.state import STARTED, Address, Record, State
 from declarative.store import open_store
 from tests.cli import fleet, hold, lines, task, until
 from tests.killing import Kill, die, fork, warm_up

@@ -14,6 +14,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from libcloud.common import google
 
+from declarative.model.spec.clouds import Network, Reach
+from declarative.model.state import TAGS, Address, NodeState, Record
 from declarative.provider import (
     Ended,
     PermanentError,
@@ -24,8 +26,6 @@ from declarative.provider import (
     token,
 )
 from declarative.retry import Policy, call
-from declarative.spec.clouds import Network, Reach
-from declarative.state import TAGS, Address, NodeState, Record
 from providers.cloud import account, marks
 from providers.cloud.gce import Gce
 from providers.cloud.gce.account import service_account

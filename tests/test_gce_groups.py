@@ -14,9 +14,9 @@ from types import MappingProxyType
 
 import pytest
 
+from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind, token
 from declarative.retry import Policy, call
-from declarative.state import Address, Record
 from providers.cloud import account
 from providers.cloud.gce import Gce
 from tests.cli import ended, fleet

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from declarative.loader import ignore
+from declarative.language.loader import ignore
 
 NAMES = ("a", "b", "ab", "a.b", "aXb", "a b", "[a", "!a", "#a", "*", "\\a", "ba ")
 PATHS: list[tuple[str, ...]] = [(a,) for a in NAMES]

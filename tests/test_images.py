@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from declarative.schema import BadValueError
-from declarative.spec.text import Image
+from declarative.model.schema import BadValueError
+from declarative.model.spec.text import Image
 from providers import containers
 from providers.containers import Container, Mount
 

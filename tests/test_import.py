@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from declarative.cli import cli
-from declarative.loader import load
-from declarative.source import read
+from declarative.language.loader import load
+from declarative.language.source import read
 from tests.test_errors import golden
 
 DSTACK = Path(__file__).parent / "dstack"

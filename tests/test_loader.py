@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from declarative.codes import CODES
-from declarative.diagnostic import Diagnostic, InvalidError, Severity
-from declarative.inputs import data_of
-from declarative.loader import Loaded, load
-from declarative.loader import files as files_module
+from declarative.language.loader import Loaded, load
+from declarative.language.loader import files as files_module
+from declarative.model.codes import CODES
+from declarative.model.diagnostic import Diagnostic, InvalidError, Severity
+from declarative.model.inputs import data_of
+from declarative.model.resource import RankMount
+from declarative.model.schema import Problem, fields_of, validate
+from declarative.model.schema.json_schema import _validator
+from declarative.model.spec import DOCUMENTS, Fleet, Resources
 from declarative.provider import installed
-from declarative.resource import RankMount
-from declarative.schema import Problem, fields_of, validate
-from declarative.schema.json_schema import _validator
-from declarative.spec import DOCUMENTS, Fleet, Resources
 from tests.cli import clean_env, fleet
 
 
@@ -751,7 +751,7 @@ def test_a_disagreement_with_the_published_schema_is_shown(tmp_path, monkeypatch
     def finds(cls, kind, value):
         return [Problem(("nodes",), "schema", "no")] if kind == "fleet" else []
 
-    monkeypatch.setattr("declarative.loader.documents.validate", finds)
+    monkeypatch.setattr("declarative.language.loader.documents.validate", finds)
     (found,) = errors(write(tmp_path, a=FLEET))
     assert (found.code, found.summary, found.address) == ("schema", "no", "fleet/gpu")
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from declarative import provider as provider_port
+from declarative.model.state import Address, NodeState, RankState, Record
 from declarative.provider import (
     Config,
     PermanentError,
@@ -27,7 +28,6 @@ from declarative.provider import (
     TransientError,
     TransientKind,
 )
-from declarative.state import Address, NodeState, RankState, Record
 from providers import faults
 from providers.local import Local, files, machine
 from providers.rank_scripts import wrapped
@@ -200,7 +200,7 @@ import sys, itertools
 sys.path.insert(0, {str(REPOSITORY)!r})
 from pathlib import Path
 from declarative.provider import Config
-from declarative.state import Address, Record
+from declarative.model.state import Address, Record
 from providers.local import Local
 provider = Local(Config(backend="local", project_dir=Path({str(tmp_path)!r}), lineage="ours"))
 print("up", flush=True)
@@ -575,7 +575,7 @@ import sys, time
 sys.path.insert(0, {str(REPOSITORY)!r})
 from pathlib import Path
 from declarative.provider import Config
-from declarative.state import Address, Record
+from declarative.model.state import Address, Record
 from providers.local import Local
 from providers.testing import launch
 provider = Local(Config(backend="local", project_dir=Path({str(place.folder)!r}), lineage={place.lineage!r}))

@@ -16,7 +16,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from declarative.state import Address
+from declarative.model.state import Address
 from declarative.store import StateError, Store, UnreachableError, open_store
 from declarative.store import lock as locks
 
@@ -24,7 +24,7 @@ NODE = Address("node", "gpu-0")
 
 HOLDER = """
 import sys
-from declarative.state import Address
+from declarative.model.state import Address
 from declarative.store import StateError, open_store
 
 def tell(text):

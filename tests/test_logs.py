@@ -12,9 +12,9 @@ import pytest
 from declarative.cli import log_reading
 from declarative.cli.log_reading import Follower, Source, begin, dump
 from declarative.cli.logs import LONGEST, Printer
+from declarative.model.state import Address, RankState, RankStatus, Record, State
 from declarative.provider import LogEnd, PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.retry import Policy, call
-from declarative.state import Address, RankState, RankStatus, Record, State
 from tests.agents import commands_of
 
 

@@ -6,8 +6,8 @@ import tracemalloc
 
 import pytest
 
+from declarative.model.state import Address
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
-from declarative.state import Address
 from providers.cloud import marks
 from providers.cloud.azure import answers as azure
 from providers.cloud.faults import Answer, classify

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, TransientError
-from declarative.state import Address, Record
 from providers.cloud import account, marks
 from providers.cloud.claims import ON
 from providers.cloud.openstack import OpenStack

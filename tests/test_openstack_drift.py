@@ -2,9 +2,9 @@
 
 import pytest
 
+from declarative.model.spec.clouds import ImageFilter
+from declarative.model.state import ANOTHERS, TAGS, Address, Record
 from declarative.provider import Ended, PermanentError, PermanentKind
-from declarative.spec.clouds import ImageFilter
-from declarative.state import ANOTHERS, TAGS, Address, Record
 from providers.cloud import account, marks
 from providers.cloud.openstack import OpenStack
 from tests.cloud_openstack.run import SECRETS, config

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
+from declarative.model.spec.clouds import Network
+from declarative.model.state import Address, NodeState, Record
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
-from declarative.spec.clouds import Network
-from declarative.state import Address, NodeState, Record
 from providers.cloud.faults import Answer, classify
 from providers.cloud.openstack import OpenStack
 from providers.cloud.openstack.answers import said

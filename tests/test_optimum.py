@@ -12,7 +12,7 @@ from hypothesis import event, given
 
 from declarative.placement import counted, search
 from declarative.placement.types import VolumeAt
-from declarative.plan.types import Cost
+from declarative.planner.types import Cost
 from declarative.render.plan import cost_line
 from tests.brute import cost, least_cost, placed
 from tests.test_place_gpus import gpus

@@ -9,8 +9,8 @@ from declarative.apply.drift import Orphan
 from declarative.apply.inventory import look
 from declarative.apply.orphans import protected
 from declarative.apply.renames import Renamed
+from declarative.model.state import Address, NodeState, Readiness
 from declarative.provider import Thing, TransientError, TransientKind
-from declarative.state import Address, NodeState, Readiness
 from tests.cli import fleet, volume
 from tests.market import Market, Site
 from tests.model import of_node, of_volume

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from benchmarks.placement.check import violations
+from declarative.model.resource import Offer, TaskWant
+from declarative.model.spec import Fleet, Task
+from declarative.model.state import NodeState, Readiness
 from declarative.placement.types import Ask, FleetRule, Node
-from declarative.resource import Offer, TaskWant
-from declarative.spec import Fleet, Task
-from declarative.state import NodeState, Readiness
 from tests.brute import Best, best, cost, least_cost, placed, score
 from tests.model import spec
 from tests.varied import grown, ideal, of_vendors

@@ -8,9 +8,9 @@ import re
 
 import pytest
 
+from declarative.model.state import BOOTING, NodeState, RankState
 from declarative.render.data import plan_json, status_json
 from declarative.render.views import status_view
-from declarative.state import BOOTING, NodeState, RankState
 from tests.model import World
 from tests.planned import (
     GPU,

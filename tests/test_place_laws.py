@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.placement.check import violations
+from declarative.model.spec import CreationPolicy
+from declarative.model.state import NodeState, Readiness
 from declarative.placement.types import Ask, Choice, Outcome, Verdict
-from declarative.spec import CreationPolicy
-from declarative.state import NodeState, Readiness
 from tests.brute import placed, score
 from tests.varied import ideal, later, of_vendors, promised, running
 from tests.worlds import Case, Taste, cases, seeded, sizes_that_divide

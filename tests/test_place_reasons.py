@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from declarative.diagnostic import Diagnostic, Severity
-from declarative.plan.make import make
+from declarative.model.diagnostic import Diagnostic, Severity
+from declarative.model.state import NodeState
+from declarative.planner.make import make
 from declarative.render.data import plan_json
-from declarative.state import NodeState
 from tests.model import World
 from tests.planned import (
     GPU,

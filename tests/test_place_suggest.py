@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from declarative.blocks import Shape
+from declarative.model.blocks import Shape
+from declarative.model.resource import TaskWant
+from declarative.model.spec import Fleet, Task
+from declarative.model.state import NodeState, Readiness
 from declarative.placement.suggest import Suggestion, suggest
 from declarative.placement.types import Node
-from declarative.resource import TaskWant
-from declarative.spec import Fleet, Task
-from declarative.state import NodeState, Readiness
 from tests.model import World, rank_mounts, spec
 from tests.planned import GPU, bring, declared
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from declarative.inputs import VolumeInputs
+from declarative.model.inputs import VolumeInputs
+from declarative.model.resource import VolumeWant
 from declarative.placement.volumes import MOST_STEPS, Binding, Matching
-from declarative.plan.types import Plan
+from declarative.planner.types import Plan
 from declarative.render.data import plan_json
-from declarative.resource import VolumeWant
 from tests.model import World
 from tests.planned import (
     H100,

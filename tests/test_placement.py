@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from declarative.blocks import Shape, split
+from declarative.model.blocks import Shape, split
+from declarative.model.resource import Offer, TaskWant
+from declarative.model.spec import Fleet, Isolation, Task
+from declarative.model.state import BOOTING, NodeState, Readiness, natural
 from declarative.placement.place import place
 from declarative.placement.types import Ask, FleetRule, Node, VolumeAt
-from declarative.resource import Offer, TaskWant
-from declarative.spec import Fleet, Isolation, Task
-from declarative.state import BOOTING, NodeState, Readiness, natural
 from tests.model import rank_mounts, spec
 
 SHAPE = Shape(cpu=8, memory_mib=32768)

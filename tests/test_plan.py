@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from declarative.diagnostic import Severity
-from declarative.plan.make import make
-from declarative.plan.types import Inventory, Op, Reason
+from declarative.model.diagnostic import Severity
+from declarative.model.schema import in_place
+from declarative.model.spec import Fleet, Task, Volume
+from declarative.model.spec.project import Removals
+from declarative.model.state import DRAINED, Address, Intent, NodeState, RankState, RankStatus, Silence
+from declarative.planner.make import make
+from declarative.planner.types import Inventory, Op, Reason
 from declarative.render.data import plan_json, to_json
 from declarative.render.plan import plan_text
-from declarative.schema import in_place
-from declarative.spec import Fleet, Task, Volume
-from declarative.spec.project import Removals
-from declarative.state import DRAINED, Address, Intent, NodeState, RankState, RankStatus, Silence
 from tests.model import NOW, World, local_offer, project
 from tests.planned import GPU, bring, look
 

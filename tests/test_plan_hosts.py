@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from declarative.blocks import Shape
-from declarative.inputs import NodeInputs, RankInputs
-from declarative.plan.hosts import declared_shape, hosts_of, hosts_of_plan, offer_of_host, reached_by
-from declarative.plan.make import make
-from declarative.plan.types import Plan
+from declarative.model.blocks import Shape
+from declarative.model.inputs import NodeInputs, RankInputs
+from declarative.model.resource import Desired, LeftOut
+from declarative.model.state import DRAINED, Address, NodeState, RankState
+from declarative.planner.hosts import declared_shape, hosts_of, hosts_of_plan, offer_of_host, reached_by
+from declarative.planner.make import make
+from declarative.planner.types import Plan
 from declarative.render.data import plan_json
-from declarative.resource import Desired, LeftOut
-from declarative.state import DRAINED, Address, NodeState, RankState
 from tests.model import World, project
 from tests.planned import codes, refused
 

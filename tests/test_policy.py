@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from declarative.cli.session import Allowed
-from declarative.diagnostic import InvalidError
-from declarative.loader.policy import find_policy, read_policy
-from declarative.spec.policy import Policy
+from declarative.language.loader.policy import find_policy, read_policy
+from declarative.model.diagnostic import InvalidError
+from declarative.model.spec.policy import Policy
 from declarative.store import StateError
 from declarative.store.postgres import target_of, trusted
 from tests.cli import Project, fleet

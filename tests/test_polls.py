@@ -11,8 +11,8 @@ import pytest
 from declarative.apply.answers import answers
 from declarative.apply.backends import Backends
 from declarative.apply.polls import OFTEN, SELDOM, Rounds
+from declarative.model.state import Address, RankState, RankStatus, Record, State
 from declarative.provider import TransientError, TransientKind
-from declarative.state import Address, RankState, RankStatus, Record, State
 from tests.model import of_node, of_reservation
 
 RUNNING = RankStatus(state=RankState.RUNNING)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from declarative.state import Address, NodeState, RankState, RankStatus, Readiness, Record, State
+from declarative.model.state import Address, NodeState, RankState, RankStatus, Readiness, Record, State
 from declarative.store import StateError, Store, UnreachableError, open_store
 from declarative.store.postgres import target_of
 from tests.cli import Project, fleet, task, volume

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from declarative.cli import cli
-from declarative.loader import load
-from declarative.schema import Syntax, encode, fields_of
-from declarative.spec import DOCUMENTS
+from declarative.language.loader import load
+from declarative.model.schema import Syntax, encode, fields_of
+from declarative.model.spec import DOCUMENTS
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from declarative.diagnostic import Severity
-from declarative.plan.make import make
-from declarative.plan.rehearsal import may_rehearse
+from declarative.model.diagnostic import Severity
+from declarative.planner.make import make
+from declarative.planner.rehearsal import may_rehearse
 from providers.local import machine
 from tests.cli import fleet
 from tests.model import World, local_offer

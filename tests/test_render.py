@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declarative.blocks import Shape
-from declarative.diagnostic import Diagnostic, Severity, Span
-from declarative.inputs import KINDS, RankInputs, data_of, known
+from declarative.model.blocks import Shape
+from declarative.model.diagnostic import Diagnostic, Severity, Span
+from declarative.model.inputs import KINDS, RankInputs, data_of, known
+from declarative.model.state import Address, Record
 from declarative.placement.types import RankVerdict, Refusal, Rejection, Verdict
-from declarative.plan.health import Health
-from declarative.plan.types import (
+from declarative.planner.health import Health
+from declarative.planner.types import (
     Action,
     Cost,
     Drift,
@@ -39,7 +40,6 @@ from declarative.render.report import notes_json, report_text, result_json
 from declarative.render.status import status_text
 from declarative.render.text import Paint, cells, host_lists, ranges, use_color, width, wrapped
 from declarative.render.views import FleetView, NodeView, RankView, StatusView, TaskView, VolumeView
-from declarative.state import Address, Record
 from tests.cli import events_of
 from tests.planned import plan_of, with_parts
 

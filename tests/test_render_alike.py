@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from declarative.blocks import Shape
+from declarative.model.blocks import Shape
 from declarative.render.blocks import Row, map_lines
 from declarative.render.status import status_text
 from declarative.render.text import MOST_ALIKE, Cell, Paint, folded

@@ -9,7 +9,7 @@ import pytest
 
 from declarative.placement.suggest import Suggestion
 from declarative.placement.types import Rejection
-from declarative.plan.types import Cost, ReservationStatus
+from declarative.planner.types import Cost, ReservationStatus
 from declarative.render.data import plan_json
 from declarative.render.plan import plan_text
 from tests.model import World

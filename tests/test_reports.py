@@ -17,12 +17,12 @@ from html.parser import HTMLParser
 import pytest
 
 from declarative.cli.reports import BEGINS, LEAST_CHARS, MAX_CHARS
-from declarative.diagnostic import Diagnostic
-from declarative.plan.types import Drift, Op, Reason
+from declarative.model.diagnostic import Diagnostic
+from declarative.model.state import Address
+from declarative.planner.types import Drift, Op, Reason
 from declarative.render.approval import approval_of, differences, read_approval
 from declarative.render.html import plan_html
 from declarative.render.markdown import fenced, plan_markdown
-from declarative.state import Address
 from tests.cli import fleet, task, volume
 from tests.planned import plan_of, with_parts
 from tests.test_render import EVIL, PLANS, act, golden, node, preview, rank, reserved, unplaced_plan

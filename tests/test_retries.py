@@ -13,12 +13,8 @@ from declarative.apply.retry_schedule import Retries, part_for
 from declarative.apply.watch import follow as watch
 from declarative.apply.watch import is_over, state_of
 from declarative.cli import following
-from declarative.codec import to_data
-from declarative.plan.saved import Saved, dump, load
-from declarative.plan.types import Op
-from declarative.render.data import plan_json
-from declarative.render.plan import plan_text
-from declarative.state import (
+from declarative.model.codec import to_data
+from declarative.model.state import (
     LIMIT_REACHED,
     NOTICED,
     RETRIES,
@@ -29,6 +25,10 @@ from declarative.state import (
     RankState,
     RankStatus,
 )
+from declarative.planner.saved import Saved, dump, load
+from declarative.planner.types import Op
+from declarative.render.data import plan_json
+from declarative.render.plan import plan_text
 from declarative.store import StateError
 from tests.model import World
 from tests.planned import GPU, bring, declared
@@ -236,7 +236,7 @@ def test_what_is_to_be_stopped_first_gets_new_blocks():
 
 
 def test_a_saved_plan_of_a_retry_is_the_same_plan():
-    from declarative.plan.assumptions import used
+    from declarative.planner.assumptions import used
 
     world, desired = gang(), job()
     fail(world)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from declarative.schema import decode
-from declarative.spec import Task
+from declarative.model.schema import decode
+from declarative.model.spec import Task
 
 WAIT = {"on_events": ["no-capacity"]}
 

@@ -13,17 +13,25 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from declarative.codec import outline, to_data
-from declarative.diagnostic import Diagnostic, InvalidError, Severity, Span
-from declarative.manifest import Entry, Manifest
-from declarative.plan.assumptions import Facts, again, canonical, differences, digest, record_difference, used
-from declarative.plan.make import make
-from declarative.plan.saved import FILE_VERSION, Saved, dump, load
-from declarative.plan.types import Inventory, Plan
+from declarative.model.codec import outline, to_data
+from declarative.model.diagnostic import Diagnostic, InvalidError, Severity, Span
+from declarative.model.manifest import Entry, Manifest
+from declarative.model.resource import LOCAL
+from declarative.model.state import Address, NodeState, RankState, Readiness, State
+from declarative.planner.assumptions import (
+    Facts,
+    again,
+    canonical,
+    differences,
+    digest,
+    record_difference,
+    used,
+)
+from declarative.planner.make import make
+from declarative.planner.saved import FILE_VERSION, Saved, dump, load
+from declarative.planner.types import Inventory, Plan
 from declarative.render.data import plan_json
 from declarative.render.plan import plan_text
-from declarative.resource import LOCAL
-from declarative.state import Address, NodeState, RankState, Readiness, State
 from tests.model import World, offers_of, project, set_limits
 from tests.planned import plan_of
 from tests.strategies import BACKENDS, happen, pairs

@@ -13,13 +13,13 @@ from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
 from declarative.cli.project_files import schemas
-from declarative.codes import CODES, REJECTIONS
-from declarative.schema import Problem, decode, fields_of
-from declarative.source import read
-from declarative.spec import DOCUMENTS
-from declarative.spec.mounts import Mount
-from declarative.spec.policy import Policy
-from declarative.state import KINDS
+from declarative.language.source import read
+from declarative.model.codes import CODES, REJECTIONS
+from declarative.model.schema import Problem, decode, fields_of
+from declarative.model.spec import DOCUMENTS
+from declarative.model.spec.mounts import Mount
+from declarative.model.spec.policy import Policy
+from declarative.model.state import KINDS
 from tests.cli import Project
 
 ROOT = Path(__file__).parents[1]

@@ -13,10 +13,10 @@ from types import SimpleNamespace
 import pytest
 
 from declarative.apply.bundles import Bundles, Packed, changed_files
-from declarative.diagnostic import Diagnostic, InvalidError
-from declarative.inputs import Files
-from declarative.loader import file_lists, load, safe_open
-from declarative.manifest import Manifest
+from declarative.language.loader import file_lists, load, safe_open
+from declarative.model.diagnostic import Diagnostic, InvalidError
+from declarative.model.inputs import Files
+from declarative.model.manifest import Manifest
 from declarative.provider import PermanentError
 
 TASK = "type: task\nname: train\ncommands: [run]\nfiles:\n"

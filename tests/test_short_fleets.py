@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from declarative.diagnostic import Diagnostic, Severity
-from declarative.plan.make import make
-from declarative.resource import catalog_offers
+from declarative.model.diagnostic import Diagnostic, Severity
+from declarative.model.resource import catalog_offers
+from declarative.planner.make import make
 from tests.model import World, local_offer, project
 
 CATALOG = [

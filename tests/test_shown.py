@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from declarative.model.state import RankState
 from declarative.render.data import plan_json
 from declarative.render.plan import plan_text
-from declarative.state import RankState
 from tests.cli import PATIENCE, Project, fleet, on_terminal, task, volume
 from tests.model import World
 from tests.planned import GPU, bring, declared, look

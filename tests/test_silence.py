@@ -7,10 +7,19 @@ from typing import Any
 
 import pytest
 
-from declarative.plan.observe import effective
-from declarative.plan.silence import lost_with, silence_text, silences
-from declarative.plan.types import Inventory
-from declarative.state import SILENT, Address, NodeState, RankState, RankStatus, Readiness, Record, State
+from declarative.model.state import (
+    SILENT,
+    Address,
+    NodeState,
+    RankState,
+    RankStatus,
+    Readiness,
+    Record,
+    State,
+)
+from declarative.planner.observe import effective
+from declarative.planner.silence import lost_with, silence_text, silences
+from declarative.planner.types import Inventory
 
 NOW = 10_000.0
 READY = Readiness(state=NodeState.READY, observed_at=NOW)

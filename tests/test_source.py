@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declarative.diagnostic import Diagnostic, InvalidError, Span
-from declarative.source import MAX_BYTES, MAX_DEPTH, MAX_MARKS, MAX_NODES, Document, parse, read
-from declarative.source.reader import MAX_DOCUMENTS, MAX_FINDINGS, MAX_ITEMS
+from declarative.language.source import MAX_BYTES, MAX_DEPTH, MAX_MARKS, MAX_NODES, Document, parse, read
+from declarative.language.source.reader import MAX_DOCUMENTS, MAX_FINDINGS, MAX_ITEMS
+from declarative.model.diagnostic import Diagnostic, InvalidError, Span
 
 
 def one(text: str) -> Document:

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from declarative.model.schema import BadValueError, decode_part
+from declarative.model.spec.hosts import SshConfig
+from declarative.model.state import Address, NodeState, Record
 from declarative.provider import Config, PermanentError
-from declarative.schema import BadValueError, decode_part
-from declarative.spec.hosts import SshConfig
-from declarative.state import Address, NodeState, Record
 from providers.runner import RunnerError
 from providers.ssh import Ssh, gpus, probe, scripts
 from providers.ssh.host import Host, host_of

@@ -19,9 +19,7 @@ from hypothesis import strategies as st
 from declarative.apply.backends import Backends
 from declarative.apply.inventory import look
 from declarative.apply.renames import Renamed, record_token
-from declarative.provider import token
-from declarative.render.data import to_json
-from declarative.state import (
+from declarative.model.state import (
     MADE_AS,
     Address,
     Intent,
@@ -32,6 +30,8 @@ from declarative.state import (
     attempt_id,
     made_as,
 )
+from declarative.provider import token
+from declarative.render.data import to_json
 from declarative.store import StateError, Store, Writer, open_store
 from declarative.store.check import Held, check
 from declarative.store.export import dump, parse

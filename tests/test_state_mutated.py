@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from declarative.cli import cli
-from declarative.state import State
+from declarative.model.state import State
 from declarative.store import StateError, open_store
 from declarative.store.export import check_types, parse
 from declarative.store.manual_edits import may_push

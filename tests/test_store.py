@@ -32,8 +32,8 @@ from declarative import provider
 from declarative.apply.backends import Backends
 from declarative.apply.inventory import Resolution, Seen
 from declarative.apply.settle import recover, settle
-from declarative.plan.types import Inventory
-from declarative.state import Address, NodeState, RankState, RankStatus, Readiness, Record, State
+from declarative.model.state import Address, NodeState, RankState, RankStatus, Readiness, Record, State
+from declarative.planner.types import Inventory
 from declarative.store import (
     FORMAT_VERSION,
     StateError,
@@ -318,7 +318,7 @@ def test_an_intent_is_committed_before_the_call_and_its_result_after(store, writ
 
 CRASHER = """
 import os, signal, sys
-from declarative.state import Address
+from declarative.model.state import Address
 from declarative.store import open_store
 
 store = open_store(sys.argv[1])

@@ -8,14 +8,14 @@ import click
 import pytest
 
 from declarative.cli import COMMANDS, cli, errors
-from declarative.diagnostic import suggest
-from declarative.schema import decode, fields_of
-from declarative.schema.decode import Problem
-from declarative.spec import DOCUMENTS
-from declarative.spec.backend import CatalogOffer
-from declarative.spec.clouds import Network
-from declarative.spec.hosts import HostFields, ProxyJump, SshConfig
-from declarative.spec.values import Resources
+from declarative.model.diagnostic import suggest
+from declarative.model.schema import decode, fields_of
+from declarative.model.schema.decode import Problem
+from declarative.model.spec import DOCUMENTS
+from declarative.model.spec.backend import CatalogOffer
+from declarative.model.spec.clouds import Network
+from declarative.model.spec.hosts import HostFields, ProxyJump, SshConfig
+from declarative.model.spec.values import Resources
 
 REGIONS = (
     *("us-east-1", "us-east-2", "us-west-1", "us-west-2", "eu-west-1", "eu-central-1", "ap-northeast-1"),

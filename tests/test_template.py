@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declarative.schema import Json
-from declarative.template import (
+from declarative.language.template import (
     MAX_EXPRESSIONS,
     MAX_OUTPUT,
     MissingEnvError,
@@ -21,6 +20,7 @@ from declarative.template import (
     interpolate,
     resolve_env,
 )
+from declarative.model.schema import Json
 
 VARIABLES: dict[str, Json] = {
     "n": 4,
@@ -118,7 +118,7 @@ def test_a_single_name_means_what_it_means_to_jinja(name):
 
 def test_a_name_alone_needs_no_jinja():
     code = (
-        "import sys; from declarative.template import *; out = [];"
+        "import sys; from declarative.language.template import *; out = [];"
         "interpolate('d-${{ var.x }}-${{ node_rank }}', Scope({'x': 1}), Place.VOLUME, out); assert not out;"
         "assert 'jinja2' not in sys.modules"
     )

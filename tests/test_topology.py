@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from declarative.model.resource import TaskWant
+from declarative.model.schema import BadValueError, decode_part
+from declarative.model.spec import Task
+from declarative.model.spec.hosts import HostFields
+from declarative.model.spec.text import Topology
 from declarative.placement.place import place
 from declarative.placement.types import Ask, VolumeAt
-from declarative.resource import TaskWant
-from declarative.schema import BadValueError, decode_part
-from declarative.spec import Task
-from declarative.spec.hosts import HostFields
-from declarative.spec.text import Topology
 from tests.model import World, rank_mounts, spec
 from tests.test_placement import fleet, node, offer
 from tests.test_plan_hosts import bring, declared

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from declarative.schema import decode, fields_of
-from declarative.schema.decode import Problem
-from declarative.schema.json_schema import validate
-from declarative.spec import DOCUMENTS
-from declarative.spec.backend import CatalogOffer
-from declarative.spec.clouds import Network
-from declarative.spec.hosts import HostFields, ProxyJump, SshConfig
-from declarative.spec.values import Resources
+from declarative.model.schema import decode, fields_of
+from declarative.model.schema.decode import Problem
+from declarative.model.schema.json_schema import validate
+from declarative.model.spec import DOCUMENTS
+from declarative.model.spec.backend import CatalogOffer
+from declarative.model.spec.clouds import Network
+from declarative.model.spec.hosts import HostFields, ProxyJump, SshConfig
+from declarative.model.spec.values import Resources
 
 LEAST: dict[type, dict[str, Any]] = {
     DOCUMENTS["project"]: {},

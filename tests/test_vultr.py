@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from declarative.model.state import Address, NodeState, Record
 from declarative.provider import (
     Config,
     Ended,
@@ -15,7 +16,6 @@ from declarative.provider import (
     TransientError,
     TransientKind,
 )
-from declarative.state import Address, NodeState, Record
 from providers.cloud import cloud
 from providers.cloud.any import names
 from providers.cloud.any.site import Written

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from declarative.blocks import Shape
+from declarative.model.blocks import Shape
+from declarative.model.state import NodeState
 from declarative.placement import remedies, whatif
 from declarative.placement.place import place
 from declarative.placement.types import VolumeAt
-from declarative.state import NodeState
 from tests.model import World
 from tests.planned import GPU, H100, bring, declared, small
 from tests.test_placement import ask, fleet, node, offer, refused, run

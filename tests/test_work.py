@@ -2,11 +2,11 @@
 
 import pytest
 
+from declarative.model.state import State
 from declarative.placement.finish import gaps, stretch
-from declarative.plan.shortfalls import MAX_COMPARED, Near
-from declarative.plan.types import Inventory
-from declarative.plan.work_limit import work
-from declarative.state import State
+from declarative.planner.shortfalls import MAX_COMPARED, Near
+from declarative.planner.types import Inventory
+from declarative.planner.work_limit import work
 from tests.cli import Project
 from tests.model import project
 

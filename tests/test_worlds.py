@@ -15,16 +15,16 @@ from benchmarks.placement import solver
 from benchmarks.worlds import check, exact, rules
 from benchmarks.worlds.generate import read, world
 from benchmarks.worlds.realise import realised
-from declarative.blocks import Shape
+from declarative.model.blocks import Shape
+from declarative.model.resource import SSH, Offer, TaskWant, catalog_offers
+from declarative.model.spec import Fleet, Task
+from declarative.model.state import NodeState
 from declarative.placement.filters import blocks_wanted, fleet_reason, place_reason
 from declarative.placement.kinds import Kind, of_offer
 from declarative.placement.types import Node
-from declarative.plan.launchable import fleet_offers
-from declarative.plan.make import make
+from declarative.planner.launchable import fleet_offers
+from declarative.planner.make import make
 from declarative.render.data import plan_json
-from declarative.resource import SSH, Offer, TaskWant, catalog_offers
-from declarative.spec import Fleet, Task
-from declarative.state import NodeState
 from tests import brute
 from tests.model import spec
 from tests.worlds import Case, Taste, seeded

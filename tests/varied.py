@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from declarative.model.resource import Offer
+from declarative.model.spec.values import Count, Gpu, Resources
+from declarative.model.state import NodeState, Readiness
 from declarative.placement.types import Ask, Outcome
-from declarative.resource import Offer
-from declarative.spec.values import Count, Gpu, Resources
-from declarative.state import NodeState, Readiness
 from tests.worlds import Case, Choose, by_price
 
 

@@ -14,13 +14,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from declarative.blocks import Shape, fewest, split
+from declarative.model.blocks import Shape, fewest, split
+from declarative.model.resource import Offer, TaskWant
+from declarative.model.schema import encode
+from declarative.model.spec import Fleet, Task
+from declarative.model.state import NodeState, Readiness
 from declarative.placement.place import place
 from declarative.placement.types import Ask, FleetRule, Node, Outcome, VolumeAt
-from declarative.resource import Offer, TaskWant
-from declarative.schema import encode
-from declarative.spec import Fleet, Task
-from declarative.state import NodeState, Readiness
 from tests.model import rank_mounts, spec
 
 Choose = Callable[[Sequence[Any]], Any]

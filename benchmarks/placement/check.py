@@ -12,11 +12,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from declarative.blocks import Shape
+from declarative.model.blocks import Shape
+from declarative.model.resource import Offer
+from declarative.model.spec import Fleet, Task
+from declarative.model.spec.values import Count, Gpu, Memory, Resources
 from declarative.placement.types import Ask, Choice, FleetRule, Node, Outcome, VolumeAt
-from declarative.resource import Offer
-from declarative.spec import Fleet, Task
-from declarative.spec.values import Count, Gpu, Memory, Resources
 
 Kind = tuple[str, str, str, bool]
 """What an offer's limit counts: backend, region, instance type, spot; zones are not told apart."""

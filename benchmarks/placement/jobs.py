@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.placement.problem import READY, Problem
-from declarative.blocks import Shape
+from declarative.model.blocks import Shape
+from declarative.model.resource import Offer, RankMount, TaskWant
+from declarative.model.spec import Fleet, Name, SpotPolicy, Task
+from declarative.model.spec.fleet import Nodes, Placement
+from declarative.model.spec.values import Blocks, Count, Gpu, Resources
 from declarative.placement.types import Ask, FleetRule, Node, VolumeAt
-from declarative.resource import Offer, RankMount, TaskWant
-from declarative.spec import Fleet, Name, SpotPolicy, Task
-from declarative.spec.fleet import Nodes, Placement
-from declarative.spec.values import Blocks, Count, Gpu, Resources
 
 DOMAINS = tuple((backend, region) for backend in ("aa", "bb") for region in ("east", "north", "west"))
 ZONES = ("z1", "z2", "z3")

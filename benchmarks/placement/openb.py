@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from benchmarks.placement import solver
 from benchmarks.placement.problem import READY, Problem
 from benchmarks.placement.traces import Machine, Pod
-from declarative.blocks import Shape
+from declarative.model.blocks import Shape
+from declarative.model.resource import TaskWant
+from declarative.model.spec import Fleet, Name, Task
+from declarative.model.spec.fleet import Nodes
+from declarative.model.spec.values import Count, Cpu, Gpu, Memory, Resources
 from declarative.placement.types import Ask, FleetRule, Node, Outcome
-from declarative.resource import TaskWant
-from declarative.spec import Fleet, Name, Task
-from declarative.spec.fleet import Nodes
-from declarative.spec.values import Count, Cpu, Gpu, Memory, Resources
 
 FLEET = "openb"
 Size = tuple[str, int, int, int]

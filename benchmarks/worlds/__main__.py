@@ -43,7 +43,7 @@ from benchmarks.worlds.generate import world
 from benchmarks.worlds.hints import faults_of_hints, hints
 from benchmarks.worlds.realise import realised
 from benchmarks.worlds.rules import NOW, Facts, World, facts_of
-from declarative.plan.make import make
+from declarative.planner.make import make
 from declarative.render.data import plan_json
 
 KINDS = 20

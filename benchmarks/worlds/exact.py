@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from benchmarks.placement.solver import Model
 from benchmarks.worlds.rules import Facts, Place, Space, area, mounts_of, need, one_maker, serves
-from declarative.resource import RankMount
-from declarative.spec import Task
+from declarative.model.resource import RankMount
+from declarative.model.spec import Task
 
 GAP = 1e-4
 """A cost is taken for proved if no other can be lower by more than this part of it."""

@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 from benchmarks.worlds import rules
 from benchmarks.worlds.kinds import KINDS, OWN, Kind
 from benchmarks.worlds.rules import World
-from declarative.inputs import data_of
-from declarative.loader import load
-from declarative.plan.hosts import declared_shape, hosts_of, offer_of_host
-from declarative.plan.types import Inventory
-from declarative.resource import SSH, Desired, Offer, catalog_offers, node_inputs
-from declarative.state import Address, NodeState, RankState, RankStatus, Readiness, Record, State
+from declarative.language.loader import load
+from declarative.model.inputs import data_of
+from declarative.model.resource import SSH, Desired, Offer, catalog_offers, node_inputs
+from declarative.model.state import Address, NodeState, RankState, RankStatus, Readiness, Record, State
+from declarative.planner.hosts import declared_shape, hosts_of, offer_of_host
+from declarative.planner.types import Inventory
 
 Words = dict[str, Any]
 

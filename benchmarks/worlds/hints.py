@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 
 from benchmarks.worlds.generate import offers_of, read
 from benchmarks.worlds.rules import NOW, World
-from declarative.plan.make import make
+from declarative.planner.make import make
 
 Words = dict[str, Any]
 

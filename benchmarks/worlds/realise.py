@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from benchmarks.worlds.check import Words
 from benchmarks.worlds.exact import Best, Cut, Stock
 from benchmarks.worlds.rules import Facts, Space, mounts_of, serves
-from declarative.codec import to_data
+from declarative.model.codec import to_data
 
 
 @dataclass

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from declarative.blocks import Shape
-from declarative.plan.types import Inventory
-from declarative.resource import Desired, Offer, RankMount, TaskWant
-from declarative.spec import Fleet, SpotPolicy, Task
-from declarative.spec.values import Count, Gpu, Memory, Resources
-from declarative.state import State
+from declarative.model.blocks import Shape
+from declarative.model.resource import Desired, Offer, RankMount, TaskWant
+from declarative.model.spec import Fleet, SpotPolicy, Task
+from declarative.model.spec.values import Count, Gpu, Memory, Resources
+from declarative.model.state import State
+from declarative.planner.types import Inventory
 
 NOW = 1_000_000.0
 """When all worlds are planned, seconds since the epoch."""

@@ -10,9 +10,14 @@ from typing import Any
 from declarative.apply.bundles import Bundles
 from declarative.apply.policy_check import check
 from declarative.apply.renames import Learn, Renamed, never
-from declarative.inputs import NodeInputs, VolumeInputs
-from declarative.manifest import Manifest
-from declarative.plan.hosts import reached_by
+from declarative.model.inputs import NodeInputs, VolumeInputs
+from declarative.model.manifest import Manifest
+from declarative.model.resource import LOCAL, SSH
+from declarative.model.spec import Backend
+from declarative.model.spec.clouds import Network
+from declarative.model.spec.policy import Policy
+from declarative.model.state import Intent, Record, State, made_as
+from declarative.planner.hosts import reached_by
 from declarative.provider import (
     Config,
     Fence,
@@ -23,11 +28,6 @@ from declarative.provider import (
     load,
     reads_only,
 )
-from declarative.resource import LOCAL, SSH
-from declarative.spec import Backend
-from declarative.spec.clouds import Network
-from declarative.spec.policy import Policy
-from declarative.state import Intent, Record, State, made_as
 
 Hosts = Mapping[str, Mapping[str, Any]]
 """The `host` of nodes, by name."""

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
-from declarative.diagnostic import and_more
-from declarative.inputs import Files
-from declarative.loader import safe_open
-from declarative.manifest import Entry, Manifest
+from declarative.language.loader import safe_open
+from declarative.model.diagnostic import and_more
+from declarative.model.inputs import Files
+from declarative.model.manifest import Entry, Manifest
 from declarative.provider import Archive, PermanentError, PermanentKind
 
 AGAIN = "plan again; or undo the change, and apply again"

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from declarative.apply.renames import Renamed, as_recorded, record_token
-from declarative.inputs import NodeInputs, VolumeInputs
-from declarative.plan.types import Drift
+from declarative.model.inputs import NodeInputs, VolumeInputs
+from declarative.model.state import ANOTHERS, TAGS, Address, Record, State, made_as
+from declarative.planner.types import Drift
 from declarative.provider import Ended, Provider, Thing
 from declarative.retry import Policy, call
-from declarative.state import ANOTHERS, TAGS, Address, Record, State, made_as
 
 AT_ONCE = 16
 """Things that are asked for by their tokens side by side."""

@@ -15,11 +15,9 @@ from declarative.apply.graph_walk import InterruptedApplyError
 from declarative.apply.launch import launch_of, seconds
 from declarative.apply.peer_check import check_peers
 from declarative.apply.unreachable import end
-from declarative.inputs import RankInputs, ReservationInputs, data_of
-from declarative.plan.types import Action, Op, Reason
-from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
-from declarative.retry import call
-from declarative.state import (
+from declarative.language.template import MissingEnvError
+from declarative.model.inputs import RankInputs, ReservationInputs, data_of
+from declarative.model.state import (
     ATTEMPT,
     BOOTING,
     START_UP_LIMIT,
@@ -35,7 +33,9 @@ from declarative.state import (
     attempt_of,
     rank_name,
 )
-from declarative.template import MissingEnvError
+from declarative.planner.types import Action, Op, Reason
+from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
+from declarative.retry import call
 
 MOST_USED = 100
 """Tokens of one address that may be used up: a state from a backup goes through those of its lost future."""

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
-from declarative.inputs import NodeInputs, OfferInputs, ReservationInputs
-from declarative.plan.types import Action, Fallback, Op, Plan, Reason, Spare
+from declarative.model.inputs import NodeInputs, OfferInputs, ReservationInputs
+from declarative.model.spec.fleet import Placement
+from declarative.model.state import Intent, Record, State
+from declarative.planner.types import Action, Fallback, Op, Plan, Reason, Spare
 from declarative.provider import PermanentError, PermanentKind
-from declarative.spec.fleet import Placement
-from declarative.state import Intent, Record, State
 
 REFUSED = (PermanentKind.NO_CAPACITY, PermanentKind.QUOTA)
 """Faults of a planned offer for which another one is taken. Of a spare one it is any lasting fault."""

@@ -25,11 +25,20 @@ from declarative.apply.launch import tells_others
 from declarative.apply.peer_check import Known
 from declarative.apply.polls import node_of_rank
 from declarative.apply.renames import Renamed
-from declarative.inputs import RankInputs
+from declarative.model.inputs import RankInputs
+from declarative.model.spec import StartupOrder
+from declarative.model.state import (
+    PREPARING,
+    WAITING,
+    Address,
+    RankState,
+    RankStatus,
+    Record,
+    State,
+    attempt_id,
+)
 from declarative.provider import ProviderError
 from declarative.retry import Policy, call
-from declarative.spec import StartupOrder
-from declarative.state import PREPARING, WAITING, Address, RankState, RankStatus, Record, State, attempt_id
 from declarative.store import Writer
 
 GATE_SECONDS = 3600

@@ -16,8 +16,8 @@ from queue import Empty, Queue
 from typing import Protocol
 
 from declarative.apply.failover import Failover, Move, Verdict, is_scarce
-from declarative.inputs import ReservationInputs
-from declarative.plan.types import Action, Op
+from declarative.model.inputs import ReservationInputs
+from declarative.planner.types import Action, Op
 from declarative.provider import PermanentError, PermanentKind, TransientError
 
 INTERRUPTED = "interrupted"

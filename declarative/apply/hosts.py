@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from declarative.apply.answers import PATIENT, answers
 from declarative.apply.backends import Backends, host_name
 from declarative.apply.renames import Renamed
-from declarative.diagnostic import Diagnostic, Severity
-from declarative.inputs import AttachmentInputs, ReservationInputs
-from declarative.plan.health import HOST_HINT
-from declarative.plan.hosts import OF_NODES, declared_shape, offer_of_host
+from declarative.model.diagnostic import Diagnostic, Severity
+from declarative.model.inputs import AttachmentInputs, ReservationInputs
+from declarative.model.resource import Host, LeftOut, Offer
+from declarative.model.state import Address, NodeState, Readiness, Record, State, made_as
+from declarative.planner.health import HOST_HINT
+from declarative.planner.hosts import OF_NODES, declared_shape, offer_of_host
 from declarative.provider import Look, ProviderError, StaleError, Thing, Visit
-from declarative.resource import Host, LeftOut, Offer
-from declarative.state import Address, NodeState, Readiness, Record, State, made_as
 
 NOT_YET = "it has not answered yet: it is much slower than the others"
 SILENT = frozenset({NodeState.UNREACHABLE, NodeState.UNKNOWN})

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from declarative.spec import Fleet
-from declarative.state import Address, State, natural
+from declarative.model.spec import Fleet
+from declarative.model.state import Address, State, natural
 
 AGAIN = 60.0
 """Seconds until what no plan gave back is tried once more: a task that waits may want it."""

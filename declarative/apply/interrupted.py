@@ -17,11 +17,11 @@ from declarative.apply.gate import Tools
 from declarative.apply.graph_walk import ActionResult, Outcome, code_of
 from declarative.apply.inventory import Seen
 from declarative.apply.renames import record_token
-from declarative.plan.types import Op, Plan
+from declarative.model.resource import LOCAL
+from declarative.model.state import Address, Intent, Record, State, made_as
+from declarative.planner.types import Op, Plan
 from declarative.provider import ProviderError
-from declarative.resource import LOCAL
 from declarative.retry import call
-from declarative.state import Address, Intent, Record, State, made_as
 
 
 def unwanted(plan: Plan, state: State) -> list[Intent]:

@@ -19,12 +19,9 @@ from declarative.apply.offers import known_offers, own_gpus, unreadable
 from declarative.apply.polls import node_of_rank, poll
 from declarative.apply.renames import Renamed, as_recorded, kept, record_token, to_make
 from declarative.apply.unreachable import judged
-from declarative.diagnostic import Diagnostic, Severity, and_more
-from declarative.plan.types import Inventory
-from declarative.provider import Provider, ProviderError, Thing, Visit
-from declarative.resource import LOCAL, SSH, Host, LeftOut, Offer
-from declarative.retry import call
-from declarative.state import (
+from declarative.model.diagnostic import Diagnostic, Severity, and_more
+from declarative.model.resource import LOCAL, SSH, Host, LeftOut, Offer
+from declarative.model.state import (
     ATTEMPT,
     MADE_AS,
     ORPHAN,
@@ -42,6 +39,9 @@ from declarative.state import (
     made_as,
     rank_of_attempt,
 )
+from declarative.planner.types import Inventory
+from declarative.provider import Provider, ProviderError, Thing, Visit
+from declarative.retry import call
 from declarative.store.validate import fault
 
 MADE = ("node", "volume", "attachment")

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from declarative.apply.bundles import Bundles
-from declarative.blocks import cpus_of, gpus_of, share
-from declarative.inputs import Inputs, NodeInputs, RankInputs, ReservationInputs
-from declarative.plan.silence import LIMIT
-from declarative.plan.types import Action, Op, Plan
+from declarative.language.template import env_names, resolve_env
+from declarative.model.blocks import cpus_of, gpus_of, share
+from declarative.model.inputs import Inputs, NodeInputs, RankInputs, ReservationInputs
+from declarative.model.spec import Isolation, RetryEvent
+from declarative.model.spec.retry import Retry
+from declarative.model.spec.values import Duration
+from declarative.model.state import Address, Record, State, attempt_id, rank_name
+from declarative.planner.silence import LIMIT
+from declarative.planner.types import Action, Op, Plan
 from declarative.provider import Bind, Launch
-from declarative.spec import Isolation, RetryEvent
-from declarative.spec.retry import Retry
-from declarative.spec.values import Duration
-from declarative.state import Address, Record, State, attempt_id, rank_name
-from declarative.template import env_names, resolve_env
 
 PREFIXES = ("FLEETFORM_", "DSTACK_")
 SKYPILOT = {

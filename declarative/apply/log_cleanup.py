@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from declarative.apply.backends import Backends
+from declarative.model.state import Address, State, made_as
 from declarative.provider import ProviderError
-from declarative.state import Address, State, made_as
 
 KEPT = 2
 """So many attempts of a rank are kept: the present one counts."""

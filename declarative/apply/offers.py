@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from declarative.apply.backends import Backends
 from declarative.apply.drift import PATIENCE
-from declarative.diagnostic import Diagnostic, Severity
+from declarative.model.diagnostic import Diagnostic, Severity
+from declarative.model.resource import CATALOGUED, LOCAL, SSH, Offer, catalog_offers, merge_offers
 from declarative.provider import ProviderError
-from declarative.resource import CATALOGUED, LOCAL, SSH, Offer, catalog_offers, merge_offers
 from declarative.retry import call
 
 MOST_SAID = 1_000

@@ -12,10 +12,10 @@ from declarative.apply.backends import Backends
 from declarative.apply.drift import Orphan
 from declarative.apply.graph_walk import INTERRUPTED, ActionResult, Listener, Outcome, code_of
 from declarative.apply.settle import DEFAULT_GRACE
-from declarative.inputs import AttachmentInputs, NodeInputs, RankInputs, VolumeInputs, zone_asked
+from declarative.model.inputs import AttachmentInputs, NodeInputs, RankInputs, VolumeInputs, zone_asked
+from declarative.model.state import ATTEMPT, MADE_AS, STARTED, Address, Intent, Record, State
 from declarative.provider import ProviderError, token
 from declarative.retry import call
-from declarative.state import ATTEMPT, MADE_AS, STARTED, Address, Intent, Record, State
 
 ORDER = ("rank", "attachment", "node", "volume")
 """A volume is free once what it is on is gone, and a node once nothing runs on it."""

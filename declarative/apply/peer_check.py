@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from declarative.apply.backends import Backends
 from declarative.apply.launch import tells_others
-from declarative.inputs import RankInputs
+from declarative.model.inputs import RankInputs
+from declarative.model.state import Address, Record, State, rank_name
 from declarative.provider import ProviderError
-from declarative.state import Address, Record, State, rank_name
 
 AT_ONCE = 32
 HINT = (

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from declarative.model.spec.policy import Policy
 from declarative.provider import Config, PermanentError, PermanentKind
-from declarative.spec.policy import Policy
 
 FILES = ("known_hosts", "ssh_config", "identity_file")
 """Options of backends, and fields of hosts, that name files of ssh's."""

@@ -11,10 +11,19 @@ from declarative.apply.answers import begin
 from declarative.apply.backends import Backends
 from declarative.apply.drift import PATIENCE
 from declarative.apply.renames import Renamed
+from declarative.model.resource import LOCAL
+from declarative.model.state import (
+    Address,
+    RankState,
+    RankStatus,
+    Record,
+    State,
+    attempt_id,
+    attempt_of,
+    given_up,
+)
 from declarative.provider import ProviderError
-from declarative.resource import LOCAL
 from declarative.retry import call
-from declarative.state import Address, RankState, RankStatus, Record, State, attempt_id, attempt_of, given_up
 
 OFTEN, SELDOM = 0.5, 10.0
 """Seconds between two polls of a node: after a change, and when nothing has changed there for long."""

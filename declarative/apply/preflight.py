@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from declarative.apply.backends import Backends
-from declarative.diagnostic import Diagnostic, Severity, Span, in_order, located
-from declarative.inputs import data_of
-from declarative.plan.types import Op, Plan
+from declarative.model.diagnostic import Diagnostic, Severity, Span, in_order, located
+from declarative.model.inputs import data_of
+from declarative.model.resource import LOCAL
+from declarative.model.state import Address
+from declarative.planner.types import Op, Plan
 from declarative.provider import PermanentError, ProviderError
-from declarative.resource import LOCAL
 from declarative.retry import Policy, call
-from declarative.state import Address
 
 PATIENCE = Policy(deadline=5.0, longest=2.0)
 """Who does not answer now may do so when the plan is carried out, which is more patient."""

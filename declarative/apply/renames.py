@@ -12,8 +12,21 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from declarative.inputs import zone_asked
-from declarative.plan.hosts import reached_by
+from declarative.model.inputs import zone_asked
+from declarative.model.resource import Offer
+from declarative.model.state import (
+    DRAINED,
+    GIVEN_UP,
+    MADE_AS,
+    SILENT,
+    Address,
+    RankStatus,
+    Readiness,
+    Record,
+    State,
+    made_as,
+)
+from declarative.planner.hosts import reached_by
 from declarative.provider import (
     Buries,
     Checks,
@@ -43,19 +56,6 @@ from declarative.provider import (
     Visits,
     reads_only,
     token,
-)
-from declarative.resource import Offer
-from declarative.state import (
-    DRAINED,
-    GIVEN_UP,
-    MADE_AS,
-    SILENT,
-    Address,
-    RankStatus,
-    Readiness,
-    Record,
-    State,
-    made_as,
 )
 
 

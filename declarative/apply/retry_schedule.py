@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from declarative.apply.graph_walk import ActionResult, Outcome
-from declarative.diagnostic import and_more
-from declarative.inputs import RankInputs
-from declarative.plan.retries import again
-from declarative.plan.types import Action, Op, Plan, Reason
-from declarative.resource import TaskWant
-from declarative.state import STOPPED, Record, State, silent_since
+from declarative.model.diagnostic import and_more
+from declarative.model.inputs import RankInputs
+from declarative.model.resource import TaskWant
+from declarative.model.state import STOPPED, Record, State, silent_since
+from declarative.planner.retries import again
+from declarative.planner.types import Action, Op, Plan, Reason
 
 DELAYS = (1.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """Seconds between a failure and the first, second, … retry of its series; the last for all that follow."""

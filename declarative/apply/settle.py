@@ -25,11 +25,8 @@ from declarative.apply.unreachable import (
     of_host,
     stop_given_up,
 )
-from declarative.plan.observe import effective, vanished
-from declarative.provider import PermanentError, PermanentKind, ProviderError
-from declarative.retry import call
-from declarative.spec import StopCriteria
-from declarative.state import (
+from declarative.model.spec import StopCriteria
+from declarative.model.state import (
     NOTICED,
     STARTED,
     STOPPED,
@@ -43,6 +40,9 @@ from declarative.state import (
     first_failure,
     rank_name,
 )
+from declarative.planner.observe import effective, vanished
+from declarative.provider import PermanentError, PermanentKind, ProviderError
+from declarative.retry import call
 from declarative.store import StateError, Writer, age
 
 Note = Callable[[str, RankStatus], None]

@@ -14,10 +14,7 @@ from typing import TYPE_CHECKING
 from declarative.apply.backends import Backends
 from declarative.apply.drift import PATIENCE
 from declarative.apply.polls import node_of_rank
-from declarative.plan.silence import lost_with, silences
-from declarative.provider import ProviderError
-from declarative.retry import call
-from declarative.state import (
+from declarative.model.state import (
     GIVEN_UP,
     SILENT,
     Address,
@@ -35,6 +32,9 @@ from declarative.state import (
     rank_of_attempt,
     silent_since,
 )
+from declarative.planner.silence import lost_with, silences
+from declarative.provider import ProviderError
+from declarative.retry import call
 from declarative.store import Writer
 
 if TYPE_CHECKING:

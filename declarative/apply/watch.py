@@ -21,10 +21,9 @@ from declarative.apply.settle import (
     release_ended,
     stop_ranks,
 )
-from declarative.diagnostic import and_more
-from declarative.plan.silence import silence_text
-from declarative.spec import StopCriteria
-from declarative.state import (
+from declarative.model.diagnostic import and_more
+from declarative.model.spec import StopCriteria
+from declarative.model.state import (
     STOPPED,
     Address,
     RankState,
@@ -35,6 +34,7 @@ from declarative.state import (
     silent_since,
     task_state,
 )
+from declarative.planner.silence import silence_text
 from declarative.store import StateError, Store, Writer
 from declarative.store.lock import FOLLOWING
 

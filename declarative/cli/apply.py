@@ -27,7 +27,7 @@ from declarative.cli.session import Session, check_refresh, check_requested, pro
 from declarative.cli.state_access import DEFAULT_STATE
 
 if TYPE_CHECKING:
-    from declarative.resource import Desired
+    from declarative.model.resource import Desired
 
 ELSEWHERE = (
     "there is no YAML file here, and nothing was ever recorded: "
@@ -153,7 +153,7 @@ def destroy_command(session: Session, *, orphans: bool, **options: Any) -> int:
     It is the plan to nothing: the same steps, in reverse. Volumes are protected unless they say otherwise;
     what is left is named. With --orphans, what is recorded stays as it is.
     """
-    from declarative.resource import Desired
+    from declarative.model.resource import Desired
 
     loaded = session.load_if_any()
     session.say(session.warnings)

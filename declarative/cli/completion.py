@@ -79,7 +79,7 @@ def _is_name(value: object) -> bool:
 
 def _documents(ctx: click.Context) -> Iterator[Mapping[str, Any]]:
     """What stands in the project's own files."""
-    from declarative.source import parse
+    from declarative.language.source import parse
 
     folder = _directory(ctx)
     end = time.monotonic() + SECONDS

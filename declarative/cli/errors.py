@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import click
 
-from declarative.diagnostic import Diagnostic, suggest
+from declarative.model.diagnostic import Diagnostic, suggest
 
 STREAMING = ("apply", "destroy")
 """Commands whose `--json` is a line for each event."""

@@ -15,8 +15,8 @@ import click
 from declarative.cli.errors import Failed
 from declarative.cli.options import examples
 from declarative.cli.output import emit_text
-from declarative.diagnostic import Severity, Span, in_order
-from declarative.loader.findings import Findings
+from declarative.language.loader.findings import Findings
+from declarative.model.diagnostic import Severity, Span, in_order
 
 
 class _RefusedError(Exception):
@@ -68,9 +68,9 @@ def fmt_command(ctx: click.Context, files: tuple[str, ...], check: bool, diff: b
 
 def _project(root: Path, findings: Findings) -> list[tuple[str, Path]]:
     """The files that the loader reads, by its own rules: which may be opened, and what `include` names."""
-    from declarative.loader.documents import classify
-    from declarative.loader.files import Files
-    from declarative.loader.project import complete, declared, excluded, find_project, settle
+    from declarative.language.loader.documents import classify
+    from declarative.language.loader.files import Files
+    from declarative.language.loader.project import complete, declared, excluded, find_project, settle
 
     other = Findings()  # about documents: `validate` says it
     files = Files(root, findings)
@@ -84,8 +84,8 @@ def _project(root: Path, findings: Findings) -> list[tuple[str, Path]]:
 
 def _one(name: str, path: Path, findings: Findings, *, check: bool, diff: bool) -> bool:
     """Format one file, or say what would change; whether anything does."""
+    from declarative.language.source.format import format_text
     from declarative.render.text import clean
-    from declarative.source.format import format_text
 
     content = _content(path)
     formatted = format_text(content, name)
@@ -112,7 +112,7 @@ def _target(path: Path, root: Path) -> Path:
 
 
 def _content(path: Path) -> bytes:
-    from declarative.source import MAX_BYTES
+    from declarative.language.source import MAX_BYTES
 
     if not stat.S_ISREG(path.stat().st_mode):
         raise _RefusedError("not-a-file", f"`{path.name}` is not a regular file", "rename or remove it")

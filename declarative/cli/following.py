@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Literal
 from declarative.cli.run import STOPPING, Run
 from declarative.cli.session import now
 from declarative.cli.signals import INTERRUPTED, stopping
-from declarative.inputs import RankInputs
-from declarative.state import natural
+from declarative.model.inputs import RankInputs
+from declarative.model.state import natural
 
 if TYPE_CHECKING:
     from declarative.apply.idle import Idle
     from declarative.apply.retry_schedule import Due, Retries
-    from declarative.plan.types import Plan
-    from declarative.state import RankState
+    from declarative.model.state import RankState
+    from declarative.planner.types import Plan
     from declarative.store import Writer
 
 PATIENCE = 5.0
@@ -83,7 +83,7 @@ def _step(run: Run, tasks: tuple[str, ...], retries: Retries, idle: Idle) -> Ste
 
 
 def _code(states: Mapping[str, RankState], without_place: Collection[str]) -> int:
-    from declarative.state import RankState
+    from declarative.model.state import RankState
 
     bad = [task for task, state in states.items() if state is not RankState.SUCCEEDED]
     if not bad:

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from declarative.diagnostic import Diagnostic
+from declarative.model.diagnostic import Diagnostic
 
 if TYPE_CHECKING:
     from declarative.apply.backends import Backends
     from declarative.cli.logs import Printer
+    from declarative.model.state import Record, State
     from declarative.provider import ProviderError
-    from declarative.state import Record, State
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ class Source:
     @property
     def attempt(self) -> str:
         """By which its host knows it."""
-        from declarative.state import attempt_id
+        from declarative.model.state import attempt_id
 
         return attempt_id(self.record)
 

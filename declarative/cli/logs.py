@@ -22,8 +22,8 @@ from declarative.cli.targets import find_ranks, node_of, observed, parse_target,
 
 if TYPE_CHECKING:
     from declarative.cli.log_reading import Source
-    from declarative.resource import Desired
-    from declarative.state import Record, State
+    from declarative.model.resource import Desired
+    from declarative.model.state import Record, State
 
 AGAIN = "is to run again, as its `retry` says: `apply --wait` does that, or the next `fleetform apply`"
 
@@ -110,7 +110,7 @@ def _node(record: Record, state: State) -> Record:
 
 def _say_retry(session: Session, desired: Desired | None, state: State, task: str) -> None:
     """Tell a user who waits for the task's end that the task is to run again."""
-    from declarative.plan.retries import again
+    from declarative.planner.retries import again
 
     want = desired.tasks.get(task) if desired else None
     if want is None or not want.spec.retry.on_events:

@@ -16,10 +16,10 @@ from declarative.cli.options import examples, lock_option
 from declarative.cli.output import emit_text
 from declarative.cli.session import Session, now, project_command
 from declarative.cli.targets import find_node, has_ended, parse_target
-from declarative.diagnostic import and_more
+from declarative.model.diagnostic import and_more
 
 if TYPE_CHECKING:
-    from declarative.state import Address, Record, Silence, State
+    from declarative.model.state import Address, Record, Silence, State
 
 LONGEST = 200
 """Characters of a reason."""
@@ -79,8 +79,8 @@ def _set_drained(
     reason: str | None,
     lock_timeout: float | None,
 ) -> int:
+    from declarative.model.state import Drain, drain_of
     from declarative.render.data import iso
-    from declarative.state import Drain, drain_of
 
     store = session.state.open(session.declared(warn=True), write=True, create=False)
     with session.state.lock(store, "drain" if drained else "undrain", lock_timeout) as writer:
@@ -104,7 +104,7 @@ def _set_drained(
 
 def _going(state: State, node: Record) -> str:
     """What runs on, as it was last seen."""
-    from declarative.plan.fleets import held_blocks
+    from declarative.planner.fleets import held_blocks
 
     ranks = sorted(set(held_blocks(state).get(node.address.name, {}).values()))
     return f"; {and_more(ranks, 5)} {'goes' if len(ranks) == 1 else 'go'} on" if ranks else ""
@@ -125,8 +125,8 @@ def stop_command(session: Session, target: str, lock_timeout: float | None) -> i
     from declarative.apply.orphans import delete_orphans
     from declarative.apply.settle import VanishedError, check_vanished, settle
     from declarative.apply.watch import ranks_of, state_of, stop_task
+    from declarative.model.state import Address, RankStatus
     from declarative.render.progress import Progress
-    from declarative.state import Address, RankStatus
 
     desired = session.declared(warn=True)
     task, rank = parse_target(target)
@@ -172,7 +172,7 @@ def _is_rank_of(address: Address, task: str) -> bool:
 def _left(state: State, task: str, name: str, silent: Mapping[str, Silence]) -> str:
     """Why a rank could not be stopped, and what to type next."""
     from declarative.apply.polls import node_of_rank
-    from declarative.plan.silence import silence_text
+    from declarative.planner.silence import silence_text
     from declarative.render.text import clean
 
     node = node_of_rank(state, name)

@@ -14,10 +14,10 @@ from declarative.cli.output import emit, out_style, show_paged
 from declarative.cli.session import Session, has_errors, project_command
 
 if TYPE_CHECKING:
-    from declarative.diagnostic import Diagnostic
-    from declarative.plan.offers import Asked, Offered
-    from declarative.resource import Desired
-    from declarative.spec import Fleet
+    from declarative.model.diagnostic import Diagnostic
+    from declarative.model.resource import Desired
+    from declarative.model.spec import Fleet
+    from declarative.planner.offers import Asked, Offered
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,8 +30,8 @@ class Amount(click.ParamType[Any]):
         self.name = field
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from declarative.schema import BadValueError
-        from declarative.spec.values import Cpu, Disk, Gpu, Memory
+        from declarative.model.schema import BadValueError
+        from declarative.model.spec.values import Cpu, Disk, Gpu, Memory
 
         kinds: dict[str, Any] = {"cpu": Cpu, "memory": Memory, "disk": Disk, "gpu": Gpu}
         try:
@@ -107,11 +107,11 @@ def _find(
 ) -> tuple[Offered, tuple[Diagnostic, ...]]:
     """The offers, and what there is to say of the project and its backends."""
     from declarative.apply.offers import known_offers, own_gpus
-    from declarative.diagnostic import in_order
-    from declarative.plan.offers import Asked, backends_of, offered
-    from declarative.plan.rehearsal import is_local
-    from declarative.plan.types import Inventory
-    from declarative.state import State
+    from declarative.model.diagnostic import in_order
+    from declarative.model.state import State
+    from declarative.planner.offers import Asked, backends_of, offered
+    from declarative.planner.rehearsal import is_local
+    from declarative.planner.types import Inventory
 
     desired = session.load().desired
     fleet = _fleet(desired, name)
@@ -138,10 +138,10 @@ def _asked(
     max_price: float | None,
     **amounts: Any,
 ) -> Asked:
-    from declarative.diagnostic import suggest
-    from declarative.plan.offers import Asked
-    from declarative.resource import LOCAL, SSH
-    from declarative.spec.values import Resources
+    from declarative.model.diagnostic import suggest
+    from declarative.model.resource import LOCAL, SSH
+    from declarative.model.spec.values import Resources
+    from declarative.planner.offers import Asked
 
     for name in backends:
         declared = desired.backends.get(name)
@@ -163,7 +163,7 @@ def _asked(
 
 def _fleet(desired: Desired, name: str | None) -> Fleet | None:
     """The fleet that is asked about: `gpu`, or `fleet/gpu`."""
-    from declarative.diagnostic import suggest
+    from declarative.model.diagnostic import suggest
 
     if name is None:
         return None

@@ -29,8 +29,8 @@ class Seconds(click.ParamType[float]):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        from declarative.schema import BadValueError
-        from declarative.spec.values import Duration
+        from declarative.model.schema import BadValueError
+        from declarative.model.spec.values import Duration
 
         if re.fullmatch(r"\d{1,9}(\.\d+)?", str(value)):
             return float(value)

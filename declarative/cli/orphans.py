@@ -16,9 +16,9 @@ from declarative.cli.signals import INTERRUPTED, stopping
 if TYPE_CHECKING:
     from declarative.apply.drift import Orphan
     from declarative.cli.run import Run
-    from declarative.diagnostic import Diagnostic
-    from declarative.resource import Desired
-    from declarative.state import Address, Record, State
+    from declarative.model.diagnostic import Diagnostic
+    from declarative.model.resource import Desired
+    from declarative.model.state import Address, Record, State
     from declarative.store import Writer
 
 ADOPTED = ("node", "volume", "rank")
@@ -177,7 +177,7 @@ def _orphans(
 ) -> tuple[list[Orphan], tuple[Diagnostic, ...]]:
     """All orphans, and which backends could not be asked."""
     from declarative.apply.inventory import look
-    from declarative.diagnostic import in_order, located
+    from declarative.model.diagnostic import in_order, located
 
     backends = session.backends(desired, state)
     seen = look(state, backends, offers=False, every=True)

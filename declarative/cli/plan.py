@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
     from declarative.apply.backends import Backends
     from declarative.apply.inventory import Seen
-    from declarative.diagnostic import Diagnostic
-    from declarative.plan.types import Plan
-    from declarative.resource import Desired
+    from declarative.model.diagnostic import Diagnostic
+    from declarative.model.resource import Desired
+    from declarative.planner.types import Plan
     from declarative.store.rename import Declared
     from declarative.why.answers import Answer
     from declarative.why.explain import Explainer
@@ -120,7 +120,7 @@ def plan_command(  # noqa: PLR0913 (keywords, each an option)
     try:
         plan = compute(session, out=out, sign=sign, **asked)
     except Failed as error:
-        from declarative.plan.types import Basis, Plan
+        from declarative.planner.types import Basis, Plan
 
         if not reports.wanted and not as_json:
             raise
@@ -194,10 +194,10 @@ def compute(  # noqa: PLR0913 (keywords, each an option)
 ) -> Plan:
     """The plan of the project as it is now, saved in the file `out` if it has no errors, signed by a key."""
     from declarative.apply.preflight import foresee
-    from declarative.diagnostic import in_order
-    from declarative.plan.make import make
-    from declarative.plan.refresh import refreshed
-    from declarative.plan.types import Scope
+    from declarative.model.diagnostic import in_order
+    from declarative.planner.make import make
+    from declarative.planner.refresh import refreshed
+    from declarative.planner.types import Scope
 
     key = _check_out(out, sign, offline=offline)
     if assume_empty and not offline:
@@ -248,10 +248,10 @@ def _observe(
 ) -> tuple[Desired, Declared, Backends, Seen]:
     """What is declared, recorded (under the names that `moved` gives), and there."""
     from declarative.apply.inventory import look
-    from declarative.plan.hosts import hosts_of
-    from declarative.plan.rehearsal import may_rehearse
-    from declarative.spec.project import Moves
-    from declarative.state import State
+    from declarative.model.spec.project import Moves
+    from declarative.model.state import State
+    from declarative.planner.hosts import hosts_of
+    from declarative.planner.rehearsal import may_rehearse
     from declarative.store.rename import as_declared
 
     desired = session.load(look="contents").desired
@@ -383,8 +383,8 @@ def _explain(
     max_work: int | None,
 ) -> tuple[Answer, tuple[Diagnostic, ...]]:
     """The answer, and the diagnostics of the plan."""
-    from declarative.diagnostic import in_order
-    from declarative.plan.decisions import Question
+    from declarative.model.diagnostic import in_order
+    from declarative.planner.decisions import Question
     from declarative.why.explain import Explainer
 
     kind, name = _parse(target)
@@ -439,7 +439,7 @@ def _answer(explainer: Explainer, kind: str, name: str) -> Answer:
 
 def _check_known(kind: str, name: str, known: Collection[str], near: Iterable[str]) -> None:
     """`Failed` unless the name is known, with one that is near it."""
-    from declarative.diagnostic import suggest
+    from declarative.model.diagnostic import suggest
 
     if name not in known:
         address = f"{kind}/{name}"

@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING
 
 from declarative import __version__
 from declarative.cli.errors import Failed, failed
-from declarative.diagnostic import InvalidError
-from declarative.inputs import RankInputs
-from declarative.plan.saved import KIND, Saved, dump, load
+from declarative.model.diagnostic import InvalidError
+from declarative.model.inputs import RankInputs
+from declarative.planner.saved import KIND, Saved, dump, load
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from declarative.cli.session import Session
-    from declarative.manifest import Manifest
-    from declarative.plan.types import Inventory, Plan
-    from declarative.resource import Desired
-    from declarative.spec.policy import PlanKey
-    from declarative.state import State
+    from declarative.model.manifest import Manifest
+    from declarative.model.resource import Desired
+    from declarative.model.spec.policy import PlanKey
+    from declarative.model.state import State
+    from declarative.planner.types import Inventory, Plan
 
 MOST_BYTES = 256 << 20
 """A plan at the planner's own limit is about as large."""
@@ -72,7 +72,7 @@ def save(
     """Put a plan with all that `apply` needs into a file of mode 0600, in one step; then its signature beside
     it, if there is a `key`.
     """
-    from declarative.plan.assumptions import used
+    from declarative.planner.assumptions import used
     from declarative.render.data import iso
 
     plan, desired, state, inventory = found

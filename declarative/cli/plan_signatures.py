@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from declarative.cli.errors import failed
-from declarative.schema import BadValueError
-from declarative.spec.policy import PlanKey
+from declarative.model.schema import BadValueError
+from declarative.model.spec.policy import PlanKey
 
 VARIABLE = "FLEETFORM_SIGNED_BY"
 NAMESPACE = b"fleetform-plan"

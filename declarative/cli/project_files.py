@@ -14,8 +14,8 @@ from declarative.cli.output import emit, emit_text
 from declarative.cli.session import Session, project_command
 
 if TYPE_CHECKING:
-    from declarative.resource import Desired
-    from declarative.source import Document
+    from declarative.language.source import Document
+    from declarative.model.resource import Desired
 
 FLEET = """\
 # Two nodes on this machine, each split into as many equal blocks as it has CPUs.
@@ -113,9 +113,9 @@ def validate_command(session: Session, *, as_json: bool, max_work: int | None) -
 
 def _check_work(desired: Desired, most: int) -> None:
     """`Failed` if a plan of what is declared takes more work, without offers and what is recorded."""
-    from declarative.plan.types import Inventory
-    from declarative.plan.work_limit import too_large
-    from declarative.state import State
+    from declarative.model.state import State
+    from declarative.planner.types import Inventory
+    from declarative.planner.work_limit import too_large
 
     large = too_large(desired, State(), Inventory(), most)
     if large:
@@ -149,9 +149,9 @@ def import_command(source: str, files: tuple[Path, ...], out: Path | None) -> in
     Nothing is contacted, and no file is changed; --out makes a new one. Read the comments, then
     `fleetform validate`.
     """
-    from declarative.loader.conversion import from_dstack, from_skypilot
-    from declarative.loader.documents import file_name
-    from declarative.loader.foreign_formats import Draft, backends_of, text_of
+    from declarative.language.loader.conversion import from_dstack, from_skypilot
+    from declarative.language.loader.documents import file_name
+    from declarative.language.loader.foreign_formats import Draft, backends_of, text_of
 
     convert = from_dstack if source == "dstack" else from_skypilot
     drafts: list[Draft] = []
@@ -177,8 +177,8 @@ def import_command(source: str, files: tuple[Path, ...], out: Path | None) -> in
 
 def _documents(file: Path) -> list[Document]:
     """What stands in a file; `Failed` with all that is wrong with its YAML."""
-    from declarative.diagnostic import InvalidError
-    from declarative.source import MAX_BYTES, read
+    from declarative.language.source import MAX_BYTES, read
+    from declarative.model.diagnostic import InvalidError
 
     try:
         with file.open("rb") as opened:
@@ -191,10 +191,10 @@ def _documents(file: Path) -> list[Document]:
 
 def schemas() -> dict[str, dict[str, Any]]:
     """File name → schema: of each document type, `document` for any of them, and of each JSON output."""
+    from declarative.model.schema import DIALECT, document_schema
+    from declarative.model.spec import DOCUMENTS
+    from declarative.model.spec.policy import Policy
     from declarative.render.contract import plan_schema, state_schema, status_schema
-    from declarative.schema import DIALECT, document_schema
-    from declarative.spec import DOCUMENTS
-    from declarative.spec.policy import Policy
 
     out = {kind: document_schema(cls, kind) for kind, cls in DOCUMENTS.items()}
     branches = [

@@ -22,8 +22,8 @@ from declarative.render.text import is_terminal
 
 if TYPE_CHECKING:
     from declarative.apply.backends import Backends
+    from declarative.model.state import Record, State
     from declarative.provider import Terminal
-    from declarative.state import Record, State
 
 
 @click.command("ssh", epilog=examples("fleetform ssh gpu-0", "fleetform ssh gpu-0 -- nvidia-smi"))
@@ -91,8 +91,8 @@ def _node(state: State, record: Record) -> Record:
 
 def _running_attempt(backends: Backends, node: Record, record: Record) -> str:
     """The rank's attempt, which runs."""
+    from declarative.model.state import attempt_id
     from declarative.provider import ProviderError
-    from declarative.state import attempt_id
 
     attempt = attempt_id(record)
     try:

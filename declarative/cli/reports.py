@@ -16,7 +16,7 @@ import click
 from declarative.cli.errors import failed
 
 if TYPE_CHECKING:
-    from declarative.plan.types import Plan
+    from declarative.planner.types import Plan
     from declarative.render.approval import Approval
 
 F = TypeVar("F", bound=Callable[..., Any])

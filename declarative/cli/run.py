@@ -16,18 +16,18 @@ from declarative.cli.output import Unbroken, out_style
 from declarative.cli.session import Session, check_requested, now, part_of
 from declarative.cli.signals import INTERRUPTED, stopping
 from declarative.cli.targets import going_tasks, has_ended, name_tasks
-from declarative.diagnostic import Diagnostic, Severity, in_order
-from declarative.inputs import RankInputs
+from declarative.model.diagnostic import Diagnostic, Severity, in_order
+from declarative.model.inputs import RankInputs
 from declarative.render.text import is_terminal, plural
 
 if TYPE_CHECKING:
     from declarative.apply.backends import Backends
     from declarative.apply.graph_walk import ActionResult
     from declarative.apply.retry_schedule import Due, Lack
-    from declarative.plan.types import Plan
+    from declarative.model.resource import Desired
+    from declarative.model.state import Address, RankState, RankStatus, State
+    from declarative.planner.types import Plan
     from declarative.render.progress import Mode, Progress
-    from declarative.resource import Desired
-    from declarative.state import Address, RankState, RankStatus, State
     from declarative.store import Store, Writer
     from declarative.store.rename import Declared, Names
 
@@ -111,10 +111,10 @@ class Run:
         from declarative.apply.inventory import look
         from declarative.apply.preflight import foresee
         from declarative.apply.settle import check_vanished, settle
-        from declarative.plan.hosts import hosts_of
-        from declarative.plan.make import make
-        from declarative.plan.rehearsal import may_rehearse
-        from declarative.plan.types import Scope
+        from declarative.planner.hosts import hosts_of
+        from declarative.planner.make import make
+        from declarative.planner.rehearsal import may_rehearse
+        from declarative.planner.types import Scope
         from declarative.store.rename import as_declared
 
         state = writer.state()
@@ -163,7 +163,7 @@ class Run:
         """Look, ask, and record what happened by itself; the exit code."""
         from declarative.apply.inventory import look
         from declarative.apply.settle import check_vanished, settle
-        from declarative.plan.refresh import refreshed
+        from declarative.planner.refresh import refreshed
 
         state = writer.state()
         backends = self.session.backends(self.desired, state)

@@ -20,15 +20,15 @@ from declarative.cli.errors import Failed, failed
 from declarative.cli.run import Run
 from declarative.cli.session import Session, now
 from declarative.cli.state_access import StateAccess
-from declarative.diagnostic import Diagnostic
+from declarative.model.diagnostic import Diagnostic
 
 if TYPE_CHECKING:
-    from declarative.plan.saved import Saved
-    from declarative.plan.types import Plan
-    from declarative.resource import Desired
-    from declarative.spec.policy import PlanKey
-    from declarative.spec.text import Name
-    from declarative.state import State
+    from declarative.model.resource import Desired
+    from declarative.model.spec.policy import PlanKey
+    from declarative.model.spec.text import Name
+    from declarative.model.state import State
+    from declarative.planner.saved import Saved
+    from declarative.planner.types import Plan
     from declarative.store import Writer
 
 SENSIBLE = frozenset(
@@ -84,8 +84,8 @@ class SavedRun(Run):
     """One apply of a saved plan."""
 
     def __init__(self, session: Session, saved: Saved, options: Mapping[str, Any]) -> None:
-        from declarative.resource import Desired
-        from declarative.spec import Project
+        from declarative.model.resource import Desired
+        from declarative.model.spec import Project
 
         self.saved = saved
         desired = Desired(project=Project(state=saved.state), backends=saved.backends)
@@ -106,9 +106,9 @@ class SavedRun(Run):
         """The plan, once it is certain that it still holds; then what happened by itself is recorded."""
         from declarative.apply.inventory import look
         from declarative.apply.settle import check_vanished, settle
-        from declarative.plan.assumptions import again, differences
-        from declarative.plan.hosts import hosts_of_plan
-        from declarative.spec.project import Moved, Moves
+        from declarative.model.spec.project import Moved, Moves
+        from declarative.planner.assumptions import again, differences
+        from declarative.planner.hosts import hosts_of_plan
         from declarative.store.rename import as_declared
 
         plan, facts = self.saved.plan, self.saved.facts
@@ -188,7 +188,7 @@ def _place(url: str, directory: Path) -> str:
 def _check_record(session: Session, saved: Saved, state: State) -> None:
     from dataclasses import replace
 
-    from declarative.plan.assumptions import record_difference
+    from declarative.planner.assumptions import record_difference
 
     found = record_difference(saved.plan, state)
     if found is None:

@@ -16,16 +16,16 @@ import click
 from declarative.cli.errors import Failed, failed
 from declarative.cli.options import project_options
 from declarative.cli.state_access import StateAccess, of_state
-from declarative.diagnostic import Diagnostic, InvalidError, Severity
+from declarative.model.diagnostic import Diagnostic, InvalidError, Severity
 
 if TYPE_CHECKING:
     from declarative.apply.backends import Backends
-    from declarative.loader import Loaded, Look
-    from declarative.manifest import Manifest
-    from declarative.plan.types import Inventory, Plan
-    from declarative.resource import Desired
-    from declarative.spec.policy import Policy
-    from declarative.state import State
+    from declarative.language.loader import Loaded, Look
+    from declarative.model.manifest import Manifest
+    from declarative.model.resource import Desired
+    from declarative.model.spec.policy import Policy
+    from declarative.model.state import State
+    from declarative.planner.types import Inventory, Plan
     from declarative.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -75,7 +75,7 @@ class Session:
 
     def policy(self) -> Policy:
         """What the operator allows, and the caller; `Failed` with all that is wrong with the policy."""
-        from declarative.loader.policy import read_policy
+        from declarative.language.loader.policy import read_policy
 
         try:
             return self._allowed.with_policy(read_policy(os.environ))
@@ -121,7 +121,7 @@ class Session:
         return self._declared
 
     def _load(self, *, look: Look, published: bool) -> Loaded:
-        from declarative.loader import load
+        from declarative.language.loader import load
 
         state = self.state.named
         loaded = load(self.directory, **self._given(), state=state, look=look, published=published)
@@ -134,7 +134,7 @@ class Session:
         """`Failed` with all errors of the project unless it keeps its state in the default place: a command
         must not work on another state than the one that is meant.
         """
-        from declarative.loader import declared_state
+        from declarative.language.loader import declared_state
 
         if self.state.named or not self.warnings:
             return
@@ -169,7 +169,7 @@ class Session:
     def backends(self, desired: Desired | None, state: State) -> Backends:
         """The providers of this run. Hosts are reached as they are declared now, where they are."""
         from declarative.apply.backends import Backends
-        from declarative.plan.hosts import hosts_of
+        from declarative.planner.hosts import hosts_of
 
         declared = self._declared
         hosts = hosts_of(declared, state) if declared else ()
@@ -272,7 +272,7 @@ def _replaceable(desired: Desired, state: State | None) -> tuple[list[str], set[
 
 
 def _not_replaceable(address: str, known: list[str], hosts: set[str]) -> Failed:
-    from declarative.diagnostic import suggest
+    from declarative.model.diagnostic import suggest
 
     kind, _, name = address.partition("/")
     if address in hosts:
@@ -294,15 +294,15 @@ def part_of(
     """The part of a plan that `--target` and `--exclude` ask for, held against the project's limits; `Failed`
     where one of them names nothing.
     """
-    from declarative.plan.limits import limited
+    from declarative.planner.limits import limited
 
     if not any(asked):
         return limited(plan, desired)
     from fnmatch import fnmatchcase
 
-    from declarative.diagnostic import suggest
-    from declarative.plan.observe import effective
-    from declarative.plan.partial import addresses_of, partial
+    from declarative.model.diagnostic import suggest
+    from declarative.planner.observe import effective
+    from declarative.planner.partial import addresses_of, partial
 
     known = {
         *addresses_of(plan),
@@ -327,6 +327,6 @@ def check_refresh(refresh_only: bool, given: Iterable[object]) -> None:
 
 def allowed_work(asked: int | None, *, offline: bool) -> int | None:
     """The units that a plan may take. Offline it may be a stranger's."""
-    from declarative.plan.work_limit import OFFLINE_WORK
+    from declarative.planner.work_limit import OFFLINE_WORK
 
     return OFFLINE_WORK if asked is None and offline else asked

@@ -14,7 +14,7 @@ from declarative.cli.output import emit, emit_text, out_style
 from declarative.cli.session import Session, project_command
 
 if TYPE_CHECKING:
-    from declarative.resource import Desired
+    from declarative.model.resource import Desired
     from declarative.store import Store
 
 
@@ -50,8 +50,8 @@ for _command in (
 @project_command
 def list_(session: Session, kind: str | None) -> int:
     """List the addresses of everything that is recorded, or of one KIND."""
+    from declarative.model.state import KINDS
     from declarative.render.records import state_text
-    from declarative.state import KINDS
 
     if kind and kind not in KINDS:
         raise failed("usage", f"no kind `{kind}`", f"known: {', '.join(KINDS)}")
@@ -66,7 +66,7 @@ def list_(session: Session, kind: str | None) -> int:
 @project_command
 def show(session: Session, address: str, as_json: bool) -> int:
     """Show one record: its inputs, its outputs, what it needs."""
-    from declarative.diagnostic import suggest
+    from declarative.model.diagnostic import suggest
     from declarative.render.records import state_text
 
     store = session.store()

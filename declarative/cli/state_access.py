@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, TypeVar
 from declarative.cli.errors import Failed, failed
 
 if TYPE_CHECKING:
-    from declarative.resource import Desired
-    from declarative.spec.policy import Policy
-    from declarative.state import Address
+    from declarative.model.resource import Desired
+    from declarative.model.spec.policy import Policy
+    from declarative.model.state import Address
     from declarative.store import LockInfo, StateError, Store, Who, Writer
 
 PATIENCE = 30.0

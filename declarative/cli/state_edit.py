@@ -18,11 +18,11 @@ from declarative.cli.options import approve_option, confirm, json_option, lock_o
 from declarative.cli.output import emit, emit_text
 from declarative.cli.session import Session, project_command
 from declarative.cli.targets import has_ended
-from declarative.diagnostic import and_more
+from declarative.model.diagnostic import and_more
 
 if TYPE_CHECKING:
-    from declarative.resource import Desired
-    from declarative.state import Address, State
+    from declarative.model.resource import Desired
+    from declarative.model.state import Address, State
     from declarative.store import Store
     from declarative.store.check import Held
 

@@ -13,8 +13,8 @@ from declarative.cli.output import emit, emit_text, out_style
 from declarative.cli.session import Session, now, project_command
 
 if TYPE_CHECKING:
+    from declarative.model.state import Readiness, State
     from declarative.render.views import StatusView
-    from declarative.state import Readiness, State
 
 
 @click.command("status", epilog=examples("fleetform status --json", "fleetform status --refresh"))
@@ -49,13 +49,13 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
     from declarative.apply.answers import HURRIED
     from declarative.apply.hosts import survey
     from declarative.apply.inventory import look
-    from declarative.diagnostic import in_order, located
-    from declarative.plan.health import of_backends, of_hosts, of_nodes
-    from declarative.plan.hosts import hosts_of
-    from declarative.plan.observe import effective
-    from declarative.plan.rehearsal import Rehearsed, judged, may_rehearse, rehearsals
+    from declarative.model.diagnostic import in_order, located
+    from declarative.model.resource import Desired, LeftOut
+    from declarative.planner.health import of_backends, of_hosts, of_nodes
+    from declarative.planner.hosts import hosts_of
+    from declarative.planner.observe import effective
+    from declarative.planner.rehearsal import Rehearsed, judged, may_rehearse, rehearsals
     from declarative.render.views import host_view, status_view
-    from declarative.resource import Desired, LeftOut
 
     desired = session.declared(warn=True) or Desired()
     state = session.state.open(desired, offline=offline).read()
@@ -89,7 +89,7 @@ def gather(session: Session, *, offline: bool, refresh: bool = False) -> StatusV
 
 def _readiness(state: State) -> list[tuple[str, Readiness]]:
     """How each recorded node was seen."""
-    from declarative.state import NodeState, Readiness, readiness_of
+    from declarative.model.state import NodeState, Readiness, readiness_of
 
     unknown = Readiness(state=NodeState.UNKNOWN)
     nodes = {r.address.name: r for r in state.of("node")}

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from declarative.cli.errors import failed
-from declarative.diagnostic import and_more, suggest
+from declarative.model.diagnostic import and_more, suggest
 
 if TYPE_CHECKING:
     from declarative.cli.session import Session
-    from declarative.resource import Desired
-    from declarative.state import Record, State
+    from declarative.model.resource import Desired
+    from declarative.model.state import Record, State
 
 
 def find_node(state: State, target: str) -> Record:
@@ -88,7 +88,7 @@ def observed(session: Session, desired: Desired | None, state: State) -> State:
     """The state as the backends show it now. Nothing is recorded."""
     from declarative.apply.answers import HURRIED
     from declarative.apply.inventory import look
-    from declarative.plan.observe import effective
+    from declarative.planner.observe import effective
 
     backends = session.backends(desired, state)
     return effective(state, look(state, backends, offers=False, patience=HURRIED).inventory)

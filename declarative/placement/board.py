@@ -12,7 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from declarative.blocks import Shape, gpu_order, maker_of
+from declarative.model.blocks import Shape, gpu_order, maker_of
+from declarative.model.resource import Offer, size_order
+from declarative.model.spec import CreationPolicy, Task
+from declarative.model.spec.fleet import Placement
+from declarative.model.state import BOOTING, natural
 from declarative.placement.filters import (
     blocks_wanted,
     fleet_reason,
@@ -25,10 +29,6 @@ from declarative.placement.filters import (
 from declarative.placement.kinds import Kind, Place, by_name, of_node, of_offer
 from declarative.placement.types import Ask, FleetRule, Node, VolumeAt
 from declarative.placement.wishes import ANYWHERE, Area, Domain, Fit, Job, Wish, is_plain, lies_together
-from declarative.resource import Offer, size_order
-from declarative.spec import CreationPolicy, Task
-from declarative.spec.fleet import Placement
-from declarative.state import BOOTING, natural
 
 Quota = tuple[str, str, str, bool]
 """What an offer's `limit` counts: backend, region, instance type, spot."""

@@ -10,10 +10,10 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from declarative.model.resource import size_order
 from declarative.placement.board import Option
 from declarative.placement.ledger import Ledger
 from declarative.placement.wishes import Fit, Job
-from declarative.resource import size_order
 
 
 class Seat(NamedTuple):

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from declarative.blocks import Shortfall, fewest, makers_named, misfits, share
-from declarative.diagnostic import and_more
+from declarative.model.blocks import Shortfall, fewest, makers_named, misfits, share
+from declarative.model.diagnostic import and_more
+from declarative.model.spec import Fleet, Isolation, SpotPolicy, Task
+from declarative.model.state import BOOTING, HARD, RUNTIMES, NodeState
 from declarative.placement.kinds import Kind
 from declarative.placement.types import Node, Rejection
-from declarative.spec import Fleet, Isolation, SpotPolicy, Task
-from declarative.state import BOOTING, HARD, RUNTIMES, NodeState
 
 NAMED = 20
 """How many names a reason lists."""

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from declarative.model.state import NodeState, Readiness, natural, rank_name
 from declarative.placement.board import Board
 from declarative.placement.ledger import Launch, Ledger
 from declarative.placement.types import Choice, Node
 from declarative.placement.wishes import Job
-from declarative.state import NodeState, Readiness, natural, rank_name
 
 
 @dataclass(slots=True)

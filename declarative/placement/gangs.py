@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from declarative.model.state import rank_name
 from declarative.placement.board import Home
 from declarative.placement.constrained import Special
 from declarative.placement.cover import Ground, choose
 from declarative.placement.ledger import Ledger
 from declarative.placement.trial import Try, carry_out
 from declarative.placement.wishes import ANYWHERE, Domain, Job, Wish
-from declarative.state import rank_name
 
 CENT = 1e-6
 """USD an hour that do not matter."""

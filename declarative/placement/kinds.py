@@ -9,10 +9,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from declarative.blocks import Shape, split
+from declarative.model.blocks import Shape, split
+from declarative.model.resource import SSH, Offer
+from declarative.model.spec import Fleet
 from declarative.placement.types import Node
-from declarative.resource import SSH, Offer
-from declarative.spec import Fleet
 
 
 @dataclass(frozen=True, slots=True)

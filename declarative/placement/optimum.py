@@ -11,12 +11,12 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from declarative.model.state import rank_name
 from declarative.placement.counted import Class, Counted, Seat
 from declarative.placement.ledger import Ledger
 from declarative.placement.program import Limits, Solution
 from declarative.placement.volumes import serves
 from declarative.placement.wishes import Job, is_spread
-from declarative.state import rank_name
 
 SMALL = 8
 """A program that has so many times fewer columns than it might have is solved in one step."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from declarative.model.state import natural
 from declarative.placement.board import Board
 from declarative.placement.finish import finish
 from declarative.placement.refusals import Refusals
 from declarative.placement.remedies import Remedies
 from declarative.placement.search import Search
 from declarative.placement.types import Ask, FleetRule, Node, Outcome, Refusal, Remedy, VolumeAt
-from declarative.state import natural
 
 
 def place(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from declarative.spec import Task
+from declarative.model.spec import Task
 
 STRUCTURAL = (
     "fleet",

@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from declarative.diagnostic import and_more
+from declarative.model.diagnostic import and_more
+from declarative.model.spec import Task
+from declarative.model.state import natural, rank_name
 from declarative.placement.board import Board, Option
 from declarative.placement.filters import (
     Reason,
@@ -28,8 +30,6 @@ from declarative.placement.trial import Try
 from declarative.placement.types import SUCH_AS, RankVerdict, Refusal, Rejection, Unseen, Verdict
 from declarative.placement.volumes import mount_reason
 from declarative.placement.wishes import ANYWHERE, Job, is_spread
-from declarative.spec import Task
-from declarative.state import natural, rank_name
 
 MOST_REJECTIONS = 200
 """Up to that many nodes and offers are named one by one; more are counted, by fleet and code."""

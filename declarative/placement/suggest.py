@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from declarative.blocks import maker_of
+from declarative.model.blocks import maker_of
+from declarative.model.resource import TaskWant
+from declarative.model.spec import Fleet
+from declarative.model.state import natural
 from declarative.placement.consolidate import Targets
 from declarative.placement.filters import (
     blocks_wanted,
@@ -21,9 +24,6 @@ from declarative.placement.filters import (
 )
 from declarative.placement.kinds import Kind, by_name, of_node
 from declarative.placement.types import Node
-from declarative.resource import TaskWant
-from declarative.spec import Fleet
-from declarative.state import natural
 
 MOST = 3
 """Suggestions at most."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from declarative.blocks import Shape
-from declarative.resource import Offer, TaskWant
-from declarative.spec import Fleet
-from declarative.state import Readiness
+from declarative.model.blocks import Shape
+from declarative.model.resource import Offer, TaskWant
+from declarative.model.spec import Fleet
+from declarative.model.state import Readiness
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

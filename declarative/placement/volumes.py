@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from declarative.model.resource import RankMount
 from declarative.placement.filters import Reason
 from declarative.placement.kinds import Place
 from declarative.placement.types import VolumeAt
-from declarative.resource import RankMount
 
 MOST_OPTIONS = 64
 """Combinations of alternatives that are looked at for one rank in one place."""

@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from declarative.model.resource import RankMount
+from declarative.model.spec import CreationPolicy, SpotPolicy, Task
+from declarative.model.spec.fleet import Nodes, Placement
+from declarative.model.spec.text import Level
+from declarative.model.spec.values import MAX_COUNT, Count, Gpu, Resources
 from declarative.placement.board import Board, Quota, quota_of
 from declarative.placement.gangs import best_try
 from declarative.placement.ledger import Ledger
 from declarative.placement.types import Ask, FleetRule
 from declarative.placement.wishes import ANYWHERE, Domain, Job, is_plain, is_spread
-from declarative.resource import RankMount
-from declarative.spec import CreationPolicy, SpotPolicy, Task
-from declarative.spec.fleet import Nodes, Placement
-from declarative.spec.text import Level
-from declarative.spec.values import MAX_COUNT, Count, Gpu, Resources
 
 MOST_TRIES = 1_500
 MOST_EFFORT = 2_000_000

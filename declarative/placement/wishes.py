@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from declarative.model.spec import Task
 from declarative.placement.kinds import Place
 from declarative.placement.types import Ask
-from declarative.spec import Task
 
 
 class Area(NamedTuple):

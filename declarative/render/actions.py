@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from declarative.inputs import NodeInputs, RankInputs, VolumeInputs
-from declarative.manifest import changes as files_changed
-from declarative.manifest import told as files_told
-from declarative.plan.types import Action, Op, Plan, Reason
+from declarative.model.inputs import NodeInputs, RankInputs, VolumeInputs
+from declarative.model.manifest import changes as files_changed
+from declarative.model.manifest import told as files_told
+from declarative.model.state import Address
+from declarative.planner.types import Action, Op, Plan, Reason
 from declarative.render.text import Paint, clean, host_lists, plural, wrapped
 from declarative.render.values import FORCES, changes, differing, fields, told, where
-from declarative.state import Address
 
 SYMBOLS = {
     "create": ("+", "green"),

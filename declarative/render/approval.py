@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from declarative.codec import to_data
-from declarative.plan.types import Action, Plan
+from declarative.model.codec import to_data
+from declarative.model.state import RETRIES
+from declarative.planner.types import Action, Plan
 from declarative.render.text import clean, host_lists, numberless
-from declarative.state import RETRIES
 
 MARK = "fleetform-approval:"
 """In a report, before the JSON of its approval."""

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Any, TypeAlias
 
-from declarative.diagnostic import Severity
+from declarative.model.diagnostic import Severity
+from declarative.model.schema import DIALECT
+from declarative.model.state import KINDS, NodeState, RankState
 from declarative.placement.types import Verdict
-from declarative.plan.health import LEFT_OUT, SICK, UNREADABLE
-from declarative.plan.types import FORMAT_VERSION, Op, Reason, ReservationStatus
-from declarative.schema import DIALECT
-from declarative.state import KINDS, NodeState, RankState
+from declarative.planner.health import LEFT_OUT, SICK, UNREADABLE
+from declarative.planner.types import FORMAT_VERSION, Op, Reason, ReservationStatus
 
 Schema: TypeAlias = dict[str, Any]
 

@@ -13,11 +13,11 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from declarative.diagnostic import Diagnostic
-from declarative.inputs import data_of
+from declarative.model.diagnostic import Diagnostic
+from declarative.model.inputs import data_of
 from declarative.placement.types import Refusal
-from declarative.plan.health import Health
-from declarative.plan.types import FORMAT_VERSION, Action, Part, Plan, Reservation
+from declarative.planner.health import Health
+from declarative.planner.types import FORMAT_VERSION, Action, Part, Plan, Reservation
 from declarative.render.approval import approval_of
 from declarative.render.views import FleetView, NodeView, StatusView, TaskView
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from declarative.diagnostic import Diagnostic, Severity, Span
+from declarative.model.diagnostic import Diagnostic, Severity, Span
 from declarative.render.text import Paint, cell, cells, clean, plural, ranges, seal, sentence
 
 WINDOW = 100

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from declarative.model.spec.values import show_mib
+from declarative.model.state import BOOTING, NodeState
 from declarative.placement.kinds import Kind
 from declarative.placement.types import Refusal, Rejection, Verdict
-from declarative.plan.types import ReservationStatus
+from declarative.planner.types import ReservationStatus
 from declarative.render.blocks import Row, map_lines
 from declarative.render.data import iso
 from declarative.render.text import Cell, Paint, clean, columns, money, plural, ranges, seal, sentence
 from declarative.render.unplaced import NAMES
-from declarative.spec.values import show_mib
-from declarative.state import BOOTING, NodeState
 from declarative.why.alternatives import Alternative, Elsewhere, Instead, Turned
 from declarative.why.answers import Answer, LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from declarative.diagnostic import Diagnostic
+from declarative.model.diagnostic import Diagnostic
 from declarative.placement.kinds import Kind
 from declarative.placement.types import Refusal, Rejection
-from declarative.plan.types import FORMAT_VERSION, Reservation
+from declarative.planner.types import FORMAT_VERSION, Reservation
 from declarative.render.data import diagnostics_json, iso, place_data
 from declarative.why.alternatives import Alternative, Instead, Turned
 from declarative.why.answers import Answer, NodeAnswer, RankAnswer, TaskAnswer, Why

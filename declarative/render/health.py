@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from declarative.diagnostic import and_more
-from declarative.plan.health import LEFT_OUT, UNREADABLE, Health
+from declarative.model.diagnostic import and_more
+from declarative.planner.health import LEFT_OUT, UNREADABLE, Health
 from declarative.render.data import iso
 from declarative.render.text import Paint, clean, numberless, plural, sentence, wrapped
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from declarative.plan.types import NodePreview, Op, Plan
+from declarative.model.state import rank_name
+from declarative.planner.types import NodePreview, Op, Plan
 from declarative.render.actions import entries_of, group_lines, grouped, unstarted_lines
 from declarative.render.approval import approval_of
 from declarative.render.blocks import stretches
@@ -31,7 +32,6 @@ from declarative.render.plan import (
 )
 from declarative.render.text import Paint, clean, host_lists, numberless, plural, ranges
 from declarative.render.unplaced import unplaced_lines
-from declarative.state import rank_name
 
 COLORS = (
     "#b6e3ff",

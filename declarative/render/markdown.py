@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from declarative.plan.types import Cost, Plan
+from declarative.model.spec.limits import HOURS_A_MONTH
+from declarative.planner.types import Cost, Plan
 from declarative.render.actions import SYMBOLS, Entry, entries_of, group_lines, grouped, unstarted_lines
 from declarative.render.approval import approval_of
 from declarative.render.diagnostics import count_text, diagnostics_text
@@ -30,7 +31,6 @@ from declarative.render.plan import (
 )
 from declarative.render.text import Paint, clean, host_lists, money, plural
 from declarative.render.unplaced import headline, together_alike, unplaced_lines
-from declarative.spec.limits import HOURS_A_MONTH
 
 HEAD = "<!-- fleetform plan -->"
 """The first line of a report: comments and files that begin with it are ours."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from declarative.blocks import Shape
-from declarative.diagnostic import Diagnostic
-from declarative.plan.offers import Offered, grouped, priced_on
-from declarative.plan.types import FORMAT_VERSION
+from declarative.model.blocks import Shape
+from declarative.model.diagnostic import Diagnostic
+from declarative.model.resource import Offer
+from declarative.model.spec.values import show_mib
+from declarative.planner.offers import Offered, grouped, priced_on
+from declarative.planner.types import FORMAT_VERSION
 from declarative.render.data import diagnostics_json
 from declarative.render.plan import prices_line
 from declarative.render.text import Cell, Paint, clean, columns, money, seal
-from declarative.resource import Offer
-from declarative.spec.values import show_mib
 
 MOST = 30
 """Rows that are shown unless all are asked for."""

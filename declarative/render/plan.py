@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 
-from declarative.diagnostic import and_more
-from declarative.plan.types import Cost, NodePreview, Op, Plan, Renamed, Reservation, ReservationStatus
+from declarative.model.diagnostic import and_more
+from declarative.model.state import rank_name
+from declarative.planner.types import Cost, NodePreview, Op, Plan, Renamed, Reservation, ReservationStatus
 from declarative.render.actions import actions_lines, counts, unplaced_count, unstarted_lines
 from declarative.render.blocks import Row, map_lines
 from declarative.render.data import iso
@@ -35,7 +36,6 @@ from declarative.render.text import (
 )
 from declarative.render.unplaced import headline, together_alike, unplaced_lines
 from declarative.render.values import fields
-from declarative.state import rank_name
 
 MOST_UNCHANGED = 20
 """So many nodes or ranks that stay as they are get a line each; more are only counted."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TextIO
 
-from declarative.diagnostic import and_more
+from declarative.model.diagnostic import and_more
 from declarative.render.data import to_event
 from declarative.render.report import ActionResult, result_json
 from declarative.render.text import clean, sentence

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from declarative.model.state import KINDS, Record, natural
 from declarative.render.data import iso, plain
 from declarative.render.text import Cell, Paint, clean, columns, seal, sentence
 from declarative.render.values import short, written
-from declarative.state import KINDS, Record, natural
 from declarative.store.history import Operation
 
 

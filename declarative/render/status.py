@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from declarative.model.state import Silence
 from declarative.render.blocks import Row, map_lines
 from declarative.render.data import iso
 from declarative.render.text import Cell, Paint, clean, columns, folded, money, numberless, seal, sentence
 from declarative.render.views import HostView, NodeView, RankView, StatusView, TaskView, VolumeView
-from declarative.state import Silence
 
 STYLES = {
     "ready": "green",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from declarative.diagnostic import and_more
+from declarative.model.diagnostic import and_more
+from declarative.model.spec.values import show_mib
 from declarative.placement.types import SUCH_AS, RankVerdict, Refusal, Rejection, Verdict
 from declarative.render.text import Cell, Paint, clean, columns, host_lists, ranges, sentence
-from declarative.spec.values import show_mib
 
 LISTED = 7
 """Up to so many rejections are shown one by one; more are grouped by code."""

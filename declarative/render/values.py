@@ -12,11 +12,11 @@ import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from declarative.inputs import AttachmentInputs, Inputs, ReservationInputs, data_of
+from declarative.model.inputs import AttachmentInputs, Inputs, ReservationInputs, data_of
+from declarative.model.resource import SUMS
+from declarative.model.spec.values import show_mib
+from declarative.model.state import RETRIES
 from declarative.render.text import PLAIN_WIDTH, Paint, cells, clean, ranges, wrapped
-from declarative.resource import SUMS
-from declarative.spec.values import show_mib
-from declarative.state import RETRIES
 
 _FROM = re.compile(r"\$\{\{\s*env(?:\.(\w+)|\[\s*(['\"])(\w+)\2\s*\])\s*\}\}")
 _AMBIGUOUS = re.compile(r"[,{}\[\]\"]|:\s|:$|^\s|\s$|^$|[\x00-\x1f]")

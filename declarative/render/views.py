@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from declarative.blocks import Shape
-from declarative.diagnostic import Diagnostic
-from declarative.plan.health import Health
-from declarative.resource import Desired, Host
-from declarative.spec import StopCriteria
-from declarative.state import (
+from declarative.model.blocks import Shape
+from declarative.model.diagnostic import Diagnostic
+from declarative.model.resource import Desired, Host
+from declarative.model.spec import StopCriteria
+from declarative.model.state import (
     Drain,
     NodeState,
     RankState,
@@ -24,6 +23,7 @@ from declarative.state import (
     readiness_of,
     task_state,
 )
+from declarative.planner.health import Health
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +147,7 @@ def status_view(desired: Desired, state: State, *, now: float | None = None) -> 
 
     With `now`, nodes have the age of their observations.
     """
-    from declarative.plan.fleets import held_blocks
+    from declarative.planner.fleets import held_blocks
 
     held = held_blocks(state)
     nodes = tuple(_node(r, state, held.get(r.address.name, {}), now) for r in state.of("node"))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 
-from declarative.inputs import zone_asked
+from declarative.model.inputs import zone_asked
+from declarative.model.resource import zone_of
+from declarative.model.state import DRAINED, MADE_AS, Address, RankState, Record, State, made_as
 from declarative.provider import token
-from declarative.resource import zone_of
-from declarative.state import DRAINED, MADE_AS, Address, RankState, Record, State, made_as
 
 Held = Mapping[tuple[str, int], str]
 """(node, block) → the name of the reservation that holds it."""

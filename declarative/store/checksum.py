@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 
-from declarative.state import State
+from declarative.model.state import State
 from declarative.store import export, rows
 from declarative.store.check import Held
 from declarative.store.database import Connection, dumps

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from declarative.inputs import Stored
-from declarative.spec.policy import Policy
+from declarative.model.inputs import Stored
+from declarative.model.spec.policy import Policy
 from declarative.store.faults import (
     FROM_BACKUP,
     ConstraintError,

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
-from declarative.state import (
+from declarative.model.state import (
     KINDS,
     Address,
     Intent,

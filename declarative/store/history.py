@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from declarative.state import Address
+from declarative.model.state import Address
 from declarative.store.database import Connection, Row
 
 

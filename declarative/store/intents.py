@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from declarative.inputs import zone_asked
+from declarative.model.inputs import zone_asked
+from declarative.model.state import MADE_AS, Address, Intent, Record
 from declarative.provider import token
-from declarative.state import MADE_AS, Address, Intent, Record
 from declarative.store import history, lock, rows
 from declarative.store.database import Connection
 from declarative.store.faults import StateError

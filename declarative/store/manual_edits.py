@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from declarative.diagnostic import and_more
-from declarative.state import DRAINED, Address, Drain, Intent, State
+from declarative.model.diagnostic import and_more
+from declarative.model.state import DRAINED, Address, Drain, Intent, State
 from declarative.store import history, intents, rows
 from declarative.store.check import Held, check
 from declarative.store.database import Connection, plain

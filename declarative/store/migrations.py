@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from declarative.diagnostic import is_version
+from declarative.model.diagnostic import is_version
 from declarative.store import backup, lock, tables
 from declarative.store.database import Connection, Database
 from declarative.store.faults import FROM_BACKUP, StateError

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from declarative.spec.policy import Policy
+from declarative.model.spec.policy import Policy
 from declarative.store import tables
 from declarative.store.backup import put, write_rows
 from declarative.store.database import Connection, Database, Opening, Write, refused

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from declarative.diagnostic import Diagnostic, Span, suggest
-from declarative.inputs import (
+from declarative.model.diagnostic import Diagnostic, Span, suggest
+from declarative.model.inputs import (
     AttachmentInputs,
     Inputs,
     NodeInputs,
@@ -22,12 +22,12 @@ from declarative.inputs import (
     differing,
     zone_asked,
 )
-from declarative.plan.types import Renamed
+from declarative.model.schema import BadValueError
+from declarative.model.spec.project import Moves
+from declarative.model.spec.text import check_name
+from declarative.model.state import MADE_AS, Address, Record, State
+from declarative.planner.types import Renamed
 from declarative.provider import token
-from declarative.schema import BadValueError
-from declarative.spec.project import Moves
-from declarative.spec.text import check_name
-from declarative.state import MADE_AS, Address, Record, State
 from declarative.store.check import Held
 from declarative.store.faults import StateError
 

@@ -1,4 +1,4 @@
-"""Between rows and the values of `declarative.state`: each function is a part of one transaction."""
+"""Between rows and the values of `declarative.model.state`: each function is a part of one transaction."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from declarative.state import (
+from declarative.model.state import (
     KINDS,
     Address,
     Intent,

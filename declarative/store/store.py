@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from declarative.spec.policy import Policy
-from declarative.state import Address, State
+from declarative.model.spec.policy import Policy
+from declarative.model.state import Address, State
 from declarative.store import checksum, export, history, rows
 from declarative.store.check import Held
 from declarative.store.check import check as contradictions
@@ -48,7 +48,7 @@ def open_store(  # noqa: PLR0913 (keywords, each with a default)
     `url` may also be a file that `state pull` printed: to read from. Read-only, a state that is not there is
     an empty one, and nothing is made. `tell` hears of a migration; `resume` decides how long each later step
     is repeated while the database is away. `typed` refuses a state whose records are not of their types
-    (`declarative.inputs`). `who` is what the journal says of this user.
+    (`declarative.model.inputs`). `who` is what the journal says of this user.
     `policy` is for a `url` that the project names, and not the user.
     """
     if "://" not in url and Path(url).is_file():

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from declarative.codec import BadDataError, reader
-from declarative.inputs import (
+from declarative.model.codec import BadDataError, reader
+from declarative.model.inputs import (
     WORD,
     AttachmentInputs,
     Inputs,
@@ -18,7 +18,7 @@ from declarative.inputs import (
     inputs_of,
     known,
 )
-from declarative.state import KINDS, Address, Intent, RankStatus, Readiness, Record, State, rank_name
+from declarative.model.state import KINDS, Address, Intent, RankStatus, Readiness, Record, State, rank_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from declarative.state import Address, Drain, Intent, RankStatus, Readiness, Record, State
+from declarative.model.state import Address, Drain, Intent, RankStatus, Readiness, Record, State
 from declarative.store import checksum, history, intents, lock, manual_edits, rows
 from declarative.store.check import Held
 from declarative.store.database import Connection, Database, plain

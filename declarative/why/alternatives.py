@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from declarative.model.state import natural, rank_name
 from declarative.placement.board import Board, Option
 from declarative.placement.constrained import Special
 from declarative.placement.filters import Reason, fleet_reason
@@ -21,7 +22,6 @@ from declarative.placement.refusals import Refusals, Tally
 from declarative.placement.trial import Try
 from declarative.placement.types import Ask, FleetRule, Node, Rejection, VolumeAt
 from declarative.placement.wishes import ANYWHERE, Domain, Job
-from declarative.state import natural, rank_name
 
 MOST = 20
 """Nodes, offers and groups of places that are named; of all others there is a count."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from declarative.model.state import Readiness
 from declarative.placement.kinds import Kind
 from declarative.placement.types import Refusal
-from declarative.plan.types import Reservation
-from declarative.state import Readiness
+from declarative.planner.types import Reservation
 from declarative.why.alternatives import Elsewhere, Instead
 
 

@@ -8,21 +8,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from declarative.blocks import maker_of, split
+from declarative.model.blocks import maker_of, split
+from declarative.model.resource import LOCAL, TaskWant, shaped
+from declarative.model.spec import Task
+from declarative.model.state import NodeState, RankState, Readiness, rank_name
 from declarative.placement.filters import level_of
 from declarative.placement.kinds import Kind, of_node, of_offer, offer_name
 from declarative.placement.types import Ask, Node, Refusal, Verdict, VolumeAt
 from declarative.placement.wishes import ANYWHERE, Area, Domain
-from declarative.plan.decisions import Decisions, Question
-from declarative.plan.fleets import NodeDecision, node_of
-from declarative.plan.hosts import by_name
-from declarative.plan.launchable import allowed_backends, limits
-from declarative.plan.make import decided
-from declarative.plan.tasks import Course, TaskDecision
-from declarative.plan.types import NodePreview, Reservation, ReservationStatus
-from declarative.resource import LOCAL, TaskWant, shaped
-from declarative.spec import Task
-from declarative.state import NodeState, RankState, Readiness, rank_name
+from declarative.planner.decisions import Decisions, Question
+from declarative.planner.fleets import NodeDecision, node_of
+from declarative.planner.hosts import by_name
+from declarative.planner.launchable import allowed_backends, limits
+from declarative.planner.make import decided
+from declarative.planner.tasks import Course, TaskDecision
+from declarative.planner.types import NodePreview, Reservation, ReservationStatus
 from declarative.why.alternatives import NAMED, Scene, elsewhere, instead, places
 from declarative.why.answers import LookedAt, NodeAnswer, RankAnswer, TaskAnswer, Why
 from declarative.why.nodes import launched, looked

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from declarative.model.state import NodeState, Record, rank_name
 from declarative.placement.types import Ask, Node
-from declarative.plan.fleets import NodeDecision
-from declarative.plan.tasks import Course, TaskDecision
-from declarative.plan.types import NodePreview, Reason, Reservation
-from declarative.state import NodeState, Record, rank_name
+from declarative.planner.fleets import NodeDecision
+from declarative.planner.tasks import Course, TaskDecision
+from declarative.planner.types import NodePreview, Reason, Reservation
 from declarative.why.alternatives import Instead, Scene
 from declarative.why.answers import Why
 from declarative.why.nodes import looked

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from declarative.model.schema import BadValueError
+from declarative.model.spec.clouds import ANYWHERE, ImageFilter
+from declarative.model.spec.values import Size
+from declarative.model.state import ANOTHERS, TAGS, Address, Record
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
-from declarative.schema import BadValueError
-from declarative.spec.clouds import ANYWHERE, ImageFilter
-from declarative.spec.values import Size
-from declarative.state import ANOTHERS, TAGS, Address, Record
 from providers.cloud import marks, settings
 from providers.cloud.bad_answers import reading
 from providers.cloud.marks import Mark

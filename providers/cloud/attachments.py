@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
+from declarative.model.state import Address, Record
 from declarative.provider import (
     PermanentError,
     PermanentKind,
@@ -20,7 +21,6 @@ from declarative.provider import (
     TransientError,
     TransientKind,
 )
-from declarative.state import Address, Record
 from providers.cloud import claims, marks, regions
 from providers.cloud.account import look_up, pauses
 from providers.cloud.claims import ON, id_of, is_of, of_tags, thing_of, to_tags, volume_of

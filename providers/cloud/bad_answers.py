@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from declarative.inputs import BadDataError
+from declarative.model.inputs import BadDataError
 from declarative.provider import ProviderError, TransientError, TransientKind
 from providers.cloud.redact import Scrub
 from providers.faults import from_data

@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from declarative.blocks import Shape
+from declarative.model.blocks import Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

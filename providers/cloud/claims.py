@@ -8,9 +8,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from declarative.inputs import inputs_of
+from declarative.model.inputs import inputs_of
+from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, Thing
-from declarative.state import Address, Record
 from providers.cloud import marks
 
 Claim = Mapping[str, Any]

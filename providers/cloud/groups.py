@@ -11,9 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 
-from declarative.inputs import NodeInputs
+from declarative.model.inputs import NodeInputs
+from declarative.model.spec.fleet import Placement
 from declarative.provider import PermanentError, PermanentKind, ProviderError
-from declarative.spec.fleet import Placement
 from providers.cloud import marks
 from providers.cloud.account import Account
 from providers.cloud.keys import Last

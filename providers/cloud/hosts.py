@@ -20,6 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from declarative.model.spec.clouds import Reach
+from declarative.model.state import NodeState, Readiness, Record
 from declarative.provider import (
     Config,
     PermanentError,
@@ -28,8 +30,6 @@ from declarative.provider import (
     TransientError,
     TransientKind,
 )
-from declarative.spec.clouds import Reach
-from declarative.state import NodeState, Readiness, Record
 from providers.cloud import cloud_init
 from providers.faults import guarded
 from providers.ownership import key_of

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from declarative.inputs import NodeInputs, VolumeInputs, inputs_of
+from declarative.model.inputs import NodeInputs, VolumeInputs, inputs_of
+from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, Thing
-from declarative.state import Address, Record
 
 OURS = "fleetform:"
 OWNER = f"{OURS}owner"

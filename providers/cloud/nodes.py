@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from declarative.inputs import NodeInputs
+from declarative.model.inputs import NodeInputs
+from declarative.model.state import Address, NodeState, Readiness, Record
 from declarative.provider import Ended, PermanentKind, ProviderError, Thing, TransientKind
-from declarative.state import Address, NodeState, Readiness, Record
 from providers.cloud import cloud_init, marks
 from providers.cloud.account import Account
 from providers.cloud.faults import Kind, fault

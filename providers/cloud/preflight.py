@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from declarative.model.resource import VOLUME_ID
+from declarative.model.state import Address
 from declarative.provider import PermanentError, PermanentKind, TransientError
-from declarative.resource import VOLUME_ID
-from declarative.state import Address
 from providers.cloud.shared_looks import asking
 
 AT_ONCE = 8

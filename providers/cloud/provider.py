@@ -7,7 +7,9 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Protocol
 
-from declarative.inputs import inputs_of
+from declarative.model.inputs import inputs_of
+from declarative.model.resource import VOLUME_ID
+from declarative.model.state import KINDS, Address, NodeState, RankStatus, Readiness, Record
 from declarative.provider import (
     Config,
     Ended,
@@ -20,8 +22,6 @@ from declarative.provider import (
     Thing,
     TransientError,
 )
-from declarative.resource import VOLUME_ID
-from declarative.state import KINDS, Address, NodeState, RankStatus, Readiness, Record
 from providers.cloud.bad_answers import asked
 from providers.cloud.hosts import Disks, Hosts, OnNode, Seen
 from providers.cloud.keys import Keys

@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
+from declarative.model.state import Record
 from declarative.provider import Config, PermanentError, PermanentKind
-from declarative.state import Record
 from providers.cloud import account
 from providers.cloud.settings import write
 from providers.cloud.shared_looks import asking

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from declarative.diagnostic import suggest
+from declarative.model.diagnostic import suggest
 from declarative.provider import Config, PermanentError, PermanentKind
 from providers.cloud.redact import Scrub
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from declarative.model.resource import VOLUME_ID
+from declarative.model.state import Address
 from declarative.provider import PermanentError, PermanentKind
-from declarative.resource import VOLUME_ID
-from declarative.state import Address
 from providers.cloud import marks
 from providers.cloud.account import Account, gibibytes
 from providers.cloud.marks import Mark

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from declarative.inputs import VolumeInputs
+from declarative.model.inputs import VolumeInputs
+from declarative.model.resource import VOLUME_ID
+from declarative.model.state import Address, Record
 from declarative.provider import Ended, PermanentError, PermanentKind, Thing, TransientError, TransientKind
-from declarative.resource import VOLUME_ID
-from declarative.state import Address, Record
 from providers.cloud import marks
 from providers.cloud.account import Account, gibibytes
 from providers.cloud.claims import ON

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from declarative.inputs import AttachmentInputs, inputs_of
+from declarative.model.inputs import AttachmentInputs, inputs_of
+from declarative.model.state import Address
 from declarative.provider import (
     Bundle,
     Fence,
@@ -30,7 +31,6 @@ from declarative.provider import (
     TransientError,
     TransientKind,
 )
-from declarative.state import Address
 from providers.ownership import FORMAT, NOT_OWNED, Owned, owned
 
 META = "fleetform.json"

@@ -30,9 +30,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from declarative.inputs import BadDataError
+from declarative.model.inputs import BadDataError
+from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
-from declarative.state import Address, Record
 from providers.faults import raise_all
 from providers.local.files import META, DamagedError, Meta, erase, keep, load, put, sync
 from providers.ownership import key_of

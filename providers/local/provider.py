@@ -12,9 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from declarative.blocks import Shape
-from declarative.diagnostic import suggest
-from declarative.inputs import inputs_of
+from declarative.model.blocks import Shape
+from declarative.model.diagnostic import suggest
+from declarative.model.inputs import inputs_of
+from declarative.model.resource import Offer
+from declarative.model.state import Address, NodeState, RankStatus, Readiness, Record
 from declarative.provider import (
     Config,
     Launch,
@@ -25,8 +27,6 @@ from declarative.provider import (
     Thing,
     reads_only,
 )
-from declarative.resource import Offer
-from declarative.state import Address, NodeState, RankStatus, Readiness, Record
 from providers.faults import RUNNING, guarded
 from providers.local import machine
 from providers.local.files import DamagedError, Epoch, Meta, erase, place

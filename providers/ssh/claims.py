@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from declarative.inputs import VolumeInputs, inputs_of
+from declarative.model.inputs import VolumeInputs, inputs_of
+from declarative.model.spec.amounts import show_mib
+from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, Thing
-from declarative.spec.amounts import show_mib
-from declarative.state import Address, Record
 from providers.ownership import FORMAT, NOT_OWNED, Owned, check_update, key_of, owned, size_mib
 from providers.runner import ANSWER_SECONDS, RunnerError, counted
 from providers.ssh import scripts

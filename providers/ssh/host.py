@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from declarative.diagnostic import suggest
+from declarative.model.diagnostic import suggest
+from declarative.model.spec.hosts import odd_login
 from declarative.provider import Config, PermanentError, PermanentKind
-from declarative.spec.hosts import odd_login
 
 T = TypeVar("T")
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from declarative.blocks import Shape
+from declarative.model.blocks import Shape
+from declarative.model.state import NodeState, RankStatus, Readiness
 from declarative.provider import PermanentError, PermanentKind, ProviderError, Thing, TransientError, Visit
-from declarative.state import NodeState, RankStatus, Readiness
 from providers.ranks import launched
 from providers.runner import RunnerError, attempts_in, checked
 from providers.ssh import gpus, scripts

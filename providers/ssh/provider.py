@@ -9,8 +9,10 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from typing import Any, TypeVar
 
-from declarative.blocks import Shape
-from declarative.inputs import inputs_of
+from declarative.model.blocks import Shape
+from declarative.model.inputs import inputs_of
+from declarative.model.resource import Offer
+from declarative.model.state import Address, NodeState, RankStatus, Readiness, Record
 from declarative.provider import (
     Config,
     Launch,
@@ -22,8 +24,6 @@ from declarative.provider import (
     Thing,
     Visit,
 )
-from declarative.resource import Offer
-from declarative.state import Address, NodeState, RankStatus, Readiness, Record
 from providers.faults import guarded, raise_all
 from providers.ownership import key_of
 from providers.rank_scripts import beside, prepared

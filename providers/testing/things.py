@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from declarative.model.state import Address, NodeState, Record
 from declarative.provider import (
     Checks,
     Clears,
@@ -21,7 +22,6 @@ from declarative.provider import (
     Thing,
     TransientError,
 )
-from declarative.state import Address, NodeState, Record
 from providers.testing.place import Base, Place, Spoilt, launch
 
 AT_ONCE = 16

@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, token
 from declarative.retry import Policy, call
-from declarative.state import Address, Record
 from tests.cloud_ec2.run import REGION, provider
 from tests.model import of_attachment, of_kind
 

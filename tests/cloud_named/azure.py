@@ -16,8 +16,8 @@ from typing import Any
 
 import libcloud
 
+from declarative.model.spec.clouds import Network
 from declarative.provider import Config
-from declarative.spec.clouds import Network
 from tests.cloud_named.web import Answer, Asked
 
 SUBSCRIPTION = "99999999-9999-9999-9999-999999999999"

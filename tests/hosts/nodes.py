@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from declarative.model.state import Address, RankStatus, Record
 from declarative.provider import Config, Fence, reads_only
-from declarative.state import Address, RankStatus, Record
 from providers.ssh import Ssh
 from providers.ssh.host import Host, Timing
 from providers.ssh.transport import SshTransport

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from declarative.model.state import RankState
 from declarative.provider import PermanentError, PermanentKind
-from declarative.state import RankState
 from tests.hosts.machines import Machine, Machines
 from tests.hosts.nodes import Nodes
 from tests.hosts.rack import wipe

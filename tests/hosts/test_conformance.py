@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from declarative.model.state import NodeState, Record
 from declarative.provider import Config, Provider
-from declarative.state import NodeState, Record
 from providers.ssh import Ssh
 from providers.testing import NODE, VOLUME, Conformance, Place, until
 from providers.testing.place import Base

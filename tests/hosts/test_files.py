@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from declarative.model.state import RankState
 from declarative.provider import PermanentError, PermanentKind
-from declarative.state import RankState
 from providers.testing import Packed
 from tests.cli import task
 from tests.hosts.machines import Machines

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from declarative.apply.backends import Backends
-from declarative.spec import Backend, Name
-from declarative.state import Address
+from declarative.model.spec import Backend, Name
+from declarative.model.state import Address
 from declarative.store import open_store
 from tests.cli import task, until
 from tests.hosts.machines import Machine, Machines

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from declarative.apply.settle import START_LIMIT
-from declarative.state import STARTED
+from declarative.model.state import STARTED
 from declarative.store import open_store
 from providers.ssh.link import Link
 from tests.cli import hold, task, until

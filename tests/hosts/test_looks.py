@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from declarative.model.state import Address, NodeState, Readiness
 from declarative.provider import PermanentError, PermanentKind
-from declarative.state import Address, NodeState, Readiness
 from tests.hosts.machines import Machine, run
 from tests.hosts.nodes import TOKEN, Nodes, fields
 from tests.model import of_node

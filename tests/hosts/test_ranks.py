@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from declarative.model.state import NodeState, RankState
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from declarative.retry import call
-from declarative.state import NodeState, RankState
 from providers.runner import RunnerError
 from providers.ssh import scripts
 from providers.ssh.host import Timing
@@ -49,7 +49,7 @@ import json, sys
 sys.path.insert(0, {str(REPOSITORY)!r})
 from pathlib import Path
 from declarative.provider import Config
-from declarative.state import Address, Record
+from declarative.model.state import Address, Record
 from providers.ssh import Ssh
 from providers.testing import launch
 told = json.loads(sys.argv[1])

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from declarative.state import RankState, Record
+from declarative.model.state import RankState, Record
 from providers.ssh.transport import background
 from tests.hosts.machines import until
 from tests.hosts.nodes import Nodes

@@ -5,9 +5,9 @@ from functools import partial
 
 import pytest
 
+from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind
 from declarative.retry import Policy, call
-from declarative.state import Address, Record
 from providers.cloud.openstack import OpenStack
 from tests.model import of_attachment, of_node, of_volume
 from tests.openstack import cloud

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
+from declarative.model.state import Address
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
-from declarative.state import Address
 from providers.cloud import account, regions
 from providers.cloud.account import look_up
 from providers.cloud.any.site import Disk, Machine, Site, Written

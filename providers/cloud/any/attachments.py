@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from declarative.model.resource import VOLUME_ID
+from declarative.model.state import Address, NodeState, Record
 from declarative.provider import (
     PermanentError,
     PermanentKind,
@@ -19,8 +21,6 @@ from declarative.provider import (
     TransientError,
     TransientKind,
 )
-from declarative.resource import VOLUME_ID
-from declarative.state import Address, NodeState, Record
 from providers.cloud import claims, marks
 from providers.cloud.account import look_up, pauses
 from providers.cloud.any.account import Account, At

@@ -12,10 +12,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from declarative.blocks import Shape
-from declarative.diagnostic import suggest
+from declarative.model.blocks import Shape
+from declarative.model.diagnostic import suggest
+from declarative.model.state import NodeState
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
-from declarative.state import NodeState
 from providers.cloud import settings
 from providers.cloud.any import kinds, names
 from providers.cloud.any.account import Account

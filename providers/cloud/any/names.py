@@ -10,8 +10,8 @@ import base64
 import hashlib
 import re
 
+from declarative.model.state import Address
 from declarative.provider import PermanentError, PermanentKind
-from declarative.state import Address
 from providers.cloud.any.site import Written
 
 LENGTH = 63

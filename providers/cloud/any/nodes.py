@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from declarative.inputs import NodeInputs, inputs_of
+from declarative.model.inputs import NodeInputs, inputs_of
+from declarative.model.state import ANOTHERS, TAGS, Address, NodeState, Readiness, Record
 from declarative.provider import Ended, PermanentError, PermanentKind, ProviderError, Thing
-from declarative.state import ANOTHERS, TAGS, Address, NodeState, Readiness, Record
 from providers.cloud import cloud_init, marks
 from providers.cloud.account import look_up, pauses
 from providers.cloud.any.account import Account, At, first_of_each

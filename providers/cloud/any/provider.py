@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from declarative.model.resource import Offer
+from declarative.model.state import Address
 from declarative.provider import ProviderError, Thing
-from declarative.resource import Offer
-from declarative.state import Address
 from providers.cloud import preflight
 from providers.cloud.any.account import Account
 from providers.cloud.any.attachments import Attachments

@@ -18,9 +18,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from declarative.blocks import Shape
+from declarative.model.blocks import Shape
+from declarative.model.state import Address, NodeState
 from declarative.provider import PermanentError, PermanentKind
-from declarative.state import Address, NodeState
 from providers.cloud import marks
 from providers.ownership import key_of
 

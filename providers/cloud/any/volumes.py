@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from declarative.inputs import inputs_of
+from declarative.model.inputs import inputs_of
+from declarative.model.resource import VOLUME_ID
+from declarative.model.state import Address, Record
 from declarative.provider import Ended, PermanentError, PermanentKind, Thing, TransientError, TransientKind
-from declarative.resource import VOLUME_ID
-from declarative.state import Address, Record
 from providers.cloud import marks
 from providers.cloud.account import gibibytes, look_up, pauses
 from providers.cloud.any.account import Account, At, first_of_each

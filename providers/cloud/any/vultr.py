@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from declarative.blocks import Shape
+from declarative.model.blocks import Shape
+from declarative.model.state import NodeState
 from declarative.provider import Config, PermanentError
-from declarative.state import NodeState
 from providers.cloud.any import labels, names
 from providers.cloud.any.account import Account
 from providers.cloud.any.provider import AnyCloud

@@ -9,9 +9,9 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from declarative.inputs import NodeInputs, Placed, VolumeInputs
+from declarative.model.inputs import NodeInputs, Placed, VolumeInputs
+from declarative.model.state import Address
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
-from declarative.state import Address
 from providers.cloud import marks
 from providers.cloud.account import look_up, pauses
 from providers.cloud.azure import answers

@@ -6,9 +6,9 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
-from declarative.inputs import NodeInputs, VolumeInputs
+from declarative.model.inputs import NodeInputs, VolumeInputs
+from declarative.model.spec.clouds import ANYWHERE, Reach
 from declarative.provider import PermanentError, PermanentKind
-from declarative.spec.clouds import ANYWHERE, Reach
 from providers.cloud.azure.account import Account
 from providers.cloud.azure.answers import number_of
 from providers.cloud.azure.offers import path_of

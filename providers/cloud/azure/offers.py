@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from declarative.blocks import Shape
-from declarative.inputs import NodeInputs
+from declarative.model.blocks import Shape
+from declarative.model.inputs import NodeInputs
+from declarative.model.resource import Offer
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
-from declarative.resource import Offer
 from providers.cloud.azure import answers
 from providers.cloud.azure.account import ARCHITECTURES, COMPUTE, Account
 from providers.cloud.catalog import day, prices

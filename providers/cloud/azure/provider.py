@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from declarative.model.resource import Offer
 from declarative.provider import Config
-from declarative.resource import Offer
 from providers.cloud.azure.account import Account
 from providers.cloud.azure.answers import CODES
 from providers.cloud.azure.api import Api

@@ -21,6 +21,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from declarative.model.resource import VOLUME_ID
+from declarative.model.spec.clouds import ImageFilter
+from declarative.model.state import Record
 from declarative.provider import (
     Config,
     PermanentError,
@@ -29,9 +32,6 @@ from declarative.provider import (
     TransientError,
     TransientKind,
 )
-from declarative.resource import VOLUME_ID
-from declarative.spec.clouds import ImageFilter
-from declarative.state import Record
 from providers.cloud import marks, regions, settings
 from providers.cloud.catalog import Catalog, catalog
 from providers.cloud.ec2 import answers

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from declarative.inputs import NodeInputs
+from declarative.model.inputs import NodeInputs
+from declarative.model.spec.clouds import Network
+from declarative.model.spec.fleet import Placement
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
-from declarative.spec.clouds import Network
-from declarative.spec.fleet import Placement
 from providers.cloud import groups
 from providers.cloud.ec2 import answers
 from providers.cloud.ec2.account import LIVE, Account

@@ -14,9 +14,9 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
-from declarative.inputs import NodeInputs, inputs_of
+from declarative.model.inputs import NodeInputs, inputs_of
+from declarative.model.state import Address, NodeState, Record
 from declarative.provider import Ended, PermanentError, PermanentKind, TransientError, TransientKind
-from declarative.state import Address, NodeState, Record
 from providers.cloud import marks
 from providers.cloud.account import SURE, look_up, waits
 from providers.cloud.ec2 import answers

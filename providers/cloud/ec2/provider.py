@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from declarative.diagnostic import suggest
-from declarative.inputs import Placed, inputs_of
+from declarative.model.diagnostic import suggest
+from declarative.model.inputs import Placed, inputs_of
+from declarative.model.resource import Offer
+from declarative.model.state import Address
 from declarative.provider import Config, PermanentError, PermanentKind, ProviderError, Thing
-from declarative.resource import Offer
-from declarative.state import Address
 from providers.cloud import preflight
 from providers.cloud.attachments import Attachments
 from providers.cloud.bad_answers import asked

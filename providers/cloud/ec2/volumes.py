@@ -10,10 +10,10 @@ import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 
-from declarative.diagnostic import suggest
-from declarative.inputs import VolumeInputs
+from declarative.model.diagnostic import suggest
+from declarative.model.inputs import VolumeInputs
+from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, ProviderError, TransientError, TransientKind
-from declarative.state import Address, Record
 from providers.cloud import marks
 from providers.cloud.account import SURE, gibibytes, look_up, waits
 from providers.cloud.attachments import Disk, Holder, Machine

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from declarative.inputs import Placed
+from declarative.model.inputs import Placed
 from declarative.provider import Config, PermanentError, PermanentKind
 from providers.cloud import account, settings
 from providers.cloud.connection import Connection, limiter

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from declarative.inputs import NodeInputs, Placed, VolumeInputs
+from declarative.model.inputs import NodeInputs, Placed, VolumeInputs
 from declarative.provider import PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud import marks
 from providers.cloud.account import look_up, pauses

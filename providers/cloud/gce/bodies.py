@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from declarative.inputs import NodeInputs, VolumeInputs
+from declarative.model.inputs import NodeInputs, VolumeInputs
+from declarative.model.spec.clouds import Reach
+from declarative.model.state import Address
 from declarative.provider import PermanentError, PermanentKind
-from declarative.spec.clouds import Reach
-from declarative.state import Address
 from providers.cloud import marks
 from providers.cloud.gce.account import Account
 from providers.cloud.gce.answers import (

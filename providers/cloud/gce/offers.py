@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from declarative.blocks import Shape
-from declarative.diagnostic import suggest
-from declarative.inputs import NodeInputs
+from declarative.model.blocks import Shape
+from declarative.model.diagnostic import suggest
+from declarative.model.inputs import NodeInputs
+from declarative.model.resource import Offer
 from declarative.provider import PermanentError, PermanentKind
-from declarative.resource import Offer
 from providers.cloud.catalog import day, prices
 from providers.cloud.gce import answers
 from providers.cloud.gce.account import Account

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from declarative.model.resource import Offer
 from declarative.provider import Config
-from declarative.resource import Offer
 from providers.cloud.bad_answers import asked
 from providers.cloud.gce.account import Account
 from providers.cloud.gce.answers import CODES

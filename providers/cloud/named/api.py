@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
-from declarative.inputs import NodeInputs, Placed, VolumeInputs
-from declarative.state import Address
+from declarative.model.inputs import NodeInputs, Placed, VolumeInputs
+from declarative.model.state import Address
 
 P = TypeVar("P", bound=Placed)
 

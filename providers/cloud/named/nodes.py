@@ -12,7 +12,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from declarative.inputs import NodeInputs, inputs_of
+from declarative.model.inputs import NodeInputs, inputs_of
+from declarative.model.spec.fleet import Placement
+from declarative.model.state import Address, NodeState, Record
 from declarative.provider import (
     Ended,
     PermanentError,
@@ -21,8 +23,6 @@ from declarative.provider import (
     TransientError,
     TransientKind,
 )
-from declarative.spec.fleet import Placement
-from declarative.state import Address, NodeState, Record
 from providers.cloud import groups, marks
 from providers.cloud.account import Account, look_up, pauses
 from providers.cloud.faults import Kind

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from declarative.inputs import inputs_of
+from declarative.model.inputs import inputs_of
+from declarative.model.state import Address
 from declarative.provider import ProviderError, Thing
-from declarative.state import Address
 from providers.cloud import preflight
 from providers.cloud.account import Account
 from providers.cloud.bad_answers import asked

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from declarative.inputs import VolumeInputs
+from declarative.model.inputs import VolumeInputs
+from declarative.model.state import Address, Record
 from declarative.provider import PermanentError, PermanentKind, Thing, TransientError, TransientKind
-from declarative.state import Address, Record
 from providers.cloud import claims, marks
 from providers.cloud.account import Account, gibibytes, look_up, pauses
 from providers.cloud.claims import ON, id_of, is_of, of_tags, thing_of, to_tags, volume_of

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from declarative.model.spec.clouds import ImageFilter
+from declarative.model.state import Record
 from declarative.provider import Config, PermanentError, PermanentKind, TransientError, TransientKind
-from declarative.spec.clouds import ImageFilter
-from declarative.state import Record
 from providers.cloud import marks, regions, settings
 from providers.cloud.bad_answers import reading
 from providers.cloud.marks import Mark

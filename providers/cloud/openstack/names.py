@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from declarative.diagnostic import suggest
+from declarative.model.diagnostic import suggest
+from declarative.model.spec.clouds import ImageFilter
 from declarative.provider import PermanentError, PermanentKind
-from declarative.spec.clouds import ImageFilter
 from providers.cloud.openstack import answers
 from providers.cloud.openstack.region import Region
 

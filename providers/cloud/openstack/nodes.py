@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
-from declarative.inputs import NodeInputs
+from declarative.model.inputs import NodeInputs
+from declarative.model.state import Address, NodeState, Record
 from declarative.provider import Ended, PermanentError, PermanentKind, ProviderError, TransientError
 from declarative.provider import TransientKind as Kind
-from declarative.state import Address, NodeState, Record
 from providers.cloud import marks
 from providers.cloud.account import look_up, pauses
 from providers.cloud.keys import SHARE, Pairs

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
-from declarative.diagnostic import suggest
+from declarative.model.diagnostic import suggest
 from declarative.provider import Fence, PermanentError, PermanentKind, TransientError, TransientKind
 from providers.cloud.bad_answers import Pages
 from providers.cloud.connection import Connection, limiter

@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from declarative.blocks import Shape
+from declarative.model.blocks import Shape
+from declarative.model.resource import Offer
+from declarative.model.state import Address, NodeState, RankState, RankStatus, Readiness, Record
 from declarative.provider import (
     Config,
     Launch,
@@ -24,8 +26,6 @@ from declarative.provider import (
     TransientError,
     TransientKind,
 )
-from declarative.resource import Offer
-from declarative.state import Address, NodeState, RankState, RankStatus, Readiness, Record
 
 KINDS = ("node", "volume", "attachment")
 REFUSED = {

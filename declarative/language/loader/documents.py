@@ -1,0 +1,334 @@
+"""Each document by itself: its type, its templates, its fields."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import Any, TypeAlias
+
+from declarative.language.loader.findings import Findings
+from declarative.language.source import Document, Path
+from declarative.language.source.places import SECRET_FIELDS
+from declarative.language.template import Place, Scope, TemplateError, interpolate
+from declarative.model.diagnostic import Severity, Span
+from declarative.model.schema import Problem, decode, fields_of, validate
+from declarative.model.schema.decode import describe
+from declarative.model.spec import DOCUMENTS
+from declarative.model.spec.text import NAME
+
+_SKIPPED = {
+    "dev-environment": "for a machine to work on write a `task`, and then `fleetform ssh`",
+    "service": "write a `task` with the commands to run; nothing scales it or routes to it",
+    "gateway": "remove it; fleetform has no services",
+}
+"""Documents of dstack that fleetform has nothing for, and what comes nearest."""
+_FOREIGN = {"profile": "write its fields where they are used"}
+
+_OTHERS = (
+    (
+        {"apiVersion", "kind"},
+        "this is a file of Kubernetes: keep it elsewhere, and write a `task` or a `fleet`",
+    ),
+    (
+        {"services"},
+        "this is a file of docker compose: keep it elsewhere, and write a `task` for each service",
+    ),
+    ({"jobs", "on"}, "this is a workflow of GitHub: keep it elsewhere"),
+)
+"""Other tools' files, by the keys that they have at their top."""
+
+Faults: TypeAlias = dict[Path, list[TemplateError]]
+"""What is wrong with the templates of a document, by the path of the value."""
+
+MAX_FIELDS = 100
+"""A document that has more is not guessed at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A document of a known type, as written."""
+
+    kind: str
+    document: Document
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A document with a name. `spec` is None where something in it is wrong; `data` is what was decoded."""
+
+    kind: str
+    name: str
+    document: Document
+    data: Mapping[str, Any]
+    spec: Any
+
+    @property
+    def address(self) -> str:
+        return f"{self.kind}/{self.name}"
+
+    @property
+    def span(self) -> Span:
+        return self.document.span(("name",))
+
+
+def shown_span(document: Document, path: Path, *, key: bool = False) -> Span:
+    """The span of a path, without its text where that may hold a secret: by what the reader knows of the
+    place of fields, while `source.places` goes by the text alone.
+    """
+    span = document.span(path, key=key)
+    for field in SECRET_FIELDS:
+        if field in document.data:
+            first, last = document.span((field,), key=True), document.span((field,))
+            if first.line <= span.line <= last.end_line:
+                return replace(span, text="")
+    return span
+
+
+def shown_place(span: Span) -> str:
+    """`fleet.yaml:4`."""
+    return f"{span.file}:{span.line}"
+
+
+def classify(documents: Sequence[Document], findings: Findings) -> list[Raw]:
+    """The documents by their type; those without a known one are reported."""
+    out: list[Raw] = []
+    listing = ", ".join(f"`{kind}`" for kind in DOCUMENTS)
+    for document in documents:
+        kind = document.data.get("type")
+        if isinstance(kind, str) and kind in DOCUMENTS:
+            out.append(Raw(kind, document))
+            continue
+        if isinstance(kind, str) and kind in _SKIPPED:
+            continue
+        findings.lost = True
+        if "type" not in document.data:
+            if document.whole:
+                path, hint = _type_hint(document, findings) or ((), f"add `type:` with one of {listing}")
+                span = shown_span(document, path, key=True)
+                findings.add("missing-type", "the document has no `type`", hint, span=span)
+            continue
+        known = findings.near(kind, DOCUMENTS) if isinstance(kind, str) else None
+        hint = (_FOREIGN.get(kind) if isinstance(kind, str) else None) or known or f"known types: {listing}"
+        span = shown_span(document, ("type",))
+        findings.add("unknown-type", f"{describe(kind)} is not a type of document", hint, span=span)
+    return out
+
+
+def skipped(documents: Sequence[Document], unread: Sequence[Document], findings: Findings) -> dict[str, Span]:
+    """Say which documents are left alone; the addresses that they would declare, and where."""
+    out: dict[str, Span] = {}
+
+    def skip(document: Document, kind: object, summary: str, hint: str) -> None:
+        span = shown_span(document, ("type",))
+        findings.add("skipped", summary, hint, span=span, severity=Severity.WARNING)
+        name = document.data.get("name") or file_name(document.file)
+        out.setdefault(f"{kind if kind in DOCUMENTS else 'task'}/{name}", span)
+
+    for document in documents:
+        kind = document.data.get("type")
+        if isinstance(kind, str) and kind in _SKIPPED:
+            skip(document, kind, f"the {kind} is skipped: fleetform has none", _SKIPPED[kind])
+    for document in unread:
+        hint = f"name it: `-f {document.file}`, or `include: [{document.file}]` in the `project` document"
+        skip(document, document.data.get("type"), f"`{document.file}` is hidden, and was not read", hint)
+    return out
+
+
+def file_name(file: str) -> str | None:
+    """The name of what is the only one of its kind in a file, and has none of its own: `train` of
+    `train.dstack.yml`, and the folder's of one that is called `.dstack.yml` alone.
+    """
+    path = PurePosixPath(file)
+    stem = path.name.removesuffix(path.suffix).removesuffix("dstack").strip(".") or path.parent.name
+    name = re.sub(r"[^a-z0-9]+", "-", (stem or "dstack").lower()).strip("-")
+    return name if NAME.fullmatch(name) else None
+
+
+def _type_hint(document: Document, findings: Findings) -> tuple[Path, str] | None:
+    """The key that was mistyped, or the only type that has the fields that are there."""
+    keys = [key for key in document.data if len(key) <= MAX_FIELDS][:MAX_FIELDS]
+    if foreign := next((hint for having, hint in _OTHERS if having <= set(keys)), None):
+        return (), foreign
+    if len(keys) == 1 and keys[0] in DOCUMENTS:
+        return (keys[0],), f"write `type: {keys[0]}`, and its fields beside that, not below"
+    near = next((key for key in keys if findings.near(key, ("type",))), None)
+    if near:
+        return (near,), f"write `type:` for `{near}:`"
+    fitting = [
+        k for k, cls in DOCUMENTS.items() if keys and {f.name for f in fields_of(cls)}.issuperset(keys)
+    ]
+    return ((), f"add `type: {fitting[0]}`") if len(fitting) == 1 else None
+
+
+def decode_all(raw: Sequence[Raw], scope: Scope, findings: Findings) -> list[Entry]:
+    """Every document but the project's, decoded; those that have no usable name are left out."""
+    out: list[Entry] = []
+    nameless = Counter(_place_of(item) for item in raw if "name" not in item.document.data)
+    for item in raw:
+        if item.kind == "project":
+            continue
+        name = file_name(item.document.file) if nameless[_place_of(item)] == 1 else None
+        entry = _decode(item, name, scope, findings)
+        if entry is None:
+            findings.lost = True
+        else:
+            out.append(entry)
+    return out
+
+
+def _place_of(item: Raw) -> tuple[str, str]:
+    return item.kind, item.document.file
+
+
+def _decode(item: Raw, default: str | None, scope: Scope, findings: Findings) -> Entry | None:
+    """One document; `default` is its name if it has none."""
+    kind, document = item.kind, item.document
+    data, faults = evaluated(kind, document, scope)
+    if default and "name" not in data and document.whole and kind != "backend":
+        data = {"name": default, **data}
+    name = data.get("name")
+    usable = isinstance(name, str) and 0 < len(name) <= 100 and ("name",) not in faults
+    address = f"{kind}/{name}" if usable else None
+    spec = decoded(kind, document, (data, faults), address, findings)
+    return Entry(kind, str(name), document, data, spec) if usable else None
+
+
+_ADDRESS = re.compile(r"\$\{\{\s*groups\[(\d{1,4})\]\.nodes\[(\d{1,6})\]\.IP_ADDRESS\s*\}\}", re.ASCII)
+
+
+def _with_addresses(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A task with dstack's `${{ groups[i].nodes[j].IP_ADDRESS }}` in the commands of its groups as the shell
+    knows it. What is in single quotes, where a shell puts nothing in, is left for an error.
+    """
+    groups = data.get("groups")
+    if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
+        return data
+    sizes = [n if isinstance(n := group.get("nodes", 1), int) else 1 for group in groups]
+
+    def address(match: re.Match[str]) -> str:
+        group, node = int(match[1]), int(match[2])
+        quoted = match.string.count("'", 0, match.start()) % 2
+        if quoted or group >= len(sizes) or node >= sizes[group]:
+            return match[0]
+        rank = sum(sizes[:group]) + node
+        if rank == 0:
+            return "${FLEETFORM_MASTER_NODE_IP}"
+        return f'$(echo "$FLEETFORM_NODES_IPS" | sed -n {rank + 1}p)'
+
+    def commands(group: dict[str, Any]) -> dict[str, Any]:
+        found = group.get("commands")
+        if not isinstance(found, list):
+            return group
+        return {**group, "commands": [_ADDRESS.sub(address, c) if isinstance(c, str) else c for c in found]}
+
+    return {**data, "groups": [commands(group) for group in groups]}
+
+
+def evaluated(
+    kind: str, document: Document, scope: Scope, *, but: str | None = None
+) -> tuple[Mapping[str, Any], Faults]:
+    """A document's data with its templates replaced, `but` one field's, and what is wrong with those."""
+    faults: Faults = {}
+    if not document.may_hold("${"):
+        return document.data, faults
+    data = {
+        key: value if key == but else _interpolated(value, kind, (key,), scope, faults)
+        for key, value in (_with_addresses(document.data) if kind == "task" else document.data).items()
+    }
+    return data, faults
+
+
+def decoded(
+    kind: str,
+    document: Document,
+    found: tuple[Mapping[str, Any], Faults],
+    address: str | None,
+    findings: Findings,
+) -> Any:
+    """What `evaluated` gave as a value of its kind; None, and everything that is wrong reported."""
+    data, faults = found
+    for path, errors in faults.items():
+        if findings.full:
+            break
+        for error in errors:
+            if error.code != "unset":
+                hint = _rank_hint(kind, path) if error.code == "node-rank-here" else error.hint
+                span = shown_span(document, path)
+                findings.add(error.code, str(error), hint or error.hint, span=span, address=address)
+    problems: list[Problem] = []
+    spec = None
+    if document.whole:
+        body = {key: value for key, value in data.items() if key != "type"}
+        cls: type[Any] = DOCUMENTS[kind]
+        spec = decode(cls, body, (), problems)
+        if faults:
+            spec, problems = None, _independent(problems, faults)
+        elif spec is not None and findings.published:
+            problems += validate(DOCUMENTS[kind], kind, data)
+    report(problems, document, address, findings)
+    return None if any(not problem.warning for problem in problems) else spec
+
+
+def _rank_hint(kind: str, path: Path) -> str | None:
+    """What to write instead of `node_rank` here, where it is not what a command would need."""
+    if kind == "volume":
+        return "write `count: 4` for `<name>-0` to `<name>-3`; a task mounts `<name>-${{ node_rank }}`"
+    if path[0] == "volumes":
+        return "write the same path for all ranks: each has its own volume there"
+    return None
+
+
+def report(problems: Sequence[Problem], document: Document, address: str | None, findings: Findings) -> None:
+    """What is wrong with a document's data, at its place."""
+    for problem in problems:
+        if findings.full:
+            break
+        # What is missing has no place of its own: the key of what it is missing in is shown.
+        key = problem.at_key or problem.code == "missing-field"
+        span = shown_span(document, problem.path, key=key)
+        severity = Severity.WARNING if problem.warning else Severity.ERROR
+        findings.add(
+            problem.code, problem.summary, problem.hint, span=span, address=address, severity=severity
+        )
+
+
+def _independent(problems: Sequence[Problem], faults: Mapping[Path, object]) -> list[Problem]:
+    """The problems that do not merely follow from a template that could not be evaluated."""
+    above = {path[:i] for path in faults for i in range(1, len(path) + 1)}
+    return [
+        p
+        for p in problems
+        if p.path not in above and not any(p.path[:i] in faults for i in range(1, len(p.path) + 1))
+    ]
+
+
+def _interpolated(value: Any, kind: str, path: Path, scope: Scope, faults: Faults) -> Any:
+    """`value` with its templates replaced; keys are left alone."""
+    if isinstance(value, dict):
+        return {k: _interpolated(v, kind, (*path, k), scope, faults) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_interpolated(v, kind, (*path, i), scope, faults) for i, v in enumerate(value)]
+    if not isinstance(value, str) or "${" not in value:
+        return value
+    errors: list[TemplateError] = []
+    result = interpolate(value, scope, _place(kind, path), errors)
+    if errors:
+        faults[path] = errors
+        return value
+    return result
+
+
+def _place(kind: str, path: Path) -> Place:
+    # A text in place of the list or the mapping is judged as an item: that it is none is said anyway.
+    if path[0] == "env" and kind in {"task", "fleet"} and len(path) <= 2:
+        return Place.ENV
+    if kind == "task" and path[0] == "registry_auth":
+        return Place.ENV
+    if kind == "task" and path[0] == "volumes" and (len(path) <= 2 or path[2] == "name"):
+        return Place.VOLUME
+    if not {"nodes", "cpu", "memory", "disk", "gpu"}.isdisjoint(path):
+        return Place.AMOUNT
+    return Place.TEXT

@@ -1,0 +1,340 @@
+"""What tasks' `files` name: looked up below the project's directory, by its ignore rules, and hashed.
+
+The directory may be a stranger's. No link is followed, nothing but regular files is opened, and the numbers
+and sizes of all that is looked at are bounded before any of it is read.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from declarative.language.loader import ignore, safe_open
+from declarative.language.loader.ignore import Rules
+from declarative.model.manifest import Entry, Manifest
+from declarative.model.spec.software import File, Files
+from declarative.planner.saved import KIND
+
+MAX_FILES = 20_000
+"""Of one task; and four times as many of all tasks together, those with the same `files` counted once."""
+MAX_TOTAL_BYTES = 2 << 30
+MAX_ENTRIES = 100_000
+"""Entries of folders that are looked at, those left out included."""
+MAX_COMPARED = 1_000_000
+"""Ignore rules held against entries, those that are plain names aside: 50 for each of 20,000 files."""
+MAX_FOLDERS = 60
+"""How deep folders may lie in each other."""
+NEVER = (".git", ".fleetform")
+"""At any depth: of no use to a rank, and full of what is not for it."""
+
+_PLAN = re.compile(rb'\s*\{\s*"kind"\s*:\s*"' + re.escape(KIND.encode()) + rb'"')
+
+Levels = tuple[tuple[int, Rules], ...]
+"""The rules that hold in a folder: how deep their own folder lies, outermost first."""
+
+
+class CannotSendError(Exception):
+    """Why something cannot be sent: a finding's code, text and hint."""
+
+    def __init__(self, code: str, summary: str, hint: str | None = None) -> None:
+        super().__init__(summary)
+        self.code, self.summary, self.hint = code, summary, hint
+        self.item: int | None = None
+        """Of `files`, the item that it is about."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """A file or link as the walk finds it, not read yet."""
+
+    source: str
+    size: int
+    executable: bool
+    link: str | None
+
+
+@dataclass(slots=True)
+class Sender:
+    """Looks at one project's files, each once, however many tasks name them.
+
+    `hidden` holds paths below the project that are never sent: its state, what its backends keep there, and
+    the private keys of its fleets.
+    `documents` are its own YAML, which is sent only where it is named: it says what runs, not what that
+    needs, and a change of one task must not restart the others.
+    """
+
+    root: Path
+    hidden: Collection[str] = ()
+    documents: Collection[str] = ()
+    read: bool = True
+    """Whether files are read at all. `validate` wants to know only whether they can be sent."""
+    _entries: int = field(default=0, init=False)
+    _compared: int = field(default=0, init=False)
+    _sent: int = field(default=0, init=False)
+    _bytes: int = field(default=0, init=False)
+    _made: dict[Files, Manifest] = field(default_factory=dict, init=False)
+    _walks: dict[str, tuple[_Found, ...]] = field(default_factory=dict, init=False)
+    _hashes: dict[str, tuple[int, str, bool]] = field(default_factory=dict, init=False)
+
+    def manifest(self, files: Files) -> Manifest:
+        """What the ranks of a task get. `CannotSendError` says why they cannot."""
+        if files not in self._made:
+            self._made[files] = self._manifest(files)
+        return self._made[files]
+
+    def _manifest(self, files: Files) -> Manifest:
+        places: dict[str, Entry] = {}
+        for i, item in enumerate(files):
+            try:
+                self._place(item, places)
+            except CannotSendError as error:
+                error.item = i
+                raise
+        _check_folders(places)
+        self._sent += len(places)
+        if self._sent > 4 * MAX_FILES:
+            raise _too_large(f"the `files` of all tasks are more than {4 * MAX_FILES}")
+        if sum(entry.size for entry in places.values()) > MAX_TOTAL_BYTES:
+            raise _too_large(f"`files` names more than {MAX_TOTAL_BYTES >> 30} GiB")
+        entries = (self._hashed(places[path]) for path in sorted(places))
+        return Manifest(tuple(entry for entry in entries if entry is not None))
+
+    def _place(self, item: File, places: dict[str, Entry]) -> None:
+        """Add what an item names to `places`, each file at its own."""
+        for found in self._named(item):
+            inner = found.source.removeprefix(_clean(item.local_path)).removeprefix("/")
+            if not inner and (item.path.endswith("/") or not _clean(item.path)):
+                inner = found.source.rpartition("/")[2]  # a file into a folder
+            path = _join(_clean(item.path), inner)
+            if found.link is not None:
+                _check_link(found, path)
+            there = places.get(path)
+            if there is not None and there.source != found.source:
+                raise _collides(path, there.source, found.source)
+            places[path] = Entry(
+                path=path,
+                source=found.source,
+                size=found.size,
+                executable=found.executable,
+                link=found.link,
+            )
+            if len(places) > MAX_FILES:
+                raise _too_large(f"`files` names more than {MAX_FILES} files")
+
+    # -------------------------------------------------------------------------------- what there is
+
+    def _named(self, item: File) -> tuple[_Found, ...]:
+        """What one item of `files` names, with all that is in it."""
+        name = _clean(item.local_path)
+        if name not in self._walks:
+            try:
+                self._walks[name] = tuple(self._look(name))
+            except OSError as error:
+                raise _unreadable(name, error) from None
+        if not self._walks[name]:
+            summary = f"nothing of `{name or '.'}` is left to send: it is empty, or all of it is ignored"
+            raise CannotSendError("nothing-to-send", summary)
+        return self._walks[name]
+
+    def _look(self, name: str) -> Iterator[_Found]:
+        parts = tuple(p for p in name.split("/") if p)
+        if never := next((p for p in parts if p in NEVER), None):
+            raise CannotSendError("never-sent", f"`{name}` is never sent: it lies in `{never}`")
+        if self._is_hidden(name):
+            summary = f"`{name}` is never sent: it is fleetform's own, or a private key to hosts"
+            raise CannotSendError("never-sent", summary)
+        levels: Levels = ()
+        for depth in range(len(parts)):
+            with self._parent(parts, depth) as parent:
+                levels += self._rules(parent, depth)
+        if not parts:
+            yield from self._folder(parts, levels)
+            return
+        with self._parent(parts, len(parts) - 1) as parent:
+            try:
+                mode = os.stat(parts[-1], dir_fd=parent, follow_symlinks=False)
+            except FileNotFoundError:
+                raise _missing(name) from None
+            # What is named is sent, whatever the rules say of it: they are about what nobody named.
+            if stat.S_ISDIR(mode.st_mode):
+                yield from self._folder(parts, levels)
+            else:
+                yield self._single(parent, name, mode)
+
+    def _parent(self, parts: tuple[str, ...], depth: int) -> AbstractContextManager[int]:
+        return safe_open.folder(self.root, *parts[:depth])
+
+    def _folder(self, parts: tuple[str, ...], levels: Levels) -> Iterator[_Found]:
+        """All of a folder that the rules leave, in the order of names."""
+        if len(parts) > MAX_FOLDERS:
+            raise _too_large(f"`{'/'.join(parts[:3])}/…` has folders more than {MAX_FOLDERS} deep")
+        inner: list[str] = []
+        with safe_open.folder(self.root, *parts) as here:
+            levels += self._rules(here, len(parts))
+            for entry in self._listed(here):
+                path = (*parts, entry.name)
+                shown = "/".join(path)
+                is_folder = entry.is_dir(follow_symlinks=False)
+                if (
+                    entry.name in NEVER
+                    or self._is_hidden(shown)
+                    or self._ignored(path, levels, folder=is_folder)
+                ):
+                    continue
+                if is_folder:
+                    inner.append(entry.name)
+                elif shown not in self.documents:
+                    yield self._single(here, shown, entry.stat(follow_symlinks=False))
+        for name in inner:
+            yield from self._folder((*parts, name), levels)
+
+    def _listed(self, folder: int) -> list[os.DirEntry[str]]:
+        out: list[os.DirEntry[str]] = []
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                self._entries += 1
+                if self._entries > MAX_ENTRIES:
+                    raise _too_large(f"`files` looks at more than {MAX_ENTRIES} files")
+                out.append(entry)
+        return sorted(out, key=lambda entry: entry.name)
+
+    def _single(self, parent: int, source: str, found: os.stat_result) -> _Found:
+        try:
+            source.encode()
+        except UnicodeEncodeError:
+            shown = os.fsencode(source).decode("utf-8", "replace")
+            raise CannotSendError("unreadable", f"the name of `{shown}` is not UTF-8", "rename it") from None
+        if stat.S_ISLNK(found.st_mode):
+            return _Found(source, 0, False, os.readlink(source.rpartition("/")[2], dir_fd=parent))
+        if not stat.S_ISREG(found.st_mode):
+            hint = "remove it, or name it in `.fleetformignore`"
+            raise CannotSendError("not-a-file", f"`{source}` is a pipe, a socket or a device", hint)
+        return _Found(source, found.st_size, bool(found.st_mode & stat.S_IXUSR), None)
+
+    # -------------------------------------------------------------------------------------- the rules
+
+    def _rules(self, folder: int, depth: int) -> Levels:
+        """The ignore rules of a folder. A link is none, as for git."""
+        out: Levels = ()
+        for name in ignore.NAMES:
+            try:
+                with safe_open.regular(folder, name) as file:
+                    content = file.read(ignore.MAX_BYTES + 1)
+            except OSError:
+                continue
+            try:
+                rules = ignore.parse(content)
+            except ValueError as error:
+                raise _too_large(f"a `{name}` has {error}") from None
+            out += ((depth, rules),)
+        return out
+
+    def _ignored(self, path: tuple[str, ...], levels: Levels, *, folder: bool) -> bool:
+        """By the last rule that matches, the innermost folder's first."""
+        for depth, rules in reversed(levels):
+            self._compared += rules.cost
+            if self._compared > MAX_COMPARED:
+                raise _too_large(f"ignore rules are held against files more than {MAX_COMPARED} times")
+            found = rules.leave_out(path[depth:], folder=folder)
+            if found is not None:
+                return found
+        return False
+
+    def _is_hidden(self, path: str) -> bool:
+        return any(path == name or path.startswith((f"{name}/", f"{name}.backup-")) for name in self.hidden)
+
+    # ---------------------------------------------------------------------------------------- reading
+
+    def _hashed(self, entry: Entry) -> Entry | None:
+        """The entry with what is in it; None for a saved plan, which changes with every plan."""
+        if entry.link is not None or not self.read:
+            return entry
+        if entry.source not in self._hashes:
+            self._bytes += entry.size
+            if self._bytes > 2 * MAX_TOTAL_BYTES:
+                raise _too_large(f"the `files` of all tasks are more than {2 * MAX_TOTAL_BYTES >> 30} GiB")
+            self._hashes[entry.source] = _read(self.root, entry.source, entry.size)
+        size, found, executable = self._hashes[entry.source]
+        if not found:
+            return None
+        return Entry(path=entry.path, source=entry.source, size=size, sha256=found, executable=executable)
+
+
+def _read(root: Path, source: str, at_most: int) -> tuple[int, str, bool]:
+    """A file's bytes, SHA-256, and whether it is executable; an empty sum for a saved plan.
+
+    `CannotSendError` if it cannot be read, or changes meanwhile.
+    """
+    *above, name = source.split("/")
+    try:
+        with safe_open.folder(root, *above) as parent, safe_open.regular(parent, name) as file:
+            if _PLAN.match(file.read(200)):
+                return 0, "", False
+            file.seek(0)
+            safe_open.check_size(file, at_most)
+            found, digest = safe_open.summed(file)
+    except safe_open.ChangedError as error:
+        hint = "wait until nobody writes to it, or name it in `.fleetformignore`"
+        raise CannotSendError("unreadable", f"`{source}` cannot be sent: {error.strerror}", hint) from None
+    except OSError as error:
+        raise _unreadable(source, error) from None
+    return found.st_size, digest, bool(found.st_mode & stat.S_IXUSR)
+
+
+def _clean(path: str) -> str:
+    """Without `.` and empty parts; empty for the project's directory, or the rank's folder, itself."""
+    return "/".join(p for p in path.split("/") if p not in {"", "."})
+
+
+def _join(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder and name else folder or name
+
+
+def _check_link(found: _Found, path: str) -> None:
+    """A link leads to somewhere in the rank's folder, by its text: nobody follows it here."""
+    assert found.link is not None
+    depth = path.count("/")
+    for part in found.link.split("/"):
+        depth += 0 if part in {"", "."} else -1 if part == ".." else 1
+        if depth < 0 or found.link.startswith("/"):
+            hint = "put the file itself there, or name the link in `.fleetformignore`"
+            summary = f"`{found.source}` is a link that leads out of what is sent"
+            raise CannotSendError("outside-project", summary, hint)
+
+
+def _check_folders(places: dict[str, Entry]) -> None:
+    """A file at the place of another one's folder."""
+    for path, entry in places.items():
+        parts = path.split("/")
+        for above in ("/".join(parts[:i]) for i in range(1, len(parts))):
+            if above in places:
+                raise _collides(above, places[above].source, entry.source)
+
+
+def _collides(path: str, first: str, second: str) -> CannotSendError:
+    summary = f"`{first}` and `{second}` would both be at `{path}`"
+    return CannotSendError("same-place", summary, "give one of them another place: `src:where`")
+
+
+def _missing(name: str) -> CannotSendError:
+    return CannotSendError("missing-file", f"there is no `{name}` in the project")
+
+
+def _unreadable(name: str, error: OSError) -> CannotSendError:
+    if isinstance(error, FileNotFoundError):
+        return _missing(name)
+    if isinstance(error, NotADirectoryError) or error.errno == errno.ELOOP:
+        summary = f"`{name}` leads through a link, or through something that is not a folder"
+        return CannotSendError("outside-project", summary, "name it by the folder in which it is")
+    return CannotSendError("unreadable", f"`{name}` cannot be read: {error.strerror or error}")
+
+
+def _too_large(summary: str) -> CannotSendError:
+    hint = "name fewer files, or leave some out in `.fleetformignore`; large data belongs on a volume"
+    return CannotSendError("too-large", summary, hint)

@@ -1,0 +1,310 @@
+"""Which files a project has, and what is in them.
+
+Nothing outside of its directory is opened, save what `include` names in the same Git repository.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TypeAlias
+
+from declarative.language.loader.findings import Findings
+from declarative.language.source import MAX_BYTES, Document, parse
+from declarative.model.diagnostic import Severity, Span
+
+SUFFIXES = (".yaml", ".yml")
+MAX_FILES = 10_000
+MAX_ENTRIES = 100_000
+"""Entries of folders that are looked at for `include`."""
+MAX_TOTAL_BYTES = 64 << 20
+MAX_TOTAL_SIZE = 1_000_000
+"""Values of all files together, however few bytes they have: aliases make many of few."""
+MAX_WRITTEN_SIZE = 4_000_000
+"""Values of all files together, where there are at least `BYTES_OF_VALUE` for each."""
+BYTES_OF_VALUE = 4
+
+
+HIDDEN = (".dstack.yml", ".dstack.yaml")
+"""How the hidden files end that dstack's users have; they are read where they are named."""
+
+Steps: TypeAlias = tuple[str, ...]
+Patterns: TypeAlias = Callable[[Sequence[Document]], Sequence[str]]
+"""The project document's `exclude`, among the documents of the directory's own files."""
+
+
+class Files:
+    """The files of one project, each read once, whichever way it was found."""
+
+    def __init__(self, directory: Path, findings: Findings) -> None:
+        self.directory, self.findings = directory, findings
+        self.root = directory.resolve()
+        self.repository = next(
+            (f for f in (self.root, *self.root.parents) if (f / ".git").exists()), self.root
+        )
+        """The outermost folder that `include` may lead to."""
+        self._seen: dict[Path, str] = {}
+        self._exclude: Sequence[str] = ()
+        self._bytes = self._size = self._entries = 0
+
+    def names(self) -> tuple[str, ...]:
+        """The files that were read, relative to the directory."""
+        return tuple(sorted(_shown(name) for name in self._seen.values()))
+
+    def own(self, named: Sequence[Path] = (), excluded: Patterns = lambda _: ()) -> list[Document]:
+        """The documents of the directory's own files, and of those named on the command line, but for what
+        the project document excludes. That is read like the others, so it is known only after them.
+        """
+        try:
+            found = [path.name for path in self.root.iterdir() if path.name.endswith(SUFFIXES)]
+        except OSError as error:
+            hint = "name the project's directory"
+            self.findings.add("unreadable", f"`{self.directory}` cannot be read: {_reason(error)}", hint)
+            self.findings.lost = True
+            return []
+        own = [name for name in found if name[0] != "."]
+        more = [name for path in named if (name := self._inside(path))]
+        if not own and not named:
+            hidden = next((name for name in sorted(found) if name.endswith(HIDDEN)), None)
+            hint = "run `fleetform init` to begin with an example, or change into the project's directory"
+            hint = f"name the hidden file that there is: `-f {hidden}`" if hidden else hint
+            self.findings.add("no-documents", f"there is no YAML file in `{self.directory}`", hint)
+        reads = list(self._readings(sorted({*own, *more})))
+        self._exclude = excluded([d for read in reads for d in read.documents])
+        return self._kept(reads)
+
+    def unread(self) -> list[Document]:
+        """What can be read of the directory's hidden files of dstack that nobody named."""
+        try:
+            found = {path.name for path in self.root.iterdir()}
+        except OSError:
+            return []  # which `own` has said
+        names = {n for n in found if n[0] == "." and n.endswith(HIDDEN) and not self._is_excluded(n)}
+        before = dict(self._seen)
+        reads = list(self._readings(sorted(names)))
+        self._seen = before
+        return [document for read in reads for document in read.documents]
+
+    def _inside(self, path: Path) -> str | None:
+        """The name within the project of a file that the command line names; None if it lies elsewhere."""
+        where = path.resolve()
+        if where.is_relative_to(self.root):
+            return where.relative_to(self.root).as_posix()
+        hint = "change into its directory, or name that: `fleetform -C DIR …`"
+        _refuse(
+            self.findings,
+            "outside-project",
+            f"`{_shown(str(path))}` is not a file of this project",
+            hint,
+            None,
+        )
+        return None
+
+    def _is_excluded(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self._exclude)
+
+    def included(
+        self, document: Document, patterns: Sequence[str], unmatched: dict[str, Span] | None = None
+    ) -> list[Document]:
+        """The documents of the files that match the project document's `include`.
+
+        Patterns that match no file are put into `unmatched`, each with its place.
+        """
+        out: list[Document] = []
+        for i, pattern in enumerate(patterns):
+            span = document.span(("include", i))
+            parts = pattern.split("/")
+            up = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
+            outside = pattern.startswith("/") or ".." in parts[up:] or "\0" in pattern
+            if outside or not self._may_be_read((self.root / "/".join(parts[:up])).resolve(), up=up):
+                hint = "write a pattern below the project's directory, such as `fleets/*.yaml`"
+                hint += ", or one in its Git repository: `../shared/*.yaml`"
+                self.findings.add(
+                    "outside-project", f"`{pattern}` leads outside of the project", hint, span=span
+                )
+                self.findings.lost = True
+                continue
+            steps = tuple(p for p in parts if p not in {"", "."})
+            above = "/".join(parts[:up])
+            names = sorted(set(self._expand(above, steps[up:], set(), span))) if steps[up:] else []
+            out += self._kept(self._readings([n for n in names if not self._is_excluded(n)]))
+            if not names:
+                if unmatched is not None:
+                    unmatched[pattern] = span
+                self.findings.add(
+                    "nothing-included", f"`{pattern}` matches no file", span=span, severity=Severity.WARNING
+                )
+        return out
+
+    def _may_be_read(self, path: Path, *, up: int | bool) -> bool:
+        """Whether a file or folder is the project's; with `up`, whether it is the repository's. What is in
+        `.git` is neither.
+        """
+        within = self.repository if up else self.root
+        return path.is_relative_to(within) and ".git" not in path.relative_to(within).parts
+
+    def _expand(self, folder: str, steps: Steps, seen: set[tuple[str, int]], span: Span) -> Iterator[str]:
+        """The files below `folder` that match; `**` stands for any number of folders."""
+        if (folder, len(steps)) in seen:
+            return
+        seen.add((folder, len(steps)))
+        step, rest = steps[0], steps[1:]
+        if step == "**":
+            yield from self._expand(folder, rest or ("*",), seen, span)
+            for name, is_folder in self._list(folder, span, links=False):
+                if is_folder and not name.startswith("."):
+                    yield from self._expand(_join(folder, name), steps, seen, span)
+            return
+        for name, is_folder in self._matching(folder, step, span, last=not rest):
+            if rest and is_folder:
+                yield from self._expand(_join(folder, name), rest, seen, span)
+            elif not rest:
+                yield _join(folder, name)
+
+    def _matching(self, folder: str, step: str, span: Span, *, last: bool) -> list[tuple[str, bool]]:
+        """The entries of a folder that one step of a pattern names: hidden ones and folders only by name."""
+        if not any(c in step for c in "*?["):
+            path = self.root / folder / step
+            return [(step, not last)] if os.path.lexists(path) else []
+        return [
+            (name, is_folder)
+            for name, is_folder in self._list(folder, span)
+            if fnmatchcase(name, step)
+            and (step.startswith(".") or name[0] != ".")
+            and not (last and is_folder)
+        ]
+
+    def _list(self, folder: str, span: Span, *, links: bool = True) -> list[tuple[str, bool]]:
+        """Names in a folder, and whether each is a folder; `links` counts links to folders too."""
+        path = self.root / folder
+        try:
+            if not self._may_be_read(path.resolve(), up=folder.startswith("..")):
+                summary = f"`{_shown(folder)}` leads outside of the project"
+                self.findings.add("outside-project", summary, "put the files into the project", span=span)
+                return []
+            out: list[tuple[str, bool]] = []
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    self._entries += 1
+                    if self._entries > MAX_ENTRIES:
+                        if self._entries == MAX_ENTRIES + 1:
+                            self._too_large(f"`include` looks at more than {MAX_ENTRIES} files", span)
+                        break
+                    out.append((entry.name, entry.is_dir(follow_symlinks=links)))
+            return sorted(out)
+        except (OSError, ValueError, RuntimeError):
+            return []  # not there, or not a folder: it matches nothing
+
+    def _too_large(self, summary: str, span: Span) -> None:
+        self.findings.add("too-large", summary, "name fewer files, or split the project", span=span)
+        self.findings.lost = True
+
+    def _readings(self, names: Sequence[str]) -> Iterator[_Read]:
+        """Each file that was not read before, with its own findings."""
+        for name in names:
+            span = Span(_shown(name), 1, 1, 1, 1)
+            if len(self._seen) >= MAX_FILES:
+                self._too_large(f"the project has more than {MAX_FILES} files", span)
+                break
+            read = _Read(name, Findings())
+            content = self._content(name, span, read.findings)
+            if content is not None:
+                self._bytes += len(content)
+                most = max(MAX_TOTAL_SIZE, min(self._bytes // BYTES_OF_VALUE, MAX_WRITTEN_SIZE))
+                if self._bytes > MAX_TOTAL_BYTES or self._size > most:
+                    self._too_large(
+                        f"the project is larger than {MAX_TOTAL_BYTES >> 20} MiB or has too many values", span
+                    )
+                    break
+                reading = parse(content, _shown(name))
+                self._size += sum(document.size for document in reading.documents)
+                read.findings.lost |= reading.lost
+                read.findings.extend(reading.diagnostics)
+                read.documents += reading.documents
+            yield read
+
+    def _kept(self, reads: Iterable[_Read]) -> list[Document]:
+        """The documents of the files that are not excluded, whose findings count."""
+        out: list[Document] = []
+        for read in reads:
+            holds_project = any(d.data.get("type") == "project" for d in read.documents)
+            if self._is_excluded(read.name) and not holds_project:
+                self._seen = {path: name for path, name in self._seen.items() if name != read.name}
+                continue
+            self.findings.lost |= read.findings.lost
+            self.findings.extend(read.findings.items)
+            out += read.documents
+        return out
+
+    def _content(self, name: str, span: Span, findings: Findings) -> bytes | None:
+        """A file's bytes; None if they were read before or must not be read."""
+        try:
+            path = (self.root / name).resolve(strict=True)
+            if not self._may_be_read(path, up=name.startswith("../")):
+                summary = f"`{_shown(name)}` is a link that leads outside of the project"
+                hint = "put the file itself into the project"
+                _refuse(findings, "outside-project", summary, hint, span)
+            elif path not in self._seen:
+                self._seen[path] = name
+                return self._bytes_of(path, name, span, findings)
+        except (OSError, ValueError, RuntimeError) as error:
+            _refuse(findings, "unreadable", f"`{_shown(name)}` cannot be read: {_reason(error)}", None, span)
+        return None
+
+    @staticmethod
+    def _bytes_of(path: Path, name: str, span: Span, findings: Findings) -> bytes | None:
+        # Asked before it is opened, and again after: opening a pipe or a device would already do something.
+        if stat.S_ISREG(path.stat().st_mode):
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "rb") as file:
+                if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    return file.read(MAX_BYTES + 1)
+        _refuse(
+            findings, "not-a-file", f"`{_shown(name)}` is not a regular file", "rename or remove it", span
+        )
+        return None
+
+
+@dataclass(slots=True)
+class _Read:
+    """One file: its documents, and what is wrong with it, which does not count where it is excluded."""
+
+    name: str
+    findings: Findings
+    documents: list[Document] = field(default_factory=list)
+
+
+def _refuse(findings: Findings, code: str, summary: str, hint: str | None, span: Span | None) -> None:
+    findings.add(code, summary, hint, span=span)
+    findings.lost = True
+
+
+def read_variables(path: Path, findings: Findings, check: str = "check --var-file") -> list[Document]:
+    """The documents of a file that may lie anywhere, for the caller names it; `check` is a hint."""
+    name = _shown(str(path))
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        findings.add("unreadable", f"`{name}` cannot be read: {_reason(error)}", check)
+        return []
+    reading = parse(content, name)
+    findings.extend(reading.diagnostics)
+    return list(reading.documents)
+
+
+def _join(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+def _shown(name: str) -> str:
+    """A file's name as text that can be printed, whatever bytes it has."""
+    return os.fsencode(name).decode("utf-8", "replace")
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or "its name is not valid"

@@ -1,0 +1,72 @@
+"""Where the findings of one load come together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from declarative.model.codes import CODES
+from declarative.model.diagnostic import Diagnostic, InvalidError, Severity, Span, in_order, suggest
+
+MAX_FINDINGS = 1_000
+"""Nobody reads more at once, and each takes as long to show as a document takes to read."""
+MAX_COMPARED = 50_000
+MAX_SUMMARY = 300
+
+
+class Findings:
+    """Errors and warnings, collected.
+
+    `lost` says that some document could not be read at all: then nobody can tell that a name is not declared.
+    `published`: whether documents are held against the published schemas as well.
+    """
+
+    def __init__(self, *, published: bool = True) -> None:
+        self.published = published
+        self.items: list[Diagnostic] = []
+        self.lost = False
+        self._compared = 0
+
+    def add(
+        self,
+        code: str,
+        summary: str,
+        hint: str | None = None,
+        *,
+        span: Span | None = None,
+        address: str | None = None,
+        severity: Severity = Severity.ERROR,
+    ) -> None:
+        """One finding; its text is cut where a value in it is long."""
+        if len(summary) > MAX_SUMMARY:
+            summary = summary[:MAX_SUMMARY] + "…"
+        self.extend(
+            [Diagnostic(code=code, summary=summary, hint=hint, span=span, address=address, severity=severity)]
+        )
+
+    def extend(self, items: Iterable[Diagnostic]) -> None:
+        """Findings of the layers below; what has no hint of its own gets its code's."""
+        for item in items:
+            if not self.full:
+                known = CODES.get(item.code) if item.hint is None else None
+                self.items.append(replace(item, hint=known.fix) if known else item)
+
+    def near(self, word: str, known: Collection[str]) -> str | None:
+        """`did you mean …?`, as long as the comparisons with all names do not take too long."""
+        self._compared += len(known)
+        return suggest(word, known) if self._compared <= MAX_COMPARED and len(word) <= 100 else None
+
+    @property
+    def full(self) -> bool:
+        """Whether there are so many findings that no more are kept."""
+        return len(self.items) >= MAX_FINDINGS
+
+    def finish(self) -> tuple[Diagnostic, ...]:
+        """The warnings; `InvalidError` with everything if there is an error."""
+        found = in_order(self.items)
+        if any(item.severity is Severity.ERROR for item in found):
+            if self.full:
+                summary = f"only the first {MAX_FINDINGS} findings are shown"
+                found = (*found, Diagnostic(code="too-many-errors", summary=summary, hint="fix these first"))
+            raise InvalidError(found)
+        return found

@@ -1,0 +1,173 @@
+"""Documents of dstack and SkyPilot as documents of this language, with what was lost written beside them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from declarative.model.resource import LOCAL, SSH
+from declarative.model.schema import Problem, decode
+from declarative.model.spec import DOCUMENTS
+from declarative.model.spec.text import NAME
+
+CLOUDS: dict[str, dict[str, Any]] = {
+    "aws": {"driver": "ec2", "credentials": {"key": "AWS_ACCESS_KEY_ID", "secret": "AWS_SECRET_ACCESS_KEY"}},
+    "gcp": {"driver": "gce"},
+    "azure": {"driver": "azure"},
+    "vultr": {"driver": "vultr"},
+    "digitalocean": {"driver": "digitalocean"},
+}
+"""Clouds as dstack and SkyPilot call them, with what a `backend` document of each begins with."""
+_PLAIN = re.compile(
+    r"[A-Za-z_./$][\w ./:@%+=,$(){}<>-]*|(?!\d+$)\d+(?:[MGT]B|[smhdw])?(?:\.\.(?:\d+(?:[MGT]B)?)?)?", re.ASCII
+)
+_MEANS_ELSE = re.compile(
+    r"(?i:true|false|null|~|yes|no|on|off|y|n|\.inf|\.nan)|.*(?:: | #).*|.*[: ]", re.DOTALL
+)
+_COMMAND = re.compile(r"##|^\s*::", re.MULTILINE)
+"""What a CI agent may obey when it stands in a block; in quotes it does not."""
+_BLOCK = re.compile(r"[^\s\x00-\x1f][\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd]*")
+MOST_ROUNDS = 200
+"""Parts of one document that are left out one by one."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """One document in the making: its fields, and what there is to say about it."""
+
+    kind: str
+    fields: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def lose(self, name: str, why: str) -> None:
+        """Say of a field that it was left out. Its value is not shown: it may be a secret."""
+        self.notes.append(f"left out `{name}`: {why}")
+
+    def mend(self) -> bool:
+        """Leave out what this language does not take; whether the rest is a document of it."""
+        for _ in range(MOST_ROUNDS):
+            problems: list[Problem] = []
+            decode(DOCUMENTS[self.kind], self.fields, (), problems)
+            if not problems:
+                return True
+            problem = problems[0]
+            if not problem.path or not _remove(self.fields, problem.path):
+                self.notes.append(f"{problem.summary}: {problem.hint}")
+                return False
+            self.lose(".".join(map(str, problem.path)), problem.hint or problem.summary)
+        return False
+
+
+def _remove(data: Any, path: Sequence[str | int]) -> bool:
+    """Take away what stands at `path`; whether there was something."""
+    *above, last = path
+    for step in above:
+        if not isinstance(data, Mapping | list) or (isinstance(data, Mapping) and step not in data):
+            return False
+        data = data[step]  # type: ignore[index]  # a list by number, a mapping by key
+    if isinstance(data, dict) and last in data:
+        del data[last]
+        return True
+    if isinstance(data, list) and isinstance(last, int) and last < len(data):
+        del data[last]
+        return True
+    return False
+
+
+def name_of(text: object, default: str | None, notes: list[str]) -> str | None:
+    """A name of this language: the text, what is nearest to it, or the default; `notes` gets a change."""
+    near = re.sub(r"[^a-z0-9]+", "-", str(text or "").lower()).strip("-")
+    name = near if NAME.fullmatch(near) else default
+    if text and name and name != text:
+        notes.append(f"the name is now `{name}`: 2 to 41 lower-case letters, digits and `-`")
+    return name
+
+
+def known_backends(draft: Draft, names: Sequence[Any]) -> list[str]:
+    """Those backends that there is a driver for; of the others it is said that they were left out."""
+    out: list[str] = []
+    for name in dict.fromkeys(map(str, names)):
+        if name in CLOUDS or name in (LOCAL, SSH):
+            out.append(name)
+        else:
+            draft.lose(f"backends: {name}", "declare it if libcloud has a driver for it: `type: backend`")
+    return out
+
+
+def backends_of(drafts: Sequence[Draft]) -> list[Draft]:
+    """A `backend` document for each cloud that the others name."""
+    named = {b for d in drafts for b in d.fields.get("backends", ())}
+    named |= {str(d.fields["backend"]) for d in drafts if "backend" in d.fields}
+    return [
+        Draft(
+            "backend", {"name": name, **CLOUDS[name]}, ["see docs/clouds.md for its credentials and `image`"]
+        )
+        for name in sorted(named)
+        if name in CLOUDS
+    ]
+
+
+# ---------------------------------------------------------------------------------------------- as YAML
+
+
+def text_of(drafts: Sequence[Draft], heading: str) -> str:
+    """The documents as YAML, each below what there is to say about it; one that is none is a comment."""
+    parts = []
+    for draft in drafts:
+        good = bool(draft.fields) and draft.mend()
+        lines = [f"# {line}" for note in draft.notes for line in _shown(note)]
+        body = list(_mapping({"type": draft.kind, **draft.fields}, "")) if draft.fields else []
+        if body and not good:
+            lines.insert(0, "# This could not be converted:")
+            body = [f"# {line}" for line in body]
+        parts.append("\n".join([*lines, *body]))
+    return "\n".join(f"# {line}" for line in _shown(heading)) + "\n" + "\n---\n".join(parts) + "\n"
+
+
+def _shown(text: str) -> Iterator[str]:
+    """Lines for a comment: names in it are a stranger's."""
+    for line in text.splitlines():
+        yield "".join(c if c.isprintable() else "?" for c in line)
+
+
+def _mapping(data: Mapping[str, Any], indent: str) -> Iterator[str]:
+    for key, value in data.items():
+        yield from _item(f"{indent}{_scalar(str(key))}:", value, indent)
+
+
+def _item(start: str, value: Any, indent: str) -> Iterator[str]:
+    """What begins with `start`; a value of several lines stands two further in than `indent`."""
+    inner = indent + "  "
+    if isinstance(value, Mapping) and value:
+        yield start
+        yield from _mapping(value, inner)
+    elif isinstance(value, list | tuple) and value:
+        yield start
+        for item in value:
+            first, *rest = _item("", item, inner)
+            if first:
+                yield f"{inner}-{first}"
+            else:  # a mapping or a list: its first line stands behind the dash
+                yield f"{inner}- {rest.pop(0).lstrip()}"
+            yield from rest
+    elif (
+        isinstance(value, str)
+        and "\n" in value
+        and not _COMMAND.search(value)
+        and _BLOCK.fullmatch(value)
+        and not value.endswith("\n\n")
+    ):
+        yield f"{start} |{'' if value.endswith(chr(10)) else '-'}"
+        for line in value.removesuffix("\n").split("\n"):
+            yield f"{inner}{line}" if line else ""
+    else:
+        yield f"{start} {_scalar(value)}"
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and not _MEANS_ELSE.fullmatch(value):
+        return value
+    return json.dumps(value, ensure_ascii=not str(value).isprintable()).replace("##", r"\u0023#")

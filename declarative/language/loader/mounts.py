@@ -1,0 +1,283 @@
+"""The volumes of each rank: names worked out, held against what is declared, and against each other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from declarative.language.loader.documents import Entry, shown_place
+from declarative.language.loader.findings import Findings
+from declarative.language.source import Path
+from declarative.language.template import Scope, TemplateError, for_ranks
+from declarative.model.diagnostic import Span
+from declarative.model.resource import RankMount, VolumeWant, volume_inputs
+from declarative.model.schema import BadValueError
+from declarative.model.spec import Backend, Mount, Name, Task, Volume
+from declarative.model.spec.mounts import Inline
+from declarative.model.spec.text import check_name
+
+MAX_MOUNTS = 250_000
+"""Mounts of all ranks together, alternatives counted one by one."""
+_NUMBERED = re.compile(r"(.+)-[0-9]+")
+_TEMPLATE = re.compile(r"\$\{\{[^}]*\}\}|\$\{DSTACK_NODE_RANK\}")
+_BASE = re.compile(r"[a-z][a-z0-9-]*")
+_OWN = "${{ node_rank }}"
+
+RankMounts = tuple[tuple[RankMount, ...], ...]
+
+
+@dataclass(slots=True)
+class Volumes:
+    """The volumes that there are: `wants` by name, and where each is declared.
+
+    `documents` are those of the declared ones, whether they could be decoded or not.
+    """
+
+    documents: Mapping[str, Entry]
+    backend: Callable[[str | None], Backend]
+    check_backend: Callable[[Entry, Path, Volume | Inline], None]
+    wants: dict[str, VolumeWant] = field(default_factory=dict)
+    places: dict[str, Span] = field(default_factory=dict)
+
+    def unsure(self, name: str) -> bool:
+        """Whether `name` may be of a document that could not be decoded."""
+        match = _NUMBERED.fullmatch(name)
+        bases = (name, match[1]) if match else (name,)
+        return any(b in self.documents and self.documents[b].spec is None for b in bases)
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """One mount of a task: each alternative's names by rank, a single one where all ranks have the same."""
+
+    index: int
+    mount: Mount
+    alternatives: tuple[tuple[str, ...], ...]
+    variable: str
+
+    def of(self, rank: int) -> tuple[str, ...]:
+        return tuple(names[rank] if len(names) > 1 else names[0] for names in self.alternatives)
+
+
+def mounted(
+    tasks: Sequence[Entry], volumes: Volumes, scope: Scope, findings: Findings
+) -> dict[str, RankMounts]:
+    """The mounts of every rank of every task; inline ones are added to `volumes` first."""
+    passes = [_Task(entry, volumes, scope, findings) for entry in tasks]
+    total = 0
+    for one in passes:
+        total += one.task.nodes * sum(max(1, len(mount.names)) for mount in one.task.volumes)
+        if total > MAX_MOUNTS:
+            one.say(
+                ("volumes",),
+                "too-large",
+                f"all ranks together have more than {MAX_MOUNTS} mounts",
+                "mount fewer",
+            )
+            return {entry.name: () for entry in tasks}
+        one.name()
+        one.declare()
+    return {one.entry.name: one.mounts() for one in passes}
+
+
+class _Task:
+    """The mounts of one task: names, then inline volumes, then checks once all volumes are known."""
+
+    def __init__(self, entry: Entry, volumes: Volumes, scope: Scope, findings: Findings) -> None:
+        self.entry, self.volumes, self.scope, self.findings = entry, volumes, scope, findings
+        self.task: Task = entry.spec
+        self.named: list[_Names] = []
+
+    def say(self, path: Path, code: str, summary: str, hint: str | None = None) -> None:
+        self.findings.add(
+            code, summary, hint, span=self.entry.document.span(path), address=self.entry.address
+        )
+
+    def _path(self, index: int, alternative: int = 0) -> Path:
+        """Where a mount's name is written."""
+        written = self.entry.data["volumes"][index]
+        if isinstance(written, str):
+            return ("volumes", index)
+        return ("volumes", index, "name", *([alternative] if isinstance(written["name"], list) else []))
+
+    def name(self) -> None:
+        """Work out the names of all mounts; those that cannot be are reported and left out."""
+        found: list[tuple[int, Mount, tuple[tuple[str, ...], ...], str]] = []
+        for index, mount in enumerate(self.task.volumes):
+            if mount.instance_path is not None:
+                continue  # of whatever host the rank is on: it binds no rank to a place
+            alternatives: list[tuple[str, ...]] = []
+            bases: list[str] = []
+            for j, text in enumerate(mount.names):
+                result = self._by_rank(text, self._path(index, j))
+                if result is not None:
+                    alternatives.append(result[0])
+                    bases.append(result[1])
+            if len(alternatives) == len(mount.names):
+                found.append((index, mount, tuple(alternatives), bases[0].upper().replace("-", "_")))
+        variables = _distinct([item[3] for item in found])
+        self.named = [_Names(*item[:3], variable) for item, variable in zip(found, variables, strict=True)]
+
+    def _by_rank(self, text: str, path: Path) -> tuple[tuple[str, ...], str] | None:
+        """The names of one alternative by rank, and the name without the rank's number."""
+        try:
+            name = for_ranks(text, self.scope)
+            if name is None:
+                return (check_name(text),), text
+            return _numbered([_short(name(rank)) for rank in range(self.task.nodes)])
+        except TemplateError as bad:
+            if bad.code != "unset":
+                self.say(path, bad.code, str(bad), bad.hint)
+        except BadValueError as bad:
+            self.say(path, bad.code, bad.summary, _ranked_hint(text) if "${" in text else bad.hint)
+        return None
+
+    def declare(self) -> None:
+        """Add the volumes that the mounts themselves declare, one for each rank."""
+        for item in tuple(self.named):
+            inline = item.mount.inline
+            if inline is None:
+                continue
+            path = self._path(item.index)
+            names = item.alternatives[0]
+            if len(names) < self.task.nodes:
+                summary = f"`{names[0]}` would be created once for {self.task.nodes} ranks"
+                self.say(path, "volume-of-two-ranks", summary, f"write `{names[0]}-{_OWN}`")
+                self.named.remove(item)
+                continue
+            self.volumes.check_backend(self.entry, ("volumes", item.index), inline)
+            self._declare(names, inline, path)
+
+    def _declare(self, names: Sequence[str], inline: Inline, path: Path) -> None:
+        span = self.entry.document.span(path)
+        inputs = volume_inputs(_volume(names[0], inline), self.volumes.backend(inline.backend))
+        for name in dict.fromkeys(names):
+            if name in self.volumes.wants or name in self.volumes.documents:
+                first = self.volumes.places.get(name) or self.volumes.documents[name].span
+                summary = f"there is another volume `{name}`, at {shown_place(first)}"
+                self.say(
+                    path, "duplicate-name", summary, "give one of them another name, or leave out `size` here"
+                )
+                return
+            self.volumes.wants[name] = VolumeWant(name=name, inputs=inputs, declared_by=self.entry.address)
+            self.volumes.places[name] = span
+
+    def mounts(self) -> RankMounts:
+        """The mounts of each rank, checked."""
+        for item in self.named:
+            for j, names in enumerate(item.alternatives):
+                self._exists(item, j, names)
+        self._once()
+        if not self.named:
+            return ((),) * self.task.nodes
+        return tuple(
+            tuple(RankMount(path=i.mount.path, names=i.of(rank), variable=i.variable) for i in self.named)
+            for rank in range(self.task.nodes)
+        )
+
+    def _exists(self, item: _Names, alternative: int, names: Sequence[str]) -> None:
+        for rank, name in enumerate(names):
+            if name in self.volumes.wants or self.volumes.unsure(name) or self.findings.lost:
+                continue
+            whose = f" (for rank {rank})" if len(names) > 1 else ""
+            hint = self._hint(item, name)
+            self.say(
+                self._path(item.index, alternative),
+                "dangling-reference",
+                f"no volume is named `{name}`{whose}",
+                hint,
+            )
+            return
+
+    def _hint(self, item: _Names, name: str) -> str:
+        wants, documents = self.volumes.wants, self.volumes.documents
+        if f"{name}-0" in wants:
+            return f"write `{name}-{_OWN}` for each rank's own, or `{name}-0`"
+        match = _NUMBERED.fullmatch(name)
+        declared = documents.get(match[1]) if match else None
+        if match and declared is not None and declared.spec is not None:
+            count = declared.spec.count
+            numbers = (n.rpartition("-")[2] for names in item.alternatives for n in names)
+            needed = max(int(number) for number in numbers if number.isdecimal()) + 1
+            there = f"`{match[1]}` has `count: {count}`" if count else f"`{match[1]}` has no `count`"
+            return f"{there}; write `count: {needed}`"
+        near = self.findings.near(name, [*documents, *wants] if len(wants) <= 1000 else list(documents))
+        return (
+            near
+            or f"declare it: `type: volume` with `name: {match[1] if match else name}`, or add `size:` here"
+        )
+
+    def _once(self) -> None:
+        """No volume is wanted twice: it is attached to one node at a time, and mounted once there."""
+        seen: dict[str, tuple[int, str]] = {}
+        for item in self.named:
+            if len(item.alternatives) > 1:
+                continue
+            for rank in range(self.task.nodes):
+                name = item.of(rank)[0]
+                if name not in self.volumes.wants:
+                    break  # said already
+                other = seen.setdefault(name, (rank, item.mount.path))
+                if other != (rank, item.mount.path):
+                    self._twice(item, name, other[0], rank)
+                    break
+
+    def _twice(self, item: _Names, name: str, first: int, second: int) -> None:
+        path = self._path(item.index)
+        if first == second:
+            summary = f"`{name}` is mounted twice by rank {first}"
+            self.say(path, "volume-of-two-ranks", summary, "mount it once, and use folders of it")
+            return
+        summary = (
+            f"`{name}` is mounted by ranks {first} and {second}; a volume is attached to one node at a time"
+        )
+        match = _NUMBERED.fullmatch(name)
+        base = match[1] if match else name
+        hint = f"write `{base}-{_OWN}`, with `count: {self.task.nodes}` in the volume `{base}`"
+        self.say(path, "volume-of-two-ranks", summary, hint)
+
+
+def _ranked_hint(text: str) -> str:
+    """The nearest name that every rank can have its own of."""
+    base = _TEMPLATE.sub("", text).strip("-") if len(text) <= 100 else ""
+    return f"write `{base if _BASE.fullmatch(base) else 'name'}-{_OWN}`"
+
+
+def _numbered(names: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """The names by rank, checked, and what they have in common before the number at their end."""
+    match = _NUMBERED.fullmatch(names[0])
+    base = match[1] if match else ""
+    if not base or not all(n.startswith(base + "-") and n[len(base) + 1 :].isdecimal() for n in names):
+        raise BadValueError("rank-name", "the names of the ranks may differ only in a number at their end")
+    return tuple(check_name(n) for n in names), base
+
+
+def _short(name: str) -> str:
+    """`name`, unless it is too long for one: a hundred thousand ranks would each have it."""
+    return name if len(name) <= 100 else check_name(name)
+
+
+def _volume(name: str, inline: Inline) -> Volume:
+    return Volume(
+        name=Name(name),
+        backend=Name(inline.backend) if inline.backend is not None else None,
+        region=inline.region,
+        availability_zone=inline.availability_zone,
+        size=inline.size,
+        prevent_destroy=inline.prevent_destroy,
+    )
+
+
+def _distinct(variables: Sequence[str]) -> list[str]:
+    """Each name once: of two mounts with the same one, the second gets `_2` at its end, and so on."""
+    out: list[str] = []
+    taken: set[str] = set()
+    for variable in variables:
+        name, number = variable, 1
+        while name in taken or (number > 1 and name in variables):
+            number += 1
+            name = f"{variable}_{number}"
+        taken.add(name)
+        out.append(name)
+    return out

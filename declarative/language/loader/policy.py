@@ -1,0 +1,58 @@
+"""The operator's policy: found outside of every project, read as strictly as YAML is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from declarative.language.loader.documents import report
+from declarative.language.loader.files import read_variables
+from declarative.language.loader.findings import Findings
+from declarative.model.schema import Problem, decode
+from declarative.model.spec.policy import Policy
+
+VARIABLE = "FLEETFORM_POLICY"
+MACHINES = Path("/etc/fleetform/policy.yaml")
+
+
+def find_policy(environ: Mapping[str, str]) -> Path | None:
+    """The file that counts: the one that FLEETFORM_POLICY names, the machine's, else the user's."""
+    if environ.get(VARIABLE):
+        return Path(environ[VARIABLE])
+    config = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME") or "/", ".config")  # noqa: PTH118
+    return next(
+        (f for f in (MACHINES, Path(config) / "fleetform" / "policy.yaml") if os.path.lexists(f)), None
+    )
+
+
+def read_policy(environ: Mapping[str, str]) -> Policy:
+    """What the operator allows; `InvalidError` with everything that is wrong with the file.
+
+    One that cannot be read is an error: nobody guesses at what it allows.
+    """
+    path = find_policy(environ)
+    if path is None:
+        return Policy()
+    findings = Findings()
+    documents = read_variables(path, findings, check=f"check the file, or {VARIABLE}")
+    found: Policy | None = None
+    for number, document in enumerate(documents):
+        problems: list[Problem] = []
+        if number:
+            findings.add("duplicate-name", "a policy is one document", "join them", span=document.span(()))
+            continue
+        if document.data.get("type", "policy") != "policy":
+            span = document.span(("type",))
+            findings.add(
+                "unknown-type", "a policy is of `type: policy`", "write that, or leave it out", span=span
+            )
+        # Elsewhere it is as if left out. Here that would allow all.
+        for name in (name for name, value in document.data.items() if value is None):
+            hint = "write `[]` for none, or leave the field out"
+            findings.add("bad-value", f"`{name}` has no value", hint, span=document.span((name,)))
+        if document.whole:
+            found = decode(Policy, {k: v for k, v in document.data.items() if k != "type"}, (), problems)
+        report(problems, document, None, findings)
+    findings.finish()
+    return found or Policy()

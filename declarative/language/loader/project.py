@@ -1,0 +1,250 @@
+"""The `project` document: found first, since it says which files to read and which variables there are.
+
+A variable's value is that of --var, else of --var-file, of FLEETFORM_VAR_x, or its default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from declarative.language.loader.documents import Raw, decoded, evaluated, shown_place, shown_span
+from declarative.language.loader.files import read_variables
+from declarative.language.loader.findings import Findings
+from declarative.language.source import Document
+from declarative.language.template import MAX_VALUE, UNUSABLE, Scope
+from declarative.model.diagnostic import Severity, Span
+from declarative.model.resource import Desired
+from declarative.model.schema import BadValueError, Json, decode
+from declarative.model.spec import Project
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectFile:
+    """The project document and what it says; `readable` is false where its variables cannot be known."""
+
+    spec: Project
+    document: Document | None = None
+    readable: bool = True
+
+
+def find_project(raw: Sequence[Raw], findings: Findings, known: Document | None = None) -> Document | None:
+    """The project document among `raw`; a second one is an error. `known` was found before."""
+    first = known
+    for item in raw:
+        if item.kind != "project" or item.document is first:
+            continue
+        if first is None:
+            first = item.document
+            continue
+        summary = f"a project has one `project` document; the first is at {shown_place(first.span())}"
+        findings.add(
+            "second-project", summary, "move its fields into the first one", span=item.document.span()
+        )
+    return first
+
+
+def excluded(documents: Sequence[Document]) -> Sequence[str]:
+    """The patterns of `exclude`, which are needed before anything else is looked at."""
+    projects = (d for d in documents if d.data.get("type") == "project")
+    found = _part(first.data, "exclude") if (first := next(projects, None)) else None
+    return found.exclude if found else ()
+
+
+def declared(document: Document | None, findings: Findings) -> ProjectFile:
+    """The project with its variables alone: all its other fields may be made of them."""
+    if document is None:
+        return ProjectFile(Project(), readable=not findings.lost)
+    variables = _part(document.data, "variables")
+    readable = variables is not None and document.whole
+    return ProjectFile(variables or Project(), document, readable=readable)
+
+
+def complete(project: ProjectFile, scope: Scope, findings: Findings) -> ProjectFile:
+    """The project with all its fields, their templates replaced by the variables' values."""
+    document = project.document
+    if document is None:
+        return project
+    data, faults = evaluated("project", document, scope, but="variables")
+    spec = decoded("project", document, (data, faults), None, findings)
+    if spec is not None:
+        _check_state(spec.state, document, findings)
+        return replace(project, spec=spec)
+    # What is readable still helps to find what else is wrong.
+    include = _part({key: value for key, value in data.items() if (key,) not in faults}, "include")
+    findings.lost |= include is None or any(path[0] == "include" for path in faults)
+    return replace(project, spec=replace(project.spec, include=include.include if include else ()))
+
+
+def state_of(project: ProjectFile, scope: Scope) -> str | None:
+    """Where the project keeps its state, whatever else is wrong with it; ValueError if nobody can tell."""
+    document = project.document
+    if document is None:
+        return None
+    data, faults = evaluated("project", document, scope, but="variables")
+    found, findings = _part(data, "state"), Findings()
+    if found is not None:
+        _check_state(found.state, document, findings)
+    if found is None or findings.items or ("state",) in faults or not document.whole:
+        raise ValueError
+    return found.state
+
+
+def check_removed(project: ProjectFile, desired: Desired, findings: Findings) -> None:
+    """What `removed` speaks of is not declared: it says what becomes of things whose documents are gone."""
+    if project.document is None:
+        return
+    for index, item in enumerate(project.spec.removed):
+        found = (
+            want
+            for name, want in sorted(desired.volumes.items())
+            if name == item.volume or (item.names(name) and want.declared_by != f"volume/{name}")
+        )
+        want = next(found, None)
+        if want is not None:
+            findings.add(
+                "still-declared",
+                f"`removed` names `volume/{item.volume}`, and {want.declared_by} declares volume/{want.name}",
+                f"remove this entry, or what declares it in {want.declared_by}",
+                span=shown_span(project.document, ("removed", index, "from")),
+                address=f"volume/{want.name}",
+            )
+
+
+def limit_places(project: ProjectFile) -> dict[str, Span]:
+    """Where each limit stands: `limits.nodes`, `limits.protected.0`."""
+    document, limits = project.document, project.spec.limits
+    if document is None:
+        return {}
+    paths = [("limits", name) for name in ("cost_per_hour", "cost_per_month", "nodes")]
+    found = {".".join(path): shown_span(document, path) for path in paths}
+    for index in range(len(limits.protected)):
+        found[f"limits.protected.{index}"] = shown_span(document, ("limits", "protected", index))
+    return found
+
+
+def check_moved(project: ProjectFile, desired: Desired, findings: Findings) -> dict[str, Span]:
+    """What was renamed is not declared under its old name as well; where each entry stands."""
+    places: dict[str, Span] = {}
+    if project.document is None:
+        return places
+    for index, move in enumerate(project.spec.moved):
+        span = places[f"moved.{index}"] = shown_span(project.document, ("moved", index))
+        kind, _, name = move.source.partition("/")
+        known = desired.fleets if kind == "fleet" else desired.tasks
+        if kind == "volume":
+            family = {
+                n for n, want in desired.volumes.items() if n == name or want.declared_by == move.source
+            }
+            # `data` becomes `data-0` where it gets a `count`.
+            found = bool(family) and move.target.removeprefix("volume/") not in family
+        else:
+            found = name in known
+        if found:
+            findings.add(
+                "still-declared",
+                f"`moved` says that `{move.source}` is `{move.target}` now, and `{move.source}` is declared",
+                "remove this entry, or rename what it names",
+                span=span,
+                address=move.source,
+            )
+    return places
+
+
+def _part(data: Mapping[str, Any], field: str) -> Project | None:
+    """A project with this field alone; None if the field cannot be read."""
+    return decode(Project, {k: v for k, v in data.items() if k == field}, (), [])
+
+
+def _check_state(url: str | None, document: Document, findings: Findings) -> None:
+    """The URL is never shown, nor its line: it might hold a password."""
+    span = shown_span(document, ("state",))
+    hint = "write `state: sqlite:///path` or `state: postgresql://host/database`, or leave it out"
+    scheme = (url or "").partition(":")[0].lower()
+    if url is None:
+        return
+    if scheme.partition("+")[0] in {"postgresql", "postgres"}:
+        if "@" in url:
+            hint = "leave them out: they come from PGUSER, PGPASSWORD, ~/.pgpass or a service"
+            findings.add("bad-state-url", "`state` names a user or a password", hint, span=span)
+        return  # the rest is for the store to say, which knows what such a URL may hold
+    path = url.removeprefix("sqlite:///")
+    if path in {url, "", ":memory:", "/"} or any(c in path for c in "?#\0") or path.endswith("/"):
+        findings.add("bad-state-url", "`state` is not a URL that can be used", hint, span=span)
+
+
+PREFIX = "FLEETFORM_VAR_"
+
+
+def settle(
+    project: ProjectFile,
+    findings: Findings,
+    given: Mapping[str, str],
+    files: Sequence[Path],
+    environ: Mapping[str, str],
+) -> Scope:
+    """Every variable with its value, in its type."""
+    declared = project.spec.variables
+    from_files = _from_files(files, declared, findings, complete=project.readable)
+    for name in given:
+        if name not in declared and project.readable:
+            hint = (
+                findings.near(name, declared)
+                or f"declare it in the `project` document: `variables: {{{name}: …}}`"
+            )
+            findings.add("undeclared-variable", f"--var {name}: no such variable is declared", hint)
+    values: dict[str, Json] = {}
+    unset: set[str] = set()
+    for name, variable in declared.items():
+        place = project.document.span(("variables", name), key=True) if project.document else None
+        source, span, value = "", place, variable.default
+        if name in given:
+            source, span, value = f"--var {name}", None, given[name]
+        elif name in from_files:
+            source, (value, span) = f"`{name}`", from_files[name]
+        elif PREFIX + name in environ:
+            source, span, value = PREFIX + name, None, environ[PREFIX + name]
+        if value is None:
+            unset.add(name)
+            hint = f"pass --var {name}=…, set {PREFIX}{name}, or give it a default"
+            findings.add("missing-variable", f"the variable `{name}` has no value", hint, span=place)
+            continue
+        try:
+            values[name] = _bounded(variable.accept(value))
+        except BadValueError as bad:
+            unset.add(name)
+            summary = f"{source}: {bad.summary}" if source else bad.summary
+            findings.add(bad.code, summary, bad.hint, span=span)
+    return Scope(values, frozenset(unset), open=not project.readable)
+
+
+def _bounded(value: Json) -> Json:
+    if isinstance(value, str) and len(value) > MAX_VALUE:
+        raise BadValueError("bad-variable", f"a value has at most {MAX_VALUE} characters, found {len(value)}")
+    if isinstance(value, str) and UNUSABLE.search(value):
+        raise BadValueError("bad-variable", "the value holds U+0000 or is not UTF-8")
+    return value
+
+
+def _from_files(
+    files: Sequence[Path], declared: Mapping[str, object], findings: Findings, *, complete: bool
+) -> dict[str, tuple[Json, Span]]:
+    """The variables in the files; a later file overrides an earlier one."""
+    out: dict[str, tuple[Json, Span]] = {}
+    for path in files:
+        for document in read_variables(path, findings):
+            for name, value in document.data.items():
+                span = document.span((name,))
+                if name in declared:
+                    out[name] = (value, span)
+                elif complete:
+                    # A file may be shared by several projects, so this is no error.
+                    summary = f"no variable `{name}` is declared"
+                    hint = (
+                        findings.near(name, declared) or "declare it in the `project` document, or remove it"
+                    )
+                    key = document.span((name,), key=True)
+                    findings.add("undeclared-variable", summary, hint, span=key, severity=Severity.WARNING)
+    return out

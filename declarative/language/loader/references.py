@@ -1,0 +1,370 @@
+"""The documents held against each other: unique names, names that exist, volumes one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from declarative.language.loader.documents import Entry, shown_place, shown_span
+from declarative.language.loader.findings import Findings
+from declarative.language.loader.mounts import Volumes, mounted
+from declarative.language.loader.project import ProjectFile
+from declarative.language.source import Path
+from declarative.language.template import Scope
+from declarative.model.diagnostic import Severity, Span
+from declarative.model.resource import (
+    LOCAL,
+    SSH,
+    Desired,
+    TaskWant,
+    VolumeWant,
+    catalog_size,
+    volume_inputs,
+    volume_names,
+)
+from declarative.model.schema import BadValueError
+from declarative.model.spec import Backend, Name, Task, Volume
+from declarative.model.spec.hosts import host_keys, is_public
+from declarative.model.spec.mounts import Inline
+from declarative.model.spec.text import MAX_NAME, check_name
+from declarative.model.state import natural
+
+BUILT_IN = (LOCAL, SSH)
+"""The providers that there are in this version."""
+MAX_VOLUMES = 200_000
+MAX_RANKS = 200_000
+MAX_HOSTS = 10_000
+"""Each is asked by itself."""
+MAX_OFFERS = 100_000
+"""What the catalogs of all backends come to, with each region and zone."""
+
+
+OTHERS = {
+    "aws": "ec2",
+    "gcp": "gce",
+    "amazon": "ec2",
+    "google": "gce",
+    "azurerm": "azure",
+    "do": "digitalocean",
+}
+"""Names that others have for clouds. dstack's users may have named their backends by its own."""
+
+
+def _unknown(driver: str) -> str | None:
+    """How to mend the name of a driver that no installed package brings; None if one does."""
+    if driver in BUILT_IN:
+        return None
+    from declarative.provider import unknown
+
+    hint = unknown(driver)
+    return f"write `driver: {OTHERS[driver]}`" if hint and driver in OTHERS else hint
+
+
+def assemble(entries: Sequence[Entry], project: ProjectFile, scope: Scope, findings: Findings) -> Desired:
+    """Everything that the documents declare, in the order of names."""
+    return _Assembly(entries, findings).desired(project, scope)
+
+
+class _Assembly:
+    """The documents of one project, by kind and name."""
+
+    def __init__(self, entries: Sequence[Entry], findings: Findings) -> None:
+        self.findings = findings
+        self._hosts_of: dict[str, list[str]] = {}
+        self.kinds: dict[str, dict[str, Entry]] = {
+            kind: {} for kind in ("backend", "fleet", "volume", "task")
+        }
+        for entry in entries:
+            first = self.kinds[entry.kind].setdefault(entry.name, entry)
+            if first is not entry:
+                summary = f"there is another {entry.kind} `{entry.name}`, at {shown_place(first.span)}"
+                self._say(entry, ("name",), "duplicate-name", summary, "give one of them another name")
+        self.backends = {e.name: e.spec for e in self._good("backend")}
+
+    def _say(self, entry: Entry, path: Path, code: str, summary: str, hint: str | None = None) -> None:
+        self.findings.add(code, summary, hint, span=shown_span(entry.document, path), address=entry.address)
+
+    def _good(self, kind: str) -> list[Entry]:
+        """The documents of a kind that could be decoded, by name."""
+        found = (e for e in self.kinds[kind].values() if e.spec is not None)
+        return sorted(found, key=lambda e: natural(e.name))
+
+    def desired(self, project: ProjectFile, scope: Scope) -> Desired:
+        self._backends()
+        for entry in self._good("fleet"):
+            self._backend_names(entry, "backends", entry.spec.backends)
+            self._of_hosts(entry)
+            self._public(entry)
+            self._reserved(entry)
+        self._hosts()
+        volumes = self._volumes()
+        tasks = self._tasks()
+        for entry in tasks:
+            self._backend_names(entry, "backends", entry.spec.backends)
+            self._fleet_names(entry)
+        mounts = mounted(tasks, volumes, scope, self.findings)
+        wants = {e.name: TaskWant(spec=e.spec, mounts=mounts[e.name]) for e in tasks}
+        places: dict[str, Span] = {
+            e.address: e.span for kind in ("backend", "fleet") for e in self._good(kind)
+        }
+        for entry in self._good("fleet"):
+            places |= _block_places(entry)
+        places |= {f"volume/{name}": volumes.places[name] for name in volumes.wants}
+        places |= {e.address: e.span for e in tasks}
+        return Desired(
+            project=project.spec,
+            backends=self.backends,
+            fleets={e.name: e.spec for e in self._good("fleet")},
+            volumes={name: volumes.wants[name] for name in sorted(volumes.wants, key=natural)},
+            tasks=wants,
+            places=places,
+        )
+
+    def _backends(self) -> None:
+        declared = 0
+        for entry in self._good("backend"):
+            declared += catalog_size(entry.spec)
+            if declared > MAX_OFFERS:
+                summary = f"catalogs, with all regions and zones, come to more than {MAX_OFFERS} offers"
+                fewer = "name fewer `regions` or `availability_zones`, or fewer entries"
+                self._say(entry, ("catalog",), "too-large", summary, fewer)
+            if declared > MAX_OFFERS or self.findings.full:
+                break  # to look for what may have been meant takes a while
+            hint = _unknown(entry.spec.provider)
+            if hint:
+                path = ("driver",) if entry.spec.driver else ("name",)
+                self._say(entry, path, "bad-value", f"there is no driver `{entry.spec.provider}`", hint)
+            if entry.spec.provider in BUILT_IN:
+                for field in (f for f in Backend.CLOUD if getattr(entry.spec, f) is not None):
+                    summary = (
+                        f"`{field}` is for clouds: it means nothing to the driver `{entry.spec.provider}`"
+                    )
+                    self._say(entry, (field,), "bad-value", summary, "remove it")
+
+    def _backend_names(self, entry: Entry, field: str, names: Iterable[str]) -> None:
+        for i, name in enumerate(names):
+            self._backend_name(entry, (field, i), name)
+
+    def _backend_name(self, entry: Entry, path: Path, name: str) -> None:
+        if name in self.kinds["backend"]:
+            return
+        if name in BUILT_IN:
+            return
+        self._dangling(entry, path, "backend", name, [*self.kinds["backend"], *BUILT_IN])
+
+    def _of_hosts(self, entry: Entry) -> None:
+        """Hosts are nodes of an ssh backend, and others are not."""
+        names = tuple(map(str, entry.spec.backends))
+        if entry.spec.ssh_config is None:
+            for i, name in enumerate(names):
+                if self._is_ssh(name):
+                    summary = f"the backend `{name}` launches nothing: it is for hosts that exist"
+                    hint = "declare them as `ssh_config: {hosts: […]}`, or name another backend"
+                    self._say(entry, ("backends", i), "nodes-and-ssh", summary, hint)
+            return
+        for i, name in enumerate(names):
+            if i or not self._is_ssh(name):
+                summary = f"hosts are nodes of one backend, whose driver is `{SSH}`; `{name}` is another"
+                self._say(entry, ("backends", i), "nodes-and-ssh", summary, "remove it")
+
+    def _reserved(self, entry: Entry) -> None:
+        """This machine has nothing to reserve. Which clouds have is for their drivers to say."""
+        if not entry.spec.reservation:
+            return
+        names = tuple(map(str, entry.spec.backends))
+        found = [i for i, name in enumerate(names) if self._driver(name) == LOCAL]
+        if found or not (names or any(b.provider not in BUILT_IN for b in self.backends.values())):
+            path: Path = ("backends", found[0]) if found else ("reservation",)
+            summary = f"`reservation` is for clouds: it means nothing to the driver `{LOCAL}`"
+            self._say(entry, path, "bad-value", summary, "name a cloud's backend, or remove `reservation`")
+
+    def _driver(self, name: str) -> str:
+        known = self.backends.get(name)
+        return known.provider if known else name
+
+    def _is_ssh(self, name: str) -> bool:
+        return self._driver(name) == SSH
+
+    def _hosts(self) -> None:
+        """A host is a node of one fleet, and so are all that are behind one name."""
+        seen: dict[tuple[str, str], str] = {}
+        for entry in self._good("fleet"):
+            config = entry.spec.ssh_config
+            if config and len(seen) + len(config.hosts) > MAX_HOSTS:
+                summary, hint = f"more than {MAX_HOSTS} hosts are declared", "declare fewer"
+                self._say(entry, ("ssh_config", "hosts"), "too-large", summary, hint)
+                break
+            for i, host in enumerate(config.hosts if config else ()):
+                backend = str(next(iter(entry.spec.backends), SSH))
+                first = seen.setdefault((backend, host.hostname), entry.address)
+                if first != entry.address:
+                    summary = f"`{host.hostname}` is a host of {first} too"
+                    self._say(entry, ("ssh_config", "hosts", i), "duplicate-host", summary, "remove one")
+
+    def _public(self, entry: Entry) -> None:
+        """A warning where the ranks of hosts would reach each other through the internet."""
+        config = entry.spec.ssh_config
+        if config is None:
+            return
+        given: list[tuple[Path, str | None]] = [(("ssh_config", "network"), config.network)]
+        given += [
+            (("ssh_config", "hosts", i, "internal_ip"), host.internal_ip)
+            for i, host in enumerate(config.hosts)
+        ]
+        for path, address in given:
+            if address is not None and is_public(address):
+                self.findings.add(
+                    "public-address",
+                    f"`{path[-1]}` is where ranks reach each other, and `{address}` is in the internet",
+                    "write the hosts' own network, such as `10.0.0.0/24`, or remove it",
+                    span=shown_span(entry.document, path),
+                    address=entry.address,
+                    severity=Severity.WARNING,
+                )
+
+    def _fleet_names(self, entry: Entry) -> None:
+        for i, name in enumerate(entry.spec.fleets):
+            if name not in self.kinds["fleet"]:
+                self._dangling(entry, ("fleets", i), "fleet", name, list(self.kinds["fleet"]))
+
+        for i, pin in enumerate(entry.spec.instances):
+            if pin.host is None and pin.fleet not in self.kinds["fleet"]:
+                self._dangling(entry, ("instances", i), "fleet", pin.fleet, list(self.kinds["fleet"]))
+
+    def _dangling(self, entry: Entry, path: Path, kind: str, name: str, known: list[str]) -> None:
+        if self.findings.lost:
+            return  # it may be declared in what could not be read
+        hint = self.findings.near(name, known) or f"declare it: `type: {kind}` with `name: {name}`"
+        self._say(entry, path, "dangling-reference", f"no {kind} is named `{name}`", hint)
+
+    def _volumes(self) -> Volumes:
+        """The declared volumes, one by one."""
+        volumes = Volumes(self.kinds["volume"], self._default_backend, self._volume_backend)
+        total = 0
+        for entry in self._good("volume"):
+            spec: Volume = entry.spec
+            self._volume_backend(entry, (), spec)
+            total += spec.count or 1
+            if total > MAX_VOLUMES:
+                self._say(
+                    entry,
+                    ("count",),
+                    "too-large",
+                    f"more than {MAX_VOLUMES} volumes are declared",
+                    "declare fewer",
+                )
+                break
+            names = volume_names(spec)
+            try:
+                check_name(names[-1])
+            except BadValueError as bad:
+                summary = f"with its number, `{names[-1][-20:]}`, the name has {len(names[-1])} characters"
+                hint = f"shorten it by {len(names[-1]) - MAX_NAME}"
+                self._say(entry, ("name",), bad.code, summary, hint)
+                continue
+            self._declare(entry, names, volumes)
+        return volumes
+
+    def _declare(self, entry: Entry, names: Sequence[str], volumes: Volumes) -> None:
+        inputs = volume_inputs(entry.spec, self._default_backend(entry.spec.backend))
+        place = entry.span
+        for name in names:
+            other = volumes.wants.get(name)
+            if other is not None:
+                first = shown_place(volumes.places[name])
+                summary = f"`{name}` is declared by `{other.declared_by}` too, at {first}"
+                self._say(entry, ("name",), "duplicate-name", summary, "give one of them another name")
+                return
+            volumes.wants[name] = VolumeWant(
+                name=name, inputs=inputs, declared_by=entry.address, cleanup=entry.spec.cleanup
+            )
+            volumes.places[name] = place
+
+    def _default_backend(self, name: str | None) -> Backend:
+        """The backend named; without a name the only one that is declared, else the built-in `local`."""
+        if name is None and len(self.kinds["backend"]) == 1 and not self._is_ssh(*self.kinds["backend"]):
+            name = next(iter(self.kinds["backend"]))
+        found = self.backends.get(name or LOCAL)
+        return found if found is not None else Backend(name=Name(name or LOCAL))
+
+    def _chosen(self, entry: Entry, path: Path, backend: str | None) -> None:
+        """That the backend of a volume is declared, and named where there are several."""
+        if backend is not None:
+            self._backend_name(entry, (*path, "backend"), backend)
+        elif several := self._several():
+            hint = "write " + " or ".join(f"`backend: {name}`" for name in several)
+            summary = "several backends are declared, and a volume is in one of them"
+            self._say(entry, path, "missing-field", summary, hint)
+
+    def _several(self) -> list[str]:
+        """Those among which a volume has to choose: a folder of this machine is no stand-in for a disk."""
+        drivers = {name: self._driver(name) for name in self.kinds["backend"]}
+        clouds = [name for name, driver in drivers.items() if driver not in BUILT_IN]
+        return sorted(drivers) if clouds and len(drivers) > 1 and LOCAL not in drivers.values() else []
+
+    def _volume_backend(self, entry: Entry, path: Path, volume: Volume | Inline) -> None:
+        """The backend of a volume, and where it says that it is there: in a region, or on a host."""
+        self._chosen(entry, path, volume.backend)
+        host = volume.host if isinstance(volume, Volume) else None
+        driver = self._default_backend(volume.backend).provider
+        for field in ("volume_id", "volume_type") if driver in BUILT_IN else ():
+            if getattr(volume, field, None) is not None:
+                summary = f"`{field}` is for clouds: it means nothing to the driver `{driver}`"
+                self._say(entry, (*path, field), "bad-value", summary, "remove it")
+        if not self._is_ssh(volume.backend or LOCAL):
+            if host is not None:
+                name = self._default_backend(volume.backend).name
+                summary = f"`host` is for volumes on hosts, and the backend `{name}` has none"
+                self._say(entry, (*path, "host"), "volume-host", summary, f"write `backend: {SSH}`")
+            return
+        for field in ("region", "availability_zone"):
+            if getattr(volume, field) is not None:
+                hint = "remove it: `host` says where the volume is, else it is where its rank goes"
+                summary = f"a host is in no region, so a volume on it cannot have `{field}`"
+                self._say(entry, (*path, field), "volume-host", summary, hint)
+        if host is not None and host not in (known := self._host_names(str(volume.backend))):
+            if self.findings.lost:
+                return  # it may be declared in what could not be read
+            near = self.findings.near(host, known)
+            hint = near or "name a host as it stands in a fleet's `ssh_config.hosts`"
+            summary = f"no fleet of the backend `{volume.backend}` has a host `{host}`"
+            self._say(entry, (*path, "host"), "dangling-reference", summary, hint)
+
+    def _host_names(self, backend: str) -> list[str]:
+        """The hosts of a backend, as nodes and volumes name them."""
+        if backend not in self._hosts_of:
+            fleets = [e.spec for e in self._good("fleet") if e.spec.ssh_config]
+            mine = [f for f in fleets if str(next(iter(f.backends), SSH)) == backend]
+            self._hosts_of[backend] = [key for fleet in mine for key in host_keys(fleet.ssh_config)]
+        return self._hosts_of[backend]
+
+    def _tasks(self) -> list[Entry]:
+        """The tasks, within the limit for ranks."""
+        out: list[Entry] = []
+        total = 0
+        for entry in self._good("task"):
+            task: Task = entry.spec
+            total += task.nodes
+            if total > MAX_RANKS:
+                self._say(
+                    entry,
+                    ("nodes",),
+                    "too-large",
+                    f"more than {MAX_RANKS} ranks are declared",
+                    "declare fewer",
+                )
+                break
+            out.append(entry)
+        return out
+
+
+def _block_places(entry: Entry) -> dict[str, Span]:
+    """Where `blocks` stand: of a fleet as `fleet/gpu.blocks`, of a host as `fleet/gpu.hosts.0.blocks`."""
+    out: dict[str, Span] = {}
+    if "blocks" in entry.data:
+        out[f"{entry.address}.blocks"] = shown_span(entry.document, ("blocks",))
+    config = entry.data.get("ssh_config")
+    for i, host in enumerate(config["hosts"] if config else ()):
+        if "blocks" in host and not isinstance(host, str):
+            path = ("ssh_config", "hosts", i, "blocks")
+            out[f"{entry.address}.hosts.{i}.blocks"] = shown_span(entry.document, path)
+    return out

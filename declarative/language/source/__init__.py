@@ -1,0 +1,116 @@
+"""YAML text into plain data that knows where it was written.
+
+The C parser's *events* are read, not its composed nodes: its composer recurses without a limit, and a few
+thousand `[` end the process with a segmentation fault. Events also let every limit hold while reading, so
+that a stranger's file (alias bombs, deep nesting, a million documents) is refused before it costs anything.
+Scalars are those of YAML 1.2's core schema: `yes` and dates are strings, `010` is ten.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from declarative.language.source.places import Document, Path, Text
+from declarative.language.source.reader import MAX_DEPTH, MAX_NODES, Reader, Stop, too_large
+from declarative.model.diagnostic import Diagnostic, InvalidError, Span, in_order
+
+__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_NODES", "Document", "Path", "Reading", "parse", "read"]
+
+MAX_BYTES = 4 << 20
+MAX_MARKS = 600_000
+"""Line ends, commas and colons of one file: about as many values can be in it. Counting them
+takes a fiftieth of the time that reading so many values takes; 10,000 usual documents have half of it.
+"""
+_UNPRINTABLE = re.compile(
+    "[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
+    "|[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+)
+"""Beside what YAML forbids: what ends a line for the parser and for no editor, so that comments are values,
+and what turns the direction of writing, so that a reviewer reads something else.
+"""
+_DIRECTIVE = re.compile("(?:^|(?<=[\n\r]))%(?!YAML\\s)\\S*")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What could be read of a file, and what could not. With `lost` there may be more documents in it."""
+
+    documents: tuple[Document, ...]
+    diagnostics: tuple[Diagnostic, ...]
+    lost: bool = False
+
+
+def read(content: str | bytes, file: str) -> list[Document]:
+    """The documents of a file; `InvalidError` with everything that is wrong with its YAML."""
+    reading = parse(content, file)
+    if reading.diagnostics:
+        raise InvalidError(in_order(reading.diagnostics))
+    return list(reading.documents)
+
+
+def parse(content: str | bytes, file: str) -> Reading:
+    """As `read`, but whatever is readable comes beside the findings. Empty documents are left out."""
+    out: list[Diagnostic] = []
+    text = _decoded(content, file, out)
+    if text is None:
+        return Reading((), tuple(out), lost=True)
+    documents: list[Document] = []
+    reader = Reader(Text(file, text), out)
+    try:
+        with _no_collections():
+            for document in reader.documents():
+                documents.append(document)  # noqa: PERF402 - what came before a stop is kept
+    except Stop:
+        reader.lost = True
+    return Reading(tuple(documents), tuple(out), lost=reader.lost)
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Without the garbage collector, which else walks through all that was read, again and again: there is
+    nothing for it in here, and it takes as long as the reading of many small lists.
+    """
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _decoded(content: str | bytes, file: str, out: list[Diagnostic]) -> str | None:
+    start = Span(file, 1, 1, 1, 1)
+    if len(content) > MAX_BYTES:
+        out.append(too_large(f"the file is larger than {MAX_BYTES >> 20} MiB", start))
+        return None
+    try:
+        text = content if isinstance(content, str) else content.decode("utf-8")
+        text.encode("utf-8")
+    except UnicodeError:
+        hint = "save it as UTF-8, and keep binary files out of the project's directory"
+        out.append(
+            Diagnostic(code="bad-encoding", summary="the file is not UTF-8 text", hint=hint, span=start)
+        )
+        return None
+    text = text.removeprefix("\ufeff")
+    if sum(map(text.count, "\n\r,:")) > MAX_MARKS:
+        out.append(too_large(f"the file has more than {MAX_MARKS} lines and separators", start))
+        return None
+    if bad := _UNPRINTABLE.search(text):
+        summary = f"the file holds the control character U+{ord(bad.group()):04X}"
+        place = Text(file, text).at(bad.start())
+        hint = "remove it; in double quotes it can be written as an escape, such as `\\x1b`"
+        out.append(Diagnostic(code="bad-encoding", summary=summary, hint=hint, span=place))
+        return None
+    if directive := _DIRECTIVE.search(text):
+        # Apart from being of no use here: the parser compares each %TAG with all before it.
+        summary = f"the directive `{directive.group()[:20]}` is not supported"
+        place = Text(file, text).at(directive.start())
+        out.append(Diagnostic(code="unsupported-yaml", summary=summary, hint="remove the line", span=place))
+        return None
+    return text

@@ -1,0 +1,288 @@
+"""YAML text into its normal form, with every comment where it belongs.
+
+The text is edited between the positions that the parser gives; it is not dumped anew. ruamel's own round trip
+ties a comment to the key *before* it, so that keys cannot be put in order without tearing comments from what
+they explain, and it rewraps flow collections and long scalars. Here what need not change is a piece of the
+text as written. `layout` reads those pieces, `normal` knows the order of keys and the notations of values.
+
+What comes out is read again and compared with what went in, by value and comment by comment; text that would
+not mean the same is given up, never returned.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from declarative.language.source import Document, parse
+from declarative.language.source.layout import (
+    Entry,
+    Layout,
+    Line,
+    Node,
+    Note,
+    block_indent,
+    ended,
+    events,
+    keeps,
+    roots,
+)
+from declarative.language.source.normal import (
+    Hint,
+    arrange,
+    hint_of,
+    inside,
+    same,
+    short_form,
+    without_blanks,
+    written,
+)
+from declarative.model.diagnostic import Diagnostic, Span
+
+STEP = 2
+"""Spaces that a level is indented by; lists stand one level below their key."""
+
+_BREAK = re.compile("\r\n|\r")
+_MARKER = re.compile(r"^(?:---(?=\s|\Z)|\.\.\.(?=\s|\Z)|%).*$", re.MULTILINE)
+_COMMENT = re.compile(r"#[^\n]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Formatted:
+    """The text in its normal form; None, and the findings, where it cannot be had."""
+
+    text: str | None
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+def format_text(content: str | bytes, file: str) -> Formatted:
+    """The normal form of a file's content, which is UTF-8 with LF and without a BOM."""
+    reading = parse(content, file)
+    if reading.diagnostics:
+        return Formatted(None, reading.diagnostics)
+    text = content if isinstance(content, str) else content.decode("utf-8")
+    text = ended(_BREAK.sub("\n", text.removeprefix("\ufeff")))
+    new = _rewritten("\n" + text, reading.documents)
+    if not _unchanged("\n" + text, new, reading.documents, file):
+        summary = "formatting would have changed what this file means; it was left as it is"
+        return _refused("internal-error", summary, "this is a fault of fleetform: please report it", file)
+    return Formatted(new)
+
+
+def _refused(code: str, summary: str, hint: str, file: str, line: int = 1) -> Formatted:
+    span = Span(file, line, 1, line, 1)
+    return Formatted(None, (Diagnostic(code=code, summary=summary, hint=hint, span=span),))
+
+
+class _Writer:
+    """The lines of the new text."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.out = text, list[str]()
+        self.prefix: str | None = None
+        self.kept = 0
+
+    def line(self, column: int, text: str) -> None:
+        """A line at a column, or behind the `- ` that waits for it."""
+        self.out.append((" " * column if self.prefix is None else self.prefix) + text)
+        self.prefix = None
+
+    def lines(self, lines: Sequence[Line], column: int) -> None:
+        """Comments and blank lines: one at most, and none where it would be part of the text above."""
+        for _, text in lines:
+            if text:
+                self.line(column, text)
+            elif self.prefix is None and len(self.out) != self.kept and not self._at_start():
+                self.out.append("")
+
+    def _at_start(self) -> bool:
+        return not self.out or not self.out[-1] or self.out[-1].startswith("---")
+
+    def between(self, text: str) -> None:
+        """What stands between documents, markers included; a value may follow in its last line."""
+        first, *lines, last = text.split("\n") if "\n" in text else ("", text)
+        if first.strip():
+            self.out[-1] += " " + first.strip()
+        for line in lines:
+            self.lines([(0, line.strip())], 0)
+        if last.strip():
+            self.prefix = last.strip() + " "
+
+    def document(self, root: Node, lead: Sequence[Line], data: Any) -> None:
+        """One document, with the lines above it."""
+        hint = hint_of(data)
+        if root.laid_out:
+            root.entries[0].lead = [*lead, *root.entries[0].lead]
+            arrange(root, hint, root=True)
+            self.block(root, hint, data, 0)
+            return
+        self.lines(lead, 0)
+        first, *rest = self.shifted(root, self.piece(root, hint, data, flow=False), (-1, -1))
+        self.line(root.column if root.odd else 0, first)
+        self.out += rest
+        self.kept = len(self.out) if keeps(root, self.text) else self.kept
+        self.comment(root.entries[0].eol, 0)
+
+    def block(self, node: Node, hint: Hint, data: Any, column: int) -> None:
+        """A block collection whose entries begin at `column`."""
+        lead = without_blanks(node.entries[0].lead)
+        if self.prefix is not None:
+            # The first comment goes behind the `-`; nothing stays between that line and the next thing.
+            lead = lead[:1] + without_blanks(lead[1:])
+        node.entries[0].lead = lead
+        for i, entry in enumerate(node.entries):
+            self.lines(entry.lead, column)
+            name = entry.key.value if entry.key else i
+            self.entry(entry, inside(hint, name), data[name], (column, node.column))
+            self.lines(entry.behind, column)
+        self.lines(node.tail, column)
+
+    def entry(self, entry: Entry, hint: Hint, data: Any, columns: tuple[int, int]) -> None:
+        """One item; `columns` are the new and the old one of its collection."""
+        column, old = columns
+        node, key = entry.value, entry.key
+        if node.properties:
+            hint = Any  # an alias may stand where the notation is another one
+        head = self.text[key.start : key.end] + ":" if key else "-"
+        new = self.normal(entry, hint, data)
+        if new is None and node.laid_out:
+            if key is None and not entry.below and not entry.properties:
+                self.prefix = (" " * column if self.prefix is None else self.prefix) + "- "
+            else:
+                self.line(column, head + (entry.properties and f" {entry.properties}"))
+                self.comment(entry.head, column - old)
+            self.block(node, hint, data, column + STEP)
+            return
+        first, *rest = self.shifted(node, new, columns)
+        if entry.below and not (new is not None and node.laid_out):
+            self.line(column, head)
+            self.comment(entry.head, column - old)
+            self.lines(entry.between, column + STEP)
+            self.line(column + STEP, first)
+        else:
+            self.line(column, f"{head} {first}" if first else head)
+        self.out += rest
+        self.kept = len(self.out) if keeps(node, self.text) else self.kept
+        self.comment(entry.eol, column - old)
+
+    def comment(self, found: Note | None, shift: int) -> None:
+        """A comment at the end of the last line: in its column as long as that is possible."""
+        if found:
+            column, text, space = found
+            pad = 1 if space <= 1 else max(1, column + shift - len(self.out[-1]))
+            self.out[-1] += " " * pad + text
+
+    def shifted(self, node: Node, new: str | None, columns: tuple[int, int]) -> list[str]:
+        """The lines of a value that is kept in one piece; those after the first with their indentation."""
+        column, old = columns
+        raw = self.text[node.start : node.end] if new is None else new
+        first, *rest = raw.split("\n")
+        if node.odd:
+            # It begins where an entry's value begins, save where its first line holds properties alone.
+            shift = column - old if node.properties or column < 0 else column + STEP - node.column
+            return [first, *(_shift(line, shift, 0) for line in rest)]
+        if node.kind == "scalar" and node.block:
+            indent, _ = block_indent([first, *rest], old)
+            blank = [not line.strip(" ") and len(line) <= indent for line in rest]
+            moved = [_shift(line, column - old, 0) for line in rest]
+            return [first.rstrip(), *("" if b else line for b, line in zip(blank, moved, strict=True))]
+        return [_trimmed(first), *(_trimmed(_shift(line, column - old, column + 1)) for line in rest)]
+
+    def normal(self, entry: Entry, hint: Hint, data: Any) -> str | None:
+        """The new text of a value that is not written entry by entry; None to leave it as it is."""
+        node = entry.value
+        if node.laid_out:
+            end = self.text.find("\n", node.after)
+            whole = self.text[entry.begin : end if end >= 0 else None]
+            return None if "#" in whole or entry.properties else self.short(node, hint, data, whole)
+        return self.piece(node, hint, data, flow=False)
+
+    def short(self, node: Node, hint: Hint, data: Any, raw: str, *, flow: bool = False) -> str | None:
+        """A mapping as a scalar, unless something in it would be lost."""
+        if node.kind != "map" or node.marks or "${" in raw or "#" in raw:
+            return None
+        return short_form(data, hint, flow=flow)
+
+    def piece(self, node: Node, hint: Hint, data: Any, *, flow: bool) -> str | None:
+        """The new text of a scalar, or of a flow collection, whose layout stays."""
+        raw = self.text[node.start : node.end]
+        if node.properties or node.block or node.kind == "alias":
+            return None
+        if node.kind == "scalar":
+            if "\n" in raw or "${" in raw or (flow and self.text[node.start - 1] not in " \n[{,"):
+                return None
+            return written(data, raw, hint, flow=flow)
+        short = self.short(node, hint, data, raw, flow=flow)
+        return self.flow(node, hint, data) if short is None else short
+
+    def flow(self, node: Node, hint: Hint, data: Any) -> str:
+        """A flow collection with its scalars in their notation."""
+        out, position = "", node.start
+        for i, item in enumerate(node.items):
+            if node.kind == "map" and not i % 2:
+                continue
+            name = node.items[i - 1].value if node.kind == "map" else i
+            new = self.piece(item, inside(hint, name), data[name], flow=True)
+            out += self.text[position : item.start] + (
+                self.text[item.start : item.end] if new is None else new
+            )
+            position = item.end
+        return out + self.text[position : node.end]
+
+
+def _shift(line: str, shift: int, least: int) -> str:
+    """A line with its indentation changed; `least` is kept where there is text."""
+    body = line.lstrip(" ")
+    return " " * max(least, len(line) - len(body) + shift) + body if body or not least else ""
+
+
+def _trimmed(line: str) -> str:
+    """Without trailing spaces, save behind a backslash that may make the first one part of a string."""
+    short = line.rstrip(" \t")
+    return line if short.endswith("\\") else short
+
+
+def _rewritten(text: str, documents: Sequence[Document]) -> str:
+    """The new text; the old one begins with an extra line break, so that every line has one before it."""
+    layout, writer = Layout(text), _Writer(text)
+    mappings = [root for root in roots(text) if root.kind == "map"]
+    for root, document in zip(mappings, documents, strict=True):
+        start = layout.position
+        end = max((m.end() for m in _MARKER.finditer(text, start, root.start)), default=start)
+        layout.position = end
+        lead = layout.lines()
+        # Where no line ends behind a marker, the value stands in the marker's own line.
+        writer.between(text[start:end] + ("\n" if end > start and text[end] == "\n" else ""))
+        layout.root(root)
+        writer.document(root, lead, document.data)
+    writer.between(text[layout.position :] + "\n")
+    while writer.out and not writer.out[-1] and len(writer.out) != writer.kept:
+        writer.out.pop()
+    return "".join(f"{line}\n" for line in writer.out)
+
+
+def _unchanged(old: str, new: str, documents: Sequence[Document], file: str) -> bool:
+    """Whether the new text means the same and has the same comments."""
+    reading = parse(new, file)
+    if reading.diagnostics or len(reading.documents) != len(documents):
+        return False
+    for before, after in zip(documents, reading.documents, strict=True):
+        if not same(before.data, after.data, hint_of(before.data)):
+            return False
+    return _comments(old) == _comments(new)
+
+
+def _comments(text: str) -> Counter[str]:
+    """The comments of a text: what is no scalar and begins with `#`."""
+    out: Counter[str] = Counter()
+    position = 0
+    for event in events(text):
+        if type(event).__name__ == "ScalarEvent":
+            found = _COMMENT.finditer(text, position, event.start_mark.index)
+            out.update(m[0].rstrip() for m in found)
+            position = event.end_mark.index
+    out.update(m[0].rstrip() for m in _COMMENT.finditer(text, position))
+    return out

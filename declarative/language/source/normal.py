@@ -1,0 +1,198 @@
+"""The normal form: the order of keys, and values in the notation of their fields."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import re
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from declarative.language.source import parse
+from declarative.language.source.layout import Entry, Line, Node
+from declarative.model.schema import BadValueError, Syntax, fields_of
+from declarative.model.spec import DOCUMENTS, Count, Duration, Gpu, Memory, Mount, Mounts, Nodes, Variable
+from declarative.model.spec.hosts import HostFields, Hosts
+from declarative.model.spec.mounts import Inline
+from declarative.model.spec.project import Variables
+from declarative.model.spec.retry import Retry
+from declarative.model.spec.software import File, Files
+
+_ELSEWHERE = re.compile(
+    r"(?i:y|n|yes|no|on|off|=|<<|0b[01_]+|\d{4}-\d\d?-\d\d?.*"
+    r"|[-+]?[\d_,]+(:[0-5]?\d)*(\.[\d_]*)?(e[-+]?\d+)?)"
+)
+"""What other readers, of YAML 1.1, take for something else than a string."""
+_SIMPLE = re.compile(r"[A-Za-z0-9_.:,+/ -]+")
+
+Hint: TypeAlias = Any
+
+_INSIDE: Mapping[Any, Mapping[str, Hint]] = {
+    Nodes: dict.fromkeys(("min", "target", "max"), int),
+    Gpu: {"vendor": str, "name": str, "memory": Memory, "count": Count},
+    Retry: {"on_events": Any, "duration": Duration},
+    File: dict.fromkeys(("local_path", "path"), str),
+    Mount: {
+        **dict.fromkeys(("name", "instance_path", "path", "optional"), Any),
+        **{f.name: f.hint for f in fields_of(Inline)},
+    },
+}
+"""The keys of mappings that are read by hand."""
+_ITEMS: Mapping[Any, Hint] = {Hosts: HostFields, Mounts: Mount, Files: File, Variables: Variable}
+
+
+@functools.cache
+def _keys(hint: Hint) -> Mapping[str, Hint]:
+    """The known keys of a mapping, in order, with what they hold; none where any may be written."""
+    if hint in _INSIDE:
+        return _INSIDE[hint]
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type) and not issubclass(hint, Syntax):
+        known = {f.name: f.hint for f in fields_of(hint)}
+        return {"type": str, **known} if hint in DOCUMENTS.values() else known
+    return {}
+
+
+def inside(hint: Hint, key: str | int) -> Hint:
+    """What a mapping or a list holds at `key`."""
+    if isinstance(key, str) and (known := _keys(hint)):
+        return known.get(key, Any)
+    origin: Any = typing.get_origin(hint)
+    if origin in {tuple, Mapping}:
+        return typing.get_args(hint)[1 if origin is Mapping else 0]
+    return _ITEMS.get(hint, Any)
+
+
+def hint_of(data: Mapping[str, Any]) -> Hint:
+    """What a document is by its `type`."""
+    kind = data.get("type")
+    return DOCUMENTS.get(kind, Any) if isinstance(kind, str) else Any
+
+
+def arrange(node: Node, hint: Hint, *, root: bool = False) -> None:
+    """Puts the keys of all mappings in order, from the inside out."""
+    if not node.laid_out:
+        return
+    if node.properties:
+        hint = Any  # an alias may stand where the order counts
+    for i, entry in enumerate(node.entries):
+        arrange(entry.value, inside(hint, entry.key.value if entry.key else i))
+    if node.kind == "map":
+        rank = {key: i for i, key in enumerate(_keys(hint))}
+        old = node.entries
+        new = sorted(old, key=lambda e: rank.get(e.key.value if e.key else "", len(rank)))
+        if new != old and _resolved(old) == _resolved(new):
+            node.entries = _moved(old, new, root=root)
+    node.marks = [m for m in node.marks if m[2] == node.start]
+    node.marks += [mark for entry in node.entries for mark in entry.value.marks]
+
+
+def _resolved(entries: Sequence[Entry]) -> tuple[dict[int, int | None], dict[str, int]]:
+    """Which anchor each alias means, and which anchors hold afterwards."""
+    anchors: dict[str, int] = {}
+    aliases: dict[int, int | None] = {}
+    for entry in entries:
+        for name, is_alias, position in entry.value.marks:
+            if is_alias:
+                aliases[position] = anchors.get(name)
+            else:
+                anchors[name] = position
+    return aliases, anchors
+
+
+def _moved(old: Sequence[Entry], new: list[Entry], *, root: bool) -> list[Entry]:
+    """`new` with each comment at the entry that it is about, and what is about the whole at the top."""
+    for before, entry in itertools.pairwise(old):
+        blank = entry.lead.index((0, "")) if (0, "") in entry.lead else 0
+        before.behind, entry.lead = entry.lead[:blank], entry.lead[blank:]
+    first = old[0]
+    lead = without_blanks(first.lead)
+    cut = max((i + 1 for i, line in enumerate(lead) if not line[1]), default=len(lead) if root else 0)
+    header, first.lead = lead[:cut], lead[cut:]
+    top = without_blanks(new[0].lead)
+    new[0].lead = [*header, *([(0, "")] if header and top else []), *top]
+    if root and not any(text for _, text in new[1].lead):
+        new[1].lead = []  # `name` directly below `type`
+    return new
+
+
+def without_blanks(lines: Sequence[Line]) -> list[Line]:
+    """Without the blank lines at the beginning."""
+    start = next((i for i, line in enumerate(lines) if line[1]), len(lines))
+    return list(lines[start:])
+
+
+@functools.lru_cache(maxsize=4096)
+def _reads_as(text: str, *, flow: bool) -> bool:
+    """Whether the string can be written without quotes."""
+    documents = parse(f"k: [{text}]\n" if flow else f"k: {text}\n", "").documents
+    return bool(documents) and documents[0].data == {"k": [text] if flow else text}
+
+
+def _is_notation(hint: Hint) -> bool:
+    """Whether scalars there have a notation. A mount may be written in its long form: that is left alone."""
+    return isinstance(hint, type) and issubclass(hint, Syntax) and hint is not Mount
+
+
+def _normal(hint: Hint, data: Any) -> str | int | None:
+    """A value in the notation of its field; None where there is none that means the same."""
+    try:
+        value = hint.parse(data)
+        plain = value.plain()
+        if hint is Gpu and isinstance(plain, str) and not _says_how_many(data):
+            plain = plain.removesuffix(":1..")
+        if isinstance(plain, bool) or not isinstance(plain, str | int):
+            return None
+        return plain if hint.parse(plain) == value else None
+    except BadValueError:
+        return None
+
+
+def _says_how_many(gpu: Any) -> bool:
+    return "count" in gpu if isinstance(gpu, Mapping) else "1.." in str(gpu)
+
+
+def short_form(data: Any, hint: Hint, *, flow: bool) -> str | None:
+    """`{min: 1, max: 4}` as `1..4`, where the field has such a form and it means the same."""
+    if not _is_notation(hint) or _normal(hint, data) is None:
+        return None
+    return written(data, "", hint, flow=flow)
+
+
+def written(data: Any, raw: str, hint: Hint, *, flow: bool) -> str | None:
+    """How a scalar is to be written; None to leave it as it is."""
+    if hint is bool and isinstance(data, bool):
+        return str(data).lower()
+    plain = _normal(hint, data) if _is_notation(hint) else None
+    if isinstance(plain, int):
+        return str(plain)
+    if plain is not None and plain != data:
+        if _reads_as(plain, flow=flow):
+            return plain
+        return f'"{plain}"' if _SIMPLE.fullmatch(plain) else None
+    needless = (
+        raw[:1] in {"'", '"'}
+        and raw[1:-1] == data
+        and data[:1] not in {"-", "?", ":"}
+        and not _ELSEWHERE.fullmatch(data)
+        and _reads_as(data, flow=flow)
+    )
+    return str(data) if needless else None
+
+
+def same(old: Any, new: Any, hint: Hint) -> bool:
+    """Whether two values mean the same to the field that holds them."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        if old.keys() != new.keys() or (not _keys(hint) and list(old) != list(new)):
+            return False
+        return all(same(item, new[key], inside(hint, key)) for key, item in old.items())
+    if isinstance(old, list) and isinstance(new, list):
+        pairs = enumerate(zip(old, new, strict=False))
+        return len(old) == len(new) and all(same(a, b, inside(hint, i)) for i, (a, b) in pairs)
+    if type(old) is type(new) and old == new:
+        return True
+    try:
+        return _is_notation(hint) and bool(hint.parse(old) == hint.parse(new))
+    except BadValueError:
+        return False

@@ -1,0 +1,221 @@
+"""Where things stand in a file: places, spans, documents.
+
+Values of secret fields are masked in what a message quotes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from declarative.model.diagnostic import Span
+
+SECRET_FIELDS = ("credentials", "creds", "registry_auth", "state", "plan_keys")
+"""Fields whose values may hold a secret that does not belong there."""
+MASKED_FIELDS = ("env",)
+"""Where the syntax is broken, nobody can say what in here is a value, and what breaks it may be a secret."""
+
+MAX_SEARCHED = 2_000
+"""Characters of a line that are searched; longer lines are not shown at all."""
+MAX_STARTS = 10_000
+"""Such fields of one file: after as many, everything is hidden."""
+
+_NAMED = re.compile(
+    r"(?:secret|passw|token(?!iz|s\b)|credential|api_?key|\bkey|[_-]key)[\w-]*[\"']?\s*(?::\s|=)\s*[\"']?(?![\s\"'$]|$)",
+    re.IGNORECASE,
+)
+"""A name like `HF_TOKEN` with a value; `${{ env.HF_TOKEN }}` is none."""
+_SHAPED = re.compile(
+    r"(?:AKIA|ASIA|hf_|ghp_|github_pat_|glpat-|sk-)[\w-]{12,}|://[^\s/:@]*:[^\s/@]+@|-----BEGIN "
+)
+"""What is a secret by its looks: cloud keys, tokens, a password in a URL."""
+_KEY = re.compile(r"\s*[\"']?[\w.-]+[\"']?\s*:(?:\s|$)")
+_ITEM = re.compile(r"\s*-\s")
+_FIRST = re.compile(rf"\s*(?:-\s+)*[\"']?(?:{'|'.join(MASKED_FIELDS)})\b")
+_MARKER = re.compile(r"(?:---|\.\.\.)(?:\s|$)")
+
+
+def tells_secret(line: str) -> bool:
+    """Whether a line looks as if it held a secret, whatever it is part of."""
+    return bool(_NAMED.search(line) or _SHAPED.search(line))
+
+
+def masked(line: str) -> str:
+    """A line with nothing left of it but its punctuation, so that a caret still shows where."""
+    kept = _FIRST.match(line)
+    start = kept.end() if kept else 0
+    return line[:start] + re.sub(r"\w", "*", line[start:])
+
+
+def below_secrets(lines: Sequence[str], fields: Sequence[str], *, broken: bool) -> bytearray:
+    """For each line, whether it is part of one of these fields. With `broken`, a missing `:` is no excuse."""
+    behind = r"(?![\w.-])" if broken else r"[\"']?\s*:(?:\s|$)"
+    start = re.compile(rf"(?:^|[{{,\[])\s*(?:-\s+)*[\"']?({'|'.join(fields)}){behind}")
+    out = bytearray(len(lines))
+    column, depth, starts = -1, 0, 0
+    for number, line in enumerate(lines):
+        text = line
+        if column >= 0 and _ends(line, column, depth):
+            column = -1
+        if column < 0:
+            found = any(field in line for field in fields) and start.search(line[:MAX_SEARCHED])
+            if not found:
+                continue
+            # In a flow mapping the columns say little: what is further left than the line ends it.
+            first = len(line) - len(line.lstrip(" -\"'"))
+            column = first if found.start(1) == first else _indent(line)
+            depth, text = 0, line[found.end() :]
+            starts += 1
+        if starts > MAX_STARTS:
+            out[number:] = b"\1" * (len(lines) - number)
+            break
+        out[number] = 1
+        depth = max(0, depth + sum(map(text.count, "[{")) - sum(map(text.count, "]}")))
+    return out
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
+
+
+def _ends(line: str, column: int, depth: int) -> bool:
+    """Whether a line is surely no part any more of the field whose key begins at `column`."""
+    if _MARKER.match(line):
+        return True
+    if depth > 0:
+        return False
+    head, indent = line[:MAX_SEARCHED], _indent(line)
+    return bool((indent <= column and _KEY.match(head)) or (indent < column and _ITEM.match(head)))
+
+
+MAX_LINE = 2_000
+"""A longer line is not shown under a message."""
+
+Path: TypeAlias = tuple[str | int, ...]
+Node: TypeAlias = Any
+"""Where a value stands: a place, or for a collection `(place, places of the keys, nodes of the values)`.
+
+A place is one number (see `place_of`): the garbage collector walks through objects, and hundreds of thousands
+of them made reading four times as slow. An alias shares the node that it stands for.
+"""
+
+_BREAK = re.compile("\r\n|[\r\n]")
+_BITS = 24
+_ONES = (1 << _BITS) - 1
+ENDS = (1 << 2 * _BITS) - 1
+
+
+def place_of(start: Any, end: Any) -> int:
+    """Lines and columns of both ends, in one number."""
+    return int(start.line << 3 * _BITS | start.column << 2 * _BITS | end.line << _BITS | end.column)
+
+
+def where(node: Node) -> int:
+    """The place of a value."""
+    return int(node[0]) if isinstance(node, tuple) else int(node)
+
+
+@dataclass(slots=True)
+class Text:
+    """The text of a file, cut into lines only once a line has to be shown."""
+
+    file: str
+    text: str
+    _lines: list[str] | None = None
+    _held: tuple[str, bool] | None = None
+    _hidden: dict[tuple[object, ...], bytearray] = field(default_factory=dict)
+
+    def lines(self) -> list[str]:
+        """All lines."""
+        if self._lines is None:
+            self._lines = _BREAK.split(self.text)
+        return self._lines
+
+    def line(self, number: int) -> str:
+        """A line by its number from 0, or nothing if it is too long to be looked at."""
+        lines = self.lines()
+        line = lines[number] if number < len(lines) else ""
+        return line if len(line) <= MAX_LINE else ""
+
+    def hides(self, number: int, *, broken: bool = False) -> bool:
+        """Whether a line must not be shown, since a secret may stand there; `broken` where it is not YAML."""
+        return self._below(number, SECRET_FIELDS, broken=broken) or tells_secret(self.line(number))
+
+    def masks(self, number: int) -> bool:
+        """Whether nothing but the punctuation of a line may be shown, or not even that: it is not YAML."""
+        return self._below(number, MASKED_FIELDS, broken=True) or self.hides(number, broken=True)
+
+    def _below(self, number: int, fields: tuple[str, ...], *, broken: bool) -> bool:
+        key = (*fields, broken)
+        if key not in self._hidden:
+            held = any(name in self.text for name in fields)
+            self._hidden[key] = below_secrets(self.lines(), fields, broken=broken) if held else bytearray()
+        found = self._hidden[key]
+        return number < len(found) and found[number] == 1
+
+    def span(self, place: int, *, broken: bool = False) -> Span:
+        """The span of a place, without its line where that is not to be shown."""
+        line, column = place >> 3 * _BITS, place >> 2 * _BITS & _ONES
+        end_line, end_column = place >> _BITS & _ONES, place & _ONES
+        text = "" if self.hides(line, broken=broken) else self.line(line)
+        if text and broken and self.masks(line):
+            text = masked(text)
+        return Span(self.file, line + 1, column + 1, end_line + 1, end_column + 1, text)
+
+    def may_hold(self, text: str) -> bool:
+        """Whether a value may hold `text`: it stands there as it is, or may be written with escapes."""
+        if self._held is None or self._held[0] != text:
+            self._held = text, text in self.text or "\\" in self.text
+        return self._held[1]
+
+    def at(self, offset: int) -> Span:
+        """The span of one character, in a text that may not be YAML."""
+        before = _BREAK.split(self.text[:offset])
+        line, column = len(before) - 1, len(before[-1])
+        start = line << 3 * _BITS | column << 2 * _BITS
+        return self.span(start | line << _BITS | column + 1, broken=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One YAML document: its data, and on request the place of any part of it.
+
+    `whole` is false where something could not be read, so that fields may be missing that were written.
+    `size` is the number of its values.
+    """
+
+    data: Mapping[str, Any]
+    file: str
+    whole: bool
+    size: int
+    _root: Node = field(repr=False, compare=False)
+    _text: Text = field(repr=False, compare=False)
+
+    def may_hold(self, text: str) -> bool:
+        """Whether a value may hold `text`: a cheap test by the whole file, as written."""
+        return self._text.may_hold(text)
+
+    def span(self, path: Path = (), *, key: bool = False) -> Span:
+        """Where the value at `path` stands, or with `key` its key; else the nearest thing above it."""
+        node, at = self._root, None
+        for step in path:
+            _, keys, values = node if isinstance(node, tuple) else (0, None, ())
+            if keys is not None and step in keys:
+                at, node = keys[step], values[step]
+            elif isinstance(values, list) and isinstance(step, int) and 0 <= step < len(values):
+                at, node = None, values[step]
+            else:
+                break
+        if key and at is not None:
+            return self._text.span(at)
+        return self._text.span(self._title() if node is self._root else where(node))
+
+    def _title(self) -> int:
+        """What stands for the whole document: its name, else its type, else its first key."""
+        whole, keys, values = self._root
+        for name in ("name", "type"):
+            if isinstance(values.get(name), int):
+                return int(values[name])
+        return int(next(iter(keys.values()), whole))

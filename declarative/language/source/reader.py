@@ -1,0 +1,310 @@
+"""One pass over the events of a file, within limits."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, Never
+
+from declarative.language.source.places import ENDS, Document, Node, Text, place_of, where
+from declarative.language.source.syntax_hints import QUOTE, explain
+from declarative.model.diagnostic import Diagnostic, Span
+
+MAX_DEPTH = 64
+MAX_NODES = 500_000
+"""Values of one file, aliases counted each time they are used, text once more every 64 characters."""
+MAX_ITEMS = 50_000
+"""Of one list or mapping: half of what a fleet may have nodes."""
+MAX_DOCUMENTS = 50_000
+"""Of one file, empty ones counted."""
+MAX_KEY = 200
+MAX_WHOLE = 2**63 - 1
+MAX_FINDINGS = 1_000
+"""Of one file: what has more is no YAML of this kind."""
+
+_SCALAR, _ALIAS, _MAPPING, _SEQUENCE, _END, _OTHER = range(6)
+_KINDS = {
+    "ScalarEvent": _SCALAR,
+    "AliasEvent": _ALIAS,
+    "MappingStartEvent": _MAPPING,
+    "SequenceStartEvent": _SEQUENCE,
+    "MappingEndEvent": _END,
+    "SequenceEndEvent": _END,
+}
+_WORDS: dict[str, bool | None] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_NUMBER = re.compile(
+    r"(?P<ten>[-+]?[0-9]+)|0o(?P<eight>[0-7]+)|0x(?P<sixteen>[0-9a-fA-F]+)"
+    r"|(?P<real>[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?)"
+    r"|(?P<odd>[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))"
+)
+_UNUSABLE = re.compile("[\0\ud800-\udfff]")
+_BASES = {"ten": 10, "eight": 8, "sixteen": 16}
+_TEXT_TAGS = ("!", "tag:yaml.org,2002:str")
+_PLAIN_TAGS = ("!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+
+
+class Stop(Exception):  # noqa: N818 - control flow: the rest of the file is not read
+    """The rest of the file cannot be read."""
+
+
+def too_large(summary: str, span: Span) -> Diagnostic:
+    """A limit that was reached."""
+    return Diagnostic(code="too-large", summary=summary, hint="split it, or declare less", span=span)
+
+
+class Reader:
+    """One pass over the events of one file."""
+
+    def __init__(self, text: Text, out: list[Diagnostic]) -> None:
+        self.text, self.out = text, out
+        self.events = _events(text, out)
+        self.kinds: dict[type, int] = {}
+        self.anchors: dict[str, tuple[Any, Node, int, int] | None] = {}
+        self.size = 0
+        self.deepest = 0
+        self.whole = True
+        self.lost = False
+
+    def documents(self) -> Iterator[Document]:
+        odd: Node = None
+        number = 0
+        for event in self.events:
+            kind = type(event).__name__
+            if odd is not None and kind != "DocumentEndEvent":
+                # Not said before: a mistake right behind it, such as a missing `:`, would be its cause.
+                hint = "write `key: value` lines, beginning with `type:`"
+                if isinstance(odd, tuple):
+                    hint += "; without `- `, and with `---` between documents"
+                self._say("not-a-mapping", "a document is a mapping of fields", odd, hint)
+                odd = None
+            if kind != "DocumentStartEvent":
+                continue
+            self.anchors, self.whole, before = {}, True, self.size
+            number += 1
+            if number > MAX_DOCUMENTS:
+                self._too_many(f"the file has more than {MAX_DOCUMENTS} documents", event)
+            self._count(1, event)
+            data, node = self._value(next(self.events), 0)
+            if data is None and self.whole:
+                continue
+            if isinstance(data, dict):
+                yield Document(data, self.text.file, self.whole, self.size - before, node, self.text)
+                continue
+            self.lost = True
+            odd = node if self.whole else None
+
+    def _say(
+        self, code: str, summary: str, node: Node, hint: str | None = None, *, broken: bool = False
+    ) -> None:
+        span = self.text.span(where(node), broken=broken)
+        self.out.append(Diagnostic(code=code, summary=summary, hint=hint, span=span))
+        self.whole = False
+        if len(self.out) >= MAX_FINDINGS:
+            raise Stop
+
+    def _count(self, number: int, event: Any) -> None:
+        self.size += number
+        if self.size > MAX_NODES:
+            self._too_many(f"the file has more than {MAX_NODES} values, aliases unfolded", event)
+
+    def _too_many(self, summary: str, event: Any) -> Never:
+        self.out.append(too_large(summary, self.text.span(place_of(event.start_mark, event.end_mark))))
+        raise Stop
+
+    def _kind(self, event: Any) -> int:
+        kind = self.kinds.get(type(event))
+        if kind is None:
+            kind = self.kinds[type(event)] = _KINDS.get(type(event).__name__, _OTHER)
+        return kind
+
+    def _value(self, event: Any, depth: int) -> tuple[Any, Node]:
+        """The value that begins with `event`, and its node."""
+        kind, anchor = self._kind(event), event.anchor
+        if kind == _ALIAS:
+            return self._alias(event, anchor, depth)
+        if kind == _SCALAR and anchor is None:
+            return self._scalar(event)
+        size, outer, self.deepest = self.size, self.deepest, depth
+        if anchor is not None:
+            self.anchors[anchor] = None
+        if kind == _SCALAR:
+            data, node = self._scalar(event)
+        else:
+            data, node = self._collection(event, kind, depth + 1)
+        if anchor is not None:
+            self.anchors[anchor] = (data, node, self.size - size, self.deepest - depth)
+        self.deepest = max(self.deepest, outer)
+        return data, node
+
+    def _alias(self, event: Any, name: str, depth: int) -> tuple[Any, Node]:
+        found = self.anchors.get(name)
+        if found is not None:
+            data, node, size, height = found
+            self._count(size, event)
+            self._deep(depth + height, event)
+            return data, node
+        place = place_of(event.start_mark, event.end_mark)
+        if name in self.anchors:
+            self._say(
+                "unsupported-yaml", f"`*{name}` refers to what it is part of", place, "write the value out"
+            )
+        else:
+            shown = "*…" if self.text.masks(event.start_mark.line) else f"*{name[:40]}"
+            hint = f"mark a value with `&…` before it, or put `{shown}` in quotes if it is text"
+            self._say("yaml-syntax", f"`{shown}` refers to nothing", place, hint, broken=True)
+        return None, place
+
+    def _deep(self, depth: int, event: Any) -> None:
+        if depth > MAX_DEPTH:
+            span = self.text.span(place_of(event.start_mark, event.end_mark))
+            summary = f"values are nested more than {MAX_DEPTH} deep"
+            self.out.append(Diagnostic(code="too-deep", summary=summary, hint="nest them less", span=span))
+            raise Stop
+        self.deepest = max(self.deepest, depth)
+
+    def _collection(self, event: Any, kind: int, depth: int) -> tuple[Any, Node]:
+        self._deep(depth, event)
+        self._count(1, event)
+        if event.tag is not None and event.tag not in _PLAIN_TAGS:
+            self._tag(event)
+        return self._mapping(event, depth) if kind == _MAPPING else self._sequence(event, depth)
+
+    def _sequence(self, start: Any, depth: int) -> tuple[Any, Node]:
+        data: list[Any] = []
+        nodes: list[Node] = []
+        for event in self.events:
+            if self._kind(event) == _END:
+                last = nodes[-1] if nodes else None
+                return data, (_whole_place(start, event, last), None, nodes)
+            if len(data) >= MAX_ITEMS:
+                self._too_many(f"a list has more than {MAX_ITEMS} items", event)
+            value, node = self._value(event, depth)
+            data.append(value)
+            nodes.append(node)
+        raise Stop
+
+    def _mapping(self, start: Any, depth: int) -> tuple[Any, Node]:
+        data: dict[str, Any] = {}
+        keys: dict[str, int] = {}
+        nodes: dict[str, Node] = {}
+        node: Node = None
+        for event in self.events:
+            if self._kind(event) == _END:
+                return data, (_whole_place(start, event, node), keys, nodes)
+            quoted = bool(getattr(event, "style", None))
+            key, key_node = self._value(event, depth)
+            value, node = self._value(next(self.events), depth)
+            if not self._usable(key, key_node, quoted=quoted):
+                continue
+            if key in data:
+                self._duplicate(key, key_node, keys[key])
+                continue
+            if len(data) >= MAX_ITEMS:
+                self._too_many(f"a mapping has more than {MAX_ITEMS} keys", event)
+            data[key] = value
+            keys[key], nodes[key] = key_node, node
+        raise Stop
+
+    def _duplicate(self, key: str, place: int, first: int) -> None:
+        whole = self.whole
+        line = self.text.span(first).line
+        self._say("duplicate-key", f"`{key}` is already there in line {line}", place, "remove one of the two")
+        self.whole = whole  # nothing is missing: the first one holds
+
+    def _usable(self, key: Any, node: Node, *, quoted: bool) -> bool:
+        """Whether it can be a field's name."""
+        if not isinstance(key, str):
+            if isinstance(node, tuple):
+                shown = "a list or a mapping"
+                hint = 'put the value in quotes where a bracket is text; a template is written "${{ … }}"'
+            else:
+                shown, hint = f"`{json.dumps(key)}`", f"put it in quotes: `'{json.dumps(key)}'`"
+            self._say("non-string-key", f"{shown} cannot be a key: keys are strings", node, hint)
+        elif key == "<<" and not quoted:
+            self._say("unsupported-yaml", "merge keys are not supported", node, "write the fields out")
+        elif len(key) > MAX_KEY:
+            self._say(
+                "too-large", f"a key has more than {MAX_KEY} characters", node, "check indentation and quotes"
+            )
+        else:
+            return True
+        return False
+
+    def _tag(self, event: Any) -> None:
+        hint = "remove the tag; " + QUOTE + " where it shall be a string"
+        place = place_of(event.start_mark, event.end_mark)
+        hidden = self.text.masks(event.start_mark.line)
+        shown = "a tag" if hidden else f"the tag `{str(event.tag)[:40]}`"
+        self._say("unsupported-yaml", f"{shown} is not supported", place, hint, broken=True)
+
+    def _scalar(self, event: Any) -> tuple[Any, int]:
+        text: str = event.value
+        start, end = event.start_mark, event.end_mark
+        place: int = start.line << 72 | start.column << 48 | end.line << 24 | end.column
+        self.size += 1 + (len(text) >> 6)
+        if self.size > MAX_NODES:
+            self._count(0, event)
+        tag = event.tag
+        if tag is not None:
+            if tag not in _TEXT_TAGS:
+                self._tag(event)
+            return text, place
+        if event.style:
+            if event.style == '"' and _UNUSABLE.search(text):
+                summary = "the text holds a character that cannot be passed on (U+0000, or half a character)"
+                self._say("bad-encoding", summary, place, "remove the escape")
+            return text, place
+        if text in _WORDS:
+            return _WORDS[text], place
+        if text[0] in "0123456789+-.":
+            match = _NUMBER.fullmatch(text)
+            if match is not None:
+                return self._number(match, place), place
+        return text, place
+
+    def _number(self, match: re.Match[str], place: int) -> int | float | None:
+        kind, digits = str(match.lastgroup), match[match.lastgroup or 0]
+        value: float = math.nan
+        if kind == "real":
+            value = float(digits)
+        elif kind in _BASES and len(digits) <= 64:
+            value = int(digits, _BASES[kind])
+        if not math.isfinite(value) or (isinstance(value, int) and abs(value) > MAX_WHOLE):
+            summary = f"`{match[0][:40]}` is not a number that can be used here"
+            self._say(
+                "out-of-range", summary, place, f"whole numbers go up to {MAX_WHOLE}; {QUOTE} if it is text"
+            )
+            return None
+        return value
+
+
+def _whole_place(start: Any, end: Any, last: Node) -> int:
+    """The place of a collection. A block ends, to the parser, where the next thing starts; its last value's
+    end is what a reader means.
+    """
+    if start.flow_style or last is None:
+        return place_of(start.start_mark, end.end_mark)
+    return place_of(start.start_mark, start.start_mark) & ~ENDS | where(last) & ENDS
+
+
+def _events(text: Text, out: list[Diagnostic]) -> Iterator[Any]:
+    """The parser's events; what it does not understand is reported and ends the reading."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    try:
+        yield from YAML(typ="safe").parse(text.text)
+    except MarkedYAMLError as bad:
+        out.append(explain(text, bad))
+        raise Stop from None
+    except (YAMLError, UnicodeError, ValueError) as bad:
+        # Not known to happen after the checks of `_decoded`.
+        span = Span(text.file, 1, 1, 1, 1)
+        out.append(Diagnostic(code="yaml-syntax", summary=str(bad)[:200], span=span))
+        raise Stop from None

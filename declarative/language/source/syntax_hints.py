@@ -1,0 +1,342 @@
+"""What the parser does not understand, in the user's words: what it mostly means, and what to write.
+
+libyaml says where it gave up, which is often far below the mistake, and what it expected there, in terms of
+its own grammar. Here its words are held against the lines at both of its marks. Nothing of a line that may
+hold a secret gets into a message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from declarative.language.source.places import Text, place_of
+from declarative.model.diagnostic import Diagnostic, Span
+
+QUOTE = 'put the value in quotes: "…"'
+_SPACES = "indent with spaces, not tabs"
+_ODD_SPACE = re.compile("[\u00a0\u1680\u2000-\u200b\u202f\u205f\u3000\ufeff]")
+_CONFLICT = re.compile(r"(?:<<<<<<<|=======|>>>>>>>|\|\|\|\|\|\|\|)(?:\s|$)")
+_WORD = re.compile(r"\s*(?:-\s+)*([A-Za-z_][\w-]{0,40})(\s*=|:|\s)?")
+_VALUED = re.compile(r"\s*(?:-\s+)*[^\s#:][^:]*:\s+[^\s#|>&]")
+_LONGEST_KEY = 1024
+"""Of libyaml; of ours it is less."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """Where the parser was, and what stands there. Lines and columns count from 0."""
+
+    text: Text
+    line: int
+    column: int
+
+    @property
+    def whole(self) -> str:
+        return self.text.line(self.line)
+
+    @property
+    def before(self) -> str:
+        return self.whole[: self.column]
+
+    @property
+    def rest(self) -> str:
+        return self.whole[self.column :]
+
+    @property
+    def first(self) -> bool:
+        """Whether nothing stands before it in its line."""
+        return not self.before.strip()
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing follows it in the file."""
+        return not any(line.strip() for line in [self.rest, *self.text.lines()[self.line + 1 :][:1]])
+
+    def above(self) -> int | None:
+        """The last line above with something in it but a comment."""
+        for number in range(self.line - 1, max(-1, self.line - 100), -1):
+            line = self.text.line(number).strip()
+            if line and not line.startswith("#"):
+                return number
+        return None
+
+    def word(self) -> re.Match[str] | None:
+        """The word that the line begins with, unless it might be part of a secret."""
+        return None if self.text.masks(self.line) else _WORD.match(self.whole)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """The parser's words: where it gave up, and the beginning of what it was reading."""
+
+    problem: str
+    context: str
+    at: _Mark
+    begun: _Mark
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What is said of it, and where that is shown."""
+
+    summary: str
+    hint: str
+    at: _Mark
+
+
+_Rule: TypeAlias = Callable[[_Fault], _Said]
+
+
+def explain(text: Text, bad: Any) -> Diagnostic:
+    """The diagnostic for an error of the parser."""
+    problem = str(bad.problem or "this is not YAML")
+    mark = bad.problem_mark or bad.context_mark
+    if mark is None:
+        span = Span(text.file, 1, 1, 1, 1)
+        return Diagnostic(code="yaml-syntax", summary=problem, hint=_LOOK, span=span)
+    begun = bad.context_mark or mark
+    fault = _Fault(
+        problem,
+        str(bad.context or ""),
+        _Mark(text, mark.line, mark.column),
+        _Mark(text, begun.line, begun.column),
+    )
+    said = _anywhere(fault) or next((rule(fault) for part, rule in _RULES if part in problem), None)
+    said = said or _Said(problem, _LOOK, fault.at)
+    place = text.span(place_of(said.at, said.at), broken=True)
+    return Diagnostic(code="yaml-syntax", summary=said.summary, hint=said.hint, span=place)
+
+
+_LOOK = "look here and in the lines above for a quote or bracket that is not closed, and at the indentation"
+
+
+def _anywhere(fault: _Fault) -> _Said | None:
+    """Mistakes that the parser may meet in any state."""
+    above = fault.at.above()
+    for number in (fault.begun.line, fault.at.line, *([] if above is None else [above])):
+        line = fault.at.text.line(number)
+        if _CONFLICT.match(line):
+            hint = "resolve it: keep one side, and remove the lines with `<<<<<<<`, `=======` and `>>>>>>>`"
+            return _Said("the file holds a merge conflict", hint, _Mark(fault.at.text, number, 0))
+        if odd := _ODD_SPACE.search(line):
+            summary = f"there is a U+{ord(odd[0]):04X} here, which looks like a space but is not one"
+            return _Said(summary, "write a plain space", _Mark(fault.at.text, number, odd.start()))
+    if "${{" in fault.at.whole and "flow" in fault.context:
+        hint = QUOTE + " where `${{ … }}` stands between `[ ]` or `{ }`"
+        return _Said("`${{` stands between brackets without quotes", hint, fault.at)
+    return None
+
+
+# ---------------------------------------------------------------------------- quotes, brackets, characters
+
+
+def _open_quote(fault: _Fault) -> _Said:
+    if "quoted" not in fault.context:
+        return _Said(fault.problem, _LOOK, fault.at)
+    quote = fault.begun.rest[:1] or '"'
+    hint = (
+        f"close it with another `{quote}`; a quote that is part of the text is written between the other kind"
+    )
+    return _Said(f"the `{quote}` that opens here is never closed", hint, fault.begun)
+
+
+def _bracket(fault: _Fault) -> _Said:
+    opened, closes = ("[", "]") if "']'" in fault.problem else ("{", "}")
+    if fault.at.ended:
+        return _Said(
+            f"the `{opened}` that opens here is never closed", f"close it with `{closes}`", fault.begun
+        )
+    there = f"the `{opened}` of line {fault.begun.line + 1}"
+    hint = f"write a `,` before this, or close {there} with `{closes}`; {QUOTE} where a bracket is text"
+    return _Said(f"expected `,` or `{closes}`, for {there}", hint, fault.at)
+
+
+def _no_content(fault: _Fault) -> _Said:
+    char = fault.at.rest[:1]
+    if char in ("]", "}", ","):
+        what = "separates nothing" if char == "," else "closes nothing"
+        return _Said(f"`{char}` {what} here", f"remove it; {QUOTE} where it is text", fault.at)
+    if fault.at.rest.startswith(("---", "...")):
+        hint = "close the `[` or `{` in the lines above"
+        return _Said("the document ends within brackets", hint, fault.at)
+    return _Said("a value is missing here", f"write one; {QUOTE} where it is text", fault.at)
+
+
+def _bad_start(fault: _Fault) -> _Said:
+    char = fault.at.rest[:1]
+    if char == "\t":
+        return _Said("a tab stands where only spaces are allowed", _SPACES, fault.at)
+    if fault.at.rest.startswith("```"):
+        hint = "remove the lines with ```, which belong to Markdown"
+        return _Said("``` is not part of YAML", hint, fault.at)
+    shown = "a backtick" if char == "`" else f"`{char}`"
+    return _Said(f"text cannot begin with {shown}", QUOTE, fault.at)
+
+
+def _tab(fault: _Fault) -> _Said:
+    return _Said("a tab stands where only spaces are allowed", _SPACES, fault.at)
+
+
+def _escape(fault: _Fault) -> _Said:
+    hint = "use single quotes, in which a backslash is text, or write `\\\\` for one backslash"
+    return _Said("double quotes do not know this escape", hint, fault.at)
+
+
+def _sign(fault: _Fault) -> _Said:
+    """`*`, `&` and `!` begin aliases, anchors and tags."""
+    char = fault.begun.rest[:1]
+    return _Said(f"text cannot begin with `{char}`", QUOTE, fault.begun)
+
+
+def _block_text(fault: _Fault) -> _Said:
+    char = fault.begun.rest[:1]
+    hint = f"{QUOTE} where `{char}` is text; a range is written `4..`"
+    if char == "|":
+        hint = f"{QUOTE} where `|` is text; text of several lines begins in the line after `|`"
+    return _Said(f"nothing may follow the `{char}` that begins a text of several lines", hint, fault.begun)
+
+
+def _directive(fault: _Fault) -> _Said:
+    return _Said("directives are not used here", "remove the line that begins with `%`", fault.begun)
+
+
+def _colon(fault: _Fault) -> _Said:
+    hint = f"between `[ ]` and `{{ }}`, {QUOTE} where it holds `:`; a key's `:` needs a space behind it"
+    return _Said("there is a `:` in a value without quotes, or no space behind it", hint, fault.at)
+
+
+# ----------------------------------------------------------------------------------- keys and indentation
+
+
+def _no_colon(fault: _Fault) -> _Said:
+    """A line in a mapping that is no `key: value`."""
+    mark, general = fault.begun, "write `key: value`; text of several lines needs `|`"
+    if fault.at.line == mark.line and fault.at.column - mark.column >= _LONGEST_KEY:
+        return _Said(f"a key has at most {_LONGEST_KEY} characters", "check indentation and quotes", mark)
+    above = mark.above()
+    if above is not None and re.match(r"\s*- ", mark.text.line(above)):
+        hint = "begin it with `- ` for another item, or indent it further to go on with the item above"
+        return _Said("this line is neither an item nor `key: value`", hint, mark)
+    return _Said("this line is not `key: value`", _keyed(mark.word()) or general, mark)
+
+
+def _keyed(word: re.Match[str] | None) -> str | None:
+    """What to write for `name=gpu`, `name:gpu`, `name gpu`."""
+    if word is None:
+        return None
+    name, sign = word[1], (word[2] or "").strip()
+    how = {":": "with a space behind the `:`", "=": "with `:` for `=`"}.get(sign, "with a `:` behind the key")
+    return f"write `{name}: …`, {how}; text of several lines needs `|`"
+
+
+def _second_colon(fault: _Fault) -> _Said:
+    """`: ` where no key can be: a value with a colon in it, or a line that is indented too far."""
+    mark = fault.at
+    summary = "there is a `: ` where no key can be"
+    if re.search(r"\$\{\{[^}]*\?[^}]*$", mark.before):
+        return _Said(summary, "choose with `a if b else c`, not with `b ? a : c`", mark)
+    if re.search(r":\s", mark.before) or re.match(r"\s*-\s+\S+\s", mark.before):
+        return _Said(summary, f"{QUOTE} where it holds `: `", mark)
+    number = mark.above()
+    if number is None:
+        return _Said(summary, f"check the indentation, and {QUOTE} where it holds `: `", mark)
+    above = _Mark(mark.text, number, 0)
+    if _VALUED.match(above.whole):
+        return _too_far(mark, number)
+    if ": " not in above.whole + " " and (hint := _keyed(above.word())):
+        return _Said(f"line {number + 1} is not `key: value`", hint, above)
+    return _Said(summary, f"check the indentation, and {QUOTE} where it holds `: `", mark)
+
+
+def _too_far(mark: _Mark, above: int) -> _Said:
+    hint = f"line {above + 1} has a value already: indent this line like it, or remove that value"
+    return _Said("this line is indented too far", hint, mark)
+
+
+def _odd_line(fault: _Fault) -> _Said:
+    """A line, or the rest of one, that goes with nothing above it."""
+    mark, begun = fault.at, fault.begun
+    if not mark.first:
+        return _behind(mark)
+    if mark.rest.startswith("- ") and begun.column == mark.column:
+        hint = "write a list below a key of its own: `key:`, then lines with `- …`"
+        return _Said("a list stands beside keys", hint, mark)
+    if mark.rest.startswith(":"):
+        return _Said("a key is missing before `:`", "write `key: value`", mark)
+    if "'-'" in fault.problem and begun.column == mark.column:
+        hint = "begin it with `- `, or indent it as far as the fields of the item or of the list's key"
+        return _Said("this line stands between the items of a list", hint, mark)
+    above = mark.above()
+    if above == begun.line and mark.column > begun.column and _VALUED.match(mark.text.line(above)):
+        return _too_far(mark, above)
+    hint = f"indent it like line {begun.line + 1}"
+    if above is not None and above != begun.line:
+        hint = f"indent it like line {above + 1} or line {begun.line + 1}, whichever it belongs beside"
+    return _Said("this line is indented like nothing above it", hint, mark)
+
+
+def _behind(mark: _Mark) -> _Said:
+    """Something behind a value that has ended."""
+    last = mark.before.rstrip()[-1:]
+    if last in ("'", '"'):
+        other = '"' if last == "'" else "'"
+        hint = f"put the whole value into one pair of quotes, {other}…{other} where it holds {last}"
+        return _Said("the value has ended with the quote before this", hint, mark)
+    if last in ("]", "}"):
+        hint = f"remove what follows, or {QUOTE} where the bracket is text"
+        return _Said(f"the value has ended with the `{last}` before this", hint, mark)
+    return _Said("the value has ended before this", QUOTE, mark)
+
+
+def _inline_list(fault: _Fault) -> _Said:
+    hint = "begin the list in the next line, or write `[…, …]`; in quotes where `- ` is text"
+    return _Said("a list with `- ` cannot begin in its key's line", hint, fault.at)
+
+
+def _inline_key(fault: _Fault) -> _Said:
+    return _Said("text cannot begin with `? `", QUOTE, fault.at)
+
+
+def _document(fault: _Fault) -> _Said:
+    mark = fault.at
+    above = mark.above()
+    if above is not None and mark.text.line(above).startswith("%"):
+        return _Said("directives are not used here", "remove it", _Mark(mark.text, above, 0))
+    if not mark.first and not mark.whole.startswith("..."):
+        return _behind(mark)
+    hint = "begin another document with `---` in a line of its own"
+    return _Said("the document has ended before this", hint, mark)
+
+
+_RULES: tuple[tuple[str, _Rule], ...] = (
+    ("unexpected end of stream", _open_quote),
+    ("unexpected document indicator", _open_quote),
+    ("expected ',' or", _bracket),
+    ("expected node content", _no_content),
+    ("cannot start any token", _bad_start),
+    ("tab character", _tab),
+    ("unknown escape", _escape),
+    ("hexdecimal", _escape),
+    ("character escape code", _escape),
+    ("alphabetic or numeric", _sign),
+    ("tag", _sign),
+    ("whitespace or line break", _sign),
+    ("the expected '>'", _sign),
+    ("comment or line break", _block_text),
+    ("indentation indicator", _block_text),
+    ("YAML", _directive),
+    ("directive", _directive),
+    ("version number", _directive),
+    ("unexpected ':'", _colon),
+    ("expected ':'", _no_colon),
+    ("mapping values are not", _second_colon),
+    ("expected key", _odd_line),
+    ("expected '-'", _odd_line),
+    ("block sequence entries", _inline_list),
+    ("mapping keys are not", _inline_key),
+    ("document start", _document),
+)
+"""A part of libyaml's words, and what is said instead; the first that fits."""

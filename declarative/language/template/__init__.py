@@ -1,0 +1,432 @@
+"""`${{ … }}` in string values: Jinja2 expressions, nothing else of Jinja2.
+
+Text outside of `${{` and `}}` is never shown to Jinja2, so `${#x}`, `{% %}`, `{{ }}` and `{# #}` are just
+text. What stands between has to be an expression over names, constants, operators and a few filters: the
+syntax tree is checked against a list before anything runs, because a stranger's YAML must not loop, call or
+eat memory. Jinja2 itself is loaded for the first expression that is more than a name.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from types import SimpleNamespace
+from typing import Any, TypeAlias
+
+from declarative.language.template import words
+from declarative.model.diagnostic import suggest
+from declarative.model.schema import Json
+
+MAX_EXPRESSION = 500
+MAX_EXPRESSIONS = 2_000
+"""Different expressions of one project that Jinja2 has to compile: each takes about a millisecond."""
+MAX_VALUE = 64 << 10
+MAX_COMPARED = 50_000
+MAX_OUTPUT = 32 << 20
+"""Characters that all expressions of a project may give together."""
+
+RANK_NAMES = ("node_rank", "dstack.node_rank", "dstack.job_num")
+_FILTERS = ("float", "int", "lower", "replace", "string", "trim", "upper")
+"""Not `round`: it computes 10 to the power of its argument."""
+_ESCAPED = "$${{"
+"""How `${{` is written where it is to stay as it is."""
+_SHELL_RANK = "${DSTACK_NODE_RANK}"
+UNUSABLE = re.compile("[\0\ud800-\udfff]")
+"""No program can be given such text, and no database keeps it."""
+_OPENING = re.compile(r"(?<!\$)\$\{\{")
+_BODY = re.compile(r"""(?>[^'"}]|\}(?!\})|'(?>[^'\\]|\\.)*+'|"(?>[^"\\]|\\.)*+")*+""", re.DOTALL)
+_NAME = re.compile(r"(?:(var|env|dstack)\s*\.\s*)?([A-Za-z_]\w*)", re.ASCII)
+_ENV = re.compile(r"(?<!\$)\$\{\{\s*env\.([A-Za-z_][A-Za-z0-9_]*)\s*\}\}|\$(\$\{\{)", re.ASCII)
+"""A variable of the caller's, or the text `${{`, which is written `$${{`."""
+_ENV_HINT = "write `env: [{0}]` in the task and `${0}` in its commands"
+_RANK_HINT = "in commands and scripts the rank is `$FLEETFORM_NODE_RANK`"
+
+
+class Place(Enum):
+    """Where a string stands, which decides on the names that it may use."""
+
+    TEXT = auto()
+    ENV = auto()
+    """A value of `env`: `${{ env.X }}` is kept for the start of the rank."""
+    AMOUNT = auto()
+    """A number, a size, or a range of them: an expression that gives nothing is no end of it."""
+    VOLUME = auto()
+    """A volume's name in a task, `name` or `name:/path`: what depends on the rank is kept."""
+
+
+class TemplateError(ValueError):
+    """What is wrong with one `${{ … }}`."""
+
+    def __init__(self, code: str, summary: str, hint: str | None = None) -> None:
+        super().__init__(summary)
+        self.code, self.summary, self.hint = code, summary, hint
+
+
+class MissingEnvError(LookupError):
+    """A variable of the environment that a rank needs and that is not set."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the environment variable `{name}` is not set")
+        self.name = name
+
+
+@dataclass(slots=True)
+class Scope:
+    """The values of the project's variables, and how much of the limits is used up.
+
+    `unset` are variables without a value, reported where they are declared. With `open` the declarations
+    could not be read, and any `var.x` may be meant. Both give `TemplateError` with the code `unset`.
+    """
+
+    variables: Mapping[str, Json] = field(default_factory=dict)
+    unset: frozenset[str] = frozenset()
+    open: bool = False
+    output: int = 0
+    compiled: set[str] = field(default_factory=set)
+    compared: int = 0
+
+    def suggest(self, word: str, known: list[str]) -> str | None:
+        """`did you mean …?`, as long as the comparisons with all names do not take too long."""
+        self.compared += len(known)
+        return suggest(word, known) if self.compared <= MAX_COMPARED and len(word) <= 100 else None
+
+    def expression(self, text: str) -> _Expression:
+        """One expression, read; within the limit for what Jinja2 has to compile."""
+        if not _NAME.fullmatch(text):
+            self.compiled.add(text)
+            if len(self.compiled) > MAX_EXPRESSIONS:
+                raise TemplateError(
+                    "template-error", f"there are more than {MAX_EXPRESSIONS} different expressions"
+                )
+        found = _expression(text)
+        if isinstance(found, TemplateError):
+            raise TemplateError(found.code, found.summary, found.hint)
+        return found
+
+
+_Values: TypeAlias = Mapping[str, Json]
+_Run: TypeAlias = Callable[[_Values, int | None], Json]
+
+
+@dataclass(frozen=True, slots=True)
+class _Expression:
+    """What stands between `${{` and `}}`. `unknown` are names that never have a value."""
+
+    text: str
+    run: _Run
+    variables: tuple[str, ...] = ()
+    env: str | None = None
+    ranked: bool = False
+    unknown: tuple[str, ...] = ()
+
+
+def interpolate(text: str, scope: Scope, place: Place, out: list[TemplateError]) -> Json:
+    """The value of a string; what is wrong with it is appended to `out`."""
+    try:
+        parts = _split(text, scope, shell=place is Place.VOLUME)
+    except TemplateError as bad:
+        out.append(bad)
+        return text
+    values: list[Json] = []
+    in_name = True
+    for part in parts:
+        if isinstance(part, str):
+            if place is Place.VOLUME and _ESCAPED in part:
+                hint = "write names and paths without it"
+                out.append(TemplateError("template-error", f"`{_ESCAPED}` cannot stand in a mount", hint))
+            values.append(part if place is Place.ENV else part.replace(_ESCAPED, "${{"))
+            in_name = in_name and ":" not in part
+            continue
+        try:
+            value = _part(part, scope, place, in_name=in_name)
+            if part.env and values and _text(values[-1]).endswith("$"):
+                summary = f"the value before `{part.text}` ends with `$`, and would change what it means"
+                out.append(TemplateError("template-error", summary, "put other text between the two"))
+            values.append(value)
+        except TemplateError as bad:
+            out.append(bad)
+    if place is Place.AMOUNT:
+        _check_ends(parts, values, out)
+    if len(parts) == 1 and len(values) == 1:
+        return values[0]
+    return "".join(_text(value) for value in values)
+
+
+def _check_ends(parts: list[str | _Expression], values: list[Json], out: list[TemplateError]) -> None:
+    """An expression that gives nothing would make an open range of a closed one."""
+    if len(values) < len(parts):
+        return
+    for i, part in enumerate(parts):
+        beside = [
+            v.strip() for v in (*values[max(0, i - 1) : i], *values[i + 1 : i + 2]) if isinstance(v, str)
+        ]
+        empty = isinstance(values[i], str) and not str(values[i]).strip()
+        if (
+            not isinstance(part, str)
+            and empty
+            and any(v.startswith("..") or v.endswith("..") for v in beside)
+        ):
+            hint = "give it a value; a range with an open end is written without an expression, as `4..`"
+            out.append(
+                TemplateError("template-error", f"`{part.text}` is empty, and is an end of a range", hint)
+            )
+
+
+def for_ranks(text: str, scope: Scope) -> Callable[[int], str] | None:
+    """A volume's name, as `interpolate` left it, by rank; None if it is the same for all. Compiled once."""
+    parts = _split(text, scope, shell=False)
+    if all(isinstance(part, str) for part in parts):
+        return None
+
+    def name(rank: int) -> str:
+        return "".join(p if isinstance(p, str) else _text(_evaluate(p, scope, rank)) for p in parts)
+
+    return name
+
+
+def env_names(text: str) -> tuple[str, ...]:
+    """The variables of the environment that `text` needs at the start of a rank, each once."""
+    return tuple(dict.fromkeys(match[1] for match in _ENV.finditer(text) if match[1]))
+
+
+def resolve_env(text: str, environ: Mapping[str, str]) -> str:
+    """`text` with each `${{ env.X }}` replaced, and `$${{` as `${{`; `MissingEnvError` if one is not set."""
+
+    def value(match: re.Match[str]) -> str:
+        if match[2]:
+            return match[2]
+        if match[1] not in environ:
+            raise MissingEnvError(match[1])
+        return environ[match[1]]
+
+    return _ENV.sub(value, text)
+
+
+def _part(part: _Expression, scope: Scope, place: Place, *, in_name: bool) -> Json:
+    """The value of one expression, or its text where it has to be kept."""
+    _check_names(part, scope)
+    if part.env is not None:
+        if place is not Place.ENV:
+            raise TemplateError(
+                "env-here",
+                f"`env.{part.env}` cannot be used here: only in `env` values",
+                _ENV_HINT.format(part.env),
+            )
+        return f"${{{{ env.{part.env} }}}}"
+    if part.ranked:
+        if place is not Place.VOLUME or not in_name:
+            raise TemplateError(
+                "node-rank-here", "`node_rank` can be used only in the names of a task's volumes", _RANK_HINT
+            )
+        return f"${{{{ {part.text} }}}}"
+    value = _evaluate(part, scope, None)
+    if place is not Place.TEXT and isinstance(value, str) and "${{" in value:
+        raise TemplateError(
+            "template-error", f"`{part.text}` gives text with `${{{{`, which would be read again"
+        )
+    return value
+
+
+def _check_names(part: _Expression, scope: Scope) -> None:
+    for name in part.variables:
+        if name in scope.variables:
+            continue
+        if scope.open or name in scope.unset:
+            raise TemplateError("unset", f"`var.{name}` has no value")
+        near = scope.suggest(name, [*scope.variables, *scope.unset])
+        near = near.replace(" `", " `var.") if near else None
+        declare = f"declare it in the `project` document: `variables: {{{name}: …}}`"
+        raise TemplateError("undefined-variable", f"no variable `{name}` is declared", near or declare)
+    for name in part.unknown:
+        known = [*RANK_NAMES, *(f"var.{v}" for v in (*scope.variables, *scope.unset))]
+        near = f"did you mean `var.{name}`?" if f"var.{name}" in known else scope.suggest(name, known)
+        if name.partition(".")[0] == "secrets":
+            near = "pass it in the environment: `env: [NAME=${{ env.NAME }}]`"
+        hint = near or f"known: {words.NAMES}"
+        raise TemplateError("undefined-variable", f"`{name}` is not defined", hint)
+
+
+def _evaluate(part: _Expression, scope: Scope, rank: int | None) -> Json:
+    value = part.run(scope.variables, rank)
+    if not isinstance(value, bool | int | float | str):
+        raise TemplateError("template-error", f"`{part.text}` gives neither text nor a number")
+    if isinstance(value, int | float) and not -(2**63) < value < 2**63:
+        raise TemplateError("template-error", f"`{part.text}` gives a number that is too large")
+    size = len(value) if isinstance(value, str) else 8
+    scope.output += size
+    if size > MAX_VALUE or scope.output > MAX_OUTPUT:
+        raise TemplateError("template-error", f"`{part.text}` gives too much text")
+    if isinstance(value, str) and UNUSABLE.search(value):
+        raise TemplateError("template-error", f"`{part.text}` gives text with U+0000 or half a character")
+    return value
+
+
+def _text(value: Json) -> str:
+    """A value inside of other text, as YAML would write it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _split(text: str, scope: Scope, *, shell: bool) -> list[str | _Expression]:
+    """Text and expressions in turn. Without any, the text alone."""
+    parts: list[str | _Expression] = []
+    at, start = 0, _opening(text, 0)
+    braced = "{" in text[:start]
+    while True:
+        if shell and (short := text.find(_SHELL_RANK, at, start if start >= 0 else None)) >= 0:
+            parts += [text[at:short], scope.expression("node_rank")]
+            at = short + len(_SHELL_RANK)
+            continue
+        if start < 0:
+            parts.append(text[at:])
+            return [p for p in parts if p != ""] or [""]
+        body = _BODY.match(text, start + 3)
+        end = body.end() if body else start
+        if not text.startswith("}}", end):
+            raise TemplateError("template-error", *words.never_closed(text[start:], end - start))
+        parts += [text[at:start], scope.expression(text[start + 3 : end].strip())]
+        at = end + 2
+        if text[at : at + 2].rstrip() == "}" and not braced:
+            # `{a: ${{ var.x }}}` is what it says; without a `{` before it the brace is a slip.
+            raise TemplateError("template-error", *words.one_too_many(text[start:at]))
+        start = _opening(text, at)
+        braced = braced or "{" in text[at:start]
+
+
+def _opening(text: str, at: int) -> int:
+    """Where the next expression begins; -1 if there is none. `$${{` is text."""
+    found = _OPENING.search(text, at)
+    return found.start() if found else -1
+
+
+@functools.lru_cache(maxsize=4096)
+def _expression(text: str) -> _Expression | TemplateError:
+    """One expression, read. A single name needs no Jinja2. Errors are remembered too: they cost as much."""
+    match = _NAME.fullmatch(text)
+    if match is None or (match[1] is None and match[2] != "node_rank"):
+        try:
+            return _compiled(text)
+        except TemplateError as bad:
+            return bad
+    root, name = match[1], match[2]
+    if root == "env":
+        return _Expression(text, lambda _values, _rank: None, env=name)
+    if root == "var":
+        return _Expression(text, lambda values, _rank: values[name], variables=(name,))
+    if root == "dstack" and f"dstack.{name}" not in RANK_NAMES:
+        return _Expression(text, lambda _values, _rank: None, unknown=(f"dstack.{name}",))
+    return _Expression(text, lambda _values, rank: rank, ranked=True)
+
+
+# ------------------------------------------------------------------------------------------- Jinja2
+
+
+@functools.cache
+def _environment() -> Any:
+    """The sandbox: no globals, few filters, no attributes but of our own names; `*` and `%` for numbers."""
+    from jinja2 import StrictUndefined
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Sandbox(ImmutableSandboxedEnvironment):
+        intercepted_binops = frozenset(["+", "-", "*", "/", "//", "%"])
+
+        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+            # `"x" * 10**9` and `"%999999999d" % 1` need no loop to eat the memory.
+            numbers = isinstance(left, int | float) and isinstance(right, int | float)
+            if not numbers and not (operator == "+" and isinstance(left, str) and isinstance(right, str)):
+                raise TypeError(f"`{operator}` is for numbers; `~` joins text")
+            return super().call_binop(context, operator, left, right)
+
+        def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:  # noqa: ARG002
+            return isinstance(obj, SimpleNamespace)
+
+        def is_safe_callable(self, obj: Any) -> bool:  # noqa: ARG002
+            return False
+
+    environment = Sandbox(undefined=StrictUndefined, autoescape=False, optimized=False)
+    environment.globals.clear()
+    environment.tests.clear()
+    filters = {**{name: environment.filters[name] for name in _FILTERS}, "replace": _replace}
+    environment.filters.clear()
+    environment.filters.update(filters)
+    return environment
+
+
+def _replace(value: object, old: object, new: object) -> str:
+    """As Jinja2's filter, within the bound for a value."""
+    text, old, new = str(value), str(old), str(new)
+    if len(text) + text.count(old) * len(new) > MAX_VALUE:
+        raise ValueError("gives too much text")
+    return text.replace(old, new)
+
+
+def _compiled(text: str) -> _Expression:
+    """An expression of Jinja2 whose syntax tree holds nothing but what `_check_tree` allows."""
+    from jinja2 import TemplateError as JinjaError
+
+    if not text:
+        raise TemplateError(
+            "template-error", "`${{ }}` is empty", "write a name in it, such as `${{ var.x }}`"
+        )
+    if len(text) > MAX_EXPRESSION:
+        summary = f"an expression has at most {MAX_EXPRESSION} characters, found {len(text)}"
+        raise TemplateError("template-error", summary, "close it with `}}`, or write it in several")
+    environment, shown = _environment(), words.shown(text)
+    try:
+        tree = environment.parse("{{" + text + "\n}}")
+        names = _names(tree)
+        function = environment.compile_expression(text, undefined_to_none=False)
+    except JinjaError as bad:
+        said = words.no_expression(text, str(bad.message), _FILTERS)
+        raise TemplateError("template-error", *said) from None
+    except (RecursionError, SyntaxError, MemoryError, ValueError, TypeError) as bad:
+        if isinstance(bad, TemplateError):
+            raise
+        raise TemplateError("template-error", *words.no_expression(text, "", _FILTERS)) from None
+    variables = tuple(n.partition(".")[2] for n in names if n.startswith("var."))
+    unknown = tuple(n for n in names if not n.startswith("var.") and n not in RANK_NAMES)
+    ranked = any(n in RANK_NAMES for n in names)
+
+    def run(values: _Values, rank: int | None) -> Json:
+        numbers = SimpleNamespace(node_rank=rank, job_num=rank)
+        try:
+            result: Json = function(var=SimpleNamespace(**values), dstack=numbers, node_rank=rank)
+        except Exception as bad:  # noqa: BLE001 - whatever it is, it comes from the expression
+            why, hint = words.failure(str(bad))
+            raise TemplateError("template-error", f"`{shown}` fails: {why}", hint) from None
+        return result
+
+    return _Expression(text, run, variables=variables, ranked=ranked, unknown=unknown)
+
+
+def _names(tree: Any) -> tuple[str, ...]:
+    """The names in a syntax tree, dotted; `TemplateError` for anything that is not allowed."""
+    from jinja2 import nodes
+
+    output = tree.body[0] if len(tree.body) == 1 else None
+    if not isinstance(output, nodes.Output) or len(output.nodes) != 1:
+        raise TemplateError("template-error", "not one expression")
+    allowed = (
+        *(nodes.Const, nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Concat),
+        *(nodes.Neg, nodes.Pos, nodes.And, nodes.Or, nodes.Not, nodes.Compare, nodes.Operand, nodes.CondExpr),
+        *(nodes.Filter, nodes.Keyword),
+    )
+    found: dict[str, None] = {}
+    todo: list[Any] = list(output.nodes)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, nodes.Getattr) and isinstance(node.node, nodes.Name):
+            found[f"{node.node.name}.{node.attr}"] = None
+            if node.node.name == "env":
+                hint = "write `${{ env." + node.attr + " }}` alone; other text may stand around it"
+                raise TemplateError("template-error", "an `env` name can be no part of an expression", hint)
+            continue
+        if isinstance(node, nodes.Name):
+            found[node.name] = None
+        elif not isinstance(node, allowed):
+            said = words.not_allowed(type(node).__name__.lower(), _FILTERS)
+            raise TemplateError("template-error", *said)
+        todo.extend(node.iter_child_nodes())
+    return tuple(sorted(found))

@@ -1,0 +1,209 @@
+"""Splits a node into equal blocks, and computes shares (docs/architecture.md, "Blocks"). Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+
+from declarative.model.codec import ALWAYS
+from declarative.model.spec.values import Count, Gpu, Memory, Resources, show_mib
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What a node has, or what a share of it has. Memory and disk are MiB; a disk of None is unknown."""
+
+    cpu: int
+    memory_mib: int
+    gpus: int = field(default=0, metadata=ALWAYS)
+    gpu_name: str | None = None
+    gpu_memory_mib: int | None = None
+    disk_mib: int | None = None
+    gpu_vendor: str | None = None
+    """`nvidia`, `amd`, …; None is what the model's name says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """One dimension in which a shape does not do: what was wanted, what is there, by how much."""
+
+    dimension: str
+    wanted: str
+    had: str
+    short: float
+
+
+_MODELS = {
+    "nvidia": "P4:8 M60:8 K80:12 T4:16 T4G:16 A2:16 A16:16 A4000:16 P100:16 V100:16 A4500:20 P40:24 A10:24 "
+    "A10G:24 A5000:24 L4:24 A30:24 RTX3090:24 RTX4090:24 RTX5090:32 A40:48 A6000:48 L20:48 L40:48 L40S:48 "
+    "A100:40 A800:80 H20:96 H100:80 H800:80 GH200:96 H200:141 B100:192 B200:180 GB200:186 B300:288 GB300:288",
+    "amd": "V520:8 MI25:16 MI50:16 V710:28 MI60:32 MI100:32 V620:32 MI210:64 MI250:128 MI250X:128 MI300A:128 "
+    "MI300X:192 MI325X:256 MI350X:288 MI355X:288",
+    "intel": "GAUDI:32 GAUDI2:96 GAUDI3:128",
+    "tenstorrent": "N150:12 N300:24",
+}
+"""Models by vendor, the least first, and the GB of memory that one has (of several sizes the least)."""
+_KNOWN = {
+    name.lower(): (vendor, rank, int(size) * 1024)
+    for vendor, models in _MODELS.items()
+    for rank, (name, size) in enumerate(model.split(":") for model in models.split())
+}
+_FAMILIES = (
+    ("nvidia", r"(nvidia|tesla|quadro|geforce|rtx|gtx|titan)\b|(rtx|gtx)a?\d"),
+    ("amd", r"(amd|instinct|radeon)\b|mi\d"),
+    ("intel", r"intel\b|gaudi|(max|flex) ?\d"),
+    ("google", r"tpu|v[2-7](e|p|i|litepod)?(-\d+)?$"),
+    ("tenstorrent", r"tenstorrent|wormhole|n[13][05]0"),
+)
+"""Which beginnings of a model's name tell its vendor, where the model itself is not known."""
+
+
+def _known(model: str) -> tuple[str, int, int] | None:
+    """Vendor, rank among its models and MiB; `H100 NVL` and `A100-SXM4` are known as `H100` and `A100`."""
+    name = model.lower()
+    return _KNOWN.get(name) or _KNOWN.get(re.split(r"[\s_-]", name)[0])
+
+
+def vendor_of(model: str | None) -> str | None:
+    """The vendor of a GPU model; None if there is no model, or one that nobody has heard of."""
+    if not model:
+        return None
+    if known := _known(model):
+        return known[0]
+    name = model.lower()
+    return next((vendor for vendor, start in _FAMILIES if re.match(start, name)), None)
+
+
+UNKNOWN = "unknown"
+
+
+def maker_of(shape: Shape) -> str | None:
+    """What keeps the GPUs of a gang apart from others: their vendor; where that is not known, their model.
+
+    None if there are no GPUs. Those of which nothing is known are alike.
+    """
+    if not shape.gpus:
+        return None
+    return shape.gpu_vendor or vendor_of(shape.gpu_name) or (shape.gpu_name or UNKNOWN).lower()
+
+
+def makers_named(names: tuple[str, ...]) -> frozenset[str]:
+    """The same of models that are asked for by name."""
+    return frozenset(vendor_of(name) or name.lower() for name in names)
+
+
+def gpu_order(shape: Shape) -> tuple[float, int, str]:
+    """An order of GPUs, the least first: by the memory of each, then by model. Unknown memory comes last."""
+    if not shape.gpus:
+        return (0.0, 0, "")
+    known = _known(shape.gpu_name) if shape.gpu_name else None
+    memory = shape.gpu_memory_mib or (known[2] if known else math.inf)
+    return (memory, known[1] if known else len(_KNOWN), (shape.gpu_name or "").lower())
+
+
+def divisors(shape: Shape) -> tuple[int, ...]:
+    """Every number of blocks that divides both the CPUs and the GPUs."""
+    whole = math.gcd(shape.cpu, shape.gpus) if shape.gpus else shape.cpu
+    return tuple(n for n in range(1, whole + 1) if whole % n == 0)
+
+
+def split(shape: Shape, blocks: int | None) -> int | None:
+    """The number of blocks of a node: `auto` (None) is the largest that divides CPUs and GPUs.
+
+    None when the number does not divide both; `divisors` names those that do.
+    """
+    if blocks is None:
+        return math.gcd(shape.cpu, shape.gpus) if shape.gpus else shape.cpu
+    return blocks if shape.cpu % blocks == 0 and shape.gpus % blocks == 0 else None
+
+
+def share(shape: Shape, total: int, blocks: int) -> Shape:
+    """What `blocks` of `total` have: equal shares, and the whole disk. Floors before it multiplies."""
+    return Shape(
+        cpu=shape.cpu // total * blocks,
+        memory_mib=shape.memory_mib // total * blocks,
+        gpus=shape.gpus // total * blocks,
+        gpu_name=shape.gpu_name,
+        gpu_memory_mib=shape.gpu_memory_mib,
+        disk_mib=shape.disk_mib,
+        gpu_vendor=shape.gpu_vendor,
+    )
+
+
+def _outside(dimension: str, limits: Count | Memory | None, had: int | None, shown: str) -> list[Shortfall]:
+    """At most one shortfall; what is too much is below 0. A value of None counts as 0."""
+    number = had or 0
+    if limits is None or limits.holds(number):
+        return []
+    short = limits.min - number if number < limits.min else (limits.max or 0) - number
+    return [Shortfall(dimension, str(limits.plain()), shown, short)]
+
+
+def misfits(want: Resources, shape: Shape) -> tuple[Shortfall, ...]:
+    """Where `shape` is too small (short above 0) or too large (below 0) for `want`; empty when it does."""
+    out = _outside("cpu", want.cpu, shape.cpu, str(shape.cpu))
+    out += _outside("memory_mib", want.memory, shape.memory_mib, show_mib(shape.memory_mib))
+    if shape.disk_mib is not None:
+        out += _outside("disk_mib", want.disk, shape.disk_mib, show_mib(shape.disk_mib))
+    if want.gpu:
+        out += _outside("gpu", want.gpu.count, shape.gpus, str(shape.gpus))
+        if shape.gpus:
+            out += _gpu_misfits(want.gpu, shape)
+    return tuple(out)
+
+
+def _gpu_misfits(want: Gpu, shape: Shape) -> list[Shortfall]:
+    """The same of the model, the vendor and the memory of the GPUs that there are."""
+    out: list[Shortfall] = []
+    names = {name.lower() for name in want.names}
+    if names and (shape.gpu_name or "").lower() not in names:
+        out.append(Shortfall("gpu_model", ",".join(want.names), shape.gpu_name or UNKNOWN, want.count.min))
+    vendor = shape.gpu_vendor or vendor_of(shape.gpu_name)
+    if want.vendor and vendor != want.vendor:
+        out.append(Shortfall("gpu_vendor", want.vendor, vendor or UNKNOWN, want.count.min))
+    each = shape.gpu_memory_mib
+    return out + _outside("gpu_memory_mib", want.memory, each, UNKNOWN if each is None else show_mib(each))
+
+
+def fewest(want: Resources, shape: Shape, total: int) -> int | None:
+    """The fewest blocks of `total` whose share satisfies `want`, upper bounds included; None if none does."""
+    least = 1
+    for wanted, whole in (
+        (want.cpu, shape.cpu),
+        (want.memory, shape.memory_mib),
+        (want.gpu.count if want.gpu else None, shape.gpus),
+    ):
+        each = whole // total
+        if wanted and wanted.min > 0:
+            if not each:
+                return None
+            least = max(least, -(-wanted.min // each))
+    # Shares only grow: if this one is too large in some way, so are all others.
+    return least if least <= total and _suffices(want, shape, total, least) else None
+
+
+def _suffices(want: Resources, shape: Shape, total: int, blocks: int) -> bool:
+    """Whether the share has no misfits, told without saying what they are: this is asked most of all."""
+    if want.cpu and not want.cpu.holds(shape.cpu // total * blocks):
+        return False
+    if want.memory and not want.memory.holds(shape.memory_mib // total * blocks):
+        return False
+    if want.disk and shape.disk_mib is not None and not want.disk.holds(shape.disk_mib):
+        return False
+    gpus = shape.gpus // total * blocks
+    if want.gpu and not want.gpu.count.holds(gpus):
+        return False
+    return not want.gpu or not gpus or not _gpu_misfits(want.gpu, shape)
+
+
+def cpus_of(shape: Shape, total: int, blocks: tuple[int, ...]) -> tuple[int, ...]:
+    """The CPU numbers that `blocks` stand for: block i has the i-th equal stretch."""
+    each = shape.cpu // total
+    return tuple(cpu for block in blocks for cpu in range(block * each, (block + 1) * each))
+
+
+def gpus_of(shape: Shape, total: int, blocks: tuple[int, ...]) -> tuple[int, ...]:
+    """The GPU numbers that `blocks` stand for."""
+    each = shape.gpus // total
+    return tuple(gpu for block in blocks for gpu in range(block * each, (block + 1) * each))

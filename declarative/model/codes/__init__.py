@@ -1,0 +1,28 @@
+"""Every stable code that a message can carry. Pure data, below everything else.
+
+`CODES` are those of diagnostics, of errors of the state and of refusals to place a task; `REJECTIONS` are
+those by which placement turns down single nodes and offers, which have a name space of their own. A new code
+goes into the module of its group, here; `tests/test_codes.py` holds the catalogue against the source, and
+makes `docs/errors.md` of it.
+"""
+
+from declarative.model.codes.entry import Code, Group
+from declarative.model.codes.language import LANGUAGE, YAML
+from declarative.model.codes.planning import CAPACITY, PLANNING, STRUCTURAL
+from declarative.model.codes.references import REFERENCES, TEMPLATES
+from declarative.model.codes.running import COMMAND, STATE
+from declarative.model.codes.saved import SAVED
+
+CODES: dict[str, Code] = {
+    **YAML,
+    **LANGUAGE,
+    **TEMPLATES,
+    **REFERENCES,
+    **PLANNING,
+    **SAVED,
+    **STATE,
+    **COMMAND,
+}
+REJECTIONS: dict[str, Code] = {**STRUCTURAL, **CAPACITY}
+
+__all__ = ["CODES", "REJECTIONS", "Code", "Group"]

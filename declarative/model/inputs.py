@@ -1,0 +1,275 @@
+"""What is recorded of each kind of thing: how it was asked for, with its types. Pure.
+
+Keys that are not named here are passed on as they are: another version may have written them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar, cast, overload
+
+from declarative.model.blocks import Shape
+from declarative.model.codec import ALWAYS, FIRST, reader, to_data
+from declarative.model.codec import BadDataError as BadDataError  # noqa: PLC0414  # for who calls `inputs_of`
+from declarative.model.schema import BadValueError
+from declarative.model.spec.values import Duration, Size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferInputs:
+    """Those of a node that follow from the offer that it takes. Prices are USD an hour."""
+
+    backend: str
+    region: str
+    zone: str | None = None
+    instance_type: str
+    spot: bool = False
+    price: float | None = None
+    max_price: float | None = None
+    resources: Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInputs(OfferInputs):
+    """Of a node."""
+
+    fleet: str = field(metadata=FIRST)
+    blocks: int
+    host: Mapping[str, Any] = field(default_factory=dict)
+    placement: str = field(default="any", metadata=ALWAYS)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    prevent_destroy: bool = False
+    reservation: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeInputs:
+    """Of a volume."""
+
+    backend: str
+    region: str
+    zone: str | None = None
+    size: str | None = None
+    volume_type: str | None = None
+    volume_id: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    prevent_destroy: bool = field(default=False, metadata=ALWAYS)
+    host: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationInputs:
+    """Of the blocks that a rank holds."""
+
+    task: str
+    rank: int
+    node: str
+    blocks: tuple[int, ...]
+    total_blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachmentInputs:
+    """Of a volume on a node; `rank` is the rank's name."""
+
+    task: str
+    rank: str
+    node: str
+    volume: str
+    path: str
+    variable: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """Which files a rank gets."""
+
+    paths: tuple[Any, ...]
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrySeries:
+    """Which retry of its task an attempt is. Seconds since the epoch."""
+
+    count: int
+    since: float
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankInputs:
+    """Of a rank: its task's fields that are read again, and its own mounts."""
+
+    task: str
+    rank: int
+    nodes: int = 1
+    placement: str | None = None
+    exclusive: bool | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    working_dir: str | None = None
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    fleets: tuple[str, ...] = ()
+    instances: tuple[Any, ...] = ()
+    creation_policy: str | None = None
+    backends: tuple[str, ...] = ()
+    regions: tuple[str, ...] = ()
+    spot_policy: str | None = None
+    max_price: float | None = None
+    max_duration: Any = None
+    stop_duration: Any = None
+    startup_order: str | None = None
+    stop_criteria: str | None = None
+    priority: int | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    commands: tuple[str, ...] = ()
+    groups: Any = None
+    isolation: str | None = None
+    image: str | None = None
+    registry_auth: Mapping[str, str] = field(default_factory=dict)
+    privileged: bool = False
+    python: str | None = None
+    nvcc: bool = False
+    repos: tuple[Mapping[str, str], ...] = ()
+    files: Files | None = None
+    retry: Any = None
+    file_sums: Any = None
+    volumes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    instance_paths: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    retries: RetrySeries | None = None
+
+
+T = TypeVar("T")
+Placed = NodeInputs | VolumeInputs
+"""Of what is somewhere."""
+Inputs = NodeInputs | VolumeInputs | ReservationInputs | AttachmentInputs | RankInputs
+KINDS: Mapping[str, type[Inputs]] = {
+    "node": NodeInputs,
+    "volume": VolumeInputs,
+    "reservation": ReservationInputs,
+    "attachment": AttachmentInputs,
+    "rank": RankInputs,
+}
+
+
+class Stored(dict[str, Any]):
+    """Data as they are stored, only to be looked at. The things of one document share them, and what they
+    were read as is kept with them.
+    """
+
+    __slots__ = ("typed",)
+    typed: tuple[str, Inputs]
+
+
+def data_of(found: Inputs) -> dict[str, Any]:
+    """Inputs as they are stored and handed to backends."""
+    data: dict[str, Any] = to_data(found)
+    return data
+
+
+def differing(before: Inputs, after: Inputs) -> tuple[str, ...]:
+    """The names of the fields that differ, sorted."""
+    names = sorted(_names(cast("Any", type(after))))
+    return tuple(name for name in names if getattr(before, name) != getattr(after, name))
+
+
+MOST = 1_000_000
+"""Blocks, ranks, CPUs and GPUs: a larger number is none of a node or a task."""
+_BOUNDS = {"blocks": 1, "total_blocks": 1, "nodes": 1, "rank": 0}
+"""Numbers among the inputs, and the least that each may be."""
+WORD = re.compile(r"[a-z0-9][a-z0-9.-]{0,127}")
+"""A name as it is recorded: made of one that is declared, and of numbers."""
+_NAMED = ("backend", "fleet", "task", "node", "volume", "rank")
+"""Names among the inputs."""
+_DURATIONS = ("max_duration", "stop_duration")
+
+
+@overload
+def inputs_of(kind: Literal["node"], data: Mapping[str, Any]) -> NodeInputs: ...
+@overload
+def inputs_of(kind: Literal["volume"], data: Mapping[str, Any]) -> VolumeInputs: ...
+@overload
+def inputs_of(kind: Literal["attachment"], data: Mapping[str, Any]) -> AttachmentInputs: ...
+@overload
+def inputs_of(kind: str, data: Mapping[str, Any]) -> Inputs: ...
+def inputs_of(kind: str, data: Mapping[str, Any]) -> Inputs:
+    """The inputs of a record of that kind, typed; `BadDataError` with the key that is wrong."""
+    if not isinstance(data, Stored):
+        return _read(kind, data)
+    known = getattr(data, "typed", None)
+    if known is None or known[0] != kind:
+        known = data.typed = kind, _read(kind, data)
+    return known[1]
+
+
+def _read(kind: str, data: Mapping[str, Any]) -> Inputs:
+    found: Inputs = known(KINDS[kind], data)
+    for name, least in _BOUNDS.items():
+        value = getattr(found, name, least)
+        if isinstance(value, int) and not least <= value <= MOST:
+            raise BadDataError(f"a number from {least} to {MOST}").at(name)
+    for name in _NAMED:
+        value = getattr(found, name, None)
+        if isinstance(value, str) and not WORD.fullmatch(value):
+            raise BadDataError("a name").at(name)
+    if isinstance(found, NodeInputs):
+        _check_shape(found.resources)
+    elif isinstance(found, ReservationInputs):
+        if not all(0 <= block < found.total_blocks for block in found.blocks):
+            raise BadDataError("a list of the node's blocks").at("blocks")
+    elif isinstance(found, VolumeInputs):
+        _notation(Size, data, "size")
+    elif isinstance(found, RankInputs):
+        _check_task(found, data)
+    return found
+
+
+def zone_asked(found: Inputs | Mapping[str, Any]) -> str | None:
+    """The zone that a node or a volume was asked for in; it is a part of its token."""
+    if isinstance(found, Mapping):  # as it is stored
+        zone: str | None = found.get("zone")
+        return zone
+    return found.zone if isinstance(found, NodeInputs | VolumeInputs) else None
+
+
+def _check_task(found: RankInputs, data: Mapping[str, Any]) -> None:
+    for name in _DURATIONS:
+        _notation(Duration, data, name)
+    if "commands" not in data and found.image is None:
+        raise BadDataError("there").at("commands")
+    if found.rank >= found.nodes:
+        raise BadDataError("below `nodes`").at("rank")
+
+
+def known(cls: type[T], data: Mapping[str, Any]) -> T:
+    """Those of the data that the class has fields for; `BadDataError` with the key that is wrong."""
+    if not isinstance(data, Mapping):
+        raise BadDataError("a mapping")
+    names = _names(cast("Any", cls))
+    found: T = reader(cast("Any", cls))({key: value for key, value in data.items() if key in names})
+    return found
+
+
+@functools.cache
+def _names(cls: type) -> frozenset[str]:
+    return frozenset(f.name for f in dataclasses.fields(cls))
+
+
+def _check_shape(shape: Shape) -> None:
+    for item in dataclasses.fields(shape):
+        value = getattr(shape, item.name)
+        if isinstance(value, int) and not 0 <= value <= 1 << 50:
+            raise BadDataError("a number from 0 on").at(item.name).at("resources")
+
+
+def _notation(notation: type[Duration | Size], inputs: Mapping[str, Any], name: str) -> None:
+    try:
+        if name in inputs:
+            notation.parse(inputs[name])
+    except BadValueError:
+        raise BadDataError(f"a {notation.__name__.lower()}").at(name) from None

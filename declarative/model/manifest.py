@@ -1,0 +1,91 @@
+"""What a task's `files` come to: which files of the project, with what in them, where for a rank. Pure.
+
+A manifest says it all: from it, and from nothing else, `apply` makes what is sent, and finds out whether the
+project's files are still those that were planned. File contents are in no manifest, only their SHA-256.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from declarative.model.diagnostic import and_more
+
+_FORMAT = "fleetform files 1"
+MOST_SUMS = 500
+"""Of how many files, or folders of many, a state records a sum: so that a plan can name what changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One file or symbolic link. Of its mode only whether it is executable counts, as in git."""
+
+    path: str
+    """Below the rank's folder."""
+    source: str
+    """Below the project's directory; both with `/` between their parts, and without `.` and `..`."""
+    size: int = 0
+    """Bytes; of a link, none."""
+    sha256: str = ""
+    """Of what is in it, in hex; empty for a link."""
+    executable: bool = False
+    link: str | None = None
+    """Where a symbolic link leads; None for a file."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All that one task's ranks get, sorted by path."""
+
+    entries: tuple[Entry, ...] = field(default=())
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """By which a change is seen and a host tells what it has: 64 hex digits. Where the files lie in the
+        project is no part of it: what a rank gets is the same.
+        """
+        found = hashlib.sha256(_FORMAT.encode())
+        for entry in self.entries:
+            what = [entry.path, entry.link, entry.executable, entry.size, entry.sha256]
+            found.update(json.dumps(what).encode() + b"\n")
+        return found.hexdigest()
+
+    @property
+    def bytes(self) -> int:
+        """All files together."""
+        return sum(entry.size for entry in self.entries)
+
+    def sums(self, alone: Collection[str] = ()) -> dict[str, str]:
+        """By path a short sum of each file; of whole folders (`data/`) where there are more than `MOST_SUMS`.
+        Files of `alone` always have their own.
+        """
+        deepest = max((entry.path.count("/") for entry in self.entries), default=0)
+        for depth in range(deepest, -1, -1):
+            found: dict[str, Any] = {}
+            for entry in self.entries:
+                parts = entry.path.split("/")
+                whole = entry.path in alone or len(parts) <= depth + 1
+                name = entry.path if whole else "/".join(parts[: depth + 1]) + "/"
+                what = [entry.path, entry.link, entry.executable, entry.size, entry.sha256]
+                found.setdefault(name, hashlib.sha256()).update(json.dumps(what).encode())
+            if len(found) <= MOST_SUMS:
+                break
+        return {name: sum_.hexdigest()[:12] for name, sum_ in sorted(found.items())} if self.entries else {}
+
+
+def changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
+    """What became of each path, by `sums` of two times: `added`, `removed` or `changed`."""
+    out: dict[str, str] = {}
+    for path in sorted(before.keys() | after.keys()):
+        if before.get(path) != after.get(path):
+            out[path] = "added" if path not in before else "removed" if path not in after else "changed"
+    return out
+
+
+def told(found: Mapping[str, str], most: int = 5) -> str:
+    """Those changes in a line: `data/x.csv added, train.py changed and 3 more`."""
+    return and_more((f"{path} {what}" for path, what in found.items()), most)

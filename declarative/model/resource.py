@@ -1,0 +1,365 @@
+"""What is wanted, expanded from the documents: volumes one by one, tasks with each rank's mounts. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from declarative.model.blocks import Shape, gpu_order, split
+from declarative.model.diagnostic import Span
+from declarative.model.inputs import NodeInputs, OfferInputs, RankInputs, VolumeInputs, known
+from declarative.model.manifest import Manifest
+from declarative.model.schema import encode
+from declarative.model.spec import Backend, Fleet, Project, Task, Volume
+from declarative.model.spec.values import Blocks, Resources, show_mib
+
+LOCAL = "local"
+"""The backend that is there without a document, and the name of its region."""
+SSH = "ssh"
+"""The backend of hosts that exist, there without a document too, and the name of its region."""
+
+VOLUME_ID = "volume_id"
+"""The input of a volume that was adopted, and not made: deleting it means to let go of it."""
+
+CATALOGUED = (LOCAL, "ec2")
+"""Drivers whose offers are known without asking anybody: this machine, and catalogs that are shipped."""
+
+SUMS = "file_sums"
+"""Of rank 0's inputs, what `Manifest.sums` says of its files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """One host of a fleet's `ssh_config`, and the node that it is or will be."""
+
+    fleet: str
+    name: str
+    """The node's."""
+    backend: str
+    key: str
+    """What tells hosts of one backend apart: the instance type of the node."""
+    fields: Mapping[str, Any] = field(hash=False)
+    """How it is reached and what is declared of it: `host` of the node's inputs."""
+    blocks: Blocks | None = None
+    index: int = 0
+    """Where it stands among the hosts of its fleet."""
+    topology: tuple[tuple[str, str], ...] = ()
+    """Level → where it stands there."""
+
+    @property
+    def declared(self) -> Mapping[str, Any]:
+        """What is declared of its shape."""
+        found: Mapping[str, Any] = self.fields.get("resources") or {}
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A declared host that can be no node now, and why. `shape` is what it has, where that is known."""
+
+    host: Host
+    reason: str
+    shape: Shape | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """Something a backend can launch. `price` is USD an hour, None if unknown; `limit` how many of it."""
+
+    backend: str
+    region: str
+    instance_type: str
+    shape: Shape
+    zone: str | None = None
+    price: float | None = None
+    spot: bool = False
+    limit: int | None = None
+    shaped: bool = False
+    """The node takes the shape that the fleet asks for; `shape` fills in what the fleet leaves out."""
+    host: Host | None = None
+    """The host that it is, if it is one: for its fleet alone, under its name alone."""
+    can: frozenset[str] | None = None
+    """See `Readiness.can`."""
+    bids: bool = False
+    """It ends before it costs more than the fleet's `max_price`: no price has to be known to keep that."""
+    priced_on: str | None = None
+    """The day that its price is of, `2025-03-02`, where that is known."""
+    on_demand: float | None = None
+    """What the same costs on demand: spot offers without a price of their own are ordered by it."""
+
+    @property
+    def name(self) -> str | None:
+        """The name that its node has to get, if it has to be a certain one."""
+        return self.host.name if self.host else None
+
+    def blocks(self, fleet: Fleet) -> int | None:
+        """Into how many blocks the fleet splits it; None is `auto`."""
+        return (self.host.blocks if self.host and self.host.blocks else fleet.blocks).number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankMount:
+    """One mount of one rank: alternatives by name, and the name that its environment variable has."""
+
+    path: str
+    names: tuple[str, ...]
+    variable: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeWant:
+    """One volume that shall be there."""
+
+    name: str
+    inputs: VolumeInputs
+    declared_by: str
+    cleanup: int | None = None
+    """Seconds after which it is deleted when nothing has it attached; None to keep it. What is cleaned up is
+    there for tasks alone: it is made for one.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskWant:
+    """One task that shall be there: its declaration, the mounts of each of its ranks, and their files."""
+
+    spec: Task
+    mounts: tuple[tuple[RankMount, ...], ...] = ()
+    files: Manifest | None = field(default=None, hash=False)
+
+    @property
+    def own_files(self) -> frozenset[str]:
+        """The paths of files that `files` names themselves, not as a part of a folder."""
+        named = {f.local_path for f in self.spec.files or ()}
+        return (
+            frozenset(e.path for e in self.files.entries if e.source in named) if self.files else frozenset()
+        )
+
+    def rank_inputs(self, rank: int) -> RankInputs:
+        """What is recorded of a rank, and compared to see whether it changed."""
+        body = encode(self.spec)
+        body.pop("name")
+        body.pop("volumes", None)
+        paths = body.pop("files", None)
+        if self.files is not None:
+            body["files"] = {"paths": paths, "digest": self.files.digest}
+            if rank == 0:  # once is enough to name what changed
+                body[SUMS] = self.files.sums(self.own_files)
+        mounts = {m.path: list(m.names) for m in self.mounts[rank]} if self.mounts else {}
+        folders = {
+            m.path: {"instance_path": m.instance_path, **({"optional": True} if m.optional else {})}
+            for m in self.spec.volumes
+            if m.instance_path is not None
+        }
+        own = {"task": str(self.spec.name), "rank": rank, "volumes": mounts, "instance_paths": folders}
+        return known(RankInputs, {**body, **own})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desired:
+    """Everything that shall be there. `places` leads from an address to where it was declared."""
+
+    project: Project = field(default_factory=Project)
+    backends: Mapping[str, Backend] = field(default_factory=dict)
+    fleets: Mapping[str, Fleet] = field(default_factory=dict)
+    volumes: Mapping[str, VolumeWant] = field(default_factory=dict)
+    tasks: Mapping[str, TaskWant] = field(default_factory=dict)
+    places: Mapping[str, Span] = field(default_factory=dict)
+    unmatched: Mapping[str, Span] = field(default_factory=dict)
+    """Patterns of `include` that match no file, and where each is written."""
+    protected: Mapping[str, bool] = field(default_factory=dict)
+    """For `destroy`, which wants nothing: what the `prevent_destroy` of fleets and volumes says now, by
+    their addresses.
+    """
+    skipped: Mapping[str, Span] = field(default_factory=dict)
+    """Addresses of tasks and others in documents that were left alone: what is recorded under them is not to
+    go for that.
+    """
+
+    def guard(self, *addresses: str) -> str | None:
+        """The entry of `limits.protected` that names one of these."""
+        patterns = self.project.limits.protected
+        return next((p for p in patterns if any(fnmatchcase(a, p) for a in addresses)), None)
+
+    def protects(self, address: str, inputs: NodeInputs | VolumeInputs) -> bool:
+        """Whether `destroy` leaves a node or a volume: as declared, and if that says nothing as recorded."""
+        owner = f"fleet/{inputs.fleet}" if isinstance(inputs, NodeInputs) else address
+        family = owner if isinstance(inputs, NodeInputs) else address.rpartition("-")[0]
+        return self.guard(address, family) is not None or self.protected.get(owner, inputs.prevent_destroy)
+
+
+def volume_inputs(volume: Volume, backend: Backend) -> VolumeInputs:
+    """What is recorded of a volume. One on a host's disk is in that host as others are in a zone."""
+    on_host = backend.provider == SSH
+    region = SSH if on_host else volume.region or (backend.regions[0] if backend.regions else LOCAL)
+    same = (r for r in backend.regions if r.casefold() == region.casefold())
+    region = next(same, region)  # as the backend spells it
+    return VolumeInputs(
+        backend=str(backend.name),
+        region=region,
+        zone=volume.host if on_host else volume.availability_zone,
+        size=show_mib(volume.size.mib) if volume.size else None,
+        volume_type=volume.volume_type,
+        volume_id=volume.volume_id,
+        tags=dict(sorted(volume.tags.items())),
+        prevent_destroy=volume.protected,
+    )
+
+
+def volume_names(volume: Volume) -> tuple[str, ...]:
+    """`data`, or `data-0` … with a `count`."""
+    if volume.count is None:
+        return (str(volume.name),)
+    return tuple(f"{volume.name}-{i}" for i in range(volume.count))
+
+
+def shaped(offer: Offer, want: Resources) -> Offer:
+    """The offer as this fleet gets it: lower bounds where the backend launches any shape."""
+    if not offer.shaped:
+        return offer
+    base = offer.shape
+    gpu = want.gpu
+    shape = Shape(
+        cpu=max(1, want.cpu.min)
+        if want.cpu and want.cpu.min
+        else _capped(base.cpu, want.cpu.max if want.cpu else None),
+        memory_mib=want.memory.min
+        if want.memory and want.memory.min
+        else _capped(base.memory_mib, want.memory.max if want.memory else None),
+        gpus=gpu.count.min if gpu else base.gpus,
+        gpu_name=gpu.names[0] if gpu and gpu.names else base.gpu_name,
+        gpu_memory_mib=gpu.memory.min if gpu and gpu.memory else base.gpu_memory_mib,
+        disk_mib=want.disk.min if want.disk and want.disk.min else base.disk_mib,
+        gpu_vendor=gpu.vendor if gpu and gpu.vendor else base.gpu_vendor,
+    )
+    return replace(offer, shape=shape)
+
+
+def _capped(value: int, most: int | None) -> int:
+    return value if most is None else min(value, most)
+
+
+def catalog_size(backend: Backend) -> int:
+    """How many offers `catalog_offers` gives."""
+    zones, anywhere = len(backend.availability_zones) or 1, len(backend.regions) or 1
+    kinds = ((len(e.regions) or anywhere, 1 if e.spot_price is None else 2) for e in backend.catalog)
+    return zones * sum(regions * prices for regions, prices in kinds)
+
+
+def catalog_offers(backend: Backend) -> tuple[Offer, ...]:
+    """The offers that a backend's `catalog` declares: each region and zone, on demand and as spot."""
+    out: list[Offer] = []
+    for entry in backend.catalog:
+        shape = Shape(
+            cpu=entry.cpu,
+            memory_mib=entry.memory.mib,
+            gpus=entry.gpu.count.min if entry.gpu else 0,
+            gpu_name=entry.gpu.names[0] if entry.gpu and entry.gpu.names else None,
+            gpu_memory_mib=entry.gpu.memory.min if entry.gpu and entry.gpu.memory else None,
+            disk_mib=entry.disk.mib if entry.disk else None,
+            gpu_vendor=entry.gpu.vendor if entry.gpu else None,
+        )
+        prices = [(False, entry.price)] + ([(True, entry.spot_price)] if entry.spot_price is not None else [])
+        for region in entry.regions or backend.regions or (LOCAL,):
+            for zone in backend.availability_zones or (None,):
+                for spot, price in prices:
+                    offer = Offer(
+                        backend=str(backend.name),
+                        region=region,
+                        zone=zone,
+                        instance_type=entry.instance_type,
+                        shape=shape,
+                        price=price,
+                        spot=spot,
+                        limit=entry.limit,
+                    )
+                    out.append(offer)
+    return tuple(out)
+
+
+def merge_offers(declared: tuple[Offer, ...], reported: tuple[Offer, ...]) -> tuple[Offer, ...]:
+    """A declared offer replaces a reported one of its instance type, in the zones where that is.
+
+    Any declared one replaces those that take whatever shape is asked for: the catalog says what there is.
+    """
+    types = {o.instance_type for o in declared}
+    zones: dict[tuple[str, str], dict[str, None]] = {}
+    bids: set[tuple[str, bool]] = set()
+    for offer in reported:
+        if offer.instance_type in types and offer.zone is not None:
+            zones.setdefault((offer.instance_type, offer.region), {})[offer.zone] = None
+        if offer.bids:
+            bids.add((offer.instance_type, offer.spot))
+    placed: list[Offer] = []
+    for raw in declared:
+        offer = replace(raw, bids=True) if (raw.instance_type, raw.spot) in bids else raw
+        known = zones.get((offer.instance_type, offer.region))
+        if known is None or offer.zone in known:
+            placed.append(offer)
+        elif offer.zone is None:
+            placed += [replace(offer, zone=zone) for zone in known]
+    return tuple(placed) + tuple(
+        o for o in reported if o.instance_type not in types and not (declared and o.shaped)
+    )
+
+
+def size_order(offer: Offer) -> tuple[object, ...]:
+    """Of offers at one price the smallest comes first: by GPUs, CPUs, memory, and what GPUs they are.
+
+    Of those whose price nobody knows what is cheap on demand comes first, then what has the least GPUs.
+    """
+    shape = offer.shape
+    if offer.price is not None:
+        return (shape.gpus, shape.cpu, shape.memory_mib, *gpu_order(shape))
+    guide = math.inf if offer.on_demand is None else offer.on_demand
+    return (guide, shape.gpus, *gpu_order(shape), shape.cpu, shape.memory_mib)
+
+
+def offer_inputs(fleet: Fleet, offer: Offer) -> OfferInputs:
+    """What is recorded of the offer that a node of `fleet` takes."""
+    return OfferInputs(**_of_offer(fleet, offer))
+
+
+def node_inputs(fleet: Fleet, offer: Offer) -> NodeInputs:
+    """What is recorded of a node of `fleet` that takes `offer`, which can be split as that says."""
+    blocks = split(offer.shape, offer.blocks(fleet))
+    assert blocks is not None
+    return NodeInputs(
+        fleet=str(fleet.name),
+        blocks=blocks,
+        host=dict(offer.host.fields) if offer.host else {},
+        **_of_offer(fleet, offer),
+        **fleet_marks(fleet),
+    )
+
+
+def _of_offer(fleet: Fleet, offer: Offer) -> dict[str, Any]:
+    return {
+        "backend": offer.backend,
+        "region": offer.region,
+        "zone": offer.zone,
+        "instance_type": offer.instance_type,
+        "spot": offer.spot,
+        "price": offer.price,
+        "max_price": fleet.max_price if offer.spot and offer.bids else None,
+        "resources": offer.shape,
+    }
+
+
+def fleet_marks(fleet: Fleet) -> dict[str, Any]:
+    """Those of `NodeInputs` that are fields of the fleet and do not depend on the offer."""
+    return {
+        "placement": fleet.placement.value,
+        "tags": dict(sorted(fleet.tags.items())),
+        "env": dict(fleet.env),
+        "prevent_destroy": fleet.prevent_destroy,
+        "reservation": fleet.reservation,
+    }
+
+
+def zone_of(node: NodeInputs) -> str | None:
+    """The zone of a node; a host is one of its own, whether that was recorded or not."""
+    return node.zone or (node.instance_type if node.host else None)

@@ -1,0 +1,357 @@
+"""Plain data into dataclasses, with every problem and the path it is at; and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import re
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar
+
+from declarative.model.diagnostic import suggest
+from declarative.model.schema.marks import (
+    BadValueError,
+    Field,
+    Is,
+    Json,
+    Syntax,
+    fields_of,
+    ignored_of,
+    raise_all,
+)
+
+T = TypeVar("T")
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A finding about plain data: `path` leads to it, `at_key` means the key rather than its value."""
+
+    path: Path
+    code: str
+    summary: str
+    hint: str | None = None
+    at_key: bool = False
+    warning: bool = False
+    """Whether the value can be used all the same."""
+
+
+MAX_SHOWN = 40
+MAX_WORD = 100
+"""Longer text is no mistyped word: comparing it would only take time."""
+FEW = 8
+"""Items of a list that are looked through one by one."""
+MAX_PROBLEMS = 1_000
+"""Of one mapping: nobody reads more, and each unknown field is compared with all that are known."""
+
+_WORDS = {str: "a string", int: "a whole number", bool: "true or false", float: "a number"}
+
+
+_TYPE_HINTS = {
+    "a string": "write text; in quotes where it holds `: ` or begins with a bracket",
+    "a whole number": "write digits, without quotes",
+    "a number": "write digits, without quotes",
+    "true or false": "write `true` or `false`, without quotes",
+    "a list": "write `- …` lines, or `[…, …]`",
+    "a mapping": "write `key: value` lines, or `{key: value}`",
+}
+
+
+_TRUE_FALSE = {"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false"}
+_NUMBERS = {int: re.compile(r"-?\d{1,18}", re.ASCII), float: re.compile(r"-?\d{1,18}(\.\d{1,18})?", re.ASCII)}
+"""What a number may be in quotes, as a template or a shell leaves it."""
+_ONE_NUMBER = re.compile(r"\D*?(-?\d{1,18}(?:\.\d{1,18})?)\D*")
+
+
+def _wrong_type(path: Path, wanted: str, value: object, bounds: Is | None = None) -> Problem:
+    hint = _TYPE_HINTS[wanted]
+    if wanted == "a string" and isinstance(value, bool | int | float):
+        text = str(value).lower() if isinstance(value, bool) else value
+        hint = f'write it in quotes: "{text}"'
+    elif wanted == "a list" and isinstance(value, bool | int | float | str) and str(value).strip():
+        shown = describe(value).strip("`")
+        hint = f"write a list: `[{shown}]`" if len(shown) <= MAX_SHOWN else hint
+    elif wanted == "a mapping" and isinstance(value, list | tuple):
+        hint = "write `key: value` lines without `- ` before them, or `{key: value}`"
+    elif wanted == "true or false":
+        meant = _TRUE_FALSE.get(str(value).lower())
+        hint = f"write `{meant}`" if meant else hint
+    elif wanted in ("a whole number", "a number"):
+        hint = _number_hint(wanted, value, bounds or Is())
+    return Problem(path, "wrong-type", f"expected {wanted}, found {describe(value)}", hint)
+
+
+def _number_hint(wanted: str, value: object, bounds: Is) -> str:
+    """The number in the text, such as `3` of `$3`; else which numbers there are."""
+    match = _ONE_NUMBER.fullmatch(value) if isinstance(value, str) and len(value) <= MAX_SHOWN else None
+    if match and (wanted == "a number" or "." not in match[1]):
+        return f"write `{match[1]}`, without quotes"
+    if bounds.minimum is not None and bounds.maximum is not None:
+        return f"write {wanted} from {bounds.minimum:.15g} to {bounds.maximum:.15g}, without quotes"
+    return "write digits, without quotes"
+
+
+def describe(value: object) -> str:
+    """A value as an error message may show it: its type, and the value itself if it is short."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, Mapping):
+        return "a mapping" if value else "an empty mapping"
+    if isinstance(value, list | tuple):
+        return "a list" if value else "an empty list"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    text = str(value)
+    if not text.strip():
+        return "empty text"
+    return f"`{text[:MAX_SHOWN]}{'…' if len(text) > MAX_SHOWN else ''}`"
+
+
+def _plain(hint: type, value: Json, path: Path, bounds: Is, out: list[Problem]) -> Any:
+    if hint in _NUMBERS and isinstance(value, str) and _NUMBERS[hint].fullmatch(value.strip()):
+        value = hint(value)
+    ok = isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        value, ok = float(value), True
+    if not ok:
+        out.append(_wrong_type(path, _WORDS[hint], value, bounds))
+        return None
+    if isinstance(value, str) and not bounds.blank and not value.strip():
+        out.append(Problem(path, "bad-value", f"{_field(path)}is empty", "write a value, or remove it"))
+    if isinstance(value, str) and len(value) > bounds.longest:
+        summary = f"{_field(path)}has more than {bounds.longest} characters"
+        out.append(Problem(path, "too-large", summary, "write less; check the quotes and the indentation"))
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        fault = _out_of_range(value, bounds)
+        if fault is not None:
+            out.append(Problem(path, "out-of-range", _field(path) + fault[0], fault[1]))
+    return value
+
+
+def _field(path: Path) -> str:
+    """The field that a path leads to, to begin a sentence with."""
+    names = [part for part in path if isinstance(part, str)]
+    if not names:
+        return ""
+    return f"`{names[-1]}` " if path[-1] == names[-1] else f"a value of `{names[-1]}` "
+
+
+def _out_of_range(value: float, bounds: Is) -> tuple[str, str] | None:
+    """What is wrong with a number, and what to write."""
+    if not math.isfinite(value):
+        return "must be a finite number", "write digits"
+    least, most, above = bounds.minimum, bounds.maximum, bounds.above
+    found = f"found {str(value).removesuffix('.0')}"
+    if least is not None and value < least:
+        return f"must be at least {least:.15g}, {found}", f"write {least:.15g} or more"
+    if most is not None and value > most:
+        return f"must be at most {most:.15g}, {found}", f"write {most:.15g} or less"
+    if above is not None and value <= above:
+        return f"must be more than {above:.15g}, {found}", f"write a number above {above:.15g}"
+    return None
+
+
+def _enum(hint: type[Enum], value: Json, path: Path, out: list[Problem]) -> Any:
+    known = [str(member.value) for member in hint]
+    try:
+        return hint(value)
+    except ValueError:
+        listing = ", ".join(f"`{k}`" for k in known)
+        near = suggest(value, known) if isinstance(value, str) and len(value) <= MAX_WORD else None
+        out.append(Problem(path, "bad-value", f"expected one of {listing}, found {describe(value)}", near))
+        return None
+
+
+def _value(hint: Any, value: Json, path: Path, bounds: Is, out: list[Problem]) -> Any:
+    if hint is typing.Any:
+        return value
+    if hint in _WORDS:
+        return _plain(hint, value, path, bounds, out)
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple:
+        return _items(args[0], value, path, bounds, out)
+    if origin is Mapping:
+        return _mapping(args[1], value, path, out)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _enum(hint, value, path, out)
+    if isinstance(hint, type) and issubclass(hint, Syntax):
+        return _syntax(hint, value, path, out)
+    return decode(hint, value, path, out)
+
+
+def _mapping(hint: Any, value: Json, path: Path, out: list[Problem]) -> Any:
+    if not isinstance(value, Mapping):
+        out.append(_wrong_type(path, "a mapping", value))
+        return None
+    return {str(k): _value(hint, v, (*path, k), Is(), out) for k, v in value.items()}
+
+
+def _syntax(hint: type[Syntax], value: Json, path: Path, out: list[Problem]) -> Any:
+    try:
+        return hint.parse(value)
+    except BadValueError as bad:
+        out += _problems(bad, path)
+        return None
+
+
+def _problems(bad: BadValueError, path: Path) -> list[Problem]:
+    """The faults of a value at `path`."""
+    return [Problem((*path, *b.path), b.code, b.summary, b.hint, b.at_key) for b in bad.each()]
+
+
+def decode_part(cls: type[T], value: Json) -> T:
+    """`decode` within a notation: every problem as one `BadValueError`."""
+    problems: list[Problem] = []
+    found = decode(cls, value, (), problems)
+    wrong = [p for p in problems if not p.warning]
+    raise_all([BadValueError(p.code, p.summary, p.hint, p.path, at_key=p.at_key) for p in wrong])
+    assert found is not None
+    return found
+
+
+def _items(hint: Any, value: Json, path: Path, bounds: Is, out: list[Problem]) -> Any:
+    if not isinstance(value, list | tuple):
+        out.append(_wrong_type(path, "a list", value))
+        return None
+    if bounds.most_items is not None and len(value) > bounds.most_items:
+        summary = f"{_field(path)}has more than {bounds.most_items} items"
+        out.append(Problem(path, "too-large", summary, "write fewer"))
+        return None
+    each = Is(longest=bounds.longest, blank=bounds.blank)
+    found = AnyCase if bounds.any_case else Items
+    return found(_value(hint, item, (*path, i), each, out) for i, item in enumerate(value))
+
+
+class Items(tuple[Any, ...]):  # noqa: SLOT001  # it keeps what is in it
+    """A tuple that knows at once what is in it: offers by the thousand are held against lists of names."""
+
+    def __contains__(self, item: object) -> bool:
+        if len(self) < FEW:
+            return super().__contains__(item)
+        try:
+            return item in self._known
+        except TypeError:  # items that have no hash
+            return super().__contains__(item)
+
+    @functools.cached_property
+    def _known(self) -> frozenset[Any]:
+        return frozenset(self)
+
+
+class AnyCase(Items):
+    """A tuple of names that are compared without case: regions and zones."""
+
+    def __contains__(self, item: object) -> bool:
+        return isinstance(item, str) and item.casefold() in self._known
+
+    @functools.cached_property
+    def _known(self) -> frozenset[Any]:
+        return frozenset(item.casefold() for item in self)
+
+
+def _unknown(cls: type, key: str, path: Path) -> Problem:
+    ignored, foreign = ignored_of(cls), getattr(cls, "FOREIGN", {})
+    if key in ignored:
+        summary = f"`{key}` changes nothing: {ignored[key]}"
+        return Problem((*path, key), "ignored-field", summary, "remove it", at_key=True, warning=True)
+    if key in foreign:
+        summary = f"`{key}` is a field of dstack that fleetform does not have"
+        return Problem((*path, key), "dstack-field", summary, foreign[key], at_key=True)
+    noun = getattr(cls, "NOUN", None) or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
+    hint, _ = _unknown_hint(cls, key)
+    return Problem((*path, key), "unknown-field", f"`{key}` is not a field of {noun}", hint, at_key=True)
+
+
+def _unknown_hint(cls: type, key: str) -> tuple[str, str | None]:
+    """What to write for an unknown field, and the field that was most likely meant."""
+    known = [f.name for f in fields_of(cls)]
+    elsewhere: Mapping[str, str] = getattr(cls, "ELSEWHERE", {})
+    foreign: Mapping[str, str] = getattr(cls, "FOREIGN", {})
+    snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", key).lower().replace("-", "_") if len(key) <= MAX_WORD else ""
+    if snake in elsewhere:
+        meant = elsewhere[snake]
+        return (f"write `{meant}:`", meant) if meant in known else (meant, None)
+    if snake in foreign:
+        return foreign[snake], None
+    if snake and (hint := suggest(snake, known)):
+        return hint, hint.split("`")[1]
+    return f"known fields: {', '.join(sorted(known))}", None
+
+
+def decode(cls: type[T], value: Json, path: Path, out: list[Problem]) -> T | None:
+    """Read `value` into the dataclass `cls`.
+
+    Every problem is appended to `out`; the result is None if there was any in this value.
+    """
+    if not isinstance(value, Mapping):
+        out.append(_wrong_type(path, "a mapping", value))
+        return None
+    before = len(out)
+    fields: dict[Any, Field] = {f.name: f for f in fields_of(typing.cast("type", cls))}
+    given: dict[str, Any] = {}
+    for key, item in value.items():
+        if len(out) - before >= MAX_PROBLEMS:
+            break
+        field = fields.get(key)
+        if field is None:
+            out.append(_unknown(cls, str(key), path))
+        # A key without a value means the field's default.
+        elif field.required or not (item is None or (item is True and field.bounds.true_is_default)):
+            given[key] = _value(field.hint, item, (*path, key), field.bounds, out)
+    out += _missing(cls, value, path)
+    if any(not problem.warning for problem in out[before:]):
+        return None
+    found, wrong = None, len(out)
+    try:
+        found = cls(**given)
+    except BadValueError as bad:
+        out += _problems(bad, path)
+    return found if len(out) == wrong else None
+
+
+def _missing(cls: type, value: Mapping[Any, Json], path: Path) -> Iterator[Problem]:
+    """The required fields that are not there, unless an unknown field was taken for one of them."""
+    fields: dict[Any, Field] = {f.name: f for f in fields_of(cls)}
+    missing = [f for f in fields.values() if f.required and f.name not in value]
+    unknown = [str(key) for key in value if key not in fields][:MAX_PROBLEMS] if missing else []
+    meant = {_unknown_hint(cls, key)[1] for key in unknown}
+    for field in missing:
+        if field.name not in meant:
+            hint = f"add `{field.name}: …`; {_clause(field.doc)}"
+            yield Problem(path, "missing-field", f"`{field.name}` is missing", hint)
+
+
+def _clause(sentence: str) -> str:
+    """A sentence as the end of another one."""
+    first = sentence[:1] if sentence[1:2].isupper() else sentence[:1].lower()  # `CPUs of …` stays
+    return (first + sentence[1:]).rstrip(",. …")
+
+
+@functools.cache
+def _has_notation(cls: Any) -> bool:
+    """Whether the values of a class have a notation of their own: to ask a protocol takes long."""
+    return issubclass(cls, Syntax)
+
+
+def encode(value: Any) -> Any:
+    """A dataclass as plain data: what was left out stays out, notations come in their normal form."""
+    cls: Any = type(value)
+    if value is None or cls in (str, int, bool, float):
+        return value
+    if isinstance(value, Enum):
+        return value.value
+    if _has_notation(cls):
+        return value.plain()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        pairs = ((f.name, getattr(value, f.name), f.default) for f in fields_of(type(value)))
+        return {name: encode(item) for name, item, default in pairs if item is not None and item != default}
+    if isinstance(value, Mapping):
+        return {k: encode(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [encode(v) for v in value]
+    return value

@@ -1,0 +1,50 @@
+"""The words users write: the documents of docs/language.md as dataclasses. Pure."""
+
+from declarative.model.spec.backend import Backend, CatalogOffer
+from declarative.model.spec.fleet import Fleet, Nodes, SpotPolicy
+from declarative.model.spec.mounts import Mount, Mounts, Volume
+from declarative.model.spec.project import Project, Variable
+from declarative.model.spec.retry import Retry, RetryEvent
+from declarative.model.spec.task import CreationPolicy, Isolation, StartupOrder, StopCriteria, Task
+from declarative.model.spec.text import Env, Name, Tags
+from declarative.model.spec.values import Blocks, Count, Duration, Gpu, Memory, Resources, Size
+
+DOCUMENTS: dict[str, type] = {
+    "project": Project,
+    "backend": Backend,
+    "fleet": Fleet,
+    "volume": Volume,
+    "task": Task,
+}
+"""Document type (`type:`) to its dataclass."""
+
+__all__ = [
+    "DOCUMENTS",
+    "Backend",
+    "Blocks",
+    "CatalogOffer",
+    "Count",
+    "CreationPolicy",
+    "Duration",
+    "Env",
+    "Fleet",
+    "Gpu",
+    "Isolation",
+    "Memory",
+    "Mount",
+    "Mounts",
+    "Name",
+    "Nodes",
+    "Project",
+    "Resources",
+    "Retry",
+    "RetryEvent",
+    "Size",
+    "SpotPolicy",
+    "StartupOrder",
+    "StopCriteria",
+    "Tags",
+    "Task",
+    "Variable",
+    "Volume",
+]

@@ -1,0 +1,237 @@
+"""The `fleet` document: nodes with the same shape rules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar, Self
+
+from declarative.model.diagnostic import suggest
+from declarative.model.schema import BadValueError, Doc, InPlace, Is, Json
+from declarative.model.schema.decode import MAX_SHOWN, describe
+from declarative.model.spec.hosts import SshConfig
+from declarative.model.spec.text import PLACES, WORDS, Env, Level, Name, Tags
+from declarative.model.spec.values import MAX_COUNT, Blocks, Count, IdleDuration, Resources
+
+
+class Placement(StrEnum):
+    """`cluster`: one backend, region and network for all; `any`: wherever it is cheapest."""
+
+    ANY = "any"
+    CLUSTER = "cluster"
+
+
+class SpotPolicy(StrEnum):
+    """Whether interruptible capacity may be used."""
+
+    ON_DEMAND = "on-demand"
+    SPOT = "spot"
+    AUTO = "auto"
+
+
+_NUMBER = re.compile(r"-?\d{1,18}", re.ASCII)
+"""What a number may be in quotes, as a template or a shell leaves it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """How many nodes: `4`, `0..4`, or `{min, target, max}`. `max` None is unlimited."""
+
+    min: int
+    target: int
+    max: int | None
+    HINT: ClassVar[str] = "write `4`, `0..4`, `1..`, or `{min: 0, target: 2, max: 4}`"
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-range` unless 0 <= min <= target <= max."""
+        if isinstance(value, Mapping):
+            return cls._parse_mapping(value)
+        count = Count.parse(value)
+        return cls._checked(count.min, count.min, count.max)
+
+    @classmethod
+    def _parse_mapping(cls, value: Mapping[str, Json]) -> Self:
+        ends: dict[str, int | None] = {}
+        for key, item in value.items():
+            if key not in ("min", "target", "max"):
+                hint = "write `target:`" if key in ("desired", "count", "size", "default") else None
+                hint = hint or suggest(key[:MAX_SHOWN], ("min", "target", "max")) or cls.HINT
+                raise BadValueError(
+                    "unknown-field", f"`{key}` is not a field of nodes", hint, (key,), at_key=True
+                )
+            number = int(item) if isinstance(item, str) and _NUMBER.fullmatch(item.strip()) else item
+            if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
+                found = f"expected a whole number, found {describe(item)}"
+                raise BadValueError("wrong-type", found, cls.HINT, (key,))
+            ends[key] = number
+        if all(end is None for end in ends.values()):
+            raise BadValueError("bad-range", "`nodes` has neither a lower nor an upper bound", cls.HINT)
+        low = ends.get("min") or 0
+        target = ends.get("target")
+        return cls._checked(low, low if target is None else target, ends.get("max"))
+
+    @classmethod
+    def _checked(cls, low: int, target: int, high: int | None) -> Self:
+        if low < 0 or target < low or (high is not None and target > high):
+            found = f"min {low}, target {target}, max {'unlimited' if high is None else high}"
+            summary = f"`nodes` needs 0 <= min <= target <= max, found {found}"
+            raise BadValueError("bad-range", summary, cls.HINT)
+        if max(low, target, high or 0) > MAX_COUNT:
+            raise BadValueError("out-of-range", f"at most {MAX_COUNT} nodes can be declared", cls.HINT)
+        return cls(low, target, high)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A number, a range, or a mapping."""
+        number = {"type": ["integer", "string", "null"], "minimum": 0}
+        keys = {"min": number, "target": number, "max": number}
+        mapping = {"type": "object", "properties": keys, "additionalProperties": False}
+        return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}, mapping]}
+
+    def plain(self) -> Json:
+        """`4`, `0..4`, or the mapping where the target is neither end."""
+        if self.min == self.target == self.max:
+            return self.min
+        if self.min == self.target:
+            return f"{self.min}..{'' if self.max is None else self.max}"
+        return {"min": self.min, "target": self.target, "max": self.max}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """A named group of nodes with the same shape rules, each split into equal blocks."""
+
+    name: Annotated[Name, Doc("The fleet's name; its nodes are `<name>-0`, `<name>-1`, ….")]
+    nodes: Annotated[Nodes | None, InPlace(), Doc("How many nodes: `4`, `0..4`, `{min, target, max}`.")] = (
+        None
+    )
+    placement: Annotated[Placement, Doc("`cluster` puts all nodes into one network; default `any`.")] = (
+        Placement.ANY
+    )
+    same: Annotated[
+        Level | None,
+        InPlace(),
+        Doc(
+            "With `placement: cluster`: what the ranks of one task lie in together: `zone` (default), "
+            "`region`, or a label of the hosts' `topology`."
+        ),
+    ] = None
+    blocks: Annotated[Blocks, InPlace(), Doc("Equal blocks a node is split into: a number, or `auto`.")] = (
+        Blocks(1)
+    )
+    resources: Annotated[Resources, InPlace(), Doc("What each node has to have.")] = Resources()
+    backends: Annotated[tuple[Name, ...], InPlace(), Doc("Backends that may be used; default: all.")] = ()
+    regions: Annotated[tuple[str, ...], PLACES, InPlace(), Doc("Regions that may be used.")] = ()
+    availability_zones: Annotated[tuple[str, ...], PLACES, InPlace(), Doc("Zones that may be used.")] = ()
+    instance_types: Annotated[tuple[str, ...], WORDS, InPlace(), Doc("Instance types that may be used.")] = ()
+    spot_policy: Annotated[SpotPolicy, InPlace(), Doc("`on-demand` (default), `spot` or `auto`.")] = (
+        SpotPolicy.ON_DEMAND
+    )
+    max_price: Annotated[float | None, InPlace(), Is(above=0), Doc("USD an hour that a node may cost.")] = (
+        None
+    )
+    idle_duration: Annotated[
+        IdleDuration,
+        InPlace(),
+        Is(true_is_default=True),
+        Doc("How long an idle node above the target is kept; `off` keeps it; default 3d."),
+    ] = IdleDuration(259200)
+    unreachable_duration: Annotated[
+        IdleDuration,
+        InPlace(),
+        Is(true_is_default=True),
+        Doc(
+            "How long a node may not answer before it is given up: replaced on clouds, its ranks lost; `off` "
+            "never gives one up; default 10m."
+        ),
+    ] = IdleDuration(600)
+    tags: Annotated[Tags, InPlace(), Doc("Tags on every node.")] = field(default_factory=Tags)
+    env: Annotated[Env, Doc("Environment of every rank on these nodes.")] = Env()
+    prevent_destroy: Annotated[bool, InPlace(), Doc("A plan that would delete a node is an error.")] = False
+    reservation: Annotated[
+        str | None,
+        Doc(
+            "A cloud's capacity reservation, whose nodes are on demand: on EC2 `cr-…`, or a group's ARN; on "
+            "GCE a reservation's name, on Azure a group's."
+        ),
+    ] = None
+    ssh_config: Annotated[
+        SshConfig | None,
+        InPlace(),
+        Doc("Hosts of your own, reached over SSH; each is a node."),
+    ] = None
+
+    DEFAULTED: ClassVar[tuple[str, ...]] = ("name",)
+    FOREIGN: ClassVar[Mapping[str, str]] = {
+        "retry": "a fleet has none: write `retry` in the task that is to run again",
+        "backend_options": "use `options:` of the `backend` document",
+        "profiles": "write the fields of the profile here",
+    }
+    ELSEWHERE: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("count", "size", "replicas", "num_nodes", "node_count"), "nodes"),
+        **dict.fromkeys(
+            ("min", "max", "target", "min_nodes", "max_nodes", "min_size", "max_size", "desired_capacity"),
+            "write `nodes: {min: 0, target: 2, max: 4}`",
+        ),
+        **dict.fromkeys(("zone", "zones", "availability_zone"), "availability_zones"),
+        **dict.fromkeys(("instance_type", "machine_type"), "instance_types"),
+        **dict.fromkeys(("provider", "driver"), "backends"),
+        **dict.fromkeys(("labels", "metadata"), "tags"),
+        **dict.fromkeys(("cpu", "memory", "gpu", "gpus", "disk"), "write it in `resources: {…}`"),
+        **dict.fromkeys(("spot", "preemptible"), "spot_policy"),
+        **dict.fromkeys(("hosts", "user", "identity_file"), "write it in `ssh_config: {…}`"),
+        "environment": "env",
+    }
+
+    def __post_init__(self) -> None:
+        if self.nodes is None and self.ssh_config is None:
+            raise BadValueError(
+                "missing-field", "`nodes` is missing", "add `nodes: 2`, or a range such as `nodes: 0..4`"
+            )
+        if self.nodes is not None and self.ssh_config is not None:
+            hint = "keep `nodes` for machines to launch, or `ssh_config` for hosts that exist"
+            raise BadValueError(
+                "nodes-and-ssh",
+                "`nodes` and `ssh_config` exclude each other",
+                hint,
+                ("ssh_config",),
+                at_key=True,
+            )
+        if self.same is not None and self.placement is not Placement.CLUSTER:
+            hint = "add `placement: cluster`, or remove it"
+            summary = "`same` is for cluster tasks, and the fleet's `placement` is `any`"
+            raise BadValueError("bad-value", summary, hint, ("same",), at_key=True)
+        if self.reservation is not None:
+            self._check_reservation()
+        if self.ssh_config is not None:
+            self._check_hosts()
+
+    def _check_reservation(self) -> None:
+        if not re.fullmatch(r"[!-~]{1,255}", self.reservation or ""):
+            summary = f"{describe(self.reservation)} is not the id of a reservation"
+            raise BadValueError("bad-value", summary, "write its id, such as `cr-0abc`", ("reservation",))
+        if self.spot_policy is SpotPolicy.SPOT:
+            summary = "what is reserved is not spot"
+            raise BadValueError("bad-value", summary, "remove it, or the `reservation`", ("spot_policy",))
+
+    def _check_hosts(self) -> None:
+        """Hosts are there, at no price: what bounds launches has nothing to bound."""
+        none: dict[str, object] = {
+            "regions": (),
+            "availability_zones": (),
+            "instance_types": (),
+            "spot_policy": SpotPolicy.ON_DEMAND,
+            "max_price": None,
+            "reservation": None,
+            "resources": Resources(),
+        }
+        for name, default in none.items():
+            if getattr(self, name) != default:
+                hint = "remove it"
+                if name == "resources":
+                    hint = "write what a host has at the host: `hosts: [{hostname: …, resources: {…}}]`"
+                summary = f"`{name}` is for machines to launch, and `ssh_config` names hosts that exist"
+                raise BadValueError("nodes-and-ssh", summary, hint, (name,), at_key=True)

@@ -1,0 +1,255 @@
+"""A fleet's `ssh_config`: hosts that exist, as dstack writes them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Self
+
+from declarative.model.schema import (
+    BadValueError,
+    Doc,
+    Is,
+    Json,
+    decode_part,
+    encode,
+    object_schema,
+    raise_all,
+)
+from declarative.model.schema.decode import describe
+from declarative.model.spec.text import Topology
+from declarative.model.spec.values import Blocks, Resources
+
+
+def _address(value: str | None, field: str) -> None:
+    """An IP address, where there is one."""
+    if value is None:
+        return
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        hint = "write an address, such as `10.0.0.4`"
+        raise BadValueError(
+            "bad-address", f"{describe(value)} is not an IP address", hint, (field,)
+        ) from None
+
+
+def is_public(address: str) -> bool:
+    """Whether an IPv4 address or network is one of the internet's. Many IPv6 networks have no others."""
+    network = ipaddress.ip_network(address)
+    # No private network has fewer than eight bits of its own.
+    return network.version == 4 and (network.prefixlen < 8 or network.network_address.is_global)
+
+
+_ODD = frozenset("'\"`$;&<>|(){}")
+
+
+def odd_login(hostname: str | None, user: str | None) -> str | None:
+    """Which of the two, `hostname` or `user`, no host and nobody is called; None if both are fine.
+
+    ssh puts them into command lines of this machine (`ProxyCommand` and `Match exec` of its configuration,
+    and our own for a `proxy_jump`): a declaration must not get to say what those run.
+    """
+    for field, value, more in (("hostname", hostname, " \\"), ("user", user, "")):
+        odd = value and (value.startswith("-") or not value.isprintable() or not _ODD.isdisjoint(value))
+        if odd or (value and not set(more).isdisjoint(value)):
+            return field
+    return None
+
+
+def _login(hostname: str | None, user: str | None) -> None:
+    field = odd_login(hostname, user)
+    if field is not None:
+        what = "the name or the address of a host" if field == "hostname" else "the name of a user"
+        hint = "write it without blanks, quotes and what else shells heed, and without `-` at its beginning"
+        value = describe(hostname if field == "hostname" else user)
+        raise BadValueError("bad-value", f"{value} is not {what}", hint, (field,))
+
+
+class HostKey(str):
+    """A host's public key, as `ssh-ed25519 AAAA…`; a comment after it is left out."""
+
+    __slots__ = ()
+    HINT: ClassVar[str] = (
+        "write it as in /etc/ssh/ssh_host_ed25519_key.pub on the host: `ssh-ed25519 AAAA…`; of a line of a "
+        "known_hosts file, without the host's name"
+    )
+    _FORM: ClassVar[re.Pattern[str]] = re.compile(
+        r"(ssh-[a-z0-9-]+|ecdsa-sha2-[a-z0-9-]+|sk-[a-z0-9@.-]+)[ \t]+([A-Za-z0-9+/]+=*)([ \t].*)?", re.ASCII
+    )
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-host-key` when it is not one: the part after the kind has to be a whole key of that kind."""
+        found = cls._FORM.fullmatch(value.strip()) if isinstance(value, str) else None
+        if found is None:
+            raise BadValueError("bad-host-key", f"{describe(value)} is not a host's public key", cls.HINT)
+        kind, text = found[1], found[2]
+        if not _is_key(kind, text):
+            summary = f"{describe(value)} is not a whole key of the kind `{kind}`"
+            raise BadValueError("bad-host-key", summary, cls.HINT)
+        return cls(f"{kind} {text}")
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A pattern, so that editors mark it at once."""
+        return {"type": "string", "pattern": "^\\s*(ssh-|ecdsa-sha2-|sk-)\\S+\\s+[A-Za-z0-9+/]+=*(\\s.*)?$"}
+
+    def plain(self) -> Json:
+        """The key itself."""
+        return str(self)
+
+
+def _is_key(kind: str, text: str) -> bool:
+    """Whether this is base64 of a key that says of itself that it is of that kind, and has all its parts."""
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    parts: list[bytes] = []
+    while data:
+        size = int.from_bytes(data[:4], "big")
+        if len(data) < 4 + size:
+            return False
+        parts.append(data[4 : 4 + size])
+        data = data[4 + size :]
+    return len(parts) > 1 and parts[0] == kind.encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyJump:
+    """A host to go through."""
+
+    hostname: Annotated[str, Doc("Its name or address.")]
+    port: Annotated[int, Is(minimum=1, maximum=65535), Doc("Its SSH port.")] = 22
+    user: Annotated[str | None, Doc("Who logs in there.")] = None
+    identity_file: Annotated[str | None, Doc("The private key to log in with.")] = None
+    host_keys: Annotated[
+        tuple[HostKey, ...], Doc("Its public keys, as `ssh-ed25519 AAAA…`; no others count.")
+    ] = ()
+
+    def __post_init__(self) -> None:
+        _login(self.hostname, self.user)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFields:
+    """One host in its long form; what is left out is the fleet's."""
+
+    NOUN: ClassVar[str] = "a host"
+
+    hostname: Annotated[str, Doc("Its name or address.")]
+    port: Annotated[int | None, Is(minimum=1, maximum=65535), Doc("Its SSH port.")] = None
+    user: Annotated[str | None, Doc("Who logs in.")] = None
+    identity_file: Annotated[str | None, Doc("The private key to log in with.")] = None
+    host_keys: Annotated[
+        tuple[HostKey, ...], Doc("Its public keys, as `ssh-ed25519 AAAA…`; no others count.")
+    ] = ()
+    proxy_jump: Annotated[ProxyJump | None, Doc("A host to go through.")] = None
+    internal_ip: Annotated[str | None, Doc("The address by which the other hosts reach it.")] = None
+    blocks: Annotated[Blocks | None, Doc("Into how many blocks it is split; default: the fleet's.")] = None
+    resources: Annotated[Resources | None, Doc("What it has, where that is not to be read from it.")] = None
+    topology: Annotated[
+        Topology, Doc("What it shares with other hosts: `{rack: r1}`, for `same` and `spread` of tasks.")
+    ] = Topology()
+
+    def __post_init__(self) -> None:
+        _login(self.hostname, self.user)
+        _address(self.internal_ip, "internal_ip")
+
+
+class Hosts(tuple[HostFields, ...]):
+    """Hosts: each a name, or a mapping with more."""
+
+    __slots__ = ()
+    HINT: ClassVar[str] = "write a host's name or address, or `{hostname: …, blocks: …}`"
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """What `HostFields` may have wrong, and `duplicate-host`."""
+        if not isinstance(value, list | tuple) or not value:
+            raise BadValueError("wrong-type", f"expected a list of hosts, found {describe(value)}", cls.HINT)
+        out: list[HostFields] = []
+        faults: list[BadValueError] = []
+        seen: set[tuple[str, int | None]] = set()
+        for i, item in enumerate(value):
+            try:
+                host = decode_part(HostFields, {"hostname": item} if isinstance(item, str) else item)
+            except BadValueError as bad:
+                faults += bad.below(i)
+                continue
+            if (host.hostname, host.port) in seen:
+                summary = f"{describe(host.hostname)} is named twice"
+                faults.append(BadValueError("duplicate-host", summary, "remove one", (i,)))
+            seen.add((host.hostname, host.port))
+            out.append(host)
+        raise_all(faults)
+        given = [h.internal_ip is not None for h in out]
+        if any(given) and not all(given):
+            hint = "give every host one, or none"
+            raise BadValueError(
+                "bad-address", "only some hosts have an `internal_ip`", hint, (given.index(False),)
+            )
+        return cls(out)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A list of names or mappings."""
+        return {
+            "type": "array",
+            "minItems": 1,
+            "items": {"anyOf": [{"type": "string"}, object_schema(HostFields)]},
+        }
+
+    def plain(self) -> Json:
+        """A name where that is all."""
+        bodies = [encode(host) for host in self]
+        return [body["hostname"] if set(body) == {"hostname"} else body for body in bodies]
+
+
+def host_keys(config: SshConfig) -> tuple[str, ...]:
+    """What tells the hosts of a fleet apart: their names, with the port where several are behind one name."""
+    names = Counter(h.hostname for h in config.hosts)
+    return tuple(
+        h.hostname if names[h.hostname] == 1 else f"{h.hostname}:{h.port or config.port or 22}"
+        for h in config.hosts
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SshConfig:
+    """How hosts that exist are reached."""
+
+    hosts: Annotated[Hosts, Doc("The hosts: names, or mappings with more.")]
+    user: Annotated[str | None, Doc("Who logs in.")] = None
+    port: Annotated[int | None, Is(minimum=1, maximum=65535), Doc("The SSH port.")] = None
+    identity_file: Annotated[str | None, Doc("The private key to log in with.")] = None
+    known_hosts: Annotated[str | None, Doc("A file with the hosts' keys; default: the user's own.")] = None
+    host_keys: Annotated[
+        tuple[HostKey, ...],
+        Doc("Public keys that count for every host which has none of its own; `known_hosts` does not then."),
+    ] = ()
+    proxy_jump: Annotated[ProxyJump | None, Doc("A host to go through.")] = None
+    network: Annotated[str | None, Doc("The network by which the hosts reach each other: `10.0.0.0/24`.")] = (
+        None
+    )
+
+    def __post_init__(self) -> None:
+        _login(None, self.user)
+        if self.network is not None:
+            try:
+                ipaddress.ip_network(self.network)
+            except ValueError:
+                hint = "write it as `10.0.0.0/24`"
+                raise BadValueError(
+                    "bad-address", f"`{self.network}` is not a network", hint, ("network",)
+                ) from None
+            if any(h.internal_ip for h in self.hosts):
+                hint = "keep one of them"
+                raise BadValueError(
+                    "bad-address", "`network` and `internal_ip` exclude each other", hint, ("network",)
+                )

@@ -1,0 +1,383 @@
+"""The `volume` document, and `volumes:` of tasks: which volume or folder of the host appears where."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Self
+
+from declarative.model.diagnostic import suggest
+from declarative.model.schema import BadValueError, Doc, InPlace, Is, Json, decode_part, encode, raise_all
+from declarative.model.schema.decode import MAX_WORD, describe
+from declarative.model.spec.text import Name, Tags
+from declarative.model.spec.values import MAX_COUNT, IdleDuration, Size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """A disk that outlives nodes; `count: 4` declares `<name>-0` … `<name>-3`."""
+
+    name: Annotated[Name, Doc("The volume's name.")]
+    count: Annotated[
+        int | None, Is(minimum=1, maximum=MAX_COUNT), Doc("How many of it: `<name>-0`, `<name>-1`, ….")
+    ] = None
+    size: Annotated[Size | None, InPlace(), Doc("`500GB`; may grow in place, never shrink.")] = None
+    backend: Annotated[Name | None, Doc("Where it lives; default: the only backend that there is.")] = None
+    region: Annotated[str | None, Doc("The backend's region.")] = None
+    availability_zone: Annotated[str | None, Doc("The region's zone.")] = None
+    tags: Annotated[Tags, InPlace(), Doc("Tags on the volume.")] = field(default_factory=Tags)
+    prevent_destroy: Annotated[
+        bool | None,
+        InPlace(),
+        Doc(
+            "A plan that would destroy or replace it is an error; true unless set to false, or an "
+            "`auto_cleanup_duration` says that it may go."
+        ),
+    ] = None
+    volume_id: Annotated[
+        str | None,
+        Doc("A cloud's volume that is there, to adopt: with data it is never formatted, and never deleted."),
+    ] = None
+    volume_type: Annotated[str | None, Doc("A cloud's kind of disk, as `gp3`; default: the driver's.")] = None
+    host: Annotated[
+        str | None,
+        Doc(
+            "The host whose disk it is (`backend: ssh`), as it stands in a fleet's `ssh_config.hosts`; "
+            "default: that of the rank that mounts it first."
+        ),
+    ] = None
+    auto_cleanup_duration: Annotated[
+        IdleDuration | None,
+        InPlace(),
+        Doc(
+            "It is made for the first task that mounts it, and deleted by the first `apply` after it was "
+            "attached to nothing for so long; default: made at once, and kept."
+        ),
+    ] = None
+
+    DEFAULTED: ClassVar[tuple[str, ...]] = ("name",)
+    FOREIGN: ClassVar[Mapping[str, str]] = {
+        "claim_name": "Kubernetes claims have no counterpart; use `volume_id` on a supported backend",
+        "storage_class_name": "use `volume_type`",
+        "access_modes": "a volume is attached to one node at a time; remove it",
+        "read_only": "remove it; volumes are attached for reading and writing",
+    }
+
+    ELSEWHERE: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("capacity", "storage", "size_gb", "disk_size"), "size"),
+        **dict.fromkeys(("zone", "availability_zones"), "availability_zone"),
+        **dict.fromkeys(("replicas", "nodes"), "count"),
+        **dict.fromkeys(("labels", "metadata"), "tags"),
+        **dict.fromkeys(("mount_path", "path"), "remove it; a task says where: `volumes: ['<name>:/path']`"),
+    }
+
+    def __post_init__(self) -> None:
+        if self.size is None and self.volume_id is None:
+            raise BadValueError("missing-field", "`size` is missing", "add `size: 100GB`")
+        if self.volume_id is not None and self.count is not None:
+            hint = "leave `count` out, and write a document for each volume"
+            raise BadValueError("bad-value", "`volume_id` is one volume, and `count` makes several", hint)
+        if self.prevent_destroy and self.cleanup is not None and self.volume_id is None:
+            raise BadValueError(
+                "bad-value",
+                "`auto_cleanup_duration` deletes the volume, and `prevent_destroy: true` forbids it",
+                "remove one of the two",
+                ("auto_cleanup_duration",),
+                at_key=True,
+            )
+
+    @property
+    def cleanup(self) -> int | None:
+        """Seconds after which it is deleted when nothing has it attached; None to keep it."""
+        return self.auto_cleanup_duration.seconds if self.auto_cleanup_duration else None
+
+    @property
+    def protected(self) -> bool:
+        """Whether a plan may not destroy or replace it."""
+        return self.cleanup is None if self.prevent_destroy is None else self.prevent_destroy
+
+
+_ELSEWHERE = {
+    **dict.fromkeys(("mountPath", "mount_path", "mountpoint", "target", "destination"), "write `path:`"),
+    **dict.fromkeys(("source", "volume", "claimName", "claim_name"), "write `name:`"),
+    **dict.fromkeys(("readOnly", "read_only"), "remove it; volumes are attached for reading and writing"),
+}
+"""What other tools write."""
+_TEMPLATE = re.compile(r"\$\{\{.*?\}\}", re.DOTALL)
+_HOST_ONLY = ("instance_path", "optional")
+_INLINE = ("size", "backend", "region", "availability_zone", "prevent_destroy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inline:
+    """A volume that the mount itself declares, one for each rank."""
+
+    NOUN: ClassVar[str] = "a mount"
+
+    size: Size
+    backend: str | None = None
+    region: str | None = None
+    availability_zone: str | None = None
+    prevent_destroy: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One mount: a volume, or a folder of whatever host the rank is on.
+
+    `names` are alternatives, as written: they may hold `${{ node_rank }}`. With an `instance_path` there are
+    none; an `optional` one is left out where the host has no such folder.
+    """
+
+    names: tuple[str, ...]
+    path: str
+    inline: Inline | None = None
+    instance_path: str | None = None
+    optional: bool = False
+    HINT: ClassVar[str] = "write `name:/path`, `{name: …, path: …}`, or add `size:` to create the volume"
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-mount`, `bad-path`, `missing-field`, `unknown-field`, `node-rank-here`."""
+        if isinstance(value, str):
+            # A `:` inside `${{ … }}` is not a separator.
+            name, path = cls._split(value)
+            if "/" in _TEMPLATE.sub("", name) and not name.startswith(("/", "~")):
+                folder = posixpath.normpath("/" + name)
+                hint = f"write `{folder}:{path}` for a folder of the host; the project's own go into `files`"
+                summary = f"{describe(name)} is neither a volume's name nor an absolute path"
+                raise BadValueError("bad-mount", summary, hint if len(name) <= MAX_WORD else cls.HINT)
+            if name.startswith(("/", "~")):
+                return cls((), _check_path(path, ()), instance_path=_check_host_path(name, ()))
+            return cls((name,), _check_path(path, ()))
+        if not isinstance(value, Mapping):
+            raise BadValueError("wrong-type", f"expected a mount, found {describe(value)}", cls.HINT)
+        return cls._parse_mapping(value)
+
+    @classmethod
+    def _split(cls, text: str) -> tuple[str, str]:
+        close = text.rfind("}}") + 2 if "}}" in text else 0
+        head, colon, path = text[close:].partition(":")
+        name = text[:close] + head
+        if colon and name and path.rpartition(":")[2] in ("ro", "rw"):
+            hint = f"write `{name}:{path.rpartition(':')[0]}`; volumes are attached for reading and writing"
+            raise BadValueError("bad-mount", f"`:{path.rpartition(':')[2]}` cannot be asked for", hint)
+        if not colon or not name or ":" in path:
+            if name.startswith("/") and not colon:
+                hint = (
+                    f"write `name:{name}`, with the name of a volume" if len(name) <= MAX_WORD else cls.HINT
+                )
+                raise BadValueError("bad-mount", f"{describe(text)} names no volume", hint)
+            hint = f"write `{name}:/{name}`" if name and not colon and len(name) <= MAX_WORD else cls.HINT
+            raise BadValueError("bad-mount", f"{describe(text)} is not a mount", hint)
+        return name, path
+
+    @classmethod
+    def _parse_host(cls, value: Mapping[str, Json]) -> Self:
+        """A host's own folder."""
+        known = ("instance_path", "path", "optional")
+        faults: list[BadValueError] = []
+        for key in value:
+            if key == "name" or key in _INLINE:
+                summary = f"`{key}` and `instance_path` exclude each other"
+                hint = "remove one of them: a host's own folder is no volume, and nothing is created for it"
+                faults.append(BadValueError("bad-mount", summary, hint, (key,), at_key=True))
+            elif key not in known:
+                faults.append(_unknown(key, known))
+        raise_all(faults)
+        optional = value.get("optional", False)
+        if not isinstance(optional, bool):
+            summary = f"expected true or false, found {describe(optional)}"
+            raise BadValueError("wrong-type", summary, "write `optional: true`, or remove it", ("optional",))
+        if "path" not in value:
+            hint = "write `/host/path:/path`, or `{instance_path: …, path: …}`"
+            raise BadValueError("missing-field", "`path` is missing", hint)
+        source = _check_host_path(value["instance_path"], ("instance_path",))
+        return cls((), _check_path(value["path"], ("path",)), None, source, optional)
+
+    @classmethod
+    def _parse_mapping(cls, value: Mapping[str, Json]) -> Self:
+        if "instance_path" in value:
+            return cls._parse_host(value)
+        known = ("name", "path", *_INLINE)
+        faults: list[BadValueError] = []
+        for key in value:
+            if key == "optional":
+                summary, hint = (
+                    "`optional` goes with `instance_path` alone",
+                    "remove it: a volume is always there",
+                )
+                faults.append(BadValueError("bad-mount", summary, hint, (key,), at_key=True))
+            elif key not in known:
+                faults.append(_unknown(key, known, *_HOST_ONLY))
+        raise_all(faults)
+        raw = value.get("name")
+        names = [raw] if isinstance(raw, str) else raw
+        if (
+            not isinstance(names, list | tuple)
+            or not names
+            or not all(isinstance(n, str) and n for n in names)
+        ):
+            raise BadValueError(
+                "bad-mount",
+                "`name` is a volume's name or a list of them",
+                cls.HINT,
+                ("name",) if "name" in value else (),
+            )
+        if "path" not in value:
+            raise BadValueError("missing-field", "`path` is missing", cls.HINT)
+        inline = cls._inline(value, len(names))
+        return cls(tuple(str(n) for n in names), _check_path(value["path"], ("path",)), inline)
+
+    @classmethod
+    def _inline(cls, value: Mapping[str, Json], names: int) -> Inline | None:
+        given = {k: v for k, v in value.items() if k in _INLINE}
+        if not given:
+            return None
+        if names > 1:
+            raise BadValueError(
+                "bad-mount", "a volume to create has one name, not alternatives", cls.HINT, ("name",)
+            )
+        return decode_part(Inline, given)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A string, or a mapping."""
+        text = {"type": "string"}
+        maybe = {"anyOf": [text, {"type": "null"}]}
+        name = {"anyOf": [text, {"type": "array", "items": text, "minItems": 1}]}
+        keys: dict[str, Any] = {
+            "name": name,
+            "path": text,
+            "size": Size.json_schema(),
+            "backend": maybe,
+            "region": maybe,
+            "availability_zone": maybe,
+            "prevent_destroy": {"type": "boolean"},
+            "instance_path": text,
+            "optional": {"type": "boolean"},
+        }
+        return {"anyOf": [text, {"type": "object", "properties": keys, "additionalProperties": False}]}
+
+    def plain(self) -> Json:
+        """`name:/path`, or the mapping where that cannot say it."""
+        if self.instance_path is not None:
+            if not self.optional and ":" not in self.instance_path:
+                return f"{self.instance_path}:{self.path}"
+            body = {"instance_path": self.instance_path, "path": self.path}
+            return {**body, "optional": True} if self.optional else body
+        if len(self.names) == 1 and self.inline is None:
+            return f"{self.names[0]}:{self.path}"
+        name: Json = self.names[0] if len(self.names) == 1 else list(self.names)
+        return {"name": name, "path": self.path, **(encode(self.inline) if self.inline else {})}
+
+
+def _unknown(key: str, known: Sequence[str], *also: str) -> BadValueError:
+    near = _ELSEWHERE.get(key) or suggest(key, [*known, *also]) if len(key) <= MAX_WORD else None
+    hint = near or f"known fields: {', '.join(known)}"
+    return BadValueError("unknown-field", f"`{key}` is not a field of a mount", hint, (key,), at_key=True)
+
+
+def _check_host_path(path: Json, where: tuple[str | int, ...]) -> str:
+    """An absolute, normal path on hosts: the same for all ranks, and not the whole host."""
+    if isinstance(path, str) and "${{" in path:
+        summary = "`node_rank` can be used only in the names of a task's volumes"
+        raise BadValueError(
+            "node-rank-here", summary, "write a path that is the same on every rank's host", where
+        )
+    if isinstance(path, str) and path.startswith("~"):
+        summary = f"{describe(path)} is not an absolute path"
+        raise BadValueError("bad-path", summary, "write the folder's path on the host, from `/` on", where)
+    if isinstance(path, str) and path and not path.strip("/"):
+        hint = "write a folder of it, such as `/mnt/data`"
+        raise BadValueError("bad-path", f"{describe(path)} is the whole host", hint, where)
+    return _check_path(path, where)
+
+
+def _check_path(path: Json, where: tuple[str | int, ...]) -> str:
+    """An absolute, normal path below `/`."""
+    hint = "write an absolute path such as `/data`"
+    if not isinstance(path, str):
+        raise BadValueError("wrong-type", f"expected a path, found {describe(path)}", hint, where)
+    if not path.strip():
+        raise BadValueError("bad-path", "the path is empty", hint, where)
+    shown, normal = describe(path), posixpath.normpath("/" + path.lstrip("/"))
+    if ".." in path.split("/"):
+        hint = "write the path that you mean, without `..`, such as `/data`"
+        raise BadValueError("bad-path", f"{shown} leads through `..`", hint, where)
+    if path and not path.startswith("/"):
+        hint = hint if "\0" in path or len(path) > MAX_WORD else f"write an absolute path: `{normal}`"
+        raise BadValueError("bad-path", f"{shown} is not an absolute path", hint, where)
+    if normal == "/" or "\0" in path:
+        hint = "write a path below `/`, such as `/data`"
+        raise BadValueError("bad-path", f"nothing can be mounted at {shown}", hint, where)
+    return normal
+
+
+def _hidden(mounts: Mapping[int, Mount]) -> list[BadValueError]:
+    """Folders of the host that another mount may cover before they are mounted themselves."""
+    out: list[BadValueError] = []
+    paths = {mount.path for mount in mounts.values()}
+    for i, mount in mounts.items():
+        if mount.instance_path is None:
+            continue
+        parts = mount.instance_path.split("/")
+        above = ("/".join(parts[:i]) for i in range(2, len(parts) + 1))
+        over = next((p for p in above if p in paths and p != mount.path), None)
+        if over:
+            where = "is" if mount.instance_path == over else f"lies below {describe(over)},"
+            summary = f"{describe(mount.instance_path)} {where} where something else is mounted"
+            hint = "mount that one at another path"
+            out.append(BadValueError("bad-mount", summary, hint, (i,)))
+    return out
+
+
+class Mounts(tuple[Mount, ...]):
+    """All mounts of a task; no two at one path."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: Json) -> Mounts:
+        """What `Mount` may have wrong, and `duplicate-mount`."""
+        if not isinstance(value, list | tuple):
+            hint = (
+                f'write a list: `["{value}"]`'
+                if isinstance(value, str) and 0 < len(value.strip()) < 60
+                else Mount.HINT
+            )
+            raise BadValueError("wrong-type", f"expected a list, found {describe(value)}", hint)
+        out: list[Mount] = []
+        faults: list[BadValueError] = []
+        paths: set[str] = set()
+        at: dict[int, Mount] = {}
+        for i, item in enumerate(value):
+            try:
+                mount = Mount.parse(item)
+            except BadValueError as bad:
+                faults += bad.below(i)
+                continue
+            if mount.path in paths:
+                what = "two volumes are mounted"
+                hint = "change one of the paths; `name: [a, b]` mounts whichever of the two is there"
+                if mount.instance_path or any(m.instance_path for m in out if m.path == mount.path):
+                    what, hint = "two folders or volumes are mounted", "change one of the paths"
+                summary = f"{what} at {describe(mount.path)}"
+                faults.append(BadValueError("duplicate-mount", summary, hint, (i,)))
+            paths.add(mount.path)
+            at[i] = mount
+            out.append(mount)
+        faults += _hidden(at)
+        raise_all(faults)
+        return cls(out)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A list of mounts."""
+        return {"type": "array", "items": Mount.json_schema()}
+
+    def plain(self) -> Json:
+        """A list of mounts."""
+        return [mount.plain() for mount in self]

@@ -1,0 +1,141 @@
+"""What an operator allows every project to do on a machine: a file outside of all projects. Pure.
+
+The project's YAML may be a stranger's, and so may its state. What is not said here is as safe as it can be
+without hindering the usual: `https` only, the credentials that a driver's own tools use, files of the project
+and of `~/.ssh`, and no commands of the project's `ssh_config`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, ClassVar, Self
+from urllib.parse import urlsplit
+
+from declarative.model.schema import BadValueError, Doc, Json
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+TOOLS: Mapping[str, tuple[str, ...]] = {
+    "ec2": ("AWS_*", "EC2_*"),
+    "openstack": ("OS_*",),
+    "gce": ("GOOGLE_*", "GCE_*", "GCLOUD_*", "CLOUDSDK_*"),
+    "azure": ("AZURE_*", "ARM_*"),
+    "azure_arm": ("AZURE_*", "ARM_*"),
+    "digitalocean": ("DIGITALOCEAN_*", "DO_*"),
+    "vultr": ("VULTR_*",),
+}
+"""The variables that a driver's own tools use; of any other driver, those that begin with its name."""
+
+
+class PlanKey(str):
+    """A public key of who may sign plans, as `ssh-ed25519 AAAA…`; a comment after it is left out."""
+
+    __slots__ = ()
+    HINT: ClassVar[str] = "write it as in ~/.ssh/id_ed25519.pub: `ssh-ed25519 AAAA…`"
+    _FORM: ClassVar[re.Pattern[str]] = re.compile(r"ssh-ed25519[ \t]+([A-Za-z0-9+/]{68})([ \t].*)?", re.ASCII)
+    _HEAD: ClassVar[bytes] = b"\0\0\0\x0bssh-ed25519\0\0\0\x20"
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """What is written is not shown: it may be a private key."""
+        found = cls._FORM.fullmatch(value.strip()) if isinstance(value, str) else None
+        if found is None or not cls._decoded(found[1]).startswith(cls._HEAD):
+            raise BadValueError("bad-value", "this is not a public Ed25519 key", cls.HINT)
+        return cls(f"ssh-ed25519 {found[1]}")
+
+    @classmethod
+    def _decoded(cls, text: str) -> bytes:
+        try:
+            return base64.b64decode(text, validate=True)
+        except binascii.Error:
+            return b""
+
+    @property
+    def raw(self) -> bytes:
+        """The key's 32 bytes."""
+        return self._decoded(self.split()[1])[len(self._HEAD) :]
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A pattern, so that editors mark it at once."""
+        return {"type": "string", "pattern": "^\\s*ssh-ed25519\\s+[A-Za-z0-9+/]{68}(\\s.*)?$"}
+
+    def plain(self) -> Json:
+        """The key itself."""
+        return str(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What the operator of a machine allows all projects. What is left out is as without a policy."""
+
+    NOUN: ClassVar[str] = "a policy"
+
+    drivers: Annotated[
+        tuple[str, ...] | None, Doc("Drivers that may be used: `ec2`, `ssh`, …; default: all.")
+    ] = None
+    endpoints: Annotated[
+        tuple[str, ...] | None,
+        Doc("Endpoints that may be asked, `*` for any text; default: `https://*`, and all on this machine."),
+    ] = None
+    credentials: Annotated[
+        Mapping[str, tuple[str, ...]] | None,
+        Doc("Driver → variables that it may be given, `*` for any text; default: those of its own tools."),
+    ] = None
+    state_hosts: Annotated[
+        tuple[str, ...] | None,
+        Doc("Servers on which a project may say that its state is; default: any, and no password in clear."),
+    ] = None
+    paths: Annotated[
+        tuple[str, ...],
+        Doc("Folders and files besides the project and `~/.ssh` in which ssh's files may lie."),
+    ] = ()
+    allow_commands: Annotated[
+        bool, Doc("A project's `ssh_config` may run commands and read the environment; default false.")
+    ] = False
+
+    plan_keys: Annotated[
+        tuple[PlanKey, ...] | None,
+        Doc(
+            "Public keys, as `ssh-ed25519 AAAA…`: a saved plan is applied if one of them signed it; "
+            "default: without a signature."
+        ),
+    ] = None
+    more_variables: Annotated[tuple[str, ...], Doc("Variables that any driver may be given besides.")] = ()
+
+    def refused_driver(self, driver: str) -> str | None:
+        """Why a driver may not be used; None if it may."""
+        if self.drivers is None or driver in self.drivers:
+            return None
+        return f"the operator's policy does not allow the driver `{driver}`"
+
+    def refused_endpoint(self, endpoint: str) -> str | None:
+        """Why an endpoint may not be asked; None if it may."""
+        if self.endpoints is not None:
+            allowed = any(fnmatchcase(endpoint.rstrip("/"), p.rstrip("/")) for p in self.endpoints)
+            return None if allowed else "the operator's policy does not allow this `endpoint`"
+        parts = urlsplit(endpoint)
+        if parts.scheme == "https" or parts.hostname in LOOPBACK:
+            return None
+        return "`endpoint` is not `https`: secrets would be sent in clear"
+
+    def refused_variable(self, driver: str, variable: str) -> str | None:
+        """Why a driver may not be given the value of a variable; None if it may."""
+        own = TOOLS.get(driver, ("".join(c if c.isalnum() else "_" for c in driver.upper()) + "_*",))
+        allowed = (*own, *self.more_variables)
+        if self.credentials is not None:
+            allowed = tuple(self.credentials.get(driver, ()))
+        if any(fnmatchcase(variable, pattern) for pattern in allowed):
+            return None
+        by = "the operator's policy does not let it have" if self.credentials is not None else "is not given"
+        return f"the driver `{driver}` {by} the variable `{variable}`"
+
+    def refused_state(self, host: str) -> str | None:
+        """Why a project's state may not be on a server; None if it may."""
+        if self.state_hosts is None or any(fnmatchcase(host, pattern) for pattern in self.state_hosts):
+            return None
+        return f"the operator's policy allows no state on `{host}`"

@@ -1,0 +1,367 @@
+"""The `project` document: name, state, includes, excludes, variables, what was renamed and removed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar
+
+from declarative.model.schema import (
+    BadValueError,
+    Doc,
+    Is,
+    Json,
+    decode_part,
+    encode,
+    object_schema,
+    raise_all,
+)
+from declarative.model.schema.decode import describe
+from declarative.model.spec.limits import Limits
+from declarative.model.spec.text import Name
+
+_VOLUME = re.compile(r"volume/[a-z][a-z0-9-]{1,40}")
+_MOVABLE = re.compile(r"(volume|fleet|task)/[a-z][a-z0-9-]{1,40}")
+
+
+class VariableType(StrEnum):
+    """What a variable may hold."""
+
+    STRING = "string"
+    NUMBER = "number"
+    BOOL = "bool"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """One variable: its default, its type, and the values that it may take."""
+
+    default: Annotated[Any, Doc("Its value when nothing else sets it; without one it must be set.")] = None
+    type: Annotated[
+        VariableType | None, Doc("`string`, `number` or `bool`; default: that of the default.")
+    ] = None
+    description: Annotated[str | None, Is(blank=True), Doc("What it is for.")] = None
+    allowed: Annotated[tuple[Any, ...] | None, Doc("The values that it may take.")] = None
+
+    def kind(self) -> VariableType:
+        """The declared type, else that of the default, else a string."""
+        if self.type:
+            return self.type
+        if isinstance(self.default, bool):
+            return VariableType.BOOL
+        return VariableType.NUMBER if isinstance(self.default, int | float) else VariableType.STRING
+
+    def accept(self, value: Json) -> Json:
+        """`value`, given as text or typed, in the variable's type; `bad-variable` if it is not one."""
+        kind, given = self.kind(), value
+        if kind is VariableType.NUMBER and isinstance(value, str):
+            try:
+                value = int(value)
+            except ValueError:
+                try:
+                    value = float(value)
+                except ValueError:
+                    value = None
+        elif kind is VariableType.BOOL and isinstance(value, str):
+            value = {"true": True, "false": False}.get(value.lower())
+        ok = {
+            VariableType.STRING: isinstance(value, str),
+            VariableType.NUMBER: isinstance(value, int | float) and not isinstance(value, bool),
+            VariableType.BOOL: isinstance(value, bool),
+        }[kind]
+        if not ok:
+            hint = f"write a {kind.value}" + (", `true` or `false`" if kind is VariableType.BOOL else "")
+            raise BadValueError("bad-variable", f"expected a {kind.value}, found {describe(given)}", hint)
+        if self.allowed is not None and value not in self.allowed:
+            listing = ", ".join(f"`{a}`" for a in self.allowed)
+            summary = f"expected one of {listing}, found {describe(given)}"
+            raise BadValueError("bad-variable", summary, "write one of these, or add it to `allowed`")
+        return value
+
+
+class Variables(dict[str, Variable]):
+    """Variables by name: `{size: 4}` declares a default, `{size: {type: number}}` says more."""
+
+    __slots__ = ()
+    HINT: ClassVar[str] = "write `name: default`, or `name: {type: string, default: …}`"
+
+    @classmethod
+    def parse(cls, value: Json) -> Variables:
+        """`wrong-type`, `bad-variable`, and what `Variable`'s own fields may have wrong."""
+        if not isinstance(value, Mapping):
+            raise BadValueError("wrong-type", f"expected a mapping, found {describe(value)}", cls.HINT)
+        out = cls()
+        faults: list[BadValueError] = []
+        for name, item in value.items():
+            try:
+                out[str(name)] = cls._variable(str(name), item)
+            except BadValueError as bad:
+                faults += bad.below(name)
+        raise_all(faults)
+        return out
+
+    @classmethod
+    def _variable(cls, name: str, item: Json) -> Variable:
+        if not name.isidentifier():
+            near = re.sub(r"\W", "_", name)
+            fix = f"write `{near}`: " if near.isidentifier() and len(near) <= 40 else "use "
+            summary = f"{describe(name)} cannot be a variable's name"
+            raise BadValueError("bad-name", summary, f"{fix}letters, digits and `_`", at_key=True)
+        variable = decode_part(Variable, item if isinstance(item, Mapping) else {"default": item})
+        if variable.default is not None:
+            try:
+                variable.accept(variable.default)
+            except BadValueError as bad:
+                path = ("default",) if isinstance(item, Mapping) else ()
+                raise BadValueError(bad.code, f"its default: {bad.summary}", bad.hint, path) from None
+        return variable
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A mapping of defaults or variables."""
+        plain = {"type": ["string", "number", "boolean", "null"]}
+        return {"type": "object", "additionalProperties": {"anyOf": [plain, object_schema(Variable)]}}
+
+    def plain(self) -> Json:
+        """As declared."""
+        return {name: encode(variable) for name, variable in self.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """`{from: volume/scratch, destroy: false}`: what becomes of a volume, or all of a name, that is not
+    declared any more.
+    """
+
+    volume: str
+    destroy: bool
+    HINT: ClassVar[str] = (
+        "write `{from: volume/NAME, destroy: false}` to keep what it holds, or `destroy: true` to delete it"
+    )
+
+    @classmethod
+    def parse(cls, value: Json) -> Removed:
+        """`wrong-type`, `unknown-field`, `missing-field`, `bad-value`."""
+        if not isinstance(value, Mapping):
+            raise BadValueError("wrong-type", f"expected a mapping, found {describe(value)}", cls.HINT)
+        faults = [
+            BadValueError("unknown-field", f"unknown field `{key}`", cls.HINT, (key,), at_key=True)
+            for key in value
+            if key not in ("from", "destroy")
+        ]
+        lacking = [key for key in ("from", "destroy") if key not in value]
+        faults += [BadValueError("missing-field", f"`{key}` is missing", cls.HINT) for key in lacking]
+        if "from" in value and not _VOLUME.fullmatch(str(value["from"])):
+            summary = f"expected the address of a volume, found {describe(value['from'])}"
+            hint = "write `volume/NAME`; nodes and tasks go with their documents and need no entry here"
+            faults.append(BadValueError("bad-value", summary, hint, ("from",)))
+        if "destroy" in value and not isinstance(value["destroy"], bool):
+            summary = f"expected `true` or `false`, found {describe(value['destroy'])}"
+            faults.append(BadValueError("wrong-type", summary, cls.HINT, ("destroy",)))
+        raise_all(faults)
+        return cls(str(value["from"]).removeprefix("volume/"), value["destroy"] is True)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """Both fields, always: neither answer is one to be given by silence."""
+        return {
+            "type": "object",
+            "properties": {
+                "from": {"type": "string", "pattern": f"^{_VOLUME.pattern}$"},
+                "destroy": {"type": "boolean"},
+            },
+            "required": ["from", "destroy"],
+            "additionalProperties": False,
+        }
+
+    def plain(self) -> Json:
+        """As declared."""
+        return {"from": f"volume/{self.volume}", "destroy": self.destroy}
+
+    def names(self, volume: str) -> bool:
+        """Whether it speaks of that volume: of itself, or of all that differ by the number at their end."""
+        base, _, number = volume.rpartition("-")
+        return volume == self.volume or (base == self.volume and number.isdecimal())
+
+
+class Removals(tuple[Removed, ...]):
+    """What was removed; each address once."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: Json) -> Removals:
+        """What an entry may have wrong, and `duplicate-name`."""
+        return cls(_entries(value, Removed))
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A list of entries."""
+        return {"type": "array", "items": Removed.json_schema()}
+
+    def plain(self) -> Json:
+        """As declared."""
+        return [item.plain() for item in self]
+
+    def of(self, volume: str) -> Removed | None:
+        """What is said of that volume: by an entry of its own, else by that of its group."""
+        return next((r for r in sorted(self, key=lambda r: r.volume != volume) if r.names(volume)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """`{from: fleet/a, to: fleet/b}`: what was declared as one is declared as the other now."""
+
+    source: str
+    target: str
+    HINT: ClassVar[str] = "write `{from: fleet/OLD, to: fleet/NEW}`; volumes and tasks can be renamed as well"
+
+    @classmethod
+    def parse(cls, value: Json) -> Moved:
+        """`wrong-type`, `unknown-field`, `missing-field`, `bad-value`."""
+        if not isinstance(value, Mapping):
+            raise BadValueError("wrong-type", f"expected a mapping, found {describe(value)}", cls.HINT)
+        faults = [
+            BadValueError("unknown-field", f"unknown field `{key}`", cls.HINT, (key,), at_key=True)
+            for key in value
+            if key not in ("from", "to")
+        ]
+        for key in ("from", "to"):
+            if key not in value:
+                faults.append(BadValueError("missing-field", f"`{key}` is missing", cls.HINT))
+            elif not _MOVABLE.fullmatch(str(value[key])):
+                summary = f"expected an address, found {describe(value[key])}"
+                hint = "write `fleet/NAME`, `task/NAME` or `volume/NAME`"
+                faults.append(BadValueError("bad-value", summary, hint, (key,)))
+        raise_all(faults)
+        source, target = str(value["from"]), str(value["to"])
+        if source.partition("/")[0] != target.partition("/")[0] or source == target:
+            what = "is the same address" if source == target else f"is no {source.partition('/')[0]}"
+            raise BadValueError("bad-value", f"`{target}` {what}", cls.HINT, ("to",))
+        return cls(source, target)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """Two addresses of one kind."""
+        address = {"type": "string", "pattern": f"^{_MOVABLE.pattern}$"}
+        return {
+            "type": "object",
+            "properties": {"from": address, "to": address},
+            "required": ["from", "to"],
+            "additionalProperties": False,
+        }
+
+    def plain(self) -> Json:
+        """As declared."""
+        return {"from": self.source, "to": self.target}
+
+
+class Moves(tuple[Moved, ...]):
+    """What was renamed; each address was, and becomes, one other at most."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: Json) -> Moves:
+        """What an entry may have wrong, `duplicate-name`, and `bad-value` for a circle."""
+        moves = cls(_entries(value, Moved))
+        targets: dict[str, int] = {}
+        faults: list[BadValueError] = []
+        for i, move in enumerate(moves):
+            if targets.setdefault(move.target, i) != i:
+                summary = f"`{move.target}` is the `to` of another entry"
+                faults.append(BadValueError("duplicate-name", summary, "remove one of them", (i, "to")))
+            elif moves.end(move.source) is None:
+                summary = f"`{move.source}` would become itself again"
+                hint = "remove the entries that were done long ago"
+                faults.append(BadValueError("bad-value", summary, hint, (i,)))
+        raise_all(faults)
+        return moves
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A list of entries."""
+        return {"type": "array", "items": Moved.json_schema()}
+
+    def plain(self) -> Json:
+        """As declared."""
+        return [item.plain() for item in self]
+
+    def end(self, address: str) -> str | None:
+        """What an address is called after all entries: `a` to `b` and `b` to `c` make it `c`. None in a
+        circle.
+        """
+        follow = {move.source: move.target for move in self}
+        seen = {address}
+        while address in follow:
+            address = follow[address]
+            if address in seen:
+                return None
+            seen.add(address)
+        return address
+
+
+def _entries(value: Json, kind: type[Removed | Moved]) -> list[Any]:
+    """The entries of a list, each `from` once."""
+    if not isinstance(value, list | tuple):
+        hint = f"write a list: {kind.HINT.removeprefix('write ')}"
+        raise BadValueError("wrong-type", f"expected a list, found {describe(value)}", hint)
+    out: dict[str, Any] = {}
+    faults: list[BadValueError] = []
+    for i, item in enumerate(value):
+        try:
+            found = kind.parse(item)
+        except BadValueError as bad:
+            faults += bad.below(i)
+            continue
+        address = str(item["from"])
+        if out.setdefault(address, found) is not found:
+            summary = f"`{address}` has another entry"
+            faults.append(BadValueError("duplicate-name", summary, "remove one of them", (i, "from")))
+    raise_all(faults)
+    return list(out.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """What holds for the whole project; at most one document of this type.
+
+    Without it the project is the directory, and its state is `.fleetform/state.db`.
+    """
+
+    name: Annotated[Name | None, Doc("The project's name.")] = None
+    state: Annotated[
+        str | None, Doc("Where the state is kept: `sqlite:///path` or `postgresql://host/database`.")
+    ] = None
+    include: Annotated[
+        tuple[str, ...],
+        Doc(
+            "More files: patterns below the project's directory, or `../shared/*.yaml` in its Git repository."
+        ),
+    ] = ()
+    exclude: Annotated[
+        tuple[str, ...],
+        Is(most_items=100, longest=255),
+        Doc("Files that are not the project's: patterns of their paths in it, such as `charts/*`."),
+    ] = ()
+    variables: Annotated[Variables, Doc("Values for `${{ var.x }}`.")] = field(default_factory=Variables)
+    limits: Annotated[
+        Limits,
+        Doc("What no plan may go beyond: `{cost_per_hour: 400, nodes: 50, protected: [fleet/prod-*]}`."),
+    ] = Limits()
+    moved: Annotated[
+        Moves,
+        Doc(
+            "Renames of fleets, tasks and volumes: `{from: fleet/OLD, to: fleet/NEW}`. Nothing is made anew "
+            "or restarted; an entry that was done does nothing."
+        ),
+    ] = Moves()
+    removed: Annotated[
+        Removals,
+        Doc(
+            "Protected volumes that are not declared any more: `{from: volume/NAME, destroy: false}` forgets "
+            "one (or all of a count) and keeps what it holds, `destroy: true` deletes it."
+        ),
+    ] = Removals()

@@ -1,0 +1,213 @@
+"""What a task's commands find: files, a clone of a repository, a Python, a login to a registry."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Self
+
+from declarative.model.schema import BadValueError, Doc, Json, raise_all
+from declarative.model.schema.decode import describe
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A path of the project and where it appears in the rank's working folder."""
+
+    local_path: str
+    path: str
+
+
+class Files(tuple[File, ...]):
+    """`src`, `src:where`, or `{local_path: src, path: where}`."""
+
+    __slots__ = ()
+    HINT: ClassVar[str] = "write a path below the project's directory: `train.py`, or `src:code`"
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-path` for paths that are absolute or lead out of the project."""
+        if not isinstance(value, list | tuple):
+            raise BadValueError("wrong-type", f"expected a list, found {describe(value)}", cls.HINT)
+        out: list[File] = []
+        faults: list[BadValueError] = []
+        for i, item in enumerate(value):
+            try:
+                out.append(cls._file(item))
+            except BadValueError as bad:
+                faults += bad.below(i)
+        raise_all(faults)
+        return cls(out)
+
+    @classmethod
+    def _file(cls, item: Json) -> File:
+        if isinstance(item, str):
+            local, colon, where = item.partition(":")
+            pair: tuple[Json, Json] = (local, where if colon else local)
+        elif isinstance(item, Mapping) and set(item) <= {"local_path", "path"} and "local_path" in item:
+            pair = (item["local_path"], item.get("path", item["local_path"]))
+        else:
+            raise BadValueError("wrong-type", f"expected a path, found {describe(item)}", cls.HINT)
+        for text in pair:
+            if not isinstance(text, str) or not text.strip() or "\0" in text:
+                raise BadValueError("bad-path", f"{describe(text)} is not a path", cls.HINT)
+            if _leads_away(text, ("/", "~")):
+                raise BadValueError("bad-path", f"`{text}` leads out of the project", cls.HINT)
+        return File(str(pair[0]), str(pair[1]))
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A list of strings or mappings."""
+        keys = {"local_path": {"type": "string"}, "path": {"type": "string"}}
+        mapping = {
+            "type": "object",
+            "properties": keys,
+            "required": ["local_path"],
+            "additionalProperties": False,
+        }
+        return {"type": "array", "items": {"anyOf": [{"type": "string"}, mapping]}}
+
+    def plain(self) -> Json:
+        """`src` or `src:where`."""
+        return [f.path if f.path == f.local_path else f"{f.local_path}:{f.path}" for f in self]
+
+
+_PYTHON = re.compile(r"3\.\d{1,2}")
+_REMOTE = re.compile(r"(?:https?://|ssh://(?:[\w.-]+@)?|[\w.-]+@[\w.-]+:(?!//))[\w.~/:%+-]+", re.ASCII)
+_SECRET = re.compile(r"https?://[^/]*@")
+_SOURCE_AND_PATH = re.compile(r"((?:\w+://|[\w.-]+@[\w.-]+:(?!//))?[^:]*(?::\d+/[^:]*)?)(?::(.*))?")
+_REVISION = re.compile(r"[\w][\w./-]{0,254}", re.ASCII)
+_ENV = re.compile(r"\$\{\{ env\.\w+ \}\}", re.ASCII)
+
+
+class Python(str):
+    """A version of Python: `"3.12"`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-value`. Without quotes YAML reads a number, of which 3.1 was written as 3.10."""
+        text = "3.10" if value == 3.1 else str(value)
+        if isinstance(value, bool) or not isinstance(value, str | float) or not _PYTHON.fullmatch(text):
+            raise BadValueError(
+                "bad-value", f"{describe(value)} is not a version of Python", 'write `"3.12"`'
+            )
+        return cls(text)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """Text, or the number that YAML makes of it."""
+        return {"type": ["string", "number"]}
+
+    def plain(self) -> Json:
+        """The version itself."""
+        return str(self)
+
+
+def _leads_away(path: str, starts: tuple[str, ...]) -> bool:
+    return path.startswith(starts) or ".." in path.split("/")
+
+
+@dataclass(frozen=True, slots=True)
+class Repo:
+    """A repository of git, cloned before the commands; or a folder of the project, sent like `files`."""
+
+    source: str
+    path: str = "."
+    branch: str | None = None
+    hash: str | None = None
+
+    @property
+    def local(self) -> bool:
+        """Whether it is a folder of the project."""
+        return not _REMOTE.fullmatch(self.source)
+
+
+class Repos(tuple[Repo, ...]):
+    """At most one: `https://…`, `https://…:path`, `{url: …, branch: …, hash: …, path: …}`, or `.`."""
+
+    __slots__ = ()
+    HINT: ClassVar[str] = (
+        "write `https://host/repo`, or `{url: …, branch: …, path: …}`; for local files `files`"
+    )
+    KEYS: ClassVar[tuple[str, ...]] = ("url", "local_path", "path", "branch", "hash", "if_exists")
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-path`, `bad-value`, `bad-credential` for a URL with a password, `wrong-type`."""
+        if not isinstance(value, list | tuple):
+            raise BadValueError("wrong-type", f"expected a list, found {describe(value)}", cls.HINT)
+        if len(value) > 1:
+            hint = "keep one, and clone the others in `commands`"
+            raise BadValueError("out-of-range", "`repos` has at most one item", hint)
+        return cls(cls._repo(item) for item in value)
+
+    @classmethod
+    def _repo(cls, item: Json) -> Repo:
+        if _SECRET.match(str(item.get("url") if isinstance(item, Mapping) else item)):
+            hint = "leave them out: a private repository is cloned by the key or the helper of its node"
+            raise BadValueError("bad-credential", "the URL holds a user or a password", hint, (0,))
+        given = cls._given(item)
+        if not given or not all(isinstance(v, str) and v.strip() and "\0" not in v for v in given.values()):
+            raise BadValueError("wrong-type", "expected a repository", cls.HINT, (0,))
+        repo = Repo(**given)
+        for text in (repo.branch, repo.hash):
+            if text is not None and not _REVISION.fullmatch(text):
+                raise BadValueError(
+                    "bad-value", f"{describe(text)} is not a branch or a commit", cls.HINT, (0,)
+                )
+        if _leads_away(repo.path, ("/", "~") if repo.local else ("~", "-")):
+            hint = "leave the path out: what is sent lies where the commands start"
+            raise BadValueError("bad-path", f"`{repo.path}` is not below the rank's folder", hint, (0,))
+        if repo.local and _leads_away(repo.source, ("/", "~")):
+            hint = "make the repository's root the project (`fleetform -C DIR`), and write `files: [.]`"
+            raise BadValueError("bad-path", f"`{repo.source}` leads out of the project", hint, (0,))
+        return repo
+
+    @classmethod
+    def _given(cls, item: Json) -> dict[str, Any]:
+        """The fields of a `Repo`, unchecked; empty if `item` has the wrong form."""
+        if isinstance(item, str):
+            found = _SOURCE_AND_PATH.fullmatch(item)
+            return {"source": found[1], "path": found[2] or "."} if found else {"source": item}
+        if not isinstance(item, Mapping) or not set(item) <= set(cls.KEYS):
+            return {}
+        if ("url" in item) == ("local_path" in item):
+            return {}
+        given = {k: item[k] for k in ("path", "branch", "hash") if item.get(k) is not None}
+        return {**given, "source": item.get("url") or item.get("local_path")}
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A list of strings or mappings."""
+        keys = {key: {"type": ["string", "null"]} for key in cls.KEYS}
+        mapping = {"type": "object", "properties": keys, "additionalProperties": False}
+        return {"type": "array", "maxItems": 1, "items": {"anyOf": [{"type": "string"}, mapping]}}
+
+    def plain(self) -> Json:
+        """The mapping; of a folder `{local_path: …}`."""
+        return [
+            {("local_path" if r.local else "url"): r.source}
+            | {
+                k: v
+                for k, v in (("path", r.path), ("branch", r.branch), ("hash", r.hash))
+                if v not in (None, ".")
+            }
+            for r in self
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryAuth:
+    """The login to the registry of the `image`."""
+
+    username: Annotated[str, Doc("The user.")]
+    password: Annotated[str, Doc("`${{ env.NAME }}`: read where the rank is started, and never recorded.")]
+
+    def __post_init__(self) -> None:
+        if not _ENV.fullmatch(self.password):
+            hint = "put it into the environment where you run `fleetform`, and write `${{ env.NAME }}`"
+            summary = "`password` is not the name of an environment variable"
+            raise BadValueError("bad-credential", summary, hint, ("password",), at_key=True)

@@ -1,0 +1,318 @@
+"""The `task` document: commands run on `nodes` nodes at once."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated, ClassVar
+
+from declarative.model.schema import BadValueError, Doc, InPlace, Is
+from declarative.model.spec.fleet import Placement, SpotPolicy
+from declarative.model.spec.mounts import Mounts
+from declarative.model.spec.retry import Retry
+from declarative.model.spec.software import File, Files, Python, RegistryAuth, Repos
+from declarative.model.spec.text import PLACES, Env, FleetName, Image, Level, Name, NodeName, Tags
+from declarative.model.spec.values import MAX_COUNT, Duration, Resources
+
+
+class CreationPolicy(StrEnum):
+    """Whether nodes may be launched for the task."""
+
+    REUSE = "reuse"
+    REUSE_OR_CREATE = "reuse-or-create"
+
+
+class StartupOrder(StrEnum):
+    """Which rank starts first."""
+
+    ANY = "any"
+    MASTER_FIRST = "master-first"
+    WORKERS_FIRST = "workers-first"
+
+
+class StopCriteria(StrEnum):
+    """When the task has ended."""
+
+    ALL_DONE = "all-done"
+    MASTER_DONE = "master-done"
+
+
+class Isolation(StrEnum):
+    """How strictly a rank is held to its blocks."""
+
+    BEST = "best"
+    HARD = "hard"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Some of a task's ranks, with commands of their own: dstack's node groups."""
+
+    name: Annotated[str | None, Doc("What the group is called; it changes nothing.")] = None
+    nodes: Annotated[int, Is(minimum=1, maximum=MAX_COUNT), Doc("How many ranks it has.")] = 1
+    commands: Annotated[tuple[str, ...], Is(longest=1 << 22, blank=True), Doc("As a task's.")]
+    resources: Annotated[Resources | None, Doc("What all groups ask for alike.")] = None
+
+    IGNORED: ClassVar[Mapping[str, str]] = {
+        "ports": "ranks listen on their node's address, in an `image` too"
+    }
+
+
+def _of_groups(groups: tuple[Group, ...]) -> tuple[str, ...]:
+    """The commands of all groups as those of every rank: each takes its own group's."""
+    out = []
+    for turn in range(max(len(group.commands) for group in groups)):
+        first, branches = 0, []
+        for group in groups:
+            if turn < len(group.commands):
+                last = first + group.nodes - 1
+                mine = f"[ $FLEETFORM_NODE_RANK -ge {first} ] && [ $FLEETFORM_NODE_RANK -le {last} ]"
+                branches.append(f"if {mine}; then eval {shlex.quote(group.commands[turn])}")
+            first += group.nodes
+        out.append("\nel".join(branches) + "\nfi")
+    return tuple(out)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Commands run on `nodes: N` nodes at once; each of the N is a rank, 0 to N-1."""
+
+    name: Annotated[Name, Doc("The task's name; its ranks are `<name>-0`, `<name>-1`, ….")]
+    nodes: Annotated[int, Is(minimum=1, maximum=MAX_COUNT), Doc("On how many nodes at once.")] = 1
+    placement: Annotated[Placement | None, Doc("`cluster` (default for more than one node) or `any`.")] = None
+    exclusive: Annotated[
+        bool | None, Doc("Each rank takes a whole idle node; default for more than one node with `cluster`.")
+    ] = None
+    same: Annotated[
+        Level | None,
+        InPlace(),
+        Doc(
+            "What the ranks of a cluster lie in together: `zone`, `region`, or a label of hosts' `topology`, "
+            "such as `rack`; default: the fleet's."
+        ),
+    ] = None
+    spread: Annotated[
+        Level | None,
+        InPlace(),
+        Doc("What each rank has for itself: `node`, `zone`, `region`, or a label of hosts' `topology`."),
+    ] = None
+    env: Annotated[Env, Doc("Environment of every rank.")] = Env()
+    working_dir: Annotated[
+        str | None, Doc("Where the commands start; default: a folder of the rank's own.")
+    ] = None
+    resources: Annotated[Resources, Doc("What each rank asks for.")] = Resources()
+    volumes: Annotated[
+        Mounts,
+        Doc(
+            "`name:/path`; names may hold `${{ node_rank }}`. `/host/path:/path`, or "
+            "`{instance_path: …, path: …, optional: true}`, is a folder of the host itself."
+        ),
+    ] = Mounts()
+    fleets: Annotated[tuple[FleetName, ...], Doc("Fleets that may be used; default: all.")] = ()
+    instances: Annotated[
+        tuple[NodeName, ...],
+        Doc("Nodes that may be used, of those that are there: `gpu-0`, `{hostname: …}`."),
+    ] = ()
+    creation_policy: Annotated[
+        CreationPolicy, Doc("`reuse`: only nodes that the fleets have; default `reuse-or-create`.")
+    ] = CreationPolicy.REUSE_OR_CREATE
+    backends: Annotated[tuple[Name, ...], Doc("Backends that may be used.")] = ()
+    regions: Annotated[tuple[str, ...], PLACES, Doc("Regions that may be used.")] = ()
+    spot_policy: Annotated[SpotPolicy | None, Doc("`on-demand`, `spot` or `auto`; default: the fleet's.")] = (
+        None
+    )
+    max_price: Annotated[float | None, Is(above=0), Doc("USD an hour that a node may cost.")] = None
+    max_duration: Annotated[
+        Duration | None,
+        InPlace(),
+        Is(true_is_default=True),
+        Doc("A rank that runs longer is stopped and has failed."),
+    ] = None
+    stop_duration: Annotated[
+        Duration,
+        InPlace(),
+        Is(true_is_default=True),
+        Doc("Between asking a rank to stop and killing it; default 5m."),
+    ] = Duration(300)
+    startup_order: Annotated[StartupOrder, Doc("`any` (default), `master-first`, `workers-first`.")] = (
+        StartupOrder.ANY
+    )
+    stop_criteria: Annotated[StopCriteria, Doc("`all-done` (default) or `master-done`.")] = (
+        StopCriteria.ALL_DONE
+    )
+    priority: Annotated[
+        int, InPlace(), Is(minimum=0, maximum=100), Doc("0 to 100; higher is placed first.")
+    ] = 0
+    tags: Annotated[Tags, InPlace(), Doc("Tags of the task.")] = field(default_factory=Tags)
+    commands: Annotated[
+        tuple[str, ...],
+        Is(longest=1 << 22, blank=True),
+        Doc("Run one after the other, until one fails; without any, the `image` runs what it is made for."),
+    ] = ()
+    groups: Annotated[
+        tuple[Group, ...],
+        Is(most_items=100),
+        Doc(
+            "Instead of `nodes` and `commands`: `{nodes: 2, commands: […]}`, …, whose ranks ask for the same."
+        ),
+    ] = ()
+    isolation: Annotated[
+        Isolation,
+        Doc("`best` (default): as the node can; or `hard`: only where the kernel enforces CPUs and memory."),
+    ] = Isolation.BEST
+    image: Annotated[
+        Image | None, Doc("A container image: ranks run in it, with podman or docker of their hosts.")
+    ] = None
+    registry_auth: Annotated[
+        RegistryAuth | None,
+        Doc("Login to the image's registry: `{username: …, password: ${{ env.NAME }}}`."),
+    ] = None
+    privileged: Annotated[
+        bool,
+        Doc("The container may do what its node's user or, in docker, root may: all devices are its own."),
+    ] = False
+    python: Annotated[
+        Python | None,
+        Doc('`"3.12"`: a virtual environment for the commands, by `uv` or `python3.12` of node or image.'),
+    ] = None
+    nvcc: Annotated[bool, Doc("The commands need `nvcc`: it is looked for in PATH and /usr/local/cuda.")] = (
+        False
+    )
+    repos: Annotated[
+        Repos,
+        Doc("A git repository that is cloned first: `https://host/repo`, or `{url, branch, hash, path}`."),
+    ] = Repos()
+    files: Annotated[
+        Files | None,
+        Doc("Files and folders of the project that every rank finds in its own folder: `src`, `src:code`."),
+    ] = None
+    retry: Annotated[
+        Retry,
+        InPlace(),
+        Doc(
+            "`true`, or `{on_events: [no-capacity, interruption, error], duration: 1h}`: "
+            "runs again, with all its ranks; default `false`."
+        ),
+    ] = Retry(())
+
+    DEFAULTED: ClassVar[tuple[str, ...]] = ("name",)
+    IGNORED: ClassVar[Mapping[str, str]] = {
+        "ports": "ranks listen on their node's address, in an `image` too"
+    }
+    FOREIGN: ClassVar[Mapping[str, str]] = {
+        "docker": "remove it; ranks run where their host has podman or docker, but cannot use it themselves",
+        "user": "remove it; ranks run as the user that owns the node, and in an `image` as its root",
+        "entrypoint": "write it as the first of `commands`; that of the `image` is not run",
+        "shell": "commands run in bash where node or image has it, else sh; call another shell in `commands`",
+        "home_dir": "use `working_dir`",
+        "availability_zones": "write it in the fleet",
+        "instance_types": "write it in the fleet",
+        "reservation": "write it in the fleet",
+        "idle_duration": "write it in the fleet",
+        "utilization_policy": "remove it",
+        "schedule": "run `fleetform apply --replace task/<name>` from your scheduler",
+        "profiles": "write the fields of the profile here",
+        "backend_options": "use `options:` of the `backend` document",
+        "dstack": "remove it",
+    }
+
+    ELSEWHERE: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("command", "script", "run", "cmd", "args", "steps", "setup"), "commands"),
+        **dict.fromkeys(("replicas", "count", "num_nodes", "node_count", "parallelism"), "nodes"),
+        **dict.fromkeys(("environment", "enviroment", "envs", "variables"), "env"),
+        **dict.fromkeys(("workdir", "working_directory", "cwd"), "working_dir"),
+        **dict.fromkeys(("mounts", "volume_mounts"), "volumes"),
+        **dict.fromkeys(("container", "docker_image"), "image"),
+        "file_mounts": "files",
+        "python_version": "python",
+        **dict.fromkeys(("labels", "metadata", "annotations"), "tags"),
+        **dict.fromkeys(("timeout", "active_deadline_seconds"), "max_duration"),
+        **dict.fromkeys(("fleet", "pool"), "fleets"),
+        **dict.fromkeys(("topology", "required_topology", "switches"), "same"),
+        **dict.fromkeys(("anti_affinity", "topology_spread", "distinct_property"), "spread"),
+        **dict.fromkeys(
+            ("cpu", "cpus", "memory", "gpu", "gpus", "accelerators", "disk"), "write it in `resources: {…}`"
+        ),
+        **dict.fromkeys(
+            ("secrets", "secret"), "write the variable's name: `env: [NAME]` takes the caller's value"
+        ),
+        "depends_on": "remove it; tasks wait for nothing but their nodes and volumes",
+        **dict.fromkeys(("restart", "restart_policy", "max_retries", "retries", "backoff_limit"), "retry"),
+    }
+
+    def _join_groups(self) -> None:
+        """One gang of all groups: how many ranks, and what each of them runs."""
+        for field_name in ("nodes", "commands"):
+            if getattr(self, field_name) != (1 if field_name == "nodes" else ()):
+                hint = f"remove it, or `groups`: each group has `{field_name}` of its own"
+                summary = f"`groups` and `{field_name}` exclude each other"
+                raise BadValueError("bad-value", summary, hint, (field_name,), at_key=True)
+        asked = [group.resources or self.resources for group in self.groups]
+        for i, resources in enumerate(asked):
+            if resources != asked[0]:
+                hint = "ask for what the largest group needs in all, or write a task for each group"
+                summary = "the ranks of one task ask for the same resources, and its groups do not"
+                raise BadValueError(
+                    "not-supported-yet", summary, hint, ("groups", i, "resources"), at_key=True
+                )
+        total = sum(group.nodes for group in self.groups)
+        if total > MAX_COUNT:
+            raise BadValueError(
+                "out-of-range", f"`groups` have {total} ranks", f"at most {MAX_COUNT}", ("groups",)
+            )
+        joined = {"nodes": total, "commands": _of_groups(self.groups), "resources": asked[0], "groups": ()}
+        for field_name, value in joined.items():
+            object.__setattr__(self, field_name, value)
+
+    def __post_init__(self) -> None:
+        if self.groups:
+            self._join_groups()
+        local = [File(repo.source, repo.path) for repo in self.repos if repo.local]
+        if local:  # it is only another way to write it
+            object.__setattr__(self, "files", Files((*(self.files or ()), *local)))
+            object.__setattr__(self, "repos", Repos())
+        self._check_topology()
+        if self.image is not None:
+            if self.privileged and self.isolation is Isolation.HARD:
+                summary = "a privileged container is held to nothing, and `isolation: hard` asks for that"
+                raise BadValueError(
+                    "bad-value", summary, "remove one of the two", ("privileged",), at_key=True
+                )
+            return
+        if not self.commands:
+            hint = "add `commands: [python train.py]`, or an `image` whose own command runs"
+            raise BadValueError("missing-field", "`commands` is missing", hint)
+        for field_name in ("privileged", "registry_auth"):
+            if getattr(self, field_name):
+                summary = f"`{field_name}` is for containers, and the task has no `image`"
+                hint = "add an `image`, or remove it: without one, commands are processes of the node's user"
+                raise BadValueError("bad-value", summary, hint, (field_name,), at_key=True)
+
+    def _check_topology(self) -> None:
+        """`same` is for clusters; what all ranks share, none of them has for itself."""
+        if self.same is not None and self.placement is Placement.ANY:
+            summary = "`same` keeps ranks together, and `placement: any` does not"
+            raise BadValueError("bad-value", summary, "remove one of the two", ("same",), at_key=True)
+        if self.same == "node":
+            hint = "write `nodes: 1`, or a level above, such as `zone`"
+            raise BadValueError("bad-value", "`same: node` is a task of one rank", hint, ("same",))
+        if self.cluster and self.nodes > 1 and self.spread in ("region", self.same or "zone"):
+            summary = f"`spread: {self.spread}` keeps ranks apart, and a cluster keeps them together"
+            hint = "add `placement: any`" + (", or `same: region`" if self.spread != "region" else "")
+            raise BadValueError("bad-value", summary, hint, ("spread",), at_key=True)
+
+    @property
+    def cluster(self) -> bool:
+        """Whether all ranks have to lie in one cluster fleet."""
+        if self.placement is None:
+            return self.nodes > 1
+        return self.placement is Placement.CLUSTER
+
+    @property
+    def whole_nodes(self) -> bool:
+        """Whether each rank takes a whole idle node (docs/architecture.md, "Blocks")."""
+        if self.exclusive is None:
+            return self.nodes > 1 and self.cluster
+        return self.exclusive

@@ -1,0 +1,409 @@
+"""Names, environment variables and tags: text with rules of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+from declarative.model.schema import BadValueError, Is, Json, raise_all
+from declarative.model.schema.decode import describe
+
+WORDS = Is(most_items=1_000, longest=255)
+"""Lists of names that others gave, such as instance types."""
+PLACES = replace(WORDS, any_case=True)
+"""Lists of regions and zones, which are compared without case."""
+MAX_TAGS = 128
+MAX_NAME = 41
+MAX_FLEET = 2 * MAX_NAME + 1
+NAME = re.compile(r"[a-z][a-z0-9-]{1,40}")
+_NODE = re.compile(r"[a-z][a-z0-9-]{1,40}-(0|[1-9][0-9]{0,8})")
+_LEVEL = re.compile(r"[a-z][a-z0-9_-]{0,40}")
+MAX_NUMBER = 10**9
+MAX_ADDRESS = 255
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(?::[0-9]{1,5})?"
+_PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_IMAGE = re.compile(
+    rf"(?:{_HOST}/)?{_PART}(?:/{_PART})*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(?:@[a-z0-9]+:[0-9a-f]{{32,128}})?",
+    re.ASCII,
+)
+MAX_IMAGE = 500
+_TAG_KEY = re.compile(r"[_\-a-zA-Z0-9]{1,60}")
+_TAG_VALUE = re.compile(r"[a-zA-Z0-9 .:/=_\-+@]{0,256}")
+
+
+def check_name(text: Json) -> str:
+    """A name of a fleet, volume, task or backend, matched whole."""
+    if not isinstance(text, str) or not NAME.fullmatch(text):
+        shown = f"`{text[:40]!r}`" if isinstance(text, str) and text != text.strip() else describe(text)
+        raise BadValueError("bad-name", f"{shown} is not a name", _name_hint(text))
+    return text
+
+
+def _name_hint(text: Json) -> str:
+    """What to write: the rule, or the name that was most likely meant."""
+    rule = "2 to 41 characters: a lower-case letter, then lower-case letters, digits and `-`"
+    if not isinstance(text, str) or len(text) > 100:
+        return f"write {rule}"
+    if NAME.fullmatch(text.strip()):
+        what = "line break" if text.rstrip(" ") != text.rstrip() else "space"
+        return f"remove the {what} round it: write `{text.strip()}`"
+    near = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    return f"write `{near}`: {rule}" if NAME.fullmatch(near) else f"write {rule}"
+
+
+class Name(str):
+    """A name: `[a-z][a-z0-9-]{1,40}`, matched whole."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-name` when it is not one."""
+        return cls(check_name(value))
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A pattern, so that editors mark it at once."""
+        return {"type": "string", "pattern": "^[a-z][a-z0-9-]{1,40}$"}
+
+    def plain(self) -> Json:
+        """The name itself."""
+        return str(self)
+
+
+class FleetName(Name):
+    """A fleet's name; dstack's `project/fleet` names one of another project."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-name`; `dstack-field` for a fleet of another project."""
+        if isinstance(value, str) and "/" in value and value.count("/") == 1 and len(value) <= MAX_FLEET:
+            hint = f"declare the fleet in this project, and write `{value.partition('/')[2]}`"
+            summary = f"`{value}` is a fleet of another project, which fleetform cannot use"
+            raise BadValueError("dstack-field", summary, hint)
+        return super().parse(value)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """As `Name`."""
+        return super().json_schema()
+
+
+class NodeName(Name):
+    """A node, by its name; dstack's `{fleet: gpu, instance: 0}` is `gpu-0`.
+
+    `hostname:10.0.0.4`, which is also written `{hostname: 10.0.0.4}`, is the node that has this address.
+    """
+
+    __slots__ = ()
+    HINT: ClassVar[str] = (
+        "write a node's name: its fleet's, `-` and a number, such as `gpu-0`; or `{hostname: …}`, or "
+        "`{fleet: gpu, instance: 0}`"
+    )
+    HOST: ClassVar[str] = "hostname:"
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-name`; `wrong-type` for another mapping; `dstack-field` for a fleet of another project."""
+        keys = set(value) if isinstance(value, Mapping) else set()
+        if isinstance(value, Mapping) and keys == {"fleet", "instance"}:
+            return cls._numbered(value["fleet"], value["instance"])
+        if isinstance(value, Mapping) and keys in ({"name"}, {"hostname"}):
+            (key, text), *_ = value.items()
+            try:
+                return cls(cls.HOST + cls._address(text)) if key == "hostname" else cls._named(text)
+            except BadValueError as error:
+                raise error.below(key)[0] from None
+        if isinstance(value, Mapping):
+            shown = ", ".join(f"`{str(key)[:40]}`" for key in value) or "nothing"
+            raise BadValueError("wrong-type", f"a mapping with {shown} names no node", cls.HINT)
+        if isinstance(value, str) and value.startswith(cls.HOST):
+            return cls(cls.HOST + cls._address(value.removeprefix(cls.HOST)))
+        return cls._named(value)
+
+    @classmethod
+    def _named(cls, text: Json) -> Self:
+        if not isinstance(text, str) or not _NODE.fullmatch(text):
+            raise BadValueError("bad-name", f"{describe(text)} is not the name of a node", cls.HINT)
+        return cls(text)
+
+    @classmethod
+    def _numbered(cls, fleet: Json, number: Json) -> Self:
+        try:
+            name = FleetName.parse(fleet)
+        except BadValueError as error:
+            raise error.below("fleet")[0] from None
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < MAX_NUMBER:
+            summary = f"{describe(number)} is not the number of a node"
+            raise BadValueError("bad-value", summary, "write a number from 0 on", ("instance",))
+        return cls(f"{name}-{number}")
+
+    @classmethod
+    def _address(cls, text: Json) -> str:
+        if (
+            not isinstance(text, str)
+            or not text
+            or len(text) > MAX_ADDRESS
+            or not text.isprintable()
+            or " " in text
+        ):
+            hint = "write it as in the fleet's `ssh_config.hosts`, or the node's IP address"
+            raise BadValueError(
+                "bad-value", f"{describe(text)} is not the name or the address of a host", hint
+            )
+        return text
+
+    @property
+    def host(self) -> str | None:
+        """The address, where it is that which is named."""
+        return self.removeprefix(self.HOST) if self.startswith(self.HOST) else None
+
+    @property
+    def fleet(self) -> str:
+        """The name of its fleet; of no use with a `host`."""
+        return self.rpartition("-")[0]
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A name, or a long form."""
+        return {
+            "anyOf": [
+                {"type": "string", "pattern": f"^({_NODE.pattern}|{cls.HOST}\\S+)$"},
+                cls._form(name={"type": "string"}),
+                cls._form(hostname={"type": "string"}),
+                cls._form(fleet={"type": "string"}, instance={"type": "integer", "minimum": 0}),
+            ]
+        }
+
+    @staticmethod
+    def _form(**fields: Any) -> dict[str, Any]:
+        return {
+            "type": "object",
+            "properties": fields,
+            "required": list(fields),
+            "additionalProperties": False,
+        }
+
+
+class Level(str):
+    """A level of topology: `node`, `zone`, `region`, or a label that hosts have in `topology`."""
+
+    __slots__ = ()
+    HINT: ClassVar[str] = "write `zone`, `region`, or a label that hosts have in `topology`, such as `rack`"
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-name` when it is none."""
+        if not isinstance(value, str) or not _LEVEL.fullmatch(value):
+            raise BadValueError("bad-name", f"{describe(value)} is not a level of topology", cls.HINT)
+        return cls(value)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A pattern, so that editors mark it at once."""
+        return {"type": "string", "pattern": f"^{_LEVEL.pattern}$"}
+
+    def plain(self) -> Json:
+        """The level itself."""
+        return str(self)
+
+
+class Topology(tuple[tuple[str, str], ...]):
+    """Where a host stands: level → its value there, `{rack: r1, row: "4"}`; sorted by level."""
+
+    __slots__ = ()
+    HINT: ClassVar[str] = "write a mapping such as `{rack: r1}`"
+    MOST: ClassVar[int] = 10
+    BUILT_IN: ClassVar[tuple[str, ...]] = ("node", "region")
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`wrong-type`; `bad-name` for a level that is none, or that every host has by itself."""
+        if not isinstance(value, Mapping) or len(value) > cls.MOST:
+            summary = f"expected a mapping of at most {cls.MOST} levels, found {describe(value)}"
+            raise BadValueError("wrong-type", summary, cls.HINT)
+        faults: list[BadValueError] = []
+        for key, item in value.items():
+            if not _LEVEL.fullmatch(str(key)) or key in cls.BUILT_IN:
+                summary = f"{describe(key)} is not a level that a host can declare"
+                hint = "name it after what the hosts share, such as `rack`"
+                faults.append(BadValueError("bad-name", summary, hint, (key,), at_key=True))
+            elif isinstance(item, bool) or not isinstance(item, str | int) or not 1 <= len(str(item)) <= 255:
+                summary = f"expected the name of a {key}, found {describe(item)}"
+                faults.append(BadValueError("wrong-type", summary, cls.HINT, (key,)))
+        raise_all(faults)
+        return cls(sorted((str(key), str(item)) for key, item in value.items()))
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A mapping of names."""
+        return {
+            "type": "object",
+            "maxProperties": cls.MOST,
+            "propertyNames": {"pattern": f"^{_LEVEL.pattern}$"},
+            "additionalProperties": {"type": ["string", "integer"]},
+        }
+
+    def plain(self) -> Json:
+        """The mapping."""
+        return dict(self)
+
+
+class Env(tuple[tuple[str, str], ...]):
+    """Environment variables, as a list of `NAME=value` or a map. A bare `NAME` is taken from the caller."""
+
+    __slots__ = ()
+    HINT: ClassVar[str] = "write `NAME=value`, or `NAME` alone to pass the caller's value on"
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-env`, `duplicate-key`."""
+        pairs: list[tuple[str, str]] = []
+        if isinstance(value, Mapping):
+            items: list[tuple[str | int, Any, Any]] = [(k, k, v) for k, v in value.items()]
+        elif isinstance(value, list | tuple):
+            items = [(i, *cls._split(item)) for i, item in enumerate(value)]
+        else:
+            hint = "write a list: `env: [NAME=value]`" if isinstance(value, str) else cls.HINT
+            shown = "text" if isinstance(value, str) else describe(value)  # the text may hold a secret
+            raise BadValueError("wrong-type", f"expected a list or a mapping, found {shown}", hint)
+        seen: set[str] = set()
+        faults: list[BadValueError] = []
+        for place, name, item in items:
+            fault = cls._fault(name, item, seen)
+            if fault is not None:
+                fault.at_key = isinstance(place, str) and fault.code == "bad-env"
+                faults += fault.below(place)
+            else:
+                seen.add(name)
+                pairs.append((name, cls._text(name, item)))
+        raise_all(faults)
+        return cls(pairs)
+
+    @classmethod
+    def _fault(cls, name: Any, item: Any, seen: set[str]) -> BadValueError | None:
+        """What is wrong with one variable."""
+        if name is None:
+            return BadValueError("wrong-type", f"expected `NAME=value`, found {describe(item)}", cls.HINT)
+        if not isinstance(name, str) or not _ENV_NAME.fullmatch(name):
+            hint = f"{cls.HINT}; names have letters, digits and `_`"
+            if isinstance(name, str) and _ENV_NAME.fullmatch(name.strip()):
+                hint = f"write `{name.strip()}=…`, without spaces around the name"
+            return BadValueError("bad-env", f"{describe(name)} is not a variable's name", hint)
+        if name in seen:
+            return BadValueError("duplicate-key", f"`{name}` is set twice", "remove one of them")
+        if isinstance(item, Mapping | list | tuple):
+            found = f"expected a string, found {describe(item)}"
+            return BadValueError("wrong-type", found, "put the value in quotes")
+        return None
+
+    @staticmethod
+    def _text(name: str, item: Any) -> str:
+        """A value as the shell sees it; a name alone is the caller's variable, read when the rank starts."""
+        if item is None:
+            return f"${{{{ env.{name} }}}}"
+        return str(item).lower() if isinstance(item, bool) else str(item)
+
+    @classmethod
+    def _split(cls, item: Json) -> tuple[str | None, Json]:
+        """Name and value; no name where the item is no text."""
+        if not isinstance(item, str):
+            return None, item
+        name, equals, text = item.partition("=")
+        return name, text if equals else None
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A list of strings, or a mapping of plain values."""
+        return {
+            "anyOf": [
+                {"type": "array", "items": {"type": "string"}},
+                {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean", "null"]}},
+            ]
+        }
+
+    def plain(self) -> Json:
+        """A mapping, in the order of declaration."""
+        return dict(self)
+
+
+class Image(str):
+    """A container image: `[registry/]name[:tag][@digest]`, as docker and podman read it."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-image` when it is none."""
+        if not isinstance(value, str) or len(value) > MAX_IMAGE or not _IMAGE.fullmatch(value):
+            shown = (
+                f"`{value[:40]!r}`" if isinstance(value, str) and value != value.strip() else describe(value)
+            )
+            raise BadValueError("bad-image", f"{shown} is not the name of an image", _image_hint(value))
+        return cls(value)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """Text; what it has to be, `parse` says."""
+        return {"type": "string"}
+
+    def plain(self) -> Json:
+        """The name itself."""
+        return str(self)
+
+
+def _image_hint(value: Json) -> str:
+    """What to write: the image that was most likely meant, or the form."""
+    if isinstance(value, str) and len(value) <= MAX_IMAGE:
+        near = value.strip().removeprefix("docker://").removeprefix("https://").removeprefix("docker:")
+        name, slash, tag = near.rpartition(":")
+        for meant in (near, f"{name.lower()}{slash}{tag}" if name else "", near.lower()):
+            if meant != value and _IMAGE.fullmatch(meant):
+                return f"write `{meant}`"
+    return "write `name:tag`, or with its registry `nvcr.io/nvidia/pytorch:25.01-py3`"
+
+
+class Tags(dict[str, str]):
+    """Tags: letters, digits, `_` and `-` in keys (60), a little more in values (256), as dstack allows."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-tag`."""
+        if not isinstance(value, Mapping):
+            hint = "write a mapping: `{team: research}`"
+            raise BadValueError("wrong-type", f"expected a mapping, found {describe(value)}", hint)
+        if len(value) > MAX_TAGS:
+            raise BadValueError("too-large", f"more than {MAX_TAGS} tags", "write fewer: no cloud takes more")
+        out = cls()
+        faults: list[BadValueError] = []
+        for key, item in value.items():
+            text = str(item).lower() if isinstance(item, bool) else str(item)
+            if not _TAG_KEY.fullmatch(str(key)):
+                summary, hint = (
+                    f"{describe(key)} cannot be a tag's key",
+                    "use up to 60 letters, digits, `_`, `-`",
+                )
+                faults.append(BadValueError("bad-tag", summary, hint, (key,), at_key=True))
+            if isinstance(item, Mapping | list | tuple) or item is None or not _TAG_VALUE.fullmatch(text):
+                hint = "use up to 256 letters, digits, spaces and `.:/=_-+@`"
+                summary = f"{describe(item)} cannot be a tag's value"
+                faults.append(BadValueError("bad-tag", summary, hint, (key,)))
+            out[str(key)] = text
+        raise_all(faults)
+        return out
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A mapping of strings."""
+        return {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
+
+    def plain(self) -> Json:
+        """A mapping, sorted by key."""
+        return dict(sorted(self.items()))

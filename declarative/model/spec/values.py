@@ -1,0 +1,274 @@
+"""Values with a notation of their own: what a rank asks for, GPUs above all, and the amounts of `amounts`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Self
+
+from declarative.model.diagnostic import suggest
+from declarative.model.schema import BadValueError, Doc, Json, raise_all
+from declarative.model.schema.decode import MAX_SHOWN, describe
+from declarative.model.spec.amounts import (
+    MAX_COUNT,
+    Count,
+    Duration,
+    IdleDuration,
+    Memory,
+    Size,
+    parse_mib,
+    show_mib,
+)
+
+__all__ = [
+    "MAX_COUNT",
+    "VENDORS",
+    "Count",
+    "Cpu",
+    "Disk",
+    "Duration",
+    "Gpu",
+    "IdleDuration",
+    "Memory",
+    "Resources",
+    "Size",
+    "parse_mib",
+    "show_mib",
+]
+
+_PARTS = {"count": "counts", "memory": "amounts of memory", "model": "lists of models", "vendor": "vendors"}
+"""What the parts of GPUs are called, where there are two of one."""
+_TIMES = re.compile(
+    r"([A-Za-z][\w-]*\d[\w-]*?)\s*[x*;=]\s*(\d{1,3})|(\d{1,3})\s*[x*]?\s*([A-Za-z][A-Za-z]*\d[\w-]*)"
+)
+"""`H100x8`, `8xH100`: as others write a number of GPUs."""
+_MODEL = re.compile(r"[A-Za-z][\w .+/()-]{0,60}", re.ASCII)
+MAX_GPU, MAX_MODELS = 1_000, 100
+VENDORS = ("nvidia", "amd", "intel", "google", "tenstorrent")
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """GPUs of one rank or node: `1`, `H100:8`, `A100:80GB:1..4`, `nvidia:A100,H100:2`.
+
+    The parts may come in any order: a word is a vendor or a list of models, a part with a unit is the
+    memory of each GPU, a number is the count. A count that is left out means one or more.
+    """
+
+    count: Count = Count(1, None)
+    names: tuple[str, ...] = ()
+    memory: Memory | None = None
+    vendor: str | None = None
+    HINT: ClassVar[str] = (
+        "write a count, a model, or both: `1`, `H100:8`, `A100:80GB:1..4`, `nvidia:A100,H100:2`"
+    )
+    KEYS: ClassVar[tuple[str, ...]] = ("vendor", "name", "memory", "count")
+    FOREIGN: ClassVar[Mapping[str, str]] = {
+        "total_memory": "write `memory:` of each GPU, and a `count:`",
+        "compute_capability": "name the models instead: `name: [A100, H100]`",
+    }
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-gpu`, `bad-range`, `bad-unit`."""
+        if isinstance(value, Mapping):
+            return cls._parse_mapping(value)
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            models = [v for v in value if isinstance(v, str)] if isinstance(value, list | tuple) else []
+            hint = f"write `{','.join(models)}`" if 0 < len(",".join(models)) <= MAX_SHOWN else cls.HINT
+            raise BadValueError("wrong-type", f"expected GPUs, found {describe(value)}", hint)
+        if not str(value).strip():
+            raise BadValueError("bad-gpu", "expected GPUs, found empty text", cls.HINT)
+        if len(str(value)) > MAX_GPU:
+            raise BadValueError("bad-gpu", f"{describe(value)} is too long", cls.HINT)
+        found: dict[str, Any] = {}
+        for part in str(value).split(":"):
+            key, item = cls._part(part.strip(), value)
+            if key in found:
+                counts = re.fullmatch(r"(.+):(\d{2,3}):(\d{1,3})", str(value)) if key == "count" else None
+                hint = (
+                    f"write `{counts[1]}:{counts[2]}GB:{counts[3]}`: memory has a unit"
+                    if counts
+                    else cls.HINT
+                )
+                raise BadValueError("bad-gpu", f"`{value}` names two {_PARTS[key]}", hint)
+            found[key] = item
+        return cls._make(found)
+
+    @classmethod
+    def _make(cls, found: Mapping[str, Any]) -> Self:
+        return cls(
+            count=found.get("count", Count(1, None)),
+            names=tuple(found.get("model", ())),
+            memory=found.get("memory"),
+            vendor=found.get("vendor"),
+        )
+
+    @classmethod
+    def _part(cls, part: str, value: Json) -> tuple[str, Any]:
+        if not part:
+            raise BadValueError("bad-gpu", f"{describe(value)} has an empty part", cls.HINT)
+        if part.lower() in VENDORS:
+            return "vendor", part.lower()
+        if match := _TIMES.fullmatch(part):
+            name, number = match[1] or match[4], match[2] or match[3]
+            raise BadValueError(
+                "bad-gpu", f"{describe(value)} is not a way to write GPUs", f"write `{name}:{number}`"
+            )
+        if part[0].isalpha():
+            return "model", [cls._model(name.strip(), value) for name in part.split(",")]
+        if re.search(r"[A-Za-z]", part):
+            return "memory", Memory.parse(part)
+        return "count", Count.parse(part)
+
+    @classmethod
+    def _model(cls, name: str, value: Json) -> str:
+        if not name and isinstance(value, str) and "," in value:
+            meant = re.sub(r",+(?=:|$)|(?<=,),+", "", re.sub(r"\s*,\s*", ",", value))
+            summary = f"a `,` in {describe(value)} has no model beside it"
+            raise BadValueError("bad-gpu", summary, f"write `{meant}`")
+        if not _MODEL.fullmatch(name):
+            raise BadValueError("bad-gpu", f"{describe(name)} in {describe(value)} is not a model", cls.HINT)
+        return name
+
+    @classmethod
+    def _models(cls, item: Json) -> list[str]:
+        """`name:` of the long form: one model, or a list of them."""
+        names = [item] if isinstance(item, str) else item
+        if isinstance(names, list | tuple) and len(names) > MAX_MODELS:
+            raise BadValueError("bad-gpu", f"more than {MAX_MODELS} models", cls.HINT)
+        if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
+            raise BadValueError("bad-gpu", "`name` is a model or a list of models", cls.HINT)
+        if not names:
+            raise BadValueError("bad-gpu", "`name` holds no model", cls.HINT)
+        if not all(name.strip() for name in names):
+            raise BadValueError("bad-gpu", "`name` has an empty model", cls.HINT)
+        return [cls._model(name.strip(), name) for name in names]
+
+    @classmethod
+    def _parse_mapping(cls, value: Mapping[str, Json]) -> Self:
+        found: dict[str, Any] = {}
+        faults: list[BadValueError] = []
+        if not value or all(item is None for item in value.values()):
+            raise BadValueError("bad-gpu", "the mapping of GPUs has nothing in it", cls.HINT)
+        for key, item in value.items():
+            if item is None and key in cls.KEYS:
+                continue
+            try:
+                found |= cls._field(key, item)
+            except BadValueError as bad:
+                faults += bad.below(key)
+        raise_all(faults)
+        return cls._make(found)
+
+    @classmethod
+    def _field(cls, key: str, item: Json) -> dict[str, Any]:
+        """One field of the long form, as `_make` takes it."""
+        if key == "vendor" and isinstance(item, str) and item.lower() in VENDORS:
+            return {"vendor": item.lower()}
+        if key == "vendor":
+            hint = f"write one of {', '.join(VENDORS)}"
+            raise BadValueError("bad-gpu", f"{describe(item)} is not a vendor", hint)
+        if key == "name":
+            return {"model": cls._models(item)}
+        if key in ("memory", "count"):
+            return {key: Memory.parse(item) if key == "memory" else Count.parse(item)}
+        if key in cls.FOREIGN:
+            summary = f"`{key}` is a field of dstack that fleetform does not have"
+            raise BadValueError("dstack-field", summary, cls.FOREIGN[key], at_key=True)
+        hint = suggest(key[:MAX_SHOWN], cls.KEYS) or f"known fields: {', '.join(cls.KEYS)}"
+        raise BadValueError("unknown-field", f"`{key}` is not a field of gpu", hint, at_key=True)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A count, a string, or a mapping."""
+        return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}, {"type": "object"}]}
+
+    def plain(self) -> Json:
+        """Vendor, models, memory, count, joined by `:`."""
+        parts = [self.vendor or "", ",".join(self.names), str(self.memory.plain()) if self.memory else ""]
+        return ":".join([p for p in (*parts, str(self.count.plain())) if p])
+
+
+class Cpu(Count):
+    """A count of CPUs; dstack's long form `{count: 4..}` is the same."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-range`; `not-supported-yet` for an architecture, as in `arm:4..`."""
+        if isinstance(value, Mapping) and set(value) == {"count"}:
+            return super().parse(value["count"])
+        named = isinstance(value, str) and ":" in value
+        if named or (isinstance(value, Mapping) and "arch" in value):
+            hint = "write the number alone; an architecture is chosen by the fleet's `instance_types`"
+            raise BadValueError("not-supported-yet", "a CPU architecture cannot be asked for yet", hint)
+        return super().parse(value)
+
+
+class Disk(Memory):
+    """A range of sizes; dstack's long form `{size: 100GB..}` is the same."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """As `Memory`."""
+        return super().parse(
+            value["size"] if isinstance(value, Mapping) and set(value) == {"size"} else value
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What a rank asks for, or what a node has to have; what is left out is unconstrained."""
+
+    cpu: Annotated[Cpu | None, Doc("CPUs: `4`, `4..`, `2..8`.")] = None
+    memory: Annotated[Memory | None, Doc("Memory: `16GB..64GB`; MB, GB, TB in powers of 1024.")] = None
+    disk: Annotated[Disk | None, Doc("Disk of the node, shared by its blocks: `100GB..`.")] = None
+    gpu: Annotated[
+        Gpu | None,
+        Doc("GPUs: `1`, `H100:8`, `A100:80GB:1..4`; of one vendor, unless models of more are named."),
+    ] = None
+
+    IGNORED: ClassVar[Mapping[str, str]] = {"shm_size": "ranks share the host's /dev/shm, in an `image` too"}
+    ELSEWHERE: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("cpus", "vcpu", "vcpus", "cores"), "cpu"),
+        **dict.fromkeys(("ram", "mem"), "memory"),
+        **dict.fromkeys(("gpus", "accelerator", "accelerators", "nvidia.com/gpu"), "gpu"),
+        **dict.fromkeys(
+            ("gpu_count", "gpu_name", "gpu_memory"), "write `gpu: H100:80GB:8`: model, memory, count"
+        ),
+        **dict.fromkeys(("storage", "disk_size", "ephemeral_storage"), "disk"),
+        **dict.fromkeys(("limits", "requests"), "write `cpu`, `memory` and `gpu` right below `resources`"),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Into how many equal blocks a node is split: a number, or `auto` (None)."""
+
+    number: int | None = 1
+    HINT: ClassVar[str] = "write a whole number of at least 1, or `auto`"
+
+    @classmethod
+    def parse(cls, value: Json) -> Self:
+        """`bad-blocks`."""
+        if value == "auto":
+            return cls(None)
+        if isinstance(value, str) and re.fullmatch(r"\d{1,6}", value):
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_COUNT:
+            raise BadValueError("bad-blocks", f"{describe(value)} is not a number of blocks", cls.HINT)
+        return cls(value)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """A number, or `auto`."""
+        return {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^(auto|\d+)$"}]}
+
+    def plain(self) -> Json:
+        """The number, or `auto`."""
+        return "auto" if self.number is None else self.number

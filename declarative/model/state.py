@@ -1,0 +1,427 @@
+"""What was recorded, and what was observed: the two halves of what is known. Pure.
+
+A record says what was made and what it holds on to (`needs`), so that deletions can be ordered after
+the YAML is gone (as Terraform records dependencies). Observations change by themselves and are no
+change of the record: they never touch the serial.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
+
+from declarative.model.inputs import (
+    AttachmentInputs,
+    Inputs,
+    NodeInputs,
+    RankInputs,
+    ReservationInputs,
+    VolumeInputs,
+    inputs_of,
+)
+
+KINDS = ("volume", "node", "reservation", "attachment", "rank")
+"""Kinds of what is recorded, in the order in which they are made."""
+
+
+class Address(NamedTuple):
+    """`kind/name`: what every command takes and prints, without need for shell quotes."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """`node/gpu-0` as an address; ValueError if it is none."""
+        kind, slash, name = text.partition("/")
+        if not slash or not kind or not name:
+            raise ValueError(text)
+        return cls(kind, name)
+
+    @classmethod
+    def from_data(cls, text: str) -> Address:
+        """The address of something that can be recorded; ValueError if it is none."""
+        found = cls.parse(text)
+        if found.kind not in KINDS:
+            raise ValueError(text)
+        return found
+
+
+class RankState(StrEnum):
+    """The states of ranks and tasks."""
+
+    PENDING = "pending"
+    STARTING = "starting"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    LOST = "lost"
+
+    @property
+    def ended(self) -> bool:
+        """Whether it will not change by itself any more."""
+        return self in (RankState.SUCCEEDED, RankState.FAILED, RankState.STOPPED, RankState.LOST)
+
+
+class NodeState(StrEnum):
+    """The states of nodes; only `ready` takes work."""
+
+    PENDING = "pending"
+    PROVISIONING = "provisioning"
+    READY = "ready"
+    NOT_READY = "not_ready"
+    UNREACHABLE = "unreachable"
+    UNKNOWN = "unknown"
+    DRAINING = "draining"
+    TERMINATING = "terminating"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStatus:
+    """How a rank is doing. Times are seconds since the epoch by the clock of its host."""
+
+    state: RankState
+    exit_code: int | None = None
+    cause: str | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    mounted: tuple[str, ...] = ()
+    confinement: str | None = None
+    """How it is held to its blocks: `hard`, `soft` or `none`, and by what means; None if not known."""
+
+
+HARD = "hard"
+"""Among what a host can do: its kernel holds a rank to its CPUs and its memory."""
+RUNTIMES = ("podman", "docker")
+"""Among what a host can do: what runs a rank's image, the one to prefer first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
+    """Whether a node may take work, why not, and when that was seen (seconds since the epoch)."""
+
+    state: NodeState
+    reason: str | None = None
+    observed_at: float | None = None
+    can: frozenset[str] | None = None
+    """What its host can do, of `HARD` and `RUNTIMES`; None if that is not known."""
+    down: bool = False
+    """Its backend says itself that it does not run as it should: that it does not answer is not our line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """That a node does not answer. Times are seconds since the epoch, by our clock."""
+
+    since: float
+    """When that was noticed; by a command that writes, where one has."""
+    until: float | None
+    """When it is given up, if it does not answer before; None for never."""
+    why: str | None = None
+    """What happens instead of an answer."""
+    given_up: bool = False
+    """Its ranks count as lost, and run again elsewhere as their tasks' `retry` says."""
+    kept: str | None = None
+    """Why it is not given up although it is time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """That a node takes no new work, by the user's word, while what runs on it goes on."""
+
+    since: str
+    """`2026-01-31T12:00:00Z`, by our clock."""
+    reason: str | None = None
+
+    def __str__(self) -> str:
+        return f"drained since {self.since}" + (f": {self.reason}" if self.reason else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One thing that was made: how it was asked for, what came of it, and what it holds on to."""
+
+    address: Address
+    backend: str | None
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+    needs: frozenset[Address] = frozenset()
+    generation: int = 1
+    _typed: Inputs | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def typed(self) -> Inputs:
+        """The inputs, by the type of its kind; `BadDataError` where they are none."""
+        if self._typed is None:
+            object.__setattr__(self, "_typed", inputs_of(self.address.kind, self.inputs))
+        return cast("Inputs", self._typed)
+
+    @property
+    def task(self) -> str | None:
+        """The task that a reservation, an attachment or a rank is of."""
+        found = self.typed
+        return None if isinstance(found, NodeInputs | VolumeInputs) else found.task
+
+    @property
+    def node(self) -> NodeInputs:
+        """The inputs of a node."""
+        return cast("NodeInputs", self.typed)
+
+    @property
+    def volume(self) -> VolumeInputs:
+        """The inputs of a volume."""
+        return cast("VolumeInputs", self.typed)
+
+    @property
+    def reservation(self) -> ReservationInputs:
+        """The inputs of a reservation."""
+        return cast("ReservationInputs", self.typed)
+
+    @property
+    def attachment(self) -> AttachmentInputs:
+        """The inputs of an attachment."""
+        return cast("AttachmentInputs", self.typed)
+
+    @property
+    def rank(self) -> RankInputs:
+        """The inputs of a rank."""
+        return cast("RankInputs", self.typed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """A backend call that was begun and whose result is not recorded: it is read back before any plan."""
+
+    id: int
+    op: str
+    address: Address
+    backend: str | None
+    generation: int
+    token: str
+    inputs: Mapping[str, Any]
+    needs: frozenset[Address] = frozenset()
+    begun_at: float | None = field(default=None, compare=False)
+    """Seconds since the epoch when the call was last begun; None if that is not known."""
+    place: str | None = field(default=None, compare=False)
+    """The host and its boot where that was…"""
+    tick: float | None = field(default=None, compare=False)
+    """…and when, in seconds since that boot: a clock that nobody can set."""
+
+    @property
+    def typed(self) -> Inputs:
+        """The inputs, by the type of its kind; `BadDataError` where they are none."""
+        return inputs_of(self.address.kind, self.inputs)
+
+
+ORPHAN = " (orphan)"
+"""At the end of a holder of blocks in `State.strays`: it runs and is not recorded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Everything that is known. `lineage` is None before the first apply."""
+
+    lineage: str | None = None
+    serial: int = 0
+    records: Mapping[Address, Record] = field(default_factory=dict)
+    ranks: Mapping[str, RankStatus] = field(default_factory=dict)
+    readiness: Mapping[str, Readiness] = field(default_factory=dict)
+    idle_since: Mapping[str, float] = field(default_factory=dict)
+    detached_since: Mapping[str, float] = field(default_factory=dict)
+    """Volume → since when nothing has it attached, by our clock; not there while something has."""
+    generations: Mapping[Address, int] = field(default_factory=dict)
+    intents: tuple[Intent, ...] = ()
+    strays: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    """Node → block → which rank runs on it that is not recorded, as it was seen just now: never kept."""
+    silent: Mapping[str, Silence] = field(default_factory=dict)
+    """The nodes that do not answer, as it was seen just now. Since when, their records say (`SILENT`)."""
+
+    def of(self, kind: str) -> tuple[Record, ...]:
+        """The records of one kind, by name."""
+        found = (r for a, r in self.records.items() if a.kind == kind)
+        return tuple(sorted(found, key=lambda r: natural(r.address.name)))
+
+    def get(self, kind: str, name: str) -> Record | None:
+        """One record, or None."""
+        return self.records.get(Address(kind, name))
+
+    def without(self, gone: Iterable[Address]) -> State:
+        """This state, had `gone` never been recorded."""
+        gone = set(gone)
+        return replace(self, records={a: r for a, r in self.records.items() if a not in gone})
+
+
+@lru_cache(maxsize=1 << 16)
+def natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    """A sort key under which `gpu-2` comes before `gpu-10`. Kept: what is sorted once is sorted again."""
+    parts = name.split("-")
+    # A longer number is none that we made, and `int` refuses one of thousands of digits.
+    return tuple([(0, int(p), "") if len(p) < 19 and p.isdecimal() else (1, 0, p) for p in parts])
+
+
+def rank_name(task: str, rank: int) -> str:
+    """`train-2`: the name of a rank, and of its reservation."""
+    return f"{task}-{rank}"
+
+
+def first_failure(statuses: Mapping[str, RankStatus | None]) -> str | None:
+    """The rank that failed or was lost first, by its host's clock; by name among equals."""
+    bad = [
+        (s.ended_at or 0.0, name)
+        for name, s in statuses.items()
+        if s and s.state in (RankState.FAILED, RankState.LOST)
+    ]
+    return min(bad)[1] if bad else None
+
+
+BOOTING = frozenset({NodeState.PENDING, NodeState.PROVISIONING})
+"""The states of a node that was made and was not ready yet. Later ones are others."""
+
+START_UP_LIMIT = 600.0
+"""Seconds that a node may take from its making to being ready."""
+
+LIMIT_REACHED = "max_duration reached"
+"""The cause of a rank's failure that ran for as long as its task allows."""
+
+PREPARING = "it is being prepared"
+WAITING = "it waits for the rest of its gang"
+"""The causes of a rank that is `starting`: none of its commands ran yet."""
+
+NOT_RELEASED = "its gang was never complete: none of its commands ran"
+"""The cause of a rank that is `lost` while it waited."""
+
+RETRIES = "retries"
+"""Among the inputs of a rank that runs again by its task's `retry`: which retry it is (`count`), since when
+attempts fail (`since`), and when this one was decided upon (`at`). Seconds since the epoch, by our clock."""
+
+NOTICED = "noticed_at"
+"""Among the outputs of a rank that failed or was lost: when that was first recorded, by our clock."""
+
+ATTEMPT = "attempt"
+"""Among the outputs of a rank: the id of its attempt on its host."""
+
+STARTED = "started_at"
+"""Among the outputs of a rank: when its start was asked for, seconds since the epoch by our clock."""
+
+STOPPED = "stopped"
+"""Among the outputs of a rank whose task the user stopped: no `retry` starts it again."""
+
+MADE_AS = "made_as"
+"""Among the outputs of what `state mv` renamed: the `address`, the `token` and those `inputs` that are names,
+as they were when it was made. The real thing still carries them."""
+
+
+SILENT = "silent_since"
+"""Among the outputs of a node: since when it does not answer, seconds since the epoch by our clock; None or
+nothing for one that does."""
+
+GIVEN_UP = "given_up"
+"""Among the outputs of a host's node: the ids of attempts that count as lost since it did not answer. Each is
+there until the host was asked about it once more, and is stopped then if it runs."""
+
+DRAINED = "drained"
+"""Among the outputs of a node that was drained: `since` and `reason` of its `Drain`."""
+
+
+TAGS = "tags"
+"""Among what others changed about a thing (`provider.Thing.actual`): what is left of the tags that it was
+made with, those that say whose it is included. They are put back in place."""
+
+ANOTHERS = "owner"
+"""Among the same: whose it says that it is, where that is somebody else. Nobody touches it."""
+
+
+def made_as(record: Record) -> Address:
+    """The address under which a thing was made: its backend knows it by no other."""
+    known = record.outputs.get(MADE_AS)
+    return Address.parse(known["address"]) if known else record.address
+
+
+def drain_of(record: Record) -> Drain | None:
+    """Since when and why a node is drained; None if it is not."""
+    found = record.outputs.get(DRAINED)
+    if not isinstance(found, Mapping):
+        return None
+    reason = found.get("reason")
+    return Drain(since=str(found.get("since")), reason=str(reason) if reason else None)
+
+
+def silent_since(record: Record) -> float | None:
+    """Since when a node does not answer, as far as that is recorded."""
+    found = record.outputs.get(SILENT)
+    return float(found) if found is not None else None
+
+
+def given_up(record: Record) -> tuple[str, ...]:
+    """The attempts on a host that count as lost, and may run there all the same."""
+    return tuple(map(str, record.outputs.get(GIVEN_UP) or ()))
+
+
+def readiness_of(record: Record, seen: Readiness) -> Readiness:
+    """How a node is that was seen like this: `draining` where it would take work if it were not drained."""
+    drain = drain_of(record)
+    if drain is None:
+        return seen
+    if seen.state is NodeState.READY or seen.state in BOOTING:
+        return replace(seen, state=NodeState.DRAINING, reason=str(drain))
+    return replace(seen, reason=f"{seen.reason}; {drain}" if seen.reason else str(drain))
+
+
+def attempt_id(record: Record) -> str:
+    """`train-2.1.f.3f9c…`: the id of a rank's attempt on its host; a rank that is made anew gets another one.
+
+    After the generation come the blocks that it runs on, as a hexadecimal number with a bit for each: so its
+    host can tell whoever knows nothing of it. The last part is random: a state that was brought back from a
+    backup counts the same generations again, and must not take an attempt of its lost future for its own.
+    Older versions wrote neither.
+    """
+    known = record.outputs.get(ATTEMPT)
+    return str(known) if known else f"{made_as(record).name}.{record.generation}"
+
+
+_BLOCKS = re.compile(r"[0-9]+\.([0-9a-f]{1,256})\.[0-9a-f]+")
+
+
+def rank_of_attempt(attempt: str) -> tuple[str, tuple[int, ...] | None]:
+    """The name of the rank that an attempt was of when it began, and the blocks that it runs on; None where
+    its id does not say: an older version started it, or its host made it up.
+    """
+    name, _, rest = attempt.partition(".")
+    found = _BLOCKS.fullmatch(rest)
+    if found is None:
+        return name, None
+    bits = int(found[1], 16)
+    return name, tuple(block for block in range(bits.bit_length()) if bits >> block & 1)
+
+
+def attempt_of(intent: Intent) -> str:
+    """The attempt that the start of a rank is about: its token, unless an older version began it."""
+    return intent.token if "." in intent.token else f"{intent.address.name}.{intent.generation}"
+
+
+def task_state(ranks: Mapping[int, RankStatus | None], master_done: bool) -> RankState:
+    """The state of a task from those of its ranks, by rank; None for one that was not started."""
+    states = [status.state if status else RankState.PENDING for _, status in sorted(ranks.items())]
+    if not states:
+        return RankState.PENDING
+    if master_done and states[0] is RankState.SUCCEEDED:
+        others = states[1:]
+        return RankState.SUCCEEDED if all(s.ended for s in others) else RankState.RUNNING
+    for state in (RankState.FAILED, RankState.LOST):
+        if state in states:
+            return state
+    for state in (RankState.RUNNING, RankState.STARTING):
+        if state in states:
+            return state
+    if all(s is RankState.SUCCEEDED for s in states):
+        return RankState.SUCCEEDED
+    return RankState.STOPPED if RankState.STOPPED in states else RankState.PENDING

@@ -1,0 +1,317 @@
+"""The facts of the inventory that a saved plan relies on, and what to say when one of them is no more.
+
+Only facts that were used: a node that the plan gives no work may fall ill, and a rank that runs may end,
+without making the plan stale. What is recorded needs no facts, the serial stands for all of it; these are
+what changes by itself, or by a command that was cut short before it could count the serial up.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from declarative.model.codec import to_data
+from declarative.model.diagnostic import Diagnostic
+from declarative.model.inputs import AttachmentInputs, NodeInputs, RankInputs, ReservationInputs
+from declarative.model.resource import Offer, zone_of
+from declarative.model.state import BOOTING, Address, NodeState, Readiness, Record, State
+from declarative.placement.filters import lacks_hard, lacks_runtime
+from declarative.planner.observe import effective, rank_of
+from declarative.planner.types import Inventory, Op, Plan
+
+AGAIN = "plan again: `fleetform plan --out FILE`"
+LOSABLE = ("node", "volume")
+"""What is made anew when it is gone. An attachment that is gone only means that its rank has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferFact:
+    """What a launch was promised."""
+
+    price: float | None = None
+    room: int | None = None
+    """How many there may be, as far as the plan needs them; None if there is no limit."""
+    shape: Mapping[str, Any] | None = None
+    """None where the node takes the shape that is asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a plan relies on."""
+
+    nodes: Mapping[str, NodeState] = field(default_factory=dict)
+    """Recorded nodes that are to take work."""
+    gone: tuple[str, ...] = ()
+    """Recorded nodes and volumes that are not there."""
+    found: Mapping[str, str] = field(default_factory=dict)
+    """What commands that were cut short had made, by a digest of it."""
+    able: Mapping[str, bool] = field(default_factory=dict)
+    """Whether nodes can do, as far as is known, what ranks on them ask of a host: an image, hard limits."""
+    ranks: Mapping[str, bool] = field(default_factory=dict)
+    """Whether a rank lets go of its blocks by itself: those that do, and those beside which others start."""
+    offers: Mapping[str, OfferFact | None] = field(default_factory=dict)
+    """What nodes are launched from; None for one that is not there."""
+
+
+def canonical(data: Any) -> str:
+    """Data as one text: the same data, the same text. ValueError for what JSON does not have."""
+    return json.dumps(data, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def digest(data: Any) -> str:
+    """A fingerprint of data; ValueError for what UTF-8 and JSON do not have."""
+    return "sha256:" + hashlib.sha256(canonical(data).encode()).hexdigest()
+
+
+def used(plan: Plan, state: State, inventory: Inventory) -> Facts:
+    """The facts that `plan`, made of this state and inventory, relies on."""
+    known = effective(state, inventory)
+    return _facts(plan, state, inventory, _ranks(plan, state, known))
+
+
+def _ranks(plan: Plan, state: State, known: State) -> set[str]:
+    """Ranks whose end, or whose going on, the plan relies on."""
+    return _freed(plan, state, known) | _beside(plan, known) | _stayed(plan, known)
+
+
+def again(plan: Plan, before: Facts, state: State, inventory: Inventory) -> Facts:
+    """The facts on which `before` says that the plan relies, as they are now."""
+    return _facts(plan, state, inventory, before.ranks)
+
+
+def _facts(plan: Plan, state: State, inventory: Inventory, ranks: Iterable[str]) -> Facts:
+    known = effective(state, inventory)
+    fresh = {a.address.name for a in plan.actions if a.op is Op.CREATE and a.address.kind == "node"}
+    unknown = Readiness(state=NodeState.UNKNOWN)
+    return Facts(
+        nodes={
+            name: inventory.readiness.get(name, unknown).state
+            for name in sorted(_working(plan, known) - fresh)
+        },
+        gone=tuple(sorted(str(a) for a in inventory.gone if a in state.records and a.kind in LOSABLE)),
+        found={str(a): _print(r) for a, r in sorted(inventory.recovered.items())},
+        able=_able(plan, known, inventory),
+        ranks={name: known.get("reservation", name) is None for name in sorted(ranks)},
+        offers=_offers(plan, state, inventory),
+    )
+
+
+def _print(record: Record) -> str:
+    return digest([record.generation, to_data(record.inputs)])
+
+
+def _working(plan: Plan, known: State) -> set[str]:
+    """Nodes that get a rank, or on which one is started in a place that it holds already."""
+    out: set[str] = set()
+    for action in plan.actions:
+        if action.op is not Op.CREATE:
+            continue
+        if isinstance(action.typed, ReservationInputs | AttachmentInputs):
+            out.add(action.typed.node)
+        elif action.address.kind == "rank":
+            place = known.get("reservation", action.address.name)
+            if place and f"create:{place.address}" not in action.needs:
+                out.add(place.reservation.node)
+    return out
+
+
+def _able(plan: Plan, known: State, inventory: Inventory) -> dict[str, bool]:
+    can = {o.host.name: o.can for found in inventory.offers.values() for o in found if o.host}
+    can |= {name: seen.can for name, seen in inventory.readiness.items()}
+    made = [a for a in plan.actions if a.op is Op.CREATE]
+    places = {r.address.name: r.reservation.node for r in known.of("reservation")}
+    places |= {a.address.name: a.typed.node for a in made if isinstance(a.typed, ReservationInputs)}
+    out: dict[str, bool] = {}
+    for action in made:
+        asked, node = action.typed, places.get(action.address.name)
+        if not isinstance(asked, RankInputs) or node is None:
+            continue
+        if asked.isolation is None and asked.image is None:
+            continue
+        has = can.get(node)
+        fits = not lacks_hard(has, asked.isolation) and not lacks_runtime(has, asked.image)
+        out[node] = out.get(node, True) and fits
+    return dict(sorted(out.items()))
+
+
+def _freed(plan: Plan, state: State, known: State) -> set[str]:
+    """Ranks that let go by themselves of something that the plan gives to others, changes or deletes."""
+    touched = {address for a in plan.actions for address in (a.address, *a.holds)}
+    holders = (*state.of("reservation"), *state.of("attachment"))
+    freed = {name for r in holders if r.address not in known.records and (name := rank_of(r))}
+    return {name for r in holders if (name := rank_of(r)) in freed and name and r.needs & touched}
+
+
+def _beside(plan: Plan, known: State) -> set[str]:
+    """Ranks that go on, of tasks of which the plan starts others: alone those would be no task."""
+    starts = {a.address for a in plan.actions if a.op is Op.CREATE and a.address.kind == "rank"}
+    goes = {a.address for a in plan.actions if a.op is Op.DELETE and a.address.kind == "rank"}
+    tasks = {a.typed.task for a in plan.actions if a.op is Op.CREATE and isinstance(a.typed, RankInputs)}
+    return {
+        r.address.name
+        for r in known.of("rank")
+        if r.rank.task in tasks
+        and r.address not in starts | goes
+        and known.get("reservation", r.address.name)
+    }
+
+
+def _stayed(plan: Plan, known: State) -> set[str]:
+    """Ranks that run anew in the place that they hold: it goes by itself when the old one ends."""
+    made = {a.address for a in plan.actions if a.op is Op.CREATE}
+    held = {h for a in plan.actions if a.op is Op.CREATE for h in a.holds} - made
+    names = {name for h in held if (r := known.records.get(h)) and (name := rank_of(r))}
+    return {name for name in names if Address("rank", name) in known.records}
+
+
+def _key(node: NodeInputs) -> tuple[str, str, str | None, str, bool]:
+    """What tells offers of one backend apart."""
+    return node.backend, node.region, zone_of(node), node.instance_type, node.spot
+
+
+def _offers(plan: Plan, state: State, inventory: Inventory) -> dict[str, OfferFact | None]:
+    counts: dict[tuple[str, str, str | None, str, bool], int] = {}
+    for action in plan.actions:
+        if action.op is Op.CREATE and isinstance(action.typed, NodeInputs):
+            key = _key(action.typed)
+            counts[key] = counts.get(key, 0) + 1
+    if not counts:
+        return {}
+    for record in state.of("node"):
+        key = _key(record.node)
+        if key in counts:
+            counts[key] += 1
+    there = {
+        (o.backend, o.region, o.zone, o.instance_type, o.spot): o
+        for name in sorted({key[0] for key in counts})
+        for o in reversed(inventory.offers.get(name, ()))  # of two the first holds
+    }
+    return {_offer_name(key): _offer(there.get(key), counts[key]) for key in sorted(counts, key=_offer_name)}
+
+
+def _offer_name(key: tuple[str, str, str | None, str, bool]) -> str:
+    backend, region, zone, instance_type, spot = key
+    return f"{instance_type} of backend {backend} in {zone or region}" + (" as spot" if spot else "")
+
+
+def _offer(offer: Offer | None, wanted: int) -> OfferFact | None:
+    if offer is None:
+        return None
+    shape = {k: v for k, v in dataclasses.asdict(offer.shape).items() if v is not None}
+    return OfferFact(
+        price=offer.price,
+        room=None if offer.limit is None else min(offer.limit, wanted),
+        shape=None if offer.shaped else shape,
+    )
+
+
+# --------------------------------------------------------------------------------------- what differs
+
+
+def record_difference(plan: Plan, state: State) -> Diagnostic | None:
+    """Whether the plan was made of another state, or of this one as it was before."""
+    if plan.basis.lineage is not None and plan.basis.lineage != state.lineage:
+        mine = f"lineage {state.lineage}" if state.lineage else "nothing in it yet"
+        return Diagnostic(
+            code="plan-other-state",
+            summary="the plan was made for another state: "
+            f"that one has lineage {plan.basis.lineage}, this one {mine}",
+            hint="run it where its state is: `fleetform -C DIR apply FILE`, or `--state URL`",
+        )
+    if plan.basis.serial != state.serial:
+        was = f"its serial was {plan.basis.serial} and is {state.serial} now"
+        return Diagnostic(
+            code="plan-outdated",
+            summary=f"the state has changed since the plan was made: {was}",
+            hint=AGAIN,
+        )
+    return None
+
+
+def differences(
+    before: Facts, after: Facts, reasons: Mapping[str, Readiness] | None = None
+) -> tuple[Diagnostic, ...]:
+    """What is not any more as the plan relies on it; `reasons` may say why a node is not ready."""
+    out = [*_gone(before, after), *_found(before, after)]
+    lost = {Address.parse(a).name for a in after.gone if a.startswith("node/")}
+    for name, was in before.nodes.items():
+        now = after.nodes.get(name, NodeState.UNKNOWN)
+        came_up = was in BOOTING and (now is NodeState.READY or now in BOOTING)
+        if now is not was and not came_up and name not in lost:
+            why = (reasons or {}).get(name)
+            more = f": {why.reason}" if why and why.reason else ""
+            summary = f"node/{name} was {was.value} when the plan was made, and is {now.value} now{more}"
+            hint = f"the plan gives it work: wait until it is ready again, or {AGAIN}"
+            out.append(Diagnostic(code="plan-node-state", summary=summary, hint=hint, address=f"node/{name}"))
+    for name, able in before.able.items():
+        if able and not after.able.get(name, True):
+            summary = f"node/{name} cannot do any more what a task that the plan gives it asks for"
+            hint = f"the task has `isolation: hard` or an `image`: repair the node, or {AGAIN}"
+            out.append(Diagnostic(code="plan-node-state", summary=summary, hint=hint, address=f"node/{name}"))
+    for name, freed in before.ranks.items():
+        if after.ranks.get(name) is not freed:
+            out.append(_rank(name, freed=freed))
+    for name, promised in before.offers.items():
+        what = _offer_difference(promised, after.offers.get(name))
+        if what:
+            summary = f"what nodes would be launched from has changed: {name} {what}"
+            out.append(Diagnostic(code="plan-offer-changed", summary=summary, hint=AGAIN))
+    return tuple(out)
+
+
+def _gone(before: Facts, after: Facts) -> list[Diagnostic]:
+    out = []
+    for address in sorted({*before.gone} ^ {*after.gone}):
+        lost = address in after.gone
+        what = (
+            "is gone since the plan was made"
+            if lost
+            else "was gone when the plan was made, and is there again"
+        )
+        out.append(Diagnostic(code="plan-gone", summary=f"{address} {what}", hint=AGAIN, address=address))
+    return out
+
+
+def _found(before: Facts, after: Facts) -> list[Diagnostic]:
+    out = []
+    for address in sorted({*before.found} | {*after.found}):
+        was, now = before.found.get(address), after.found.get(address)
+        if was != now:
+            what = "is found, and the plan does not know of it" if now else "is not there any more"
+            summary = f"{address}, of a command that was cut short, {what}"
+            hint = f"`fleetform apply` records it; or {AGAIN}"
+            out.append(Diagnostic(code="plan-recovered", summary=summary, hint=hint, address=address))
+    return out
+
+
+def _rank(name: str, *, freed: bool) -> Diagnostic:
+    if freed:
+        what = f"rank/{name} had ended when the plan was made, and its blocks cannot be seen to be free now"
+    else:
+        what = (
+            f"rank/{name} has ended: its place, in which or beside which the plan starts ranks, is given back"
+        )
+    return Diagnostic(code="plan-rank-state", summary=what, hint=AGAIN, address=f"rank/{name}")
+
+
+def _offer_difference(was: OfferFact | None, now: OfferFact | None) -> str | None:
+    if was == now:
+        return None
+    if now is None:
+        return "is not offered any more"
+    if was is None:
+        return "is offered now, and was not"
+    if was.price != now.price:
+        return f"cost {_money(was.price)}, and costs {_money(now.price)}"
+    if was.room != now.room:
+        most = "any number" if now.room is None else f"at most {now.room}"
+        return f"can be had in another number: {most}"
+    return "has another shape"
+
+
+def _money(price: float | None) -> str:
+    return "an unknown price" if price is None else f"{price:.15g} USD/h"

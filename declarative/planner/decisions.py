@@ -1,0 +1,265 @@
+"""What becomes of everything: nodes, volumes and tasks decide on one another, so they are judged together.
+
+A task that has to run anew frees what it holds, so its nodes count as idle; a node that goes makes the tasks
+on it run anew. And a task that runs and has no other place goes on as it is, with all that it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from declarative.model.diagnostic import Diagnostic
+from declarative.model.resource import Desired
+from declarative.model.state import ORPHAN, Address, State, natural, rank_name
+from declarative.placement.place import place
+from declarative.placement.types import Ask, Node, Outcome, RankVerdict, Refusal, Verdict, VolumeAt
+from declarative.planner import tasks as task_decisions
+from declarative.planner import volumes as volume_decisions
+from declarative.planner.cleanup import cleaned
+from declarative.planner.fleets import Fleets
+from declarative.planner.hosts import by_name
+from declarative.planner.observe import effective
+from declarative.planner.silence import ANSWERS
+from declarative.planner.tasks import Course, TaskDecision
+from declarative.planner.types import Inventory, Reason
+from declarative.planner.volumes import VolumeDecision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a plan is asked for.
+
+    `now` is seconds since the epoch, for idle times and retries. `requested` holds addresses of tasks that
+    are to run again, and of nodes that are to be made anew, although nothing about them changed. With
+    `destroy`, protected things are left alone. With `reuse` nothing is launched for tasks.
+    `effort` says how many times as long as usual to look for the cheapest launches. `about` is the task that
+    the plan is to be explained to: see `place`.
+    """
+
+    desired: Desired
+    recorded: State
+    inventory: Inventory
+    now: float
+    requested: frozenset[str] = frozenset()
+    destroy: bool = False
+    reuse: bool = False
+    effort: int = 1
+    about: str | None = None
+    state: State = field(init=False, repr=False)
+    """The recorded and the observed put together."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "state", effective(self.recorded, self.inventory))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decisions:
+    """What becomes of everything, and where what has to run goes."""
+
+    fleets: Fleets
+    volumes: Mapping[str, VolumeDecision]
+    tasks: Mapping[str, TaskDecision]
+    outcome: Outcome
+    errors: tuple[Diagnostic, ...]
+
+
+def decide(asked: Question) -> Decisions:
+    """Decide. A task that runs and cannot be placed anew goes on as it is: then all is decided again."""
+    stuck: dict[str, Refusal] = {}
+    while True:
+        found = _judge(asked, frozenset(stuck))
+        refused = {r.task: r for r in found.outcome.refusals}
+        more = {n: r for n, r in refused.items() if n not in stuck and _goes_on(asked.state, found.tasks[n])}
+        if not more:
+            refusals = sorted((*refused.values(), *stuck.values()), key=lambda r: natural(r.task))
+            return replace(found, outcome=replace(found.outcome, refusals=tuple(refusals)))
+        stuck |= more
+
+
+def _goes_on(state: State, decision: TaskDecision) -> bool:
+    """Whether it runs, and with all of its ranks: what is left of a gang is no task."""
+    ranks = decision.have.values()
+    runs = any((s := state.ranks.get(r.address.name)) is None or not s.state.ended for r in ranks)
+    return runs and not decision.incomplete
+
+
+def _judge(asked: Question, stuck: frozenset[str]) -> Decisions:
+    desired, state = asked.desired, asked.state
+    decisions = task_decisions.judge_all(desired, state, asked.requested, asked.now)
+    for name in stuck:
+        decisions[name].course = Course.KEPT
+    pinned = _held(state, stuck)
+    volumes, errors = volume_decisions.judge_all(
+        desired,
+        state,
+        destroy=asked.destroy,
+        pinned=pinned,
+        altered=asked.inventory.altered,
+        requested=asked.requested,
+    )
+    freed = _freed(state, decisions)
+    while True:
+        fleets = Fleets(
+            desired,
+            state,
+            asked.inventory,
+            asked.now,
+            freed=freed,
+            pinned=pinned,
+            requested=asked.requested,
+        )
+        if asked.destroy:
+            _spare_protected(fleets)
+        task_decisions.cascade(decisions, state, _replaced(fleets, volumes))
+        more = _freed(state, decisions)
+        if more == freed:
+            break
+        freed = more
+    twice = _twice(state, decisions)
+    while True:
+        runs = (f for f in decisions.values() if f.course is Course.RUN and f.name not in twice)
+        outcome = place(
+            [
+                Ask(want=by_name(f.want, desired, state), prior=_prior(state, f), reuse=asked.reuse)
+                for f in runs
+            ],
+            _nodes(fleets),
+            fleets.rules(),
+            _volumes(state, volumes, freed),
+            effort=asked.effort,
+            about=asked.about,
+        )
+        retired = fleets.retire(frozenset(c.node for c in outcome.choices), _launched(outcome))
+        if not (retired and outcome.refusals):
+            break  # else what goes may make room below a fleet's maximum
+    outcome = replace(outcome, refusals=(*outcome.refusals, *twice.values()))
+    volumes = volume_decisions.in_zones(desired, volumes, outcome.zones)
+    volumes = cleaned(desired, state, volumes, outcome, freed=freed, now=asked.now)
+    return Decisions(fleets=fleets, volumes=volumes, tasks=decisions, outcome=outcome, errors=tuple(errors))
+
+
+def _twice(state: State, decisions: Mapping[str, TaskDecision]) -> dict[str, Refusal]:
+    """Tasks that might run twice at once if they were started: a rank of theirs runs that is not recorded, as
+    after a restore; or its start was cut short, and its node does not answer since. That one keeps its place.
+    """
+    strays = _strays(state)
+    unknown = _unknown_starts(state)
+    out: dict[str, Refusal] = {}
+    for name, decision in decisions.items():
+        ranks = {r: rank_name(name, r) for r in range(decision.want.spec.nodes)}
+        found = {r: node for r, rank in ranks.items() if (node := strays.get(rank) or unknown.get(rank))}
+        if not found or decision.course is Course.KEPT:
+            continue
+        if decision.course is Course.COMPLETED or unknown.keys() & ranks.values():
+            decision.course = Course.KEPT
+        out[name] = _refused(name, ranks, found, strays)
+    return out
+
+
+def _strays(state: State) -> dict[str, str]:
+    """Ranks that run and are not recorded, with their nodes."""
+    return {
+        holder.removesuffix(ORPHAN).removeprefix("rank/"): node
+        for node, held in sorted(state.strays.items())
+        for holder in held.values()
+        if holder.endswith(ORPHAN)
+    }
+
+
+def _unknown_starts(state: State) -> dict[str, str]:
+    """Ranks of which it is not known whether they were started, with their nodes, which do not answer."""
+    out = {}
+    for intent in state.intents:
+        place = state.get("reservation", intent.address.name) if intent.address.kind == "rank" else None
+        if place is None or intent.op != "create" or intent.address in state.records:
+            continue
+        node = place.reservation.node
+        seen, silence = state.readiness.get(node), state.silent.get(node)
+        answers = seen is not None and seen.state in ANSWERS
+        if state.get("node", node) and not answers and not (silence and silence.given_up):
+            out[intent.address.name] = node
+    return out
+
+
+def _refused(task: str, ranks: Iterable[int], found: Mapping[int, str], strays: Container[str]) -> Refusal:
+    """`found` is rank → the node on which it runs, or may run."""
+    first, node = next(iter(found.items()))
+    rank = f"rank/{rank_name(task, first)}"
+    if rank_name(task, first) in strays:
+        code = "runs-already"
+        what = f"{rank} runs on node/{node} and is not recorded"
+        hint = f"`fleetform state adopt {rank}` records it, `fleetform stop {task}` stops it"
+    else:
+        code = "no-capacity"
+        what = f"{rank} may run on node/{node}, which does not answer"
+        hint = "it is started once that node answers, or was given up after `unreachable_duration`"
+    verdicts = {r: Verdict.CAUSE if r in found else Verdict.NOT_TRIED for r in ranks}
+    return Refusal(
+        task=task,
+        code=code,
+        summary=f"{what}: task/{task} might run twice at once",
+        hint=hint,
+        ranks=tuple(RankVerdict(rank=r, verdict=verdict) for r, verdict in verdicts.items()),
+    )
+
+
+def _held(state: State, tasks: frozenset[str]) -> frozenset[Address]:
+    """The nodes and volumes that the ranks of `tasks` hold."""
+    found = (r for r in (*state.of("reservation"), *state.of("attachment")) if r.task in tasks)
+    return frozenset(a for r in found for a in r.needs)
+
+
+def _freed(state: State, decisions: Mapping[str, TaskDecision]) -> frozenset[str]:
+    """The ranks whose blocks and volumes are given back: of tasks that run anew, or are not declared."""
+    kept = {f.name for f in decisions.values() if f.course is not Course.RUN}
+    return frozenset(r.address.name for r in state.of("reservation") if r.reservation.task not in kept)
+
+
+def _spare_protected(fleets: Fleets) -> None:
+    """`destroy` leaves protected nodes alone."""
+    for decision in fleets.decisions.values():
+        record = decision.record
+        spared = fleets.desired.protects(str(record.address), record.node)
+        decision.goes = None if spared else Reason.DESTROY
+
+
+def _replaced(fleets: Fleets, volumes: Mapping[str, VolumeDecision]) -> frozenset[Address]:
+    """Nodes and volumes that will not be what they are now."""
+    nodes = {f.record.address for f in fleets.decisions.values() if f.goes}
+    going = {v.name for v in volumes.values() if v.replaced or (v.after is None and not v.kept_back)}
+    return frozenset(nodes | {Address("volume", name) for name in going})
+
+
+def _prior(state: State, decision: TaskDecision) -> dict[int, tuple[str, tuple[int, ...]]]:
+    """Where the task's ranks are now, or were promised to be."""
+    out: dict[int, tuple[str, tuple[int, ...]]] = {}
+    for rank in range(decision.want.spec.nodes):
+        record = state.get("reservation", rank_name(decision.name, rank))
+        if record:
+            out[rank] = (record.reservation.node, record.reservation.blocks)
+    return out
+
+
+def _nodes(fleets: Fleets) -> list[Node]:
+    """The nodes that stay, split as they will be."""
+    staying = (f for f in fleets.decisions.values() if not f.goes)
+    return [replace(f.node, total=f.blocks) for f in staying]
+
+
+def _volumes(
+    state: State, volumes: Mapping[str, VolumeDecision], freed: frozenset[str]
+) -> dict[str, VolumeAt]:
+    holders = {
+        r.attachment.volume: f"rank/{r.attachment.rank}"
+        for r in state.of("attachment")
+        if r.attachment.rank not in freed
+    }
+    return {v.name: v.at(holders.get(v.name)) for v in volumes.values() if v.after is not None}
+
+
+def _launched(outcome: Outcome) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for node in outcome.launches:
+        counts[node.fleet] = counts.get(node.fleet, 0) + 1
+    return counts

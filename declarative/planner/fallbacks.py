@@ -1,0 +1,315 @@
+"""Where nodes go whose offers cannot be had after all: other offers that keep every promise of the plan.
+
+What is promised: the limits and prices of the fleet and of the tasks on it, how the node is split and how
+many of its blocks each rank gets, the places of the volumes. A cluster goes as a whole, and where it lay in
+one zone it lies in one zone again; nodes that stay where they are hold it there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from declarative.model.blocks import maker_of
+from declarative.model.resource import Offer, offer_inputs
+from declarative.model.spec import Fleet, Task
+from declarative.model.spec.fleet import Placement
+from declarative.model.state import Address, State, natural
+from declarative.placement.filters import blocks_wanted, one_vendor, place_reason
+from declarative.placement.kinds import Kind, Place, by_name, of_offer
+from declarative.placement.types import Choice, Node
+from declarative.planner.decisions import Decisions
+from declarative.planner.fleets import NodeDecision, offer_of
+from declarative.planner.types import Fallback, Spare
+
+MOST_WAYS = 16
+"""Ways that are kept for one node or cluster, besides the first that differ from all of these in their place
+or in being on demand.
+"""
+
+MOST_LOOKS = 1_000_000
+"""Offers that are looked at for one plan. Nodes that come after that have none but their own."""
+
+MOST_MORE = 2_000
+"""Offers after those that are kept, among which others are looked for."""
+
+DEAR = 1e9
+"""USD an hour that an unknown price counts as."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Guest:
+    """What a rank holds a node to."""
+
+    task: Task
+    blocks: int
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Guests that are alike turn down the same offers."""
+        task = self.task
+        where = (task.backends, task.regions, task.spot_policy, task.max_price)
+        size = (task.resources, task.whole_nodes, one_vendor(task), self.blocks)
+        return (*where, *size, task.isolation, task.image is None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A node that may have to go elsewhere, and what it must keep."""
+
+    node: Node
+    guests: tuple[_Guest, ...]
+    tied: frozenset[Place]
+    """The places of its volumes."""
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Members that are alike may take the same offers."""
+        node = self.node
+        own = (node.backend, node.region, node.zone, node.instance_type, node.spot, node.total)
+        return (*own, self.tied, tuple(sorted({repr(g.key) for g in self.guests})))
+
+    def suits(self, kind: Kind) -> bool:
+        """Whether each rank gets as many blocks, and gangs GPUs of the same vendor."""
+        same = maker_of(kind.shape) == maker_of(self.node.shape)
+        return all(
+            blocks_wanted(g.task, kind) == g.blocks and (same or not one_vendor(g.task)) for g in self.guests
+        )
+
+
+@dataclass(slots=True)
+class _Search:
+    """The offers of fleets as kinds, cheapest first, and how many may still be looked at."""
+
+    offers: Mapping[str, tuple[Offer, ...]]
+    fleets: Mapping[str, Fleet]
+    left: int = MOST_LOOKS
+    kinds: dict[str, list[tuple[Kind, Offer]]] = field(default_factory=dict)
+
+    def of(self, fleet: str) -> list[tuple[Kind, Offer]]:
+        """What a fleet may launch. A host is no choice: it is one node alone."""
+        if fleet not in self.kinds:
+            rule = self.fleets[fleet]
+            found = [(Kind(*of_offer(o, rule)), o) for o in self.offers.get(fleet, ()) if o.host is None]
+            self.kinds[fleet] = sorted(found, key=lambda f: (f[0].cost, *by_name(f[0])))
+        return self.kinds[fleet]
+
+    def fitting(self, member: _Member, bounds: _Bounds) -> Iterator[Offer]:
+        """The offers that a member may take instead of its own."""
+        node = member.node
+        fits: dict[object, bool] = {}
+        for kind, offer in self.of(node.fleet):
+            self.left -= 1
+            if self.left < 0:
+                return
+            if kind.total != node.total or not bounds.hold(kind.place) or _same(offer, node):
+                continue
+            if not all(_serves(place, kind.place) for place in member.tied):
+                continue
+            if kind.shape not in fits:
+                fits[kind.shape] = member.suits(kind)
+            if fits[kind.shape] and all(place_reason(g.task, kind) is None for g in member.guests):
+                yield offer
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """Where nodes may go; None is anywhere."""
+
+    homes: frozenset[tuple[str, str]] | None = None
+    zone: tuple[str | None] | None = None
+
+    def hold(self, place: Place) -> bool:
+        """Whether a place is within."""
+        backend, region, zone = place
+        if self.homes is not None and (backend, region) not in self.homes:
+            return False
+        return self.zone is None or zone == self.zone[0]
+
+
+def fallbacks(found: Decisions, state: State) -> tuple[Fallback, ...]:
+    """The ways of all nodes that are launched, by the name of the first."""
+    fleets, launches = found.fleets, found.outcome.launches
+    if not launches:
+        return ()
+    search = _Search(offers=fleets.offers, fleets=fleets.desired.fleets)
+    members = _members(found)
+    by_fleet: dict[str, list[_Member]] = defaultdict(list)
+    for node in launches:
+        by_fleet[node.fleet].append(members(node))
+    rules = {name: rule.baseline for name, rule in fleets.rules().items()}
+    held = {address for record in state.records.values() for address in record.needs}
+    out: list[Fallback] = []
+    for name, new in sorted(by_fleet.items()):
+        if fleets.desired.fleets[name].placement is not Placement.CLUSTER:
+            out += (f for f in _each(search, new, _Bounds(), wanted=bool(rules[name])) if f.ways)
+            continue
+        there = [f for f in fleets.of(name) if not f.goes and not f.node.closed]
+        idle = [replace(f.node, offer=offer_of(f.record)) for f in there if _may_move(f, held)]
+        out += _cluster(search, new, [members(n) for n in idle], there, wanted=bool(rules[name]))
+    return tuple(sorted(out, key=lambda f: natural(f.kinds[0][0])))
+
+
+def _members(found: Decisions) -> _Maker:
+    on_node: dict[str, list[Choice]] = defaultdict(list)
+    for choice in found.outcome.choices:
+        on_node[choice.node].append(choice)
+    places: dict[str, Place] = {}
+    for decision in found.volumes.values():
+        if decision.after is not None:
+            at = decision.at(None)
+            places[decision.name] = (at.backend, at.region, at.zone)
+    return _Maker(on_node, places, {name: decision.want.spec for name, decision in found.tasks.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    """Makes members of nodes."""
+
+    on_node: Mapping[str, Sequence[Choice]]
+    places: Mapping[str, Place]
+    tasks: Mapping[str, Task]
+
+    def __call__(self, node: Node) -> _Member:
+        choices = self.on_node.get(node.name, ())
+        guests = {g.key: g for g in (_Guest(self.tasks[c.task], len(c.blocks)) for c in choices)}
+        tied = frozenset(self.places[v] for c in choices for v in c.volumes.values() if v in self.places)
+        return _Member(node, tuple(guests.values()), tied)
+
+
+def _may_move(decision: NodeDecision, held: Container[Address]) -> bool:
+    """Whether a node that is there may go with its cluster: nothing is on it, nobody protects it."""
+    protected = decision.changed or decision.mended or decision.record.node.prevent_destroy
+    return decision.idle and decision.record.address not in held and not protected
+
+
+def _each(search: _Search, members: Sequence[_Member], bounds: _Bounds, *, wanted: bool) -> list[Fallback]:
+    """Nodes that go each their own way."""
+    out: list[Fallback] = []
+    for alike in _alike(members):
+        fleet = search.fleets[alike[0].node.fleet]
+        ways = tuple((_spare(fleet, o),) for o in _few(search.fitting(alike[0], bounds)))
+        out.append(Fallback(kinds=(tuple(m.node.name for m in alike),), ways=ways, wanted=wanted))
+    return out
+
+
+def _beside(staying: Sequence[Node], place: Place) -> _Bounds:
+    """Where nodes of a cluster may go: where they are, if others stay there. They may hold one task."""
+    if place in map(_place, staying):
+        return _at(place)
+    return _Bounds(homes=frozenset((n.backend, n.region) for n in staying) or None)
+
+
+def _cluster(
+    search: _Search,
+    new: Sequence[_Member],
+    idle: Sequence[_Member],
+    there: Sequence[NodeDecision],
+    *,
+    wanted: bool,
+) -> list[Fallback]:
+    """The nodes of a cluster: all the same way, unless all ways lead to where they are."""
+    fleet = search.fleets[new[0].node.fleet]
+    movable = {m.node.name for m in idle}
+    staying = [f.node for f in there if f.node.name not in movable]
+    places = sorted({_place(m.node) for m in new}, key=_place_key)
+    if len(places) > 1:
+        by_place = {place: [m for m in new if _place(m.node) == place] for place in places}
+        return [f for place, here in by_place.items() for f in _each(search, here, _at(place), wanted=wanted)]
+    (place,) = places
+    kinds = _alike([*new, *idle])
+    ways = _ways(search, kinds, _beside(staying, place))
+    if all(_place_of(offer) == place for way in ways for offer in way):
+        return _each(search, new, _at(place), wanted=wanted)
+    return [
+        Fallback(
+            kinds=tuple(tuple(m.node.name for m in alike) for alike in kinds),
+            ways=tuple(tuple(_spare(fleet, offer) for offer in way) for way in ways),
+            together=True,
+            idle=tuple(sorted(movable, key=natural)),
+            wanted=wanted,
+        )
+    ]
+
+
+def _ways(search: _Search, kinds: Sequence[Sequence[_Member]], bounds: _Bounds) -> list[tuple[Offer, ...]]:
+    """Ways that all kinds of a cluster's members can go, each to one place, cheapest first."""
+    by_place: dict[Place, list[list[Offer]]] = {}
+    for i, alike in enumerate(kinds):
+        for offer in _few(search.fitting(alike[0], bounds)):
+            place = _place_of(offer)
+            lists = by_place.setdefault(place, [[] for _ in kinds])
+            lists[i].append(offer)
+    own = [next(iter(alike)).node for alike in kinds]
+    found: list[tuple[tuple[object, ...], tuple[Offer, ...]]] = []
+    for place, lists in by_place.items():
+        for i, node in enumerate(own):
+            if not lists[i] and _place(node) == place and node.offer is not None:
+                lists[i].append(node.offer)  # another kind takes another offer where they are
+        if not all(lists):
+            continue
+        for turn in range(max(map(len, lists))):
+            way = tuple(offers[min(turn, len(offers) - 1)] for offers in lists)
+            cost = sum(_cost(o) * len(alike) for o, alike in zip(way, kinds, strict=True))
+            found.append(((cost, turn, *_place_key(place)), way))
+    found.sort(key=lambda f: f[0])
+    return [way for _, way in found[:MOST_WAYS]]
+
+
+def _few(found: Iterable[Offer]) -> list[Offer]:
+    """The cheapest, and of those that differ from all of them in where or what they are the cheapest each."""
+    out: list[Offer] = []
+    seen: set[object] = set()
+    more = MOST_MORE
+    for offer in found:
+        traits = {("spot", offer.spot), (offer.backend, offer.region, offer.zone)}
+        if len(out) < MOST_WAYS or not traits <= seen:
+            out.append(offer)
+            seen |= traits
+        elif not (more := more - 1):
+            break
+        if len(out) == 2 * MOST_WAYS:
+            break
+    return out
+
+
+def _alike(members: Sequence[_Member]) -> list[list[_Member]]:
+    out: dict[tuple[object, ...], list[_Member]] = {}
+    for member in sorted(members, key=lambda m: natural(m.node.name)):
+        out.setdefault(member.key, []).append(member)
+    return list(out.values())
+
+
+def _same(offer: Offer, node: Node) -> bool:
+    own = (node.backend, node.region, node.zone, node.instance_type, node.spot)
+    return own == (offer.backend, offer.region, offer.zone, offer.instance_type, offer.spot)
+
+
+def _serves(volume: Place, place: Place) -> bool:
+    """Whether a volume can be attached there."""
+    return volume[:2] == place[:2] and (not volume[2] or not place[2] or volume[2] == place[2])
+
+
+def _place(node: Node) -> Place:
+    return (node.backend, node.region, node.zone)
+
+
+def _place_of(offer: Offer) -> Place:
+    return (offer.backend, offer.region, offer.zone)
+
+
+def _place_key(place: Place) -> tuple[str, str, str]:
+    return (place[0], place[1], place[2] or "")
+
+
+def _at(place: Place) -> _Bounds:
+    return _Bounds(homes=frozenset((place[:2],)), zone=(place[2],))
+
+
+def _cost(offer: Offer) -> float:
+    return DEAR if offer.price is None else offer.price
+
+
+def _spare(fleet: Fleet, offer: Offer) -> Spare:
+    return Spare(offer=offer_inputs(fleet, offer), limit=offer.limit)

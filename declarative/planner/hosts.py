@@ -1,0 +1,221 @@
+"""Hosts that exist: which node each of them is or will be, and what a fleet has of them. Pure.
+
+A host keeps its node's name while others come and go; a new one gets the lowest number that is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from declarative.model.blocks import Shape
+from declarative.model.inputs import NodeInputs
+from declarative.model.resource import SSH, Desired, Host, Offer, TaskWant
+from declarative.model.schema import encode
+from declarative.model.spec import Fleet
+from declarative.model.spec.hosts import HostFields, SshConfig, host_keys
+from declarative.model.spec.text import NodeName
+from declarative.model.spec.values import Resources
+from declarative.model.state import State
+from declarative.placement.kinds import Kind, of_offer, offer_name
+from declarative.placement.types import Node, Unseen
+from declarative.planner.types import Inventory, Op, Plan
+
+ADDRESSES = ("hostname", "internal_ip", "address", "public_address")
+"""Where addresses stand: among what is recorded of a host, and among the outputs of a node."""
+OF_NODES = ("internal_ip", "network", "resources")
+"""Of a host's fields, those that are no way to it."""
+
+
+def hosts_of(desired: Desired, state: State) -> tuple[Host, ...]:
+    """Every declared host with its node's name, by fleet and in the order of the hosts."""
+    begun = [(i.address.name, i.typed) for i in state.intents if i.address.kind == "node" and i.inputs]
+    nodes = [(r.address.name, r.node) for r in state.of("node")]
+    known = {
+        (node.fleet, node.backend, node.instance_type): name
+        for name, node in (*begun, *nodes)
+        if isinstance(node, NodeInputs) and node.host
+    }
+    taken = {name for name, _ in (*begun, *nodes)}
+    out: list[Host] = []
+    for fleet in desired.fleets.values():
+        free = _free_names(str(fleet.name), taken)
+        for host in declared_hosts(fleet):
+            name = known.get((host.fleet, host.backend, host.key)) or next(free)
+            out.append(replace(host, name=name))
+    return tuple(out)
+
+
+def by_name(want: TaskWant, desired: Desired, state: State) -> TaskWant:
+    """The task with names of nodes for the addresses in its `instances`; one that no node has stays."""
+    pins = want.spec.instances
+    if all(pin.host is None for pin in pins):
+        return want
+    names: dict[str, list[str]] = {}
+    found = [(h.name, h.fields.get(key)) for h in hosts_of(desired, state) for key in ADDRESSES]
+    found += [(r.address.name, r.outputs.get(key)) for r in state.of("node") for key in ADDRESSES]
+    for name, address in found:
+        if address:
+            names.setdefault(str(address), []).append(name)
+    meant = (name for pin in pins for name in (names.get(pin.host, [pin]) if pin.host else [pin]))
+    instances = tuple(NodeName(name) for name in dict.fromkeys(meant))
+    return replace(want, spec=replace(want.spec, instances=instances))
+
+
+def _free_names(fleet: str, taken: Collection[str]) -> Iterator[str]:
+    number = 0
+    while True:
+        if f"{fleet}-{number}" not in taken:
+            yield f"{fleet}-{number}"
+        number += 1
+
+
+def declared_hosts(fleet: Fleet) -> tuple[Host, ...]:
+    """The hosts of a fleet, their nodes without a name yet; none if it launches its nodes."""
+    config = fleet.ssh_config
+    if config is None:
+        return ()
+    return tuple(
+        Host(
+            fleet=str(fleet.name),
+            name="",
+            backend=backend_of(fleet),
+            key=key,
+            fields=_fields(config, h),
+            blocks=h.blocks,
+            index=i,
+            topology=tuple(h.topology),
+        )
+        for i, (h, key) in enumerate(zip(config.hosts, host_keys(config), strict=True))
+    )
+
+
+def ways(desired: Desired) -> dict[tuple[str, str], dict[str, Any]]:
+    """How each declared host is reached, by backend and key: what is recorded of the volumes on it."""
+    hosts = (host for fleet in desired.fleets.values() for host in declared_hosts(fleet))
+    return {(h.backend, h.key): {k: v for k, v in h.fields.items() if k not in OF_NODES} for h in hosts}
+
+
+def has_hosts(desired: Desired, backend: str) -> bool:
+    """Whether a backend is one of hosts that exist."""
+    known = desired.backends.get(backend)
+    return known.provider == SSH if known else backend == SSH
+
+
+def backend_of(fleet: Fleet) -> str:
+    """The backend that a fleet's hosts are nodes of."""
+    return str(next(iter(fleet.backends), SSH))
+
+
+def _fields(config: SshConfig, host: HostFields) -> dict[str, Any]:
+    """What is recorded of a host; what it does not say itself is the fleet's."""
+    jump = host.proxy_jump or config.proxy_jump
+    found = {
+        "hostname": host.hostname,
+        "port": host.port or config.port,
+        "user": host.user or config.user,
+        "identity_file": host.identity_file or config.identity_file,
+        "known_hosts": config.known_hosts,
+        "host_keys": [str(key) for key in host.host_keys or config.host_keys],
+        "proxy_jump": encode(jump) if jump else None,
+        "internal_ip": host.internal_ip,
+        "network": config.network,
+        "resources": _numbers(host.resources) if host.resources else None,
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+WAY = ("hostname", "port", "user", "identity_file", "known_hosts", "host_keys", "proxy_jump")
+"""How a host is reached, of all that is recorded of it."""
+
+
+def reached_by(recorded: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What is recorded of a host, to be reached as `fields` say: a port that was mended counts at once."""
+    return {
+        **{key: value for key, value in recorded.items() if key not in WAY},
+        **{key: value for key, value in fields.items() if key in WAY},
+    }
+
+
+def _numbers(declared: Resources) -> dict[str, Any]:
+    """What is declared, as fields of `Shape`: of a range the least, which is certain."""
+    gpu = declared.gpu
+    found = {
+        "cpu": declared.cpu.min if declared.cpu and declared.cpu.min else None,
+        "memory_mib": declared.memory.min if declared.memory and declared.memory.min else None,
+        "disk_mib": declared.disk.min if declared.disk and declared.disk.min else None,
+        "gpus": gpu.count.min if gpu else None,
+        "gpu_name": gpu.names[0] if gpu and gpu.names else None,
+        "gpu_memory_mib": gpu.memory.min if gpu and gpu.memory else None,
+        "gpu_vendor": gpu.vendor if gpu else None,
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def declared_shape(host: Host) -> Shape | None:
+    """The shape of a host as it is declared; None if CPUs or memory have to be read from it."""
+    if {"cpu", "memory_mib"} <= set(host.declared):
+        return Shape(**host.declared)
+    return None
+
+
+def offer_of_host(host: Host, shape: Shape, can: frozenset[str] | None = None) -> Offer:
+    """A host as what a node is made of: there is one of it, and nobody bills it.
+
+    It is a zone of its own: a volume on its disk can be had there alone.
+    """
+    return Offer(
+        backend=host.backend,
+        region=SSH,
+        zone=host.key,
+        instance_type=host.key,
+        shape=shape,
+        price=0.0,
+        limit=1,
+        host=host,
+        can=can,
+    )
+
+
+def unseen(
+    fleet: Fleet, backends: Iterable[str], nodes: Iterable[Node], inventory: Inventory
+) -> tuple[Unseen, ...]:
+    """What a fleet with these nodes may have, once its hosts are ready or its backends can be read."""
+    if fleet.ssh_config is None:
+        unread = {d.address for d in inventory.diagnostics if d.code == "backend-unreadable"}
+        names = [f"backend/{name}" for name in backends]
+        return tuple(Unseen(target=n, detail="it could not be read") for n in names if n in unread)
+    occupied = {(node.backend, node.instance_type) for node in nodes}
+    out: list[Unseen] = []
+    for item in inventory.left_out:
+        host = item.host
+        if host.fleet == fleet.name and (host.backend, host.key) not in occupied:
+            offer = offer_of_host(host, item.shape or Shape(cpu=0, memory_mib=0))
+            target = offer_name(Kind(*of_offer(offer, fleet)))
+            out.append(Unseen(target=target, detail=item.reason, offer=offer, known=item.shape is not None))
+    return tuple(out)
+
+
+def hosts_of_plan(plan: Plan) -> tuple[Host, ...]:
+    """The hosts that a plan makes nodes."""
+    return tuple(
+        Host(
+            fleet=node.fleet,
+            name=a.address.name,
+            backend=node.backend,
+            key=node.instance_type,
+            fields=node.host,
+        )
+        for a in plan.actions
+        if a.op is Op.CREATE and isinstance(node := a.typed, NodeInputs) and node.host
+    )
+
+
+def found_offer(inventory: Inventory, host: Host) -> Offer | None:
+    """What was found of a declared host, under the node's name that it was looked at for."""
+    for offer in inventory.offers.get(host.backend, ()):
+        seen = offer.host
+        if seen and (seen.fleet, seen.key) == (host.fleet, host.key):
+            return replace(offer, host=replace(host, name=seen.name))
+    return None

@@ -1,0 +1,326 @@
+"""`make`: the one function that answers what to do. No clock, no randomness, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from declarative.model.diagnostic import Diagnostic, Severity, and_more, in_order, located
+from declarative.model.inputs import NodeInputs, RankInputs
+from declarative.model.manifest import told
+from declarative.model.resource import LOCAL, SSH, Desired
+from declarative.model.schema import encode
+from declarative.model.spec import Backend
+from declarative.model.state import Address, NodeState, Readiness, State, natural, rank_name
+from declarative.placement.types import Node
+from declarative.planner.actions import build
+from declarative.planner.decisions import Decisions, Question, decide
+from declarative.planner.fallbacks import fallbacks
+from declarative.planner.fleets import Fleets, NodeDecision
+from declarative.planner.health import NODE_HINT, SICK, of_hosts, of_nodes
+from declarative.planner.observe import vanished
+from declarative.planner.preview import cost, node_previews, reservations, suggestions
+from declarative.planner.rehearsal import Rehearsed, rehearsals
+from declarative.planner.retries import bad_end
+from declarative.planner.shortfalls import short, unknown_regions
+from declarative.planner.silence import silence_text
+from declarative.planner.tasks import Course
+from declarative.planner.types import Action, Basis, Inventory, Observed, Op, Plan, Preview, Reason, Unplaced
+from declarative.planner.volumes import waiting
+from declarative.planner.work_limit import too_large
+
+MOST_NAMED = 20
+"""Nodes that are named one by one; more are counted."""
+SMALL_DISK = 100 * 1024
+"""MiB of a node's disk: less is small where it has GPUs."""
+
+
+def make(  # noqa: PLR0913 (keywords, each with a default)
+    desired: Desired,
+    recorded: State,
+    inventory: Inventory,
+    now: float,
+    *,
+    requested: frozenset[str] = frozenset(),
+    destroy: bool = False,
+    reuse: bool = False,
+    effort: int = 1,
+    max_work: int | None = None,
+) -> Plan:
+    """What to do so that `desired` is there: see `Question`. Work beyond `max_work` units is refused."""
+    asked = Question(
+        desired=desired,
+        recorded=recorded,
+        inventory=inventory,
+        now=now,
+        requested=requested,
+        destroy=destroy,
+        reuse=reuse,
+        effort=effort,
+    )
+    return decided(asked, max_work)[0]
+
+
+def decided(asked: Question, max_work: int | None = None) -> tuple[Plan, Decisions | None]:
+    """The plan, and the decisions that it came from; there are none if the question is too large."""
+    desired, recorded, inventory, now = asked.desired, asked.recorded, asked.inventory, asked.now
+    large = too_large(desired, recorded, inventory, max_work)
+    if large:
+        return Plan(basis=basis_of(recorded), diagnostics=(large,)), None
+    state, destroy = asked.state, asked.destroy
+    found = decide(asked)
+    fleets, outcome = found.fleets, found.outcome
+    actions = build(recorded, state, found, destroy=destroy)
+    errors = (
+        *found.errors,
+        *_node_errors(fleets, destroy=destroy),
+        *_lost_files(desired, actions),
+        *_left_alone(desired, recorded),
+    )
+    diagnostics = [
+        *located(inventory.diagnostics, desired.places),
+        *errors,
+        *_remarks(desired, found, inventory),
+    ]
+    plan = Plan(
+        basis=basis_of(state),
+        actions=actions,
+        reservations=reservations(recorded, state, fleets, found.tasks, outcome),
+        unplaced=Unplaced(
+            refusals=outcome.refusals,
+            remedies=outcome.remedies,
+            waiting=_waiting(found),
+            starts=tuple(_unstarted(found)),
+        ),
+        observed=Observed(
+            drift=inventory.drift,
+            vanished=tuple(map(str, vanished(recorded, inventory))),
+            ended=_ended(found, state),
+            unfit=(*of_nodes(_staying(fleets), inventory.silent, now), *of_hosts(inventory.left_out)),
+        ),
+        preview=Preview(
+            nodes=node_previews(state, fleets, found.tasks, outcome),
+            fallbacks=fallbacks(found, state),
+            suggestions=() if destroy else suggestions(state, fleets, found.tasks, outcome),
+            backends=_reached(desired),
+            cost=cost(fleets, outcome, found.volumes),
+        ),
+        diagnostics=in_order(diagnostics),
+    )
+    return plan, found
+
+
+def basis_of(state: State) -> Basis:
+    """What a plan of this state is made from."""
+    seen = (state.readiness.get(r.address.name) for r in state.of("node"))
+    oldest = min((s.observed_at for s in seen if s and s.observed_at is not None), default=None)
+    return Basis(lineage=state.lineage, serial=state.serial, observed_at=oldest)
+
+
+def _remarks(desired: Desired, found: Decisions, inventory: Inventory) -> list[Diagnostic]:
+    """What is to be said of fleets and volumes. One that has its error is not called too small as well."""
+    known = {d.address for d in found.fleets.diagnostics if d.code in ("blocks-do-not-divide", "no-backend")}
+    lacking = [d for d in short(desired, found.outcome, inventory) if d.address not in known]
+    noted = {d.address for d in found.fleets.diagnostics}
+    unready = _unready(
+        (f for f in found.fleets.decisions.values() if str(f.record.address) not in noted),
+        {name: silence_text(silence, found.fleets.now) for name, silence in inventory.silent.items()},
+    )
+    nodes = {decision.node.region for decision in found.fleets.decisions.values()}
+    short_of = {d.address for d in lacking}
+    named = [d for d in unknown_regions(desired, inventory, nodes) if d.address not in short_of]
+    staying = [f.node for f in found.fleets.decisions.values() if not f.goes]
+    there = (Rehearsed(n.fleet, n.backend, n.shape) for n in (*staying, *found.outcome.launches))
+    rehearsed = rehearsals(desired, there, inventory.own_gpus)
+    waits = waiting(desired, found.volumes)
+    small = _small_disks(desired, found.outcome.launches)
+    later = _later_files(desired, found)
+    return [*found.fleets.diagnostics, *unready, *lacking, *named, *rehearsed, *waits, *small, *later]
+
+
+def _later_files(desired: Desired, found: Decisions) -> Iterator[Diagnostic]:
+    """Of tasks that stay ended although what lies in their folders changed."""
+    for name, decision in sorted(found.tasks.items()):
+        if decision.course is Course.KEPT and decision.files:
+            address = f"task/{name}"
+            summary = f"{address} has ended and is not run again, although its files changed"
+            yield Diagnostic(
+                code="files-changed-later",
+                summary=f"{summary}: {told(decision.files)}",
+                hint=f"to run it with them: `--replace {address}`",
+                address=address,
+                span=desired.places.get(address),
+                severity=Severity.WARNING,
+            )
+
+
+def _small_disks(desired: Desired, launches: Iterable[Node]) -> Iterator[Diagnostic]:
+    """A warning for each fleet that launches GPUs on a cloud with a disk that their images soon fill."""
+    sizes: dict[str, int] = {}
+    for node in launches:
+        backend = desired.backends.get(node.backend)
+        cloud = backend is not None and backend.provider not in (LOCAL, SSH)
+        if cloud and node.shape.gpus and node.shape.disk_mib is not None and node.fleet:
+            sizes[node.fleet] = min(node.shape.disk_mib, sizes.get(node.fleet, SMALL_DISK))
+    for fleet, size in sorted(sizes.items()):
+        if size < SMALL_DISK:
+            address = f"fleet/{fleet}"
+            has = f"{address} launches GPUs with a disk of {size // 1024} GB"
+            summary = f"{has}: images of GPU software soon fill it"
+            hint = "give its backend more, such as `options: {disk_size: 100}`, or ask for `disk: 100GB..`"
+            yield Diagnostic(
+                code="small-disk",
+                summary=summary,
+                hint=hint,
+                address=address,
+                span=desired.places.get(address),
+                severity=Severity.WARNING,
+            )
+
+
+def _staying(fleets: Fleets) -> list[tuple[str, Readiness]]:
+    return [(f.node.name, f.node.readiness) for f in fleets.decisions.values() if not f.goes]
+
+
+def _unready(decisions: Iterable[NodeDecision], silent: Mapping[str, str]) -> list[Diagnostic]:
+    """Nodes that stay and take no work, with the reason: one line for all of a fleet that have the same.
+
+    Of those that are `silent` it is said what comes of that.
+    """
+    by_reason: dict[tuple[str, NodeState, str], list[str]] = {}
+    for decision in decisions:
+        seen = decision.node.readiness
+        if not decision.goes and seen.state in SICK:
+            reason = silent.get(decision.node.name, seen.reason or "")
+            by_reason.setdefault((decision.node.fleet, seen.state, reason), []).append(decision.node.name)
+    out: list[Diagnostic] = []
+    for (fleet, state, reason), names in by_reason.items():
+        named = and_more((f"node/{n}" for n in sorted(names, key=natural)), MOST_NAMED)
+        verb = "takes" if len(names) == 1 else "take"
+        why = f"{state.value.replace('_', ' ')}: {reason or 'no reason is known'}"
+        summary = f"{named} {verb} no work: {why}"
+        address = f"node/{names[0]}" if len(names) == 1 else f"fleet/{fleet}"
+        out.append(
+            Diagnostic(
+                code="node-not-ready",
+                summary=summary,
+                hint=NODE_HINT,
+                address=address,
+                severity=Severity.WARNING,
+            )
+        )
+    return out
+
+
+def _waiting(found: Decisions) -> tuple[str, ...]:
+    """Tasks that do not fit now, and whose `retry` says to wait, or to run again. What can never fit is not
+    waited for.
+    """
+    refused = (found.tasks[r.task] for r in found.outcome.refusals if r.code == "no-capacity")
+    return tuple(f.name for f in refused if f.want.spec.retry.waits or f.reason is Reason.RETRY)
+
+
+def _reached(desired: Desired) -> dict[str, dict[str, Any]]:
+    """Of each backend that says something of it: how it is reached, as whom, what its nodes start from."""
+    out: dict[str, dict[str, Any]] = {}
+    for name, backend in sorted(desired.backends.items()):
+        values = encode(backend)
+        found = {key: values[key] for key in ("options", *Backend.CLOUD) if values.get(key)}
+        if found:
+            out[name] = {"driver": backend.provider, **found}
+    return out
+
+
+def _unstarted(found: Decisions) -> Iterator[Action]:
+    """What unplaced tasks would run: a later plan, or a retry, may start them with nobody looking."""
+    for refusal in found.outcome.refusals:
+        decision = found.tasks[refusal.task]
+        old = decision.have.get(0)
+        yield Action(
+            op=Op.UPDATE if old else Op.CREATE,
+            address=Address("rank", rank_name(decision.name, 0)),
+            reason=decision.reason,
+            because=decision.because,
+            before=old.typed if old else None,
+            after=decision.rank_inputs(0),
+        )
+
+
+def _ended(found: Decisions, state: State) -> tuple[tuple[str, str], ...]:
+    """Tasks that failed or were lost, and are not run again."""
+    kept = (decision for decision in found.tasks.values() if decision.course is Course.KEPT)
+    ends = ((decision.name, bad_end(decision.have.values(), state)) for decision in kept)
+    return tuple((name, end.value) for name, end in ends if end is not None)
+
+
+def _left_alone(desired: Desired, recorded: State) -> list[Diagnostic]:
+    """What is recorded and stands in a document that was not used: nobody said that it shall go."""
+    have = {f"task/{r.rank.task}" for r in recorded.of("rank")}
+    have |= {f"fleet/{r.node.fleet}" for r in recorded.of("node")}
+    have |= {str(r.address) for r in recorded.of("volume")}
+    have -= {f"task/{name}" for name in desired.tasks} | {f"fleet/{name}" for name in desired.fleets}
+    have -= {f"volume/{name}" for name in desired.volumes}
+    return [
+        Diagnostic(
+            code="skipped-recorded",
+            summary=f"{address} is recorded, and would be deleted because its document was not used",
+            hint="see the warning about the document; to have it deleted, remove the document",
+            address=address,
+            span=span,
+        )
+        for address, span in sorted(desired.skipped.items())
+        if address in have
+    ]
+
+
+def _node_errors(fleets: Fleets, *, destroy: bool) -> list[Diagnostic]:
+    """Nodes that would be deleted although their fleet says `prevent_destroy`."""
+    out: list[Diagnostic] = []
+    for decision in fleets.decisions.values():
+        fleet = fleets.desired.fleets.get(decision.node.fleet)
+        protected = fleet.prevent_destroy if fleet else decision.record.node.prevent_destroy
+        if not decision.goes or not protected or destroy:
+            continue
+        address = str(decision.record.address)
+        why = f"`{decision.because[0]}` changed" if decision.because else "its fleet is not declared any more"
+        why = "`--replace`" if decision.goes is Reason.REQUESTED else why
+        out.append(
+            Diagnostic(
+                code="protected",
+                summary=f"{address} would be deleted ({why}), but its fleet's `prevent_destroy` is true",
+                hint="undo the change, or set `prevent_destroy: false`",
+                address=address,
+                span=fleets.desired.places.get(f"fleet/{decision.node.fleet}"),
+                severity=Severity.ERROR,
+            )
+        )
+    return out
+
+
+def _lost_files(desired: Desired, actions: Iterable[Action]) -> list[Diagnostic]:
+    """Patterns of `include` without a file, while things go that no file declares any more: nobody can tell
+    whether their declarations were deleted or only moved to where they are not read.
+    """
+    if not desired.unmatched:
+        return []
+    lost = [str(a.address) for a in actions if a.op is Op.DELETE and _undeclared(desired, a)]
+    if not lost:
+        return []
+    named = and_more(lost, 1)
+    return [
+        Diagnostic(
+            code="nothing-included",
+            summary=f"`{pattern}` matches no file, and {named} would be deleted: no file declares them",
+            hint="correct the pattern or bring the files back; if they are to go, remove the pattern",
+            span=span,
+        )
+        for pattern, span in desired.unmatched.items()
+    ]
+
+
+def _undeclared(desired: Desired, action: Action) -> bool:
+    if isinstance(action.typed, NodeInputs):
+        return action.typed.fleet not in desired.fleets
+    if isinstance(action.typed, RankInputs):
+        return action.typed.task not in desired.tasks
+    return action.address.kind == "volume" and action.address.name not in desired.volumes

@@ -1,0 +1,206 @@
+"""A part of a plan: what `--target` names with all that it needs, or all but what `--exclude` names and what
+depends on that.
+
+A task goes as a whole, and so does a replacement. What is left out stays as it is recorded: nothing takes
+blocks, volumes or a place in its fleet that something left out still has.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+from declarative.model.inputs import NodeInputs
+from declarative.model.state import Address, NodeState, Readiness, State, natural, rank_name
+from declarative.planner.fleets import node_of
+from declarative.planner.preview import held_by, total_price
+from declarative.planner.types import Action, NodePreview, Op, Part, Plan, Reservation, ReservationStatus
+
+Groups = Mapping[str, frozenset[str]]
+KEPT = ReservationStatus.KEPT
+
+
+def partial(plan: Plan, state: State, targets: Iterable[str], excludes: Iterable[str]) -> Plan:
+    """The part of the plan that is asked for. `state` is the recorded and the observed put together."""
+    targets, excludes = tuple(targets), tuple(excludes)
+    groups = _groups(plan.actions)
+    needs = _needs(plan.actions, groups)
+    aimed = {g for g in groups if not targets or any(_is_meant(g, groups[g], t) for t in targets)}
+    barred = {g for g in groups if any(_is_meant(g, groups[g], e) for e in excludes)}
+    held_up = _closure(barred, _reverse(needs))
+    wanted = _closure(aimed, needs) if targets else set(groups)
+    # What needs something that is left out is left out, too, although it was aimed at.
+    chosen = wanted - held_up
+    actions = tuple(a for a in plan.actions if group_of(a) in chosen)
+    tasks = _tasks(plan, targets, excludes)
+    made = {a.address.name for a in actions if a.op is Op.CREATE and a.address.kind == "node"}
+    rest = {g for g in groups if g not in chosen}
+    part = Part(
+        targets=targets,
+        excludes=excludes,
+        needed=_sorted(chosen - aimed),
+        left_out=_sorted(rest),
+        held_up=_sorted((held_up - barred) & wanted),
+    )
+    reservations = _reservations(plan, state, chosen)
+    nodes = _nodes(plan, state, chosen, reservations)
+    after = total_price(n.price for n in nodes if n.status != "deleted")
+    unplaced = replace(
+        plan.unplaced,
+        refusals=tuple(r for r in plan.unplaced.refusals if r.task in tasks),
+        remedies=tuple(r for r in plan.unplaced.remedies if tasks.issuperset(r.tasks)),
+        waiting=tuple(t for t in plan.unplaced.waiting if t in tasks),
+        starts=tuple(a for a in plan.unplaced.starts if a.task in tasks),
+    )
+    preview = replace(
+        plan.preview,
+        nodes=nodes,
+        suggestions=(),
+        fallbacks=tuple(f for f in plan.preview.fallbacks if all(made.issuperset(k) for k in f.kinds)),
+        cost=replace(plan.preview.cost, after=after, bound=None),
+    )
+    diagnostics = tuple(d for d in plan.diagnostics if d.code != "protected" or d.address in chosen)
+    return replace(
+        plan,
+        actions=actions,
+        reservations=reservations,
+        unplaced=unplaced,
+        preview=preview,
+        scope=replace(plan.scope, part=part),
+        diagnostics=diagnostics,
+    )
+
+
+def addresses_of(plan: Plan) -> frozenset[str]:
+    """What can be aimed at in a plan."""
+    groups = _groups(plan.actions)
+    tasks = (f"task/{r.task}" for r in plan.unplaced.refusals)
+    return frozenset((*groups, *(name for names in groups.values() for name in names), *tasks))
+
+
+def group_of(action: Action) -> str:
+    """What an action cannot be told apart from: `task/train`, `node/gpu-0`, `volume/data-0`."""
+    return str(action.address) if action.task is None else f"task/{action.task}"
+
+
+def _group_of_id(action: str) -> str:
+    kind, _, name = action.partition(":")[2].partition("/")
+    if kind in ("node", "volume"):
+        return f"{kind}/{name}"
+    return f"task/{name.partition('.')[0].rpartition('-')[0]}"
+
+
+def _groups(actions: Iterable[Action]) -> Groups:
+    """Of each group the names that mean it, beside its own."""
+    out: dict[str, set[str]] = defaultdict(set)
+    for action in actions:
+        group, found = group_of(action), action.typed
+        out[group].add(str(action.address))
+        if isinstance(found, NodeInputs):
+            out[group].add(f"fleet/{found.fleet}")
+        base, _, number = action.address.name.rpartition("-")
+        if action.address.kind == "volume" and number.isdecimal():
+            out[group].add(f"volume/{base}")
+    return {group: frozenset(names) for group, names in out.items()}
+
+
+def _is_meant(group: str, names: Iterable[str], pattern: str) -> bool:
+    return any(fnmatchcase(name, pattern) for name in (group, *names))
+
+
+def _needs(actions: Iterable[Action], groups: Groups) -> dict[str, set[str]]:
+    """Group → those that it needs. New nodes need the deletes in their fleet, which make room below its
+    maximum.
+    """
+    out: dict[str, set[str]] = {group: set() for group in groups}
+    deleted: dict[str, set[str]] = defaultdict(set)
+    created: dict[str, set[str]] = defaultdict(set)
+    for action in actions:
+        group, found = group_of(action), action.typed
+        out[group].update(n for need in action.needs if (n := _group_of_id(need)) != group)
+        if isinstance(found, NodeInputs) and action.op is not Op.UPDATE:
+            (deleted if action.op is Op.DELETE else created)[found.fleet].add(group)
+    for fleet, nodes in created.items():
+        for node in nodes:
+            out[node] |= deleted[fleet] - {node}
+    return out
+
+
+def _reverse(needs: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    out: dict[str, set[str]] = {group: set() for group in needs}
+    for group, found in needs.items():
+        for need in found:
+            out[need].add(group)
+    return out
+
+
+def _closure(start: Iterable[str], edges: Mapping[str, set[str]]) -> set[str]:
+    found, more = set(start), list(start)
+    while more:
+        new = edges[more.pop()] - found
+        found |= new
+        more += new
+    return found
+
+
+def _tasks(plan: Plan, targets: tuple[str, ...], excludes: tuple[str, ...]) -> frozenset[str]:
+    """The tasks without a place that are asked about."""
+    refused = {r.task for r in plan.unplaced.refusals}
+
+    def named(task: str, patterns: Iterable[str]) -> bool:
+        return any(fnmatchcase(f"task/{task}", p) for p in patterns)
+
+    return frozenset(t for t in refused if (not targets or named(t, targets)) and not named(t, excludes))
+
+
+def _sorted(groups: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(groups, key=lambda g: (g.partition("/")[0], natural(g))))
+
+
+def _reservations(plan: Plan, state: State, chosen: Iterable[str]) -> tuple[Reservation, ...]:
+    """As they are after the chosen actions: what is left out keeps the place that it has."""
+    out: list[Reservation] = []
+    touched = {group_of(a) for a in plan.actions}
+    for item in plan.reservations:
+        task = f"task/{item.task}"
+        if task in chosen or task not in touched:
+            out.append(item)
+            continue
+        record = state.get("reservation", rank_name(item.task, item.rank))
+        node = record and state.get("node", record.reservation.node)
+        if record and node:
+            at = node_of(node, Readiness(state=NodeState.UNKNOWN), {})
+            held = record.reservation
+            kept = held_by(at, (held.task, held.rank), held.blocks, volumes=item.volumes, status=KEPT)
+            out.append(kept)
+    return tuple(out)
+
+
+def _nodes(
+    plan: Plan, state: State, chosen: Iterable[str], reservations: Iterable[Reservation]
+) -> tuple[NodePreview, ...]:
+    """The block map after the chosen actions."""
+    holders: dict[str, dict[int, str]] = defaultdict(dict)
+    for item in reservations:
+        if item.status is not ReservationStatus.RELEASED:
+            name = f"rank/{rank_name(item.task, item.rank)}"
+            holders[item.node].update(dict.fromkeys(item.blocks, name))
+    for name, strays in state.strays.items():
+        holders[name].update(strays)
+    touched = {a.address for a in plan.actions if a.address.kind == "node"}
+    out: list[NodePreview] = []
+    for found in plan.preview.nodes:
+        address = Address("node", found.name)
+        if address in touched and str(address) not in chosen:
+            record = state.get("node", found.name)
+            if record is None:
+                continue
+            node = node_of(record, Readiness(state=NodeState.UNKNOWN), {})
+            found = replace(  # noqa: PLW2901
+                found, total=node.total, status="kept", price=node.price, spot=node.spot
+            )
+        held = {} if found.status == "deleted" else holders[found.name]
+        out.append(replace(found, holders=held))
+    return tuple(out)

@@ -1,0 +1,260 @@
+"""A plan to be kept in a file: all that `apply` needs of it, and all that says whether it still holds.
+
+Pure: text in, text out; `cli.planfile` owns the file. A saved plan is self-contained, so what `apply` takes
+from the project beside the actions is in it: the backends as declared (credentials by the names of their
+variables), the names of the tasks, where the state is. `${{ env.X }}` stays as it is written: it is read when
+a rank starts. No secret gets in, because none is in a plan.
+
+The checksum guards against accidents and edits by hand. It is no signature: whoever may write the file can
+make a new one, and `apply` runs the commands that stand in it. It is to be trusted like the YAML, or signed
+(`cli.signature`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from declarative.model.codec import BadDataError, outline, reader, to_data
+from declarative.model.diagnostic import Diagnostic, InvalidError, is_version
+from declarative.model.inputs import RankInputs
+from declarative.model.manifest import Manifest
+from declarative.model.schema import Problem, decode, encode
+from declarative.model.spec import Backend
+from declarative.planner.assumptions import AGAIN, Facts, digest
+from declarative.planner.types import Action, Fallback, Op, Plan
+
+KIND = "fleetform plan"
+FILE_VERSION = 1
+"""Of the file and of what its actions mean: raised when another version would carry them out otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A plan with everything that `apply` needs of it."""
+
+    plan: Plan
+    facts: Facts
+    backends: Mapping[str, Backend] = field(default_factory=dict)
+    tasks: tuple[str, ...] = ()
+    """The names of the declared tasks: those that `--wait` follows."""
+    files: Mapping[str, Manifest] = field(default_factory=dict)
+    """What the ranks get that it starts, by its digest: their names and sums, not what is in them."""
+    state: str
+    """Where the state is, as it was given; it holds no password, those are refused."""
+    directory: str
+    """Where the project was: for messages, and to tell apart two states that are both empty."""
+    made_by: str
+    made_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """The file's fields, in its order."""
+
+    kind: str
+    format_version: int
+    layout: str
+    checksum: str
+    made_by: str
+    made_at: str
+    directory: str
+    state: str
+    tasks: tuple[str, ...]
+    backends: Mapping[str, Any]
+    files: Mapping[str, Manifest]
+    facts_digest: str
+    facts: Facts
+    plan: Plan
+
+
+def layout() -> str:
+    """A fingerprint of what a file holds: where a field was added, the format is another one, though
+    nobody thought of raising its version.
+    """
+    found: dict[str, list[str]] = {}
+    outline(_File, found)
+    return digest(found).removeprefix("sha256:")[:12]
+
+
+def dump(saved: Saved) -> str:
+    """The file's text: the same plan, the same bytes."""
+    plan = saved.plan
+    # Source lines may hold anything; what is said of them, and where they are, is enough.
+    spans = {d: replace(d.span, text="") for d in plan.diagnostics if d.span}
+    found = tuple(replace(d, span=spans[d]) if d in spans else d for d in plan.diagnostics)
+    data: dict[str, Any] = {
+        "kind": KIND,
+        "format_version": FILE_VERSION,
+        "layout": layout(),
+        "checksum": "",
+        "made_by": saved.made_by,
+        "made_at": saved.made_at,
+        "directory": saved.directory,
+        "state": saved.state,
+        "tasks": list(saved.tasks),
+        "backends": {name: encode(backend) for name, backend in sorted(saved.backends.items())},
+        "files": to_data(dict(sorted(saved.files.items()))),
+        "facts_digest": digest(to_data(saved.facts)),
+        "facts": to_data(saved.facts),
+        "plan": to_data(replace(plan, diagnostics=found)),
+    }
+    data["checksum"] = _checksum(data)
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def load(text: str, name: str, version: str) -> Saved:
+    """The plan in a file's text; `InvalidError` with one finding if it cannot be used.
+
+    `name` is the file's, `version` this tool's: for the messages.
+    """
+    data, checksum = _parse(text, name)
+    _check_format(data, name, version)
+    if data.get("checksum") != checksum:
+        raise _refused(
+            "plan-edited",
+            f"{name} is not as it was saved: its checksum does not match",
+            f"a plan is changed in the YAML: edit that, and {AGAIN}",
+        )
+    try:
+        file: _File = reader(_File)(data)
+        backends = {key: _backend(key, value) for key, value in file.backends.items()}
+        _sound(file.plan)
+        _sound_files(file)
+        if file.facts_digest != digest(to_data(file.facts)):
+            raise BadDataError("the digest of the facts").at("facts_digest")
+    except BadDataError as bad:
+        raise _no_plan(name, str(bad)) from None
+    return Saved(
+        plan=file.plan,
+        facts=file.facts,
+        backends=backends,
+        tasks=file.tasks,
+        files=file.files,
+        state=file.state,
+        directory=file.directory,
+        made_by=file.made_by,
+        made_at=file.made_at,
+    )
+
+
+def _checksum(data: Mapping[str, Any]) -> str:
+    """Of everything but itself, however the file is laid out."""
+    return digest({key: value for key, value in data.items() if key != "checksum"})
+
+
+def _parse(text: str, name: str) -> tuple[dict[str, Any], str]:
+    """The data and its checksum, which only data has that can be written again."""
+    try:
+        data = json.loads(text, parse_constant=_no_constant)
+        checksum = _checksum(data) if isinstance(data, dict) else ""
+    except RecursionError:
+        raise _no_plan(name, "it is nested too deeply") from None
+    except ValueError:
+        raise _no_plan(name, "it is not JSON, or cut short") from None
+    if not isinstance(data, dict) or data.get("kind") != KIND:
+        raise _no_plan(name, f'it does not begin with `"kind": "{KIND}"`')
+    return data, checksum
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(text)
+
+
+def _check_format(data: Mapping[str, Any], name: str, version: str) -> None:
+    found, made_by = data.get("format_version"), data.get("made_by")
+    same = type(found) is int and found == FILE_VERSION
+    if same and data.get("layout") == layout():
+        return
+    by = made_by if is_version(made_by) else "of another version"
+    number = f"{found}" if type(found) is int and abs(found) < 1 << 31 else "unknown"
+    number += " of another build" if same else ""
+    raise _refused(
+        "plan-format",
+        f"{name} has format {number}, made by fleetform {by}; "
+        f"this is fleetform {version}, which reads format {FILE_VERSION}",
+        f"apply it with fleetform {by}, or {AGAIN}" if is_version(made_by) else AGAIN,
+    )
+
+
+def _refused(code: str, summary: str, hint: str) -> InvalidError:
+    return InvalidError((Diagnostic(code=code, summary=summary, hint=hint),))
+
+
+def _no_plan(name: str, why: str) -> InvalidError:
+    return _refused("not-a-plan", f"{name} is no plan that can be used: {why}", AGAIN)
+
+
+def _backend(name: str, data: Any) -> Backend:
+    """By the language's own rules."""
+    problems: list[Problem] = []
+    found = decode(Backend, data, ("backends", name), problems)
+    if found is None or problems or found.name != name:
+        raise BadDataError("a backend").at(name).at("backends")
+    return found
+
+
+# ------------------------------------------------------------------------------------------ soundness
+
+
+def _sound(plan: Plan) -> None:
+    """`BadDataError` unless every action can be looked at and carried out in order: nobody reads further
+    than this before commands are run.
+    """
+    done: set[str] = set()
+    for index, action in enumerate(plan.actions):
+        try:
+            _check(action, done)
+        except BadDataError as bad:
+            raise bad.at(index).at("actions").at("plan") from None
+        done.add(action.id)
+    for index, fallback in enumerate(plan.preview.fallbacks):
+        try:
+            _check_ways(fallback, done)
+        except BadDataError as bad:
+            raise bad.at(index).at("fallbacks").at("plan") from None
+
+
+def _check_ways(fallback: Fallback, done: set[str]) -> None:
+    """Each way is one for all kinds of nodes, and the nodes are those that the plan makes."""
+    names = [name for kind in fallback.kinds for name in kind]
+    made = {name for name in names if f"create:node/{name}" in done}
+    if len(set(names)) != len(names) or set(names) - made != set(fallback.idle):
+        raise BadDataError("made of nodes that are created, or idle").at("kinds")
+    for number, way in enumerate(fallback.ways):
+        if len(way) != len(fallback.kinds):
+            raise BadDataError("one offer for each kind").at(number).at("ways")
+
+
+def _sound_files(file: _File) -> None:
+    """`BadDataError` unless all files that ranks get are known, and lie below the project."""
+    for digest_, manifest in file.files.items():
+        inside = all(_is_inside(e.path) and _is_inside(e.source) for e in manifest.entries)
+        if not inside or manifest.digest != digest_:
+            raise BadDataError("a list of files").at(digest_).at("files")
+    for action in file.plan.actions:
+        rank = action.typed if action.op is Op.CREATE else None
+        if isinstance(rank, RankInputs) and rank.files and rank.files.digest not in file.files:
+            raise BadDataError("a task's files").at(str(action.address)).at("actions")
+
+
+def _is_inside(path: str) -> bool:
+    return "\0" not in path and not any(part in {"", ".", ".."} for part in path.split("/"))
+
+
+def _check(action: Action, done: set[str]) -> None:
+    if action.id in done:
+        raise BadDataError("given once").at("address")
+    if not done.issuperset(action.needs):
+        raise BadDataError("made of actions that come before").at("needs")
+    if (action.after is None) is not (action.op is Op.DELETE):
+        raise BadDataError("there for all but a delete").at("after")
+    if action.op is Op.DELETE and action.before is None:
+        raise BadDataError("there for a delete").at("before")
+    kinds = [held.kind for held in action.holds]
+    wanted = {"reservation": "node", "attachment": "reservation", "rank": "reservation"}
+    base = wanted.get(action.address.kind) if action.op is Op.CREATE else None
+    if base and kinds.count(base) != 1:
+        raise BadDataError(f"with one {base}").at("holds")

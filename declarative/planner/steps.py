@@ -1,0 +1,110 @@
+"""Actions from decisions: what each step needs, and an order in which the steps could run one by one."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from declarative.model.inputs import AttachmentInputs, Inputs, ReservationInputs, VolumeInputs
+from declarative.model.resource import VOLUME_ID
+from declarative.model.state import KINDS, Address, State, natural
+from declarative.planner.types import Action, Op
+
+
+class Steps:
+    """Collects actions, then joins them by their needs."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.actions: dict[str, Action] = {}
+        self.extra: dict[str, set[str]] = defaultdict(set)
+        """More needs than those that follow from `holds`: gang starts, blocks and volumes passed on."""
+
+    def add(self, action: Action) -> None:
+        """Add one action; one address has at most one of each op."""
+        self.actions[action.id] = action
+
+    def after(self, action: str, needed: Iterable[str]) -> None:
+        """`action` waits for `needed`, as far as those exist."""
+        self.extra[action].update(needed)
+
+    def join(self) -> tuple[Action, ...]:
+        """All actions with their direct needs, in order: deletions first, then by kind and name."""
+        self._pass_on()
+        needs = {key: self._needs(action) for key, action in self.actions.items()}
+        return tuple(
+            replace(self.actions[key], needs=tuple(sorted(needs[key]))) for key in self._ordered(needs)
+        )
+
+    def _made(self, address: Address) -> str | None:
+        """The action after which `address` is as it shall be."""
+        for op in (Op.CREATE, Op.UPDATE):
+            if f"{op.value}:{address}" in self.actions:
+                return f"{op.value}:{address}"
+        return None
+
+    def _needs(self, action: Action) -> set[str]:
+        needs = {n for n in self.extra[action.id] if n in self.actions}
+        if action.op is Op.DELETE:
+            return needs
+        needs |= {made for held in action.holds if (made := self._made(held))}
+        gone = f"delete:{action.address}"
+        if action.op is Op.CREATE and gone in self.actions:
+            needs.add(gone)
+        return needs
+
+    def _pass_on(self) -> None:
+        """A delete waits for everything recorded as needing it; a create waits for what it takes over."""
+        freed: dict[object, list[str]] = defaultdict(list)
+        for action in list(self.actions.values()):
+            record = self.state.records.get(action.address)
+            if action.op is not Op.DELETE or record is None:
+                continue
+            for held in record.needs:
+                self.extra[f"delete:{held}"].add(action.id)
+            for key in _places(record.typed):
+                freed[key].append(action.id)
+            if action.address.kind == "reservation":
+                self.extra[f"update:node/{record.reservation.node}"].add(action.id)
+        for action in list(self.actions.values()):
+            if action.op is Op.CREATE:
+                for key in _places(action.typed):
+                    self.extra[action.id].update(freed[key])
+
+    def _ordered(self, needs: Mapping[str, set[str]]) -> list[str]:
+        """Topological, always the first by (deletions first, kind, name) of those that could run."""
+        waiting = {key: len(n) for key, n in needs.items()}
+        follow: dict[str, list[str]] = defaultdict(list)
+        for key, wanted in needs.items():
+            for need in wanted:
+                follow[need].append(key)
+        heap = [(self._place(key), key) for key, count in waiting.items() if count == 0]
+        heapq.heapify(heap)
+        out: list[str] = []
+        while heap:
+            _, key = heapq.heappop(heap)
+            out.append(key)
+            for later in follow[key]:
+                waiting[later] -= 1
+                if waiting[later] == 0:
+                    heapq.heappush(heap, (self._place(later), later))
+        if len(out) != len(needs):
+            raise AssertionError(f"a cycle among {sorted(set(needs) - set(out))}")
+        return out
+
+    def _place(self, key: str) -> tuple[object, ...]:
+        action = self.actions[key]
+        kind = KINDS.index(action.address.kind)
+        deletion = action.op is Op.DELETE
+        return (not deletion, -kind if deletion else kind, natural(action.address.name))
+
+
+def _places(inputs: Inputs) -> list[object]:
+    """What only one can hold at a time: blocks, volumes, and what volumes were adopted."""
+    if isinstance(inputs, ReservationInputs):
+        return [(inputs.node, block) for block in inputs.blocks]
+    if isinstance(inputs, VolumeInputs) and inputs.volume_id is not None:
+        return [(VOLUME_ID, inputs.backend, inputs.volume_id)]
+    return [inputs.volume] if isinstance(inputs, AttachmentInputs) else []

@@ -1,0 +1,178 @@
+"""Tasks and their ranks: which go on, which have ended, which are run (again), which go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from declarative.model.inputs import RankInputs, RetrySeries, differing
+from declarative.model.manifest import changes
+from declarative.model.resource import SUMS, Desired, TaskWant
+from declarative.model.schema import in_place
+from declarative.model.spec import Task
+from declarative.model.state import (
+    NOT_RELEASED,
+    RETRIES,
+    Address,
+    NodeState,
+    Record,
+    State,
+    rank_name,
+    readiness_of,
+)
+from declarative.planner.retries import again, series
+from declarative.planner.types import Reason
+
+
+class Course(StrEnum):
+    """What becomes of one task."""
+
+    KEPT = "kept"
+    COMPLETED = "completed"
+    """Some of its ranks have started, the others still have their places: only those are started."""
+    RUN = "run"
+
+
+@dataclass(slots=True)
+class TaskDecision:
+    """What becomes of one declared task, and why."""
+
+    want: TaskWant
+    course: Course
+    reason: Reason = Reason.NEW
+    because: tuple[str, ...] = ()
+    have: Mapping[int, Record] = field(default_factory=dict)
+    """The recorded ranks, by rank."""
+    incomplete: bool = False
+    """Of the gang that is recorded some ranks are missing."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """What changed in its folders since it has ended (`manifest.changes`)."""
+    series: RetrySeries | None = None
+    """Of which series of failures its new ranks are, if of one."""
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        return str(self.want.spec.name)
+
+    def rank_inputs(self, rank: int) -> RankInputs:
+        """What is recorded of a rank that this plan starts."""
+        return replace(self.want.rank_inputs(rank), retries=self.series)
+
+
+def changed_fields(before: RankInputs, after: RankInputs) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Fields that differ: those that restart the rank, and those that change in place."""
+    keys = [name for name in differing(before, after) if name not in (RETRIES, SUMS)]
+    marked = in_place(Task)
+    return tuple(k for k in keys if k not in marked), tuple(k for k in keys if k in marked)
+
+
+def _changed(want: TaskWant, have: Mapping[int, Record]) -> set[str]:
+    """The fields by which a task is another than the one whose ranks are recorded."""
+    changed = {"nodes"} if any(rank >= want.spec.nodes for rank in have) else set[str]()
+    for rank, record in have.items():
+        if rank < want.spec.nodes:
+            changed.update(changed_fields(record.rank, want.rank_inputs(rank))[0])
+    return changed
+
+
+def _later_files(want: TaskWant, have: Mapping[int, Record], state: State) -> dict[str, str]:
+    """What changed in the folders of `files` since a task has ended, where that does not run it again.
+
+    Results, notes and the next job's data come and go in a folder. What a task runs is in its commands, and
+    in files that it names themselves: a change of those is a change of the task.
+    """
+    ended = all((s := state.ranks.get(r.address.name)) and s.state.ended for r in have.values())
+    before, after = have[0].rank if ended and 0 in have else None, want.rank_inputs(0)
+    if not before or before.file_sums is None or after.file_sums is None:  # older versions recorded none
+        return {}
+    found = changes(before.file_sums, after.file_sums)
+    same = before.files and after.files and before.files.paths == after.files.paths
+    return found if same and not found.keys() & want.own_files else {}
+
+
+def judge(
+    want: TaskWant, state: State, have: Mapping[int, Record], requested: frozenset[str], now: float
+) -> TaskDecision:
+    """What becomes of a declared task of which these ranks are recorded."""
+    nodes = want.spec.nodes
+    if not have:
+        return TaskDecision(want, Course.RUN)
+    decision = TaskDecision(want, Course.RUN, have=have)
+    decision.incomplete = len(have) < max(r.rank.nodes for r in have.values())
+    changed = _changed(want, have)
+    if changed == {"files"}:
+        decision.files = _later_files(want, have, state)
+    missing = [rank for rank in range(nodes) if rank not in have]
+    if f"task/{want.spec.name}" in requested:
+        decision.reason = Reason.REQUESTED
+    elif changed and not decision.files:
+        decision.reason, decision.because = Reason.CHANGED, tuple(sorted(changed))
+    elif not missing and _never_began(have.values(), state):
+        decision.reason, decision.incomplete = Reason.INCOMPLETE, True
+        decision.series = series(have.values())
+    elif not missing:
+        decision.course = Course.KEPT
+        found = again(want, have.values(), state, now)
+        if found:
+            decision.course, decision.reason, decision.because = Course.RUN, Reason.RETRY, (found.cause,)
+            decision.series = found.series
+    else:
+        decision.reason, decision.incomplete = Reason.INCOMPLETE, True
+        found = again(want, have.values(), state, now)
+        decision.series = found.series if found else series(have.values())
+        ended = any((s := state.ranks.get(r.address.name)) and s.state.ended for r in have.values())
+        if not ended and all(_has_place(want, rank, state) for rank in missing):
+            decision.course = Course.COMPLETED
+    return decision
+
+
+def _never_began(have: Iterable[Record], state: State) -> bool:
+    """Whether a gang was never complete, and so none of its commands ran: that was no attempt."""
+    found = [s for r in have if (s := state.ranks.get(r.address.name))]
+    return any(s.cause == NOT_RELEASED for s in found) and all(s.started_at is None for s in found)
+
+
+def _has_place(want: TaskWant, rank: int, state: State) -> bool:
+    """Whether a rank that was not started has its blocks, on a node that is ready, and all its volumes."""
+    name = rank_name(str(want.spec.name), rank)
+    reservation = state.get("reservation", name)
+    if reservation is None:
+        return False
+    node = state.get("node", reservation.reservation.node)
+    seen = state.readiness.get(node.address.name) if node else None
+    attached = {r.attachment.path for r in state.of("attachment") if r.attachment.rank == name}
+    paths = {m.path for m in want.mounts[rank]} if want.mounts else set()
+    ready = node and seen and readiness_of(node, seen).state is NodeState.READY
+    return attached == paths and bool(ready)
+
+
+def judge_all(
+    desired: Desired, state: State, requested: frozenset[str], now: float
+) -> dict[str, TaskDecision]:
+    """The decisions of all declared tasks."""
+    by_task: dict[str, dict[int, Record]] = {}
+    for record in state.of("rank"):
+        by_task.setdefault(record.rank.task, {})[record.rank.rank] = record
+    return {
+        name: judge(want, state, by_task.get(name, {}), requested, now)
+        for name, want in sorted(desired.tasks.items())
+    }
+
+
+def cascade(decisions: Mapping[str, TaskDecision], state: State, replaced: frozenset[Address]) -> None:
+    """Make a task run anew when something that its running ranks hold is replaced.
+
+    The whole gang, since its ranks know each other's addresses, and no other task.
+    """
+    if not replaced:
+        return
+    holds: dict[str, set[Address]] = {}
+    for record in (*state.of("reservation"), *state.of("attachment")):
+        holds.setdefault(str(record.task), set()).update(record.needs & replaced)
+    for decision in decisions.values():
+        hit = holds.get(decision.name)
+        if decision.course is not Course.RUN and hit:
+            decision.course, decision.reason = Course.RUN, Reason.CASCADE
+            decision.because = tuple(sorted(map(str, hit)))

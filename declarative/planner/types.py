@@ -1,0 +1,375 @@
+"""What a plan is made of. A plan is self-contained: apply never reads the YAML again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from declarative.model.diagnostic import Diagnostic
+from declarative.model.inputs import Inputs, NodeInputs, OfferInputs, VolumeInputs, inputs_of
+from declarative.model.resource import LeftOut, Offer
+from declarative.model.state import Address, RankStatus, Readiness, Record, Silence
+from declarative.placement.suggest import Suggestion
+from declarative.placement.types import Refusal, Remedy
+from declarative.planner.health import LEFT_OUT, UNREADABLE, Health, of_backends
+
+FORMAT_VERSION = 1
+
+
+class Op(StrEnum):
+    """What is done to an address; a replacement is a delete and a create."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    DELETE = "delete"
+
+
+class Reason(StrEnum):
+    """Why; for people, never decided upon."""
+
+    NEW = "new"
+    ADOPTED = "adopted"
+    CHANGED = "changed"
+    REMOVED = "removed"
+    CASCADE = "cascade"
+    GONE = "gone"
+    INCOMPLETE = "incomplete"
+    REQUESTED = "requested"
+    RETRY = "retry"
+    SURPLUS = "surplus"
+    IDLE = "idle"
+    UNUSED = "unused"
+    MISMATCH = "mismatch"
+    DRIFT = "drift"
+    UNFIT = "unfit"
+    DESTROY = "destroy"
+
+
+def _by_kind(action: Mapping[str, Any], data: Any) -> Inputs:
+    address: Address = action["address"]
+    return inputs_of(address.kind, data)
+
+
+BY_KIND: Mapping[str, Any] = {"read": _by_kind}
+"""Metadata of inputs: they are read by the kind of the action's address."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """One step. `because` names changed fields, or replaced addresses that this one needs."""
+
+    op: Op
+    address: Address
+    reason: Reason
+    because: tuple[str, ...] = ()
+    before: Inputs | None = field(default=None, metadata=BY_KIND)
+    after: Inputs | None = field(default=None, metadata=BY_KIND)
+    needs: tuple[str, ...] = ()
+    holds: tuple[Address, ...] = ()
+    """What the new record needs: written to the state, so that deletions can be ordered later."""
+    backend: str | None = None
+    forget: bool = False
+    """Of a delete: the record goes and nothing is called, since `removed` says `destroy: false`."""
+
+    @property
+    def typed(self) -> Inputs:
+        """What it is to become, or of a delete what it was; `isinstance` of it tells the kinds apart."""
+        found = self.before if self.op is Op.DELETE else self.after
+        assert found is not None
+        return found
+
+    @property
+    def task(self) -> str | None:
+        """The task that its reservation, attachment or rank is of."""
+        found = self.typed
+        return None if isinstance(found, NodeInputs | VolumeInputs) else found.task
+
+    @property
+    def id(self) -> str:
+        """`create:volume/data-0`: derived, never random."""
+        return f"{self.op.value}:{self.address}"
+
+    @property
+    def forgets(self) -> bool:
+        """Whether a delete only lets go: what was adopted, or is to be kept, stays as it is."""
+        adopted = isinstance(self.before, VolumeInputs) and self.before.volume_id is not None
+        return self.op is Op.DELETE and (self.forget or adopted)
+
+
+class ReservationStatus(StrEnum):
+    """Whether a rank's blocks are taken by this plan, were held before, or are given back."""
+
+    NEW = "new"
+    KEPT = "kept"
+    RELEASED = "released"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """The blocks that one rank holds or will hold. `price` is the rank's share, USD an hour."""
+
+    task: str
+    rank: int
+    node: str
+    fleet: str
+    new_node: bool
+    blocks: tuple[int, ...]
+    total_blocks: int
+    volumes: Mapping[str, str]
+    backend: str
+    region: str
+    zone: str | None
+    instance_type: str
+    price: float | None
+    status: ReservationStatus
+    restart: bool = False
+    """The rank runs, and this plan stops it and starts it again, there or elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """A difference between what was recorded and what is there. `change`: gone, changed, orphan or ended."""
+
+    address: str
+    change: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePreview:
+    """One line of the block map: a node as it will be, and who holds which of its blocks."""
+
+    name: str
+    fleet: str
+    total: int
+    holders: Mapping[int, str]
+    status: str
+    """`new`, `kept` or `deleted`."""
+    state: str
+    price: float | None = 0.0
+    """USD an hour for the whole node; None if unknown."""
+    spot: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """USD an hour of whole nodes, before and after; None if a price is unknown."""
+
+    before: float | None
+    after: float | None
+    priced_on: Mapping[str, str] = field(default_factory=dict)
+    """Backend → the day that the prices are of which it gave for these nodes, where that is known."""
+    excludes: tuple[str, ...] = ()
+    """What is billed as well and is not in the sums: `volumes`, whose prices backends do not tell."""
+    bound: float | None = None
+    """What `after` would be at least, with the same tasks placed; None if nobody worked that out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spare:
+    """An offer that a node may take instead of the planned one."""
+
+    offer: OfferInputs
+    """What of the node's inputs follows from the offer is then."""
+    limit: int | None = None
+    """How many nodes of this kind there may be, those that are there included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fallback:
+    """What becomes of nodes that the plan makes if their offers cannot be had after all.
+
+    `kinds` are the names of nodes, those together that are alike. A way has a spare for each kind, and ways
+    are tried in their order: each keeps what the plan promises of limits, prices, blocks and volumes. Of a
+    cluster's nodes those are among them, too, that have none.
+    """
+
+    kinds: tuple[tuple[str, ...], ...]
+    ways: tuple[tuple[Spare, ...], ...]
+    together: bool = False
+    """They are a cluster: all of them go the same way. Else each goes its own."""
+    idle: tuple[str, ...] = ()
+    """Those of them that are there already. Nothing runs on them, so they go with the others."""
+    wanted: bool = False
+    """Their fleet wants nodes for itself: what was made is kept where the others cannot be had."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Basis:
+    """What a plan was made from: the recorded state, and how old the oldest look at a node is."""
+
+    lineage: str | None
+    serial: int
+    observed_at: float | None = None
+    """When the node was looked at that was looked at longest ago, seconds since the epoch."""
+    offline: bool = False
+    """Nothing was looked at: what was last observed is taken for what is there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unplaced:
+    """The tasks that get no place, and what would follow if they did."""
+
+    refusals: tuple[Refusal, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+    """Changes that several tasks share, and the tasks that fit together with each."""
+    waiting: tuple[str, ...] = ()
+    """Tasks that stay pending as their `retry` says: apply does the rest all the same."""
+    starts: tuple[Action, ...] = ()
+    """What they would run, or change, once there is room: of each its rank 0. Only shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What is not as it was recorded, and what is not well."""
+
+    drift: tuple[Drift, ...] = ()
+    vanished: tuple[str, ...] = ()
+    """Several things of one backend that are gone at once: apply asks before it makes them anew."""
+    ended: tuple[tuple[str, str], ...] = ()
+    """Tasks that failed or were lost and stay so, each with which of the two. Only shown."""
+    unfit: tuple[Health, ...] = ()
+    """Nodes that stay and take no work, and declared hosts that are no nodes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """The fleets as they are once the plan is done."""
+
+    nodes: tuple[NodePreview, ...] = ()
+    fallbacks: tuple[Fallback, ...] = ()
+    """Where nodes go that cannot be had where they are planned; a node is in one at most."""
+    suggestions: tuple[Suggestion, ...] = ()
+    """Moves that would let a node go. Only shown: no plan moves what runs."""
+    backends: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """How clouds are reached, as declared: no record tells whether that changed. Only shown."""
+    cost: Cost = Cost(before=0.0, after=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renamed:
+    """What is recorded under another address before anything else is done: of `source` each record's old and
+    new address.
+    """
+
+    source: str
+    target: str
+    addresses: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What of a plan is asked for. All but the patterns are `task/NAME`, `node/NAME` and `volume/NAME`."""
+
+    targets: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
+    needed: tuple[str, ...] = ()
+    """What is done because something that was asked for needs it."""
+    left_out: tuple[str, ...] = ()
+    """What the whole plan would do beside this."""
+    held_up: tuple[str, ...] = ()
+    """Of those, what was asked for, and needs something that is excluded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What the plan is about."""
+
+    moved: tuple[Renamed, ...] = ()
+    part: Part | None = None
+    refresh_only: bool = False
+    """Nothing is done but to record what happened by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The whole answer of `make`."""
+
+    basis: Basis
+    actions: tuple[Action, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+    unplaced: Unplaced = Unplaced()
+    observed: Observed = Observed()
+    preview: Preview = Preview()
+    scope: Scope = Scope()
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+    @property
+    def changes(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.actions or self.scope.moved or (self.scope.refresh_only and self.observed.drift))
+
+    @property
+    def health(self) -> tuple[Health, ...]:
+        """All that is not well and that no action mends. Offline nobody looked at hosts that are no nodes."""
+        unfit = [h for h in self.observed.unfit if not (self.basis.offline and h.state == LEFT_OUT)]
+        return (*unfit, *of_backends(self.diagnostics))
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """The backends that did not answer as they should: what is there may be not as declared."""
+        return tuple(h.address for h in self.health if h.state == UNREADABLE)
+
+    @property
+    def result(self) -> str:
+        """The first that holds of `error`, `unplaced` (`waiting`, if all of those tasks wait for capacity),
+        `changes`, `unhealthy` and `none`.
+        """
+        if any(d.severity.value == "error" for d in self.diagnostics):
+            return "error"
+        if self.unplaced.refusals:
+            tasks = {r.task for r in self.unplaced.refusals}
+            return "waiting" if tasks <= {*self.unplaced.waiting} else "unplaced"
+        return "changes" if self.changes else "unhealthy" if self.health else "none"
+
+    @property
+    def restarts(self) -> int:
+        """How many ranks that run are stopped and started again."""
+        return sum(item.restart for item in self.reservations)
+
+    def only(self, actions: tuple[Action, ...]) -> Plan:
+        """Some of its actions, each where it is planned and nowhere else."""
+        return replace(self, actions=actions, preview=replace(self.preview, fallbacks=()))
+
+    def summary(self) -> dict[str, int]:
+        """Counts of actions; a replacement counts once, under `replace`."""
+        ops: dict[Address, set[Op]] = {}
+        for action in self.actions:
+            ops.setdefault(action.address, set()).add(action.op)
+        counts = {"create": 0, "update": 0, "delete": 0, "replace": 0}
+        for found in ops.values():
+            if {Op.CREATE, Op.DELETE} <= found:
+                counts["replace"] += 1
+            else:
+                for op in found:
+                    counts[op.value] += 1
+        return counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """What was observed, as values. A node that is not in `readiness` is unknown: neither ready nor empty."""
+
+    readiness: Mapping[str, Readiness] = field(default_factory=dict)
+    ranks: Mapping[str, RankStatus] = field(default_factory=dict)
+    gone: frozenset[Address] = frozenset()
+    unsure: frozenset[Address] = frozenset()
+    """Of those, what may only seem so: nothing of this state was seen where they were looked for."""
+    ended: Mapping[Address, str] = field(default_factory=dict)
+    """Of those, what its backend itself says to have ended, and why: that is no doubt."""
+    altered: Mapping[Address, Mapping[str, Any]] = field(default_factory=dict)
+    """What others changed about things that are there, and how it is now (`provider.Thing.actual`)."""
+    drift: tuple[Drift, ...] = ()
+    recovered: Mapping[Address, Record] = field(default_factory=dict)
+    strays: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    """See `State.strays`."""
+    silent: Mapping[str, Silence] = field(default_factory=dict)
+    """The nodes that do not answer."""
+    offers: Mapping[str, tuple[Offer, ...]] = field(default_factory=dict)
+    left_out: tuple[LeftOut, ...] = ()
+    """Declared hosts that are not ready to be nodes, or would not be ready as they are declared now."""
+    own_gpus: tuple[str, ...] | None = None
+    """The models of this machine's GPUs, where nodes of the driver `local` are; None if nobody looked."""
+    diagnostics: tuple[Diagnostic, ...] = ()
