@@ -30,6 +30,7 @@ COMMANDS: dict[str, str] = {
     "show": "what a saved plan would do",
     "apply": "do it",
     "destroy": "delete everything but what is protected",
+    "reconcile": "apply again and again, with nobody watching",
     "status": "nodes, blocks, volumes and tasks as they are now",
     "logs": "what a task's ranks have printed",
     "stop": "stop a task",
