@@ -118,6 +118,7 @@ def declared_state(
     return state_of(project, settle(project, findings, variables or {}, var_files, environ or {}))
 
 
+_SQLITE = "sqlite:///"
 _BESIDE = ("", "-wal", "-shm", "-journal")
 """What SQLite keeps beside a database."""
 
@@ -165,13 +166,12 @@ def _with_files(
 def _hidden(desired: Desired, root: Path, state: str | None) -> Iterator[str]:
     """What fleetform keeps in the project: its state, the folders of local backends, and keys to hosts."""
     places: list[str] = []
-    for url in (state, desired.project.state):
-        found = (url or "").removeprefix("sqlite:///")
-        if found != (url or ""):
-            places += [found + suffix for suffix in _BESIDE]
+    for url in filter(None, (state, desired.project.state)):
+        if url.startswith(_SQLITE):
+            places += [url.removeprefix(_SQLITE) + suffix for suffix in _BESIDE]
     for backend in desired.backends.values():
-        if backend.provider == LOCAL and isinstance(backend.options.get("root"), str):
-            places.append(str(backend.options["root"]))
+        folder = backend.options.get("root") if backend.provider == LOCAL else None
+        places += [folder] if isinstance(folder, str) else []
     for fleet in desired.fleets.values():
         places += _private_keys(fleet.ssh_config)
     for place in places:

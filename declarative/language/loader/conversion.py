@@ -113,7 +113,11 @@ def _plain(value: Any, draft: Draft) -> Any:
     return value
 
 
-_ACCELERATOR = re.compile(r"([A-Za-z0-9._]+?)(?:-(\d+)GB)?(?:-SXM\d?|-PCIe)?", re.ASCII)
+_ACCELERATOR = re.compile(
+    r"(?P<name>[A-Za-z0-9._]+?)(?:-(?P<memory>\d+)GB)?(?:-SXM\d?|-PCIe)?(?::(?P<count>\d+\+?)?)?", re.ASCII
+)
+_PLACE = frozenset(("cloud", "infra", "region", "zone"))
+"""Fields of SkyPilot's `resources` that say where."""
 _ELSEWHERE = {
     "config": "write it in the `backend` document, or leave it to each user",
     "service": "nothing scales a task or routes to it",
@@ -205,18 +209,16 @@ def _mounts(mounts: dict[str, Any], volumes: dict[str, Any], task: Draft) -> Non
 
 
 def _resources(data: dict[str, Any], task: Draft, fleet: Draft) -> None:
-    choices = data.pop("any_of", None) or data.pop("ordered", None) or []
-    asked = [{**data, **_mapping(choice)} for choice in choices] or [data]
-    first = asked[0]
-    for other in asked[1:]:
-        more = sorted(
-            k for k in other if other[k] != first.get(k) and k not in ("cloud", "infra", "region", "zone")
-        )
+    choices = data.pop("any_of", None) or data.pop("ordered", None) or [{}]
+    asked = [{**data, **_mapping(choice)} for choice in choices]
+    first, *others = asked
+    for other in others:
+        more = {key for key in other if other[key] != first.get(key)} - _PLACE
         if more:
-            task.notes.append(f"of `any_of` the first is taken; another differs in {', '.join(more)}")
+            task.notes.append(f"of `any_of` the first is taken; another differs in {', '.join(sorted(more))}")
     wanted: dict[str, Any] = {}
     for key, value in first.items():
-        if value is not None and key not in ("cloud", "infra", "region", "zone"):
+        if value is not None and key not in _PLACE:
             _resource(key, value, (wanted, task, fleet))
     _places(asked, fleet)
     if wanted:
@@ -275,46 +277,46 @@ def _minutes(value: Any) -> int | None:
     return int(match[1]) if match else None
 
 
+def _listed(value: Any) -> list[str]:
+    if isinstance(value, Mapping):
+        return [str(k) if v is None else f"{k}:{v}" for k, v in value.items()]
+    return [str(item) for item in value] if isinstance(value, list | tuple) else [str(value)]
+
+
 def _accelerators(value: Any, wanted: dict[str, Any], task: Draft) -> None:
     """`H100:8`, `{H100: 8}`, or several of which any will do."""
-    listed: list[tuple[str, str]] = []
-    if isinstance(value, Mapping):
-        value = [str(k) if v is None else f"{k}:{v}" for k, v in value.items()]
-    for item in value if isinstance(value, Sequence) and not isinstance(value, str) else [value]:
-        model, _, count = str(item).partition(":")
-        listed.append((model, count or "1"))
-    models: dict[tuple[str | None, str], list[str]] = {}
-    for model, count in listed:
-        match = _ACCELERATOR.fullmatch(model)
-        if match is None or model.lower().startswith("tpu") or not re.fullmatch(r"\d+\+?", count):
-            task.lose(f"resources.accelerators: {model}:{count}", "no whole GPUs")
+    models: dict[tuple[str, str], list[str]] = {}
+    """Names by their memory and count."""
+    for item in _listed(value):
+        match = _ACCELERATOR.fullmatch(item)
+        if match is None or match["name"].lower().startswith("tpu"):
+            task.lose(f"resources.accelerators: {item if ':' in item else item + ':1'}", "no whole GPUs")
             continue
-        models.setdefault((match[2], f"{count[:-1]}.." if count.endswith("+") else count), []).append(
-            match[1]
-        )
-    for i, ((memory, count), names) in enumerate(models.items()):
-        if i:
+        memory = f"{match['memory']}GB" if match["memory"] else ""
+        count = (match["count"] or "1").replace("+", "..")
+        models.setdefault((memory, count), []).append(match["name"])
+    for (memory, count), names in models.items():
+        if "gpu" in wanted:
             task.lose(
                 f"resources.accelerators: {', '.join(names)}:{count}", "a task asks for one memory and count"
             )
         else:
-            wanted["gpu"] = ":".join(
-                filter(None, (",".join(names), f"{memory}GB" if memory else None, count))
-            )
+            wanted["gpu"] = ":".join(filter(None, (",".join(names), memory, count)))
 
 
 def _places(asked: Sequence[Mapping[str, Any]], fleet: Draft) -> None:
     """Cloud, region and zone of each choice; `infra` is the three in one."""
     found: dict[str, list[str]] = {"backends": [], "regions": [], "availability_zones": []}
     for one in asked:
-        infra = str(one.get("infra") or "").split("/")
-        three = [*infra, "", ""][:3]
+        infra = str(one.get("infra") or "")
+        three = [*infra.split("/"), "", ""]
         cloud = str(one.get("cloud") or three[0]).lower()
         if cloud in ("k8s", "kubernetes", "ssh"):
-            fleet.lose(f"infra: {'/'.join(infra)}", "declare the hosts: `ssh_config: {hosts: […]}`")
+            fleet.lose(f"infra: {infra}", "declare the hosts: `ssh_config: {hosts: […]}`")
         elif cloud in ("", "*") or known_backends(fleet, [cloud]):
-            given = (cloud, one.get("region") or three[1], one.get("zone") or three[2])
-            for into, value in zip(found.values(), given, strict=True):
-                if value and value != "*" and str(value) not in into:
-                    into.append(str(value))
-    fleet.fields |= {key: values for key, values in found.items() if values}
+            found["backends"].append(cloud)
+            found["regions"].append(str(one.get("region") or three[1]))
+            found["availability_zones"].append(str(one.get("zone") or three[2]))
+    for key, values in found.items():
+        if named := set(values) - {"", "*"}:
+            fleet.fields[key] = sorted(named, key=values.index)

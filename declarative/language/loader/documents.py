@@ -95,26 +95,32 @@ def shown_place(span: Span) -> str:
 def classify(documents: Sequence[Document], findings: Findings) -> list[Raw]:
     """The documents by their type; those without a known one are reported."""
     out: list[Raw] = []
-    listing = ", ".join(f"`{kind}`" for kind in DOCUMENTS)
     for document in documents:
-        kind = document.data.get("type")
-        if isinstance(kind, str) and kind in DOCUMENTS:
+        kind = _kind(document)
+        if kind in DOCUMENTS:
             out.append(Raw(kind, document))
-            continue
-        if isinstance(kind, str) and kind in _SKIPPED:
-            continue
-        findings.lost = True
-        if "type" not in document.data:
-            if document.whole:
-                path, hint = _type_hint(document, findings) or ((), f"add `type:` with one of {listing}")
-                span = shown_span(document, path, key=True)
-                findings.add("missing-type", "the document has no `type`", hint, span=span)
-            continue
-        known = findings.near(kind, DOCUMENTS) if isinstance(kind, str) else None
-        hint = (_FOREIGN.get(kind) if isinstance(kind, str) else None) or known or f"known types: {listing}"
-        span = shown_span(document, ("type",))
-        findings.add("unknown-type", f"{describe(kind)} is not a type of document", hint, span=span)
+        elif kind not in _SKIPPED:
+            findings.lost = True
+            _refuse_type(document, kind, findings)
     return out
+
+
+def _kind(document: Document) -> str:
+    """The document's type as text; empty if it has none that is text."""
+    kind = document.data.get("type")
+    return kind if isinstance(kind, str) else ""
+
+
+def _refuse_type(document: Document, kind: str, findings: Findings) -> None:
+    listing = ", ".join(f"`{kind}`" for kind in DOCUMENTS)
+    if "type" in document.data:
+        hint = _FOREIGN.get(kind) or (kind and findings.near(kind, DOCUMENTS)) or f"known types: {listing}"
+        summary = f"{describe(document.data['type'])} is not a type of document"
+        findings.add("unknown-type", summary, hint, span=shown_span(document, ("type",)))
+    elif document.whole:
+        path, hint = _type_hint(document, findings) or ((), f"add `type:` with one of {listing}")
+        span = shown_span(document, path, key=True)
+        findings.add("missing-type", "the document has no `type`", hint, span=span)
 
 
 def skipped(documents: Sequence[Document], unread: Sequence[Document], findings: Findings) -> dict[str, Span]:
@@ -128,8 +134,7 @@ def skipped(documents: Sequence[Document], unread: Sequence[Document], findings:
         out.setdefault(f"{kind if kind in DOCUMENTS else 'task'}/{name}", span)
 
     for document in documents:
-        kind = document.data.get("type")
-        if isinstance(kind, str) and kind in _SKIPPED:
+        if (kind := _kind(document)) in _SKIPPED:
             skip(document, kind, f"the {kind} is skipped: fleetform has none", _SKIPPED[kind])
     for document in unread:
         hint = f"name it: `-f {document.file}`, or `include: [{document.file}]` in the `project` document"
@@ -150,16 +155,15 @@ def file_name(file: str) -> str | None:
 def _type_hint(document: Document, findings: Findings) -> tuple[Path, str] | None:
     """The key that was mistyped, or the only type that has the fields that are there."""
     keys = [key for key in document.data if len(key) <= MAX_FIELDS][:MAX_FIELDS]
-    if foreign := next((hint for having, hint in _OTHERS if having <= set(keys)), None):
-        return (), foreign
+    for having, hint in _OTHERS:
+        if having <= set(keys):
+            return (), hint
     if len(keys) == 1 and keys[0] in DOCUMENTS:
         return (keys[0],), f"write `type: {keys[0]}`, and its fields beside that, not below"
-    near = next((key for key in keys if findings.near(key, ("type",))), None)
-    if near:
-        return (near,), f"write `type:` for `{near}:`"
-    fitting = [
-        k for k, cls in DOCUMENTS.items() if keys and {f.name for f in fields_of(cls)}.issuperset(keys)
-    ]
+    for key in keys:
+        if findings.near(key, ("type",)):
+            return (key,), f"write `type:` for `{key}:`"
+    fitting = [kind for kind, cls in DOCUMENTS.items() if set(keys) <= {f.name for f in fields_of(cls)}]
     return ((), f"add `type: {fitting[0]}`") if len(fitting) == 1 else None
 
 
@@ -253,11 +257,11 @@ def decoded(
     for path, errors in faults.items():
         if findings.full:
             break
+        span = shown_span(document, path)
         for error in errors:
-            if error.code != "unset":
-                hint = _rank_hint(kind, path) if error.code == "node-rank-here" else error.hint
-                span = shown_span(document, path)
-                findings.add(error.code, str(error), hint or error.hint, span=span, address=address)
+            if error.code != "unset":  # that is reported where the variable is declared
+                hint = _template_hint(error, kind, path)
+                findings.add(error.code, str(error), hint, span=span, address=address)
     problems: list[Problem] = []
     spec = None
     if document.whole:
@@ -269,16 +273,18 @@ def decoded(
         elif spec is not None and findings.published:
             problems += validate(DOCUMENTS[kind], kind, data)
     report(problems, document, address, findings)
-    return None if any(not problem.warning for problem in problems) else spec
+    return spec if all(problem.warning for problem in problems) else None
 
 
-def _rank_hint(kind: str, path: Path) -> str | None:
-    """What to write instead of `node_rank` here, where it is not what a command would need."""
+def _template_hint(error: TemplateError, kind: str, path: Path) -> str | None:
+    """The error's hint; for `node_rank` in a volume or a path, what to write instead of it."""
+    if error.code != "node-rank-here":
+        return error.hint
     if kind == "volume":
         return "write `count: 4` for `<name>-0` to `<name>-3`; a task mounts `<name>-${{ node_rank }}`"
     if path[0] == "volumes":
         return "write the same path for all ranks: each has its own volume there"
-    return None
+    return error.hint
 
 
 def report(problems: Sequence[Problem], document: Document, address: str | None, findings: Findings) -> None:
@@ -322,13 +328,14 @@ def _interpolated(value: Any, kind: str, path: Path, scope: Scope, faults: Fault
 
 
 def _place(kind: str, path: Path) -> Place:
-    # A text in place of the list or the mapping is judged as an item: that it is none is said anyway.
-    if path[0] == "env" and kind in {"task", "fleet"} and len(path) <= 2:
-        return Place.ENV
-    if kind == "task" and path[0] == "registry_auth":
-        return Place.ENV
-    if kind == "task" and path[0] == "volumes" and (len(path) <= 2 or path[2] == "name"):
-        return Place.VOLUME
-    if not {"nodes", "cpu", "memory", "disk", "gpu"}.isdisjoint(path):
-        return Place.AMOUNT
-    return Place.TEXT
+    # A text in place of the list or the mapping is judged as an item: another error says that it is not one.
+    match kind, *path:
+        case "task" | "fleet", "env", *rest if len(rest) <= 1:
+            return Place.ENV
+        case "task", "registry_auth", *_:
+            return Place.ENV
+        case ("task", "volumes") | ("task", "volumes", _) | ("task", "volumes", _, "name", *_):
+            return Place.VOLUME
+        case _:
+            amount = not {"nodes", "cpu", "memory", "disk", "gpu"}.isdisjoint(path)
+            return Place.AMOUNT if amount else Place.TEXT

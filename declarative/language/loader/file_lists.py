@@ -149,13 +149,13 @@ class Sender:
         if self._is_hidden(name):
             summary = f"`{name}` is never sent: it is fleetform's own, or a private key to hosts"
             raise CannotSendError("never-sent", summary)
+        if not parts:
+            yield from self._folder(parts, ())
+            return
         levels: Levels = ()
         for depth in range(len(parts)):
             with self._parent(parts, depth) as parent:
                 levels += self._rules(parent, depth)
-        if not parts:
-            yield from self._folder(parts, levels)
-            return
         with self._parent(parts, len(parts) - 1) as parent:
             try:
                 mode = os.stat(parts[-1], dir_fd=parent, follow_symlinks=False)

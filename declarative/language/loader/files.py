@@ -5,6 +5,7 @@ Nothing outside of its directory is opened, save what `include` names in the sam
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -66,16 +67,20 @@ class Files:
             self.findings.add("unreadable", f"`{self.directory}` cannot be read: {_reason(error)}", hint)
             self.findings.lost = True
             return []
-        own = [name for name in found if name[0] != "."]
-        more = [name for path in named if (name := self._inside(path))]
-        if not own and not named:
-            hidden = next((name for name in sorted(found) if name.endswith(HIDDEN)), None)
-            hint = "run `fleetform init` to begin with an example, or change into the project's directory"
-            hint = f"name the hidden file that there is: `-f {hidden}`" if hidden else hint
-            self.findings.add("no-documents", f"there is no YAML file in `{self.directory}`", hint)
-        reads = list(self._readings(sorted({*own, *more})))
+        names = {name for name in found if name[0] != "."}
+        if not names and not named:
+            self._no_documents(found)
+        names.update(filter(None, map(self._inside, named)))
+        reads = list(self._readings(sorted(names)))
         self._exclude = excluded([d for read in reads for d in read.documents])
-        return self._kept(reads)
+        return self._not_excluded(reads)
+
+    def _no_documents(self, found: Sequence[str]) -> None:
+        hidden = sorted(name for name in found if name.endswith(HIDDEN))
+        hint = "run `fleetform init` to begin with an example, or change into the project's directory"
+        if hidden:
+            hint = f"name the hidden file that there is: `-f {hidden[0]}`"
+        self.findings.add("no-documents", f"there is no YAML file in `{self.directory}`", hint)
 
     def unread(self) -> list[Document]:
         """What can be read of the directory's hidden files of dstack that nobody named."""
@@ -117,21 +122,10 @@ class Files:
         out: list[Document] = []
         for i, pattern in enumerate(patterns):
             span = document.span(("include", i))
-            parts = pattern.split("/")
-            up = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
-            outside = pattern.startswith("/") or ".." in parts[up:] or "\0" in pattern
-            if outside or not self._may_be_read((self.root / "/".join(parts[:up])).resolve(), up=up):
-                hint = "write a pattern below the project's directory, such as `fleets/*.yaml`"
-                hint += ", or one in its Git repository: `../shared/*.yaml`"
-                self.findings.add(
-                    "outside-project", f"`{pattern}` leads outside of the project", hint, span=span
-                )
-                self.findings.lost = True
+            names = self._included_names(pattern, span)
+            if names is None:
                 continue
-            steps = tuple(p for p in parts if p not in {"", "."})
-            above = "/".join(parts[:up])
-            names = sorted(set(self._expand(above, steps[up:], set(), span))) if steps[up:] else []
-            out += self._kept(self._readings([n for n in names if not self._is_excluded(n)]))
+            out += self._not_excluded(self._readings([n for n in names if not self._is_excluded(n)]))
             if not names:
                 if unmatched is not None:
                     unmatched[pattern] = span
@@ -139,6 +133,20 @@ class Files:
                     "nothing-included", f"`{pattern}` matches no file", span=span, severity=Severity.WARNING
                 )
         return out
+
+    def _included_names(self, pattern: str, span: Span) -> list[str] | None:
+        """The files that a pattern matches; None for a pattern that is refused."""
+        parts = pattern.split("/")
+        up = len(list(itertools.takewhile("..".__eq__, parts)))
+        above, rest = "/".join(parts[:up]), parts[up:]
+        outside = pattern.startswith("/") or ".." in rest or "\0" in pattern
+        if outside or not self._may_be_read((self.root / above).resolve(), up=up):
+            hint = "write a pattern below the project's directory, such as `fleets/*.yaml`"
+            hint += ", or one in its Git repository: `../shared/*.yaml`"
+            _refuse(self.findings, "outside-project", f"`{pattern}` leads outside of the project", hint, span)
+            return None
+        steps = tuple(part for part in rest if part not in {"", "."})
+        return sorted(set(self._expand(above, steps, set(), span))) if steps else []
 
     def _may_be_read(self, path: Path, *, up: int | bool) -> bool:
         """Whether a file or folder is the project's; with `up`, whether it is the repository's. What is in
@@ -155,15 +163,15 @@ class Files:
         step, rest = steps[0], steps[1:]
         if step == "**":
             yield from self._expand(folder, rest or ("*",), seen, span)
-            for name, is_folder in self._list(folder, span, links=False):
-                if is_folder and not name.startswith("."):
-                    yield from self._expand(_join(folder, name), steps, seen, span)
-            return
-        for name, is_folder in self._matching(folder, step, span, last=not rest):
-            if rest and is_folder:
-                yield from self._expand(_join(folder, name), rest, seen, span)
-            elif not rest:
-                yield _join(folder, name)
+            found = self._list(folder, span, links=False)
+            folders = [name for name, is_folder in found if is_folder and not name.startswith(".")]
+            rest = steps
+        else:
+            found = self._matching(folder, step, span, last=not rest)
+            folders = [name for name, is_folder in found if rest and is_folder]
+            yield from (_join(folder, name) for name, _ in found if not rest)
+        for name in folders:
+            yield from self._expand(_join(folder, name), rest, seen, span)
 
     def _matching(self, folder: str, step: str, span: Span, *, last: bool) -> list[tuple[str, bool]]:
         """The entries of a folder that one step of a pattern names: hidden ones and folders only by name."""
@@ -227,7 +235,7 @@ class Files:
                 read.documents += reading.documents
             yield read
 
-    def _kept(self, reads: Iterable[_Read]) -> list[Document]:
+    def _not_excluded(self, reads: Iterable[_Read]) -> list[Document]:
         """The documents of the files that are not excluded, whose findings count."""
         out: list[Document] = []
         for read in reads:

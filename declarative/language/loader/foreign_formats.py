@@ -153,18 +153,19 @@ def _item(start: str, value: Any, indent: str) -> Iterator[str]:
             else:  # a mapping or a list: its first line stands behind the dash
                 yield f"{inner}- {rest.pop(0).lstrip()}"
             yield from rest
-    elif (
-        isinstance(value, str)
-        and "\n" in value
-        and not _COMMAND.search(value)
-        and _BLOCK.fullmatch(value)
-        and not value.endswith("\n\n")
-    ):
+    elif isinstance(value, str) and _fits_block(value):
         yield f"{start} |{'' if value.endswith(chr(10)) else '-'}"
         for line in value.removesuffix("\n").split("\n"):
             yield f"{inner}{line}" if line else ""
     else:
         yield f"{start} {_scalar(value)}"
+
+
+def _fits_block(text: str) -> bool:
+    """Whether text of several lines can be written as `|` block."""
+    if "\n" not in text or text.endswith("\n\n"):
+        return False
+    return bool(_BLOCK.fullmatch(text)) and not _COMMAND.search(text)
 
 
 def _scalar(value: Any) -> str:

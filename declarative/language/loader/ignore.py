@@ -186,31 +186,32 @@ def _part(text: str) -> Part:
     return re.compile(f"{pieces[0]}{middle}.*{piece}\\Z", re.DOTALL)
 
 
+_NAMED_CLASS = re.compile(r"\[:(\w*):\]")
+
+
+def _class_piece(text: str, i: int) -> tuple[str, int]:
+    """One named class, range or character inside of `[…]`, and where it ends."""
+    if i >= len(text):
+        raise NeverError
+    if named := _NAMED_CLASS.match(text, i):
+        if named[1] not in _CLASSES:
+            raise NeverError
+        return _CLASSES[named[1]], named.end()
+    low, i = _char(text, i)
+    if text[i : i + 1] != "-" or text[i + 1 : i + 2] in {"", "]"}:
+        return re.escape(low), i
+    high, i = _char(text, i + 1)
+    return (f"{re.escape(low)}-{re.escape(high)}" if low <= high else ""), i
+
+
 def _class(text: str, i: int) -> tuple[str, int]:
     """`[…]` from behind its bracket: the expression, and where it ends."""
     negated = i < len(text) and text[i] in "!^"
     i += negated
-    found, first = "", True
-    while True:
-        if i >= len(text):
-            raise NeverError
-        char = text[i]
-        if char == "]" and not first:
-            break
-        first = False
-        named = re.compile(r"\[:(\w*):\]").match(text, i)
-        if named:
-            if named[1] not in _CLASSES:
-                raise NeverError
-            found += _CLASSES[named[1]]
-            i = named.end()
-            continue
-        low, i = _char(text, i)
-        if text[i : i + 1] == "-" and i + 1 < len(text) and text[i + 1] != "]":
-            high, i = _char(text, i + 1)
-            found += f"{re.escape(low)}-{re.escape(high)}" if low <= high else ""
-        else:
-            found += re.escape(low)
+    start, found = i, ""
+    while text[i : i + 1] != "]" or i == start:
+        piece, i = _class_piece(text, i)
+        found += piece
     if not found:
         return ("." if negated else "(?!)"), i + 1
     return f"[{'^' if negated else ''}{found}]", i + 1

@@ -59,6 +59,11 @@ class _Names:
     def of(self, rank: int) -> tuple[str, ...]:
         return tuple(names[rank] if len(names) > 1 else names[0] for names in self.alternatives)
 
+    def highest_number(self) -> int:
+        """The largest number at the end of a name, of all ranks."""
+        ends = (name.rpartition("-")[2] for names in self.alternatives for name in names)
+        return max(int(end) for end in ends if end.isdecimal())
+
 
 def mounted(
     tasks: Sequence[Entry], volumes: Volumes, scope: Scope, findings: Findings
@@ -195,18 +200,14 @@ class _Task:
         if f"{name}-0" in wants:
             return f"write `{name}-{_OWN}` for each rank's own, or `{name}-0`"
         match = _NUMBERED.fullmatch(name)
-        declared = documents.get(match[1]) if match else None
-        if match and declared is not None and declared.spec is not None:
+        base = match[1] if match else name
+        declared = documents.get(base) if match else None
+        if declared is not None and declared.spec is not None:
             count = declared.spec.count
-            numbers = (n.rpartition("-")[2] for names in item.alternatives for n in names)
-            needed = max(int(number) for number in numbers if number.isdecimal()) + 1
-            there = f"`{match[1]}` has `count: {count}`" if count else f"`{match[1]}` has no `count`"
-            return f"{there}; write `count: {needed}`"
+            has = f"`{base}` has `count: {count}`" if count else f"`{base}` has no `count`"
+            return f"{has}; write `count: {item.highest_number() + 1}`"
         near = self.findings.near(name, [*documents, *wants] if len(wants) <= 1000 else list(documents))
-        return (
-            near
-            or f"declare it: `type: volume` with `name: {match[1] if match else name}`, or add `size:` here"
-        )
+        return near or f"declare it: `type: volume` with `name: {base}`, or add `size:` here"
 
     def _once(self) -> None:
         """No volume is wanted twice: it is attached to one node at a time, and mounted once there."""

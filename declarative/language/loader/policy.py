@@ -9,6 +9,7 @@ from pathlib import Path
 from declarative.language.loader.documents import report
 from declarative.language.loader.files import read_variables
 from declarative.language.loader.findings import Findings
+from declarative.language.source import Document
 from declarative.model.schema import Problem, decode
 from declarative.model.spec.policy import Policy
 
@@ -36,23 +37,26 @@ def read_policy(environ: Mapping[str, str]) -> Policy:
         return Policy()
     findings = Findings()
     documents = read_variables(path, findings, check=f"check the file, or {VARIABLE}")
-    found: Policy | None = None
-    for number, document in enumerate(documents):
-        problems: list[Problem] = []
-        if number:
-            findings.add("duplicate-name", "a policy is one document", "join them", span=document.span(()))
-            continue
-        if document.data.get("type", "policy") != "policy":
-            span = document.span(("type",))
-            findings.add(
-                "unknown-type", "a policy is of `type: policy`", "write that, or leave it out", span=span
-            )
-        # Elsewhere it is as if left out. Here that would allow all.
-        for name in (name for name, value in document.data.items() if value is None):
-            hint = "write `[]` for none, or leave the field out"
-            findings.add("bad-value", f"`{name}` has no value", hint, span=document.span((name,)))
-        if document.whole:
-            found = decode(Policy, {k: v for k, v in document.data.items() if k != "type"}, (), problems)
-        report(problems, document, None, findings)
+    for document in documents[1:]:
+        findings.add("duplicate-name", "a policy is one document", "join them", span=document.span(()))
+    found = _decoded(documents[0], findings) if documents else None
     findings.finish()
     return found or Policy()
+
+
+def _decoded(document: Document, findings: Findings) -> Policy | None:
+    fields = dict(document.data)
+    if fields.pop("type", "policy") != "policy":
+        span = document.span(("type",))
+        findings.add(
+            "unknown-type", "a policy is of `type: policy`", "write that, or leave it out", span=span
+        )
+    # In a project, a field without a value counts as left out. Here that would allow all.
+    for name, value in document.data.items():
+        if value is None:
+            hint = "write `[]` for none, or leave the field out"
+            findings.add("bad-value", f"`{name}` has no value", hint, span=document.span((name,)))
+    problems: list[Problem] = []
+    found = decode(Policy, fields, (), problems) if document.whole else None
+    report(problems, document, None, findings)
+    return found

@@ -18,7 +18,7 @@ from declarative.language.template import MAX_VALUE, UNUSABLE, Scope
 from declarative.model.diagnostic import Severity, Span
 from declarative.model.resource import Desired
 from declarative.model.schema import BadValueError, Json, decode
-from declarative.model.spec import Project
+from declarative.model.spec import Project, Variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,12 +188,10 @@ def settle(
     """Every variable with its value, in its type."""
     declared = project.spec.variables
     from_files = _from_files(files, declared, findings, complete=project.readable)
-    for name in given:
-        if name not in declared and project.readable:
-            hint = (
-                findings.near(name, declared)
-                or f"declare it in the `project` document: `variables: {{{name}: …}}`"
-            )
+    for name in given if project.readable else ():
+        if name not in declared:
+            declare = f"declare it in the `project` document: `variables: {{{name}: …}}`"
+            hint = findings.near(name, declared) or declare
             findings.add("undeclared-variable", f"--var {name}: no such variable is declared", hint)
     values: dict[str, Json] = {}
     unset: set[str] = set()
@@ -201,23 +199,25 @@ def settle(
         place = project.document.span(("variables", name), key=True) if project.document else None
         source, span, value = "", place, variable.default
         if name in given:
-            source, span, value = f"--var {name}", None, given[name]
+            source, span, value = f"--var {name}: ", None, given[name]
         elif name in from_files:
-            source, (value, span) = f"`{name}`", from_files[name]
+            source, (value, span) = f"`{name}`: ", from_files[name]
         elif PREFIX + name in environ:
-            source, span, value = PREFIX + name, None, environ[PREFIX + name]
-        if value is None:
-            unset.add(name)
-            hint = f"pass --var {name}=…, set {PREFIX}{name}, or give it a default"
-            findings.add("missing-variable", f"the variable `{name}` has no value", hint, span=place)
-            continue
+            source, span, value = f"{PREFIX}{name}: ", None, environ[PREFIX + name]
         try:
-            values[name] = _bounded(variable.accept(value))
+            values[name] = _accepted(name, variable, value)
         except BadValueError as bad:
             unset.add(name)
-            summary = f"{source}: {bad.summary}" if source else bad.summary
-            findings.add(bad.code, summary, bad.hint, span=span)
+            at, before = (place, "") if value is None else (span, source)
+            findings.add(bad.code, before + bad.summary, bad.hint, span=at)
     return Scope(values, frozenset(unset), open=not project.readable)
+
+
+def _accepted(name: str, variable: Variable, value: Json) -> Json:
+    if value is None:
+        hint = f"pass --var {name}=…, set {PREFIX}{name}, or give it a default"
+        raise BadValueError("missing-variable", f"the variable `{name}` has no value", hint)
+    return _bounded(variable.accept(value))
 
 
 def _bounded(value: Json) -> Json:

@@ -103,17 +103,16 @@ class _Assembly:
             self._fleet_names(entry)
         mounts = mounted(tasks, volumes, scope, self.findings)
         wants = {e.name: TaskWant(spec=e.spec, mounts=mounts[e.name]) for e in tasks}
-        places: dict[str, Span] = {
-            e.address: e.span for kind in ("backend", "fleet") for e in self._good(kind)
-        }
-        for entry in self._good("fleet"):
+        fleets = self._good("fleet")
+        places: dict[str, Span] = {e.address: e.span for e in (*self._good("backend"), *fleets)}
+        for entry in fleets:
             places |= _block_places(entry)
         places |= {f"volume/{name}": volumes.places[name] for name in volumes.wants}
         places |= {e.address: e.span for e in tasks}
         return Desired(
             project=project.spec,
             backends=self.backends,
-            fleets={e.name: e.spec for e in self._good("fleet")},
+            fleets={e.name: e.spec for e in fleets},
             volumes={name: volumes.wants[name] for name in sorted(volumes.wants, key=natural)},
             tasks=wants,
             places=places,
@@ -133,12 +132,7 @@ class _Assembly:
             if hint:
                 path = ("driver",) if entry.spec.driver else ("name",)
                 self._say(entry, path, "bad-value", f"there is no driver `{entry.spec.provider}`", hint)
-            if entry.spec.provider in BUILT_IN:
-                for field in (f for f in Backend.CLOUD if getattr(entry.spec, f) is not None):
-                    summary = (
-                        f"`{field}` is for clouds: it means nothing to the driver `{entry.spec.provider}`"
-                    )
-                    self._say(entry, (field,), "bad-value", summary, "remove it")
+            self._refuse_cloud_fields(entry, (), entry.spec, Backend.CLOUD, entry.spec.provider)
 
     def _backend_names(self, entry: Entry, field: str, names: Iterable[str]) -> None:
         for i, name in enumerate(names):
@@ -305,29 +299,33 @@ class _Assembly:
         """The backend of a volume, and where it says that it is there: in a region, or on a host."""
         self._chosen(entry, path, volume.backend)
         host = volume.host if isinstance(volume, Volume) else None
-        driver = self._default_backend(volume.backend).provider
-        for field in ("volume_id", "volume_type") if driver in BUILT_IN else ():
-            if getattr(volume, field, None) is not None:
-                summary = f"`{field}` is for clouds: it means nothing to the driver `{driver}`"
-                self._say(entry, (*path, field), "bad-value", summary, "remove it")
-        if not self._is_ssh(volume.backend or LOCAL):
-            if host is not None:
-                name = self._default_backend(volume.backend).name
-                summary = f"`host` is for volumes on hosts, and the backend `{name}` has none"
-                self._say(entry, (*path, "host"), "volume-host", summary, f"write `backend: {SSH}`")
-            return
-        for field in ("region", "availability_zone"):
-            if getattr(volume, field) is not None:
-                hint = "remove it: `host` says where the volume is, else it is where its rank goes"
-                summary = f"a host is in no region, so a volume on it cannot have `{field}`"
-                self._say(entry, (*path, field), "volume-host", summary, hint)
-        if host is not None and host not in (known := self._host_names(str(volume.backend))):
-            if self.findings.lost:
-                return  # it may be declared in what could not be read
-            near = self.findings.near(host, known)
-            hint = near or "name a host as it stands in a fleet's `ssh_config.hosts`"
-            summary = f"no fleet of the backend `{volume.backend}` has a host `{host}`"
-            self._say(entry, (*path, "host"), "dangling-reference", summary, hint)
+        backend = self._default_backend(volume.backend)
+        on_hosts = self._is_ssh(volume.backend or LOCAL)
+        self._refuse_cloud_fields(entry, path, volume, ("volume_id", "volume_type"), backend.provider)
+        for field in _given(volume, ("region", "availability_zone")) if on_hosts else ():
+            hint = "remove it: `host` says where the volume is, else it is where its rank goes"
+            summary = f"a host is in no region, so a volume on it cannot have `{field}`"
+            self._say(entry, (*path, field), "volume-host", summary, hint)
+        if host is not None and on_hosts:
+            self._host(entry, path, str(volume.backend), host)
+        elif host is not None:
+            summary = f"`host` is for volumes on hosts, and the backend `{backend.name}` has none"
+            self._say(entry, (*path, "host"), "volume-host", summary, f"write `backend: {SSH}`")
+
+    def _refuse_cloud_fields(
+        self, entry: Entry, path: Path, spec: object, fields: Iterable[str], driver: str
+    ) -> None:
+        for field in _given(spec, fields) if driver in BUILT_IN else ():
+            summary = f"`{field}` is for clouds: it means nothing to the driver `{driver}`"
+            self._say(entry, (*path, field), "bad-value", summary, "remove it")
+
+    def _host(self, entry: Entry, path: Path, backend: str, host: str) -> None:
+        known = self._host_names(backend)
+        if host in known or self.findings.lost:
+            return  # when documents could not be read, one of them may declare it
+        hint = self.findings.near(host, known) or "name a host as it stands in a fleet's `ssh_config.hosts`"
+        summary = f"no fleet of the backend `{backend}` has a host `{host}`"
+        self._say(entry, (*path, "host"), "dangling-reference", summary, hint)
 
     def _host_names(self, backend: str) -> list[str]:
         """The hosts of a backend, as nodes and volumes name them."""
@@ -355,6 +353,11 @@ class _Assembly:
                 break
             out.append(entry)
         return out
+
+
+def _given(spec: object, fields: Iterable[str]) -> list[str]:
+    """Those of the fields that have a value."""
+    return [field for field in fields if getattr(spec, field, None) is not None]
 
 
 def _block_places(entry: Entry) -> dict[str, Span]:

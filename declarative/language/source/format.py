@@ -83,7 +83,8 @@ class _Writer:
     def __init__(self, text: str) -> None:
         self.text, self.out = text, list[str]()
         self.prefix: str | None = None
-        self.kept = 0
+        self.after_literal = 0
+        """Lines up to the end of the last value that would take in blank lines which follow it."""
 
     def line(self, column: int, text: str) -> None:
         """A line at a column, or behind the `- ` that waits for it."""
@@ -95,7 +96,7 @@ class _Writer:
         for _, text in lines:
             if text:
                 self.line(column, text)
-            elif self.prefix is None and len(self.out) != self.kept and not self._at_start():
+            elif self.prefix is None and len(self.out) != self.after_literal and not self._at_start():
                 self.out.append("")
 
     def _at_start(self) -> bool:
@@ -120,10 +121,8 @@ class _Writer:
             self.block(root, hint, data, 0)
             return
         self.lines(lead, 0)
-        first, *rest = self.shifted(root, self.piece(root, hint, data, flow=False), (-1, -1))
-        self.line(root.column if root.odd else 0, first)
-        self.out += rest
-        self.kept = len(self.out) if keeps(root, self.text) else self.kept
+        lines = self.shifted(root, self.piece(root, hint, data, flow=False), (-1, -1))
+        self.value(root, lines, root.column if root.odd else 0)
         self.comment(root.entries[0].eol, 0)
 
     def block(self, node: Node, hint: Hint, data: Any, column: int) -> None:
@@ -135,7 +134,7 @@ class _Writer:
         node.entries[0].lead = lead
         for i, entry in enumerate(node.entries):
             self.lines(entry.lead, column)
-            name = entry.key.value if entry.key else i
+            name = entry.name(i)
             self.entry(entry, inside(hint, name), data[name], (column, node.column))
             self.lines(entry.behind, column)
         self.lines(node.tail, column)
@@ -149,24 +148,36 @@ class _Writer:
         head = self.text[key.start : key.end] + ":" if key else "-"
         new = self.normal(entry, hint, data)
         if new is None and node.laid_out:
-            if key is None and not entry.below and not entry.properties:
-                self.prefix = (" " * column if self.prefix is None else self.prefix) + "- "
-            else:
-                self.line(column, head + (entry.properties and f" {entry.properties}"))
-                self.comment(entry.head, column - old)
+            self.opening(entry, head, columns)
             self.block(node, hint, data, column + STEP)
             return
-        first, *rest = self.shifted(node, new, columns)
-        if entry.below and not (new is not None and node.laid_out):
+        lines = self.shifted(node, new, columns)
+        if entry.on_next_line and not node.laid_out:
             self.line(column, head)
             self.comment(entry.head, column - old)
             self.lines(entry.between, column + STEP)
-            self.line(column + STEP, first)
+            self.value(node, lines, column + STEP)
         else:
-            self.line(column, f"{head} {first}" if first else head)
-        self.out += rest
-        self.kept = len(self.out) if keeps(node, self.text) else self.kept
+            first, *rest = lines
+            self.value(node, [f"{head} {first}" if first else head, *rest], column)
         self.comment(entry.eol, column - old)
+
+    def opening(self, entry: Entry, head: str, columns: tuple[int, int]) -> None:
+        """What stands before a block collection: the line of its key, or the `- ` in its first line."""
+        column, old = columns
+        if head == "-" and not entry.on_next_line and not entry.properties:
+            self.prefix = (" " * column if self.prefix is None else self.prefix) + "- "
+            return
+        self.line(column, head + (entry.properties and f" {entry.properties}"))
+        self.comment(entry.head, column - old)
+
+    def value(self, node: Node, lines: Sequence[str], column: int) -> None:
+        """A value in one piece, its first line at `column`."""
+        first, *rest = lines
+        self.line(column, first)
+        self.out += rest
+        if keeps(node, self.text):
+            self.after_literal = len(self.out)
 
     def comment(self, found: Note | None, shift: int) -> None:
         """A comment at the end of the last line: in its column as long as that is possible."""
@@ -186,9 +197,7 @@ class _Writer:
             return [first, *(_shift(line, shift, 0) for line in rest)]
         if node.kind == "scalar" and node.block:
             indent, _ = block_indent([first, *rest], old)
-            blank = [not line.strip(" ") and len(line) <= indent for line in rest]
-            moved = [_shift(line, column - old, 0) for line in rest]
-            return [first.rstrip(), *("" if b else line for b, line in zip(blank, moved, strict=True))]
+            return [first.rstrip(), *(_literal_line(line, indent, column - old) for line in rest)]
         return [_trimmed(first), *(_trimmed(_shift(line, column - old, column + 1)) for line in rest)]
 
     def normal(self, entry: Entry, hint: Hint, data: Any) -> str | None:
@@ -197,10 +206,10 @@ class _Writer:
         if node.laid_out:
             end = self.text.find("\n", node.after)
             whole = self.text[entry.begin : end if end >= 0 else None]
-            return None if "#" in whole or entry.properties else self.short(node, hint, data, whole)
+            return None if "#" in whole or entry.properties else self.as_scalar(node, hint, data, whole)
         return self.piece(node, hint, data, flow=False)
 
-    def short(self, node: Node, hint: Hint, data: Any, raw: str, *, flow: bool = False) -> str | None:
+    def as_scalar(self, node: Node, hint: Hint, data: Any, raw: str, *, flow: bool = False) -> str | None:
         """A mapping as a scalar, unless something in it would be lost."""
         if node.kind != "map" or node.marks or "${" in raw or "#" in raw:
             return None
@@ -215,8 +224,8 @@ class _Writer:
             if "\n" in raw or "${" in raw or (flow and self.text[node.start - 1] not in " \n[{,"):
                 return None
             return written(data, raw, hint, flow=flow)
-        short = self.short(node, hint, data, raw, flow=flow)
-        return self.flow(node, hint, data) if short is None else short
+        scalar = self.as_scalar(node, hint, data, raw, flow=flow)
+        return self.flow(node, hint, data) if scalar is None else scalar
 
     def flow(self, node: Node, hint: Hint, data: Any) -> str:
         """A flow collection with its scalars in their notation."""
@@ -239,10 +248,16 @@ def _shift(line: str, shift: int, least: int) -> str:
     return " " * max(least, len(line) - len(body) + shift) + body if body or not least else ""
 
 
+def _literal_line(line: str, indent: int, shift: int) -> str:
+    """A line of a block scalar whose content is indented by `indent`, moved; nothing of a blank one."""
+    blank = not line.strip(" ") and len(line) <= indent
+    return "" if blank else _shift(line, shift, 0)
+
+
 def _trimmed(line: str) -> str:
     """Without trailing spaces, save behind a backslash that may make the first one part of a string."""
-    short = line.rstrip(" \t")
-    return line if short.endswith("\\") else short
+    stripped = line.rstrip(" \t")
+    return line if stripped.endswith("\\") else stripped
 
 
 def _rewritten(text: str, documents: Sequence[Document]) -> str:
@@ -259,7 +274,7 @@ def _rewritten(text: str, documents: Sequence[Document]) -> str:
         layout.root(root)
         writer.document(root, lead, document.data)
     writer.between(text[layout.position :] + "\n")
-    while writer.out and not writer.out[-1] and len(writer.out) != writer.kept:
+    while writer.out and not writer.out[-1] and len(writer.out) != writer.after_literal:
         writer.out.pop()
     return "".join(f"{line}\n" for line in writer.out)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -60,10 +61,14 @@ class Entry:
     """Where the text goes on after `:` or `-`."""
     properties: str = ""
     head: Note | None = None
-    below: bool = False
+    on_next_line: bool = False
     between: list[Line] = field(default_factory=list)
     eol: Note | None = None
     behind: list[Line] = field(default_factory=list)
+
+    def name(self, default: int | str) -> int | str:
+        """Its key; `default` in a list."""
+        return self.key.value if self.key else default
 
 
 def events(text: str) -> Iterator[Any]:
@@ -86,12 +91,12 @@ def _node(event: Any, rest: Iterator[Any]) -> Node:
     node = Node(kind, event.start_mark.index, event.end_mark.index)
     if event.anchor is not None:
         node.marks.append((event.anchor, kind == "alias", node.start))
-    if kind == "scalar":
-        node.value, node.block = event.value, event.style in {"|", ">"}
-    if kind in {"scalar", "alias"}:
-        node.properties = kind == "scalar" and (event.anchor is not None or event.tag is not None)
+    if kind == "alias":
         return node
     node.properties = event.anchor is not None or event.tag is not None
+    if kind == "scalar":
+        node.value, node.block = event.value, event.style in {"|", ">"}
+        return node
     node.block = not event.flow_style
     for inner in rest:
         if type(inner).__name__ in {"MappingEndEvent", "SequenceEndEvent"}:
@@ -142,24 +147,30 @@ class Layout:
         if node.laid_out:
             node.odd = self._is_odd(node)
         entry.begin = self.position
-        entry.below = "\n" in text[self.position : node.start]
+        entry.on_next_line = "\n" in text[self.position : node.start]
         if column >= 0:
             entry.head = self._rest()
-        if node.block and node.kind != "scalar" and node.properties and not node.odd:
-            found = _PROPERTIES.match(text, node.start)
-            node.odd = entry.below or found is None or not self._only_comments(found.end(), node)
-            if found and not node.odd:
-                entry.properties = found[0].rstrip()
-                self.position = node.start + len(entry.properties)
-                entry.head = self._rest()
+        if node.laid_out and node.properties:
+            self._properties(entry)
         if node.laid_out:
             self._entries(node, column)
             return
-        entry.between = self.lines() if entry.below else []
+        entry.between = self.lines() if entry.on_next_line else []
         node.column = self.column(node.start)
         node.end = node.after = self._end(node, column)
         self.position = node.end
         entry.eol = self._rest()
+
+    def _properties(self, entry: Entry) -> None:
+        """The anchor and tag that stand behind the key of a block; elsewhere the block stays as written."""
+        node = entry.value
+        found = _PROPERTIES.match(self.text, node.start)
+        if entry.on_next_line or found is None or not self._only_comments(found.end(), node):
+            node.odd = True
+            return
+        entry.properties = found[0].rstrip()
+        self.position = node.start + len(entry.properties)
+        entry.head = self._rest()
 
     def _entries(self, node: Node, outer: int) -> None:
         keys = node.items[::2] if node.kind == "map" else [None] * len(node.items)
@@ -182,11 +193,9 @@ class Layout:
         if node.kind == "scalar" and node.block:
             lines = self.text[node.start : node.end].split("\n")
             indent, keep = block_indent(lines, column)
-            if not lines[-1].strip(" ") and len(lines[-1]) <= indent:
-                lines.pop()
-            while not keep and len(lines) > 1 and not lines[-1].strip(" ") and len(lines[-1]) <= indent:
-                lines.pop()
-            return node.start + len("\n".join(lines))
+            blank = itertools.takewhile(lambda line: not line[indent:] and not line.strip(" "), lines[::-1])
+            dropped = min(len(list(blank)), 1 if keep else len(lines) - 1)
+            return node.start + len("\n".join(lines[: len(lines) - dropped]))
         if not node.block:
             return node.end
         last = node.items[-1]

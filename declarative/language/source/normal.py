@@ -77,15 +77,20 @@ def arrange(node: Node, hint: Hint, *, root: bool = False) -> None:
     if node.properties:
         hint = Any  # an alias may stand where the order counts
     for i, entry in enumerate(node.entries):
-        arrange(entry.value, inside(hint, entry.key.value if entry.key else i))
+        arrange(entry.value, inside(hint, entry.name(i)))
     if node.kind == "map":
-        rank = {key: i for i, key in enumerate(_keys(hint))}
-        old = node.entries
-        new = sorted(old, key=lambda e: rank.get(e.key.value if e.key else "", len(rank)))
-        if new != old and _resolved(old) == _resolved(new):
-            node.entries = _moved(old, new, root=root)
+        node.entries = _in_order(node.entries, list(_keys(hint)), root=root)
     node.marks = [m for m in node.marks if m[2] == node.start]
     node.marks += [mark for entry in node.entries for mark in entry.value.marks]
+
+
+def _in_order(entries: list[Entry], keys: Sequence[str], *, root: bool) -> list[Entry]:
+    """The entries in the order of `keys`, others last; as they are if an alias would mean something else."""
+    rank: dict[int | str, int] = {key: i for i, key in enumerate(keys)}
+    new = sorted(entries, key=lambda e: rank.get(e.name(""), len(rank)))
+    if new == entries or _resolved(entries) != _resolved(new):
+        return entries
+    return _moved(entries, new, root=root)
 
 
 def _resolved(entries: Sequence[Entry]) -> tuple[dict[int, int | None], dict[str, int]]:
@@ -171,25 +176,31 @@ def written(data: Any, raw: str, hint: Hint, *, flow: bool) -> str | None:
         if _reads_as(plain, flow=flow):
             return plain
         return f'"{plain}"' if _SIMPLE.fullmatch(plain) else None
-    needless = (
-        raw[:1] in {"'", '"'}
-        and raw[1:-1] == data
-        and data[:1] not in {"-", "?", ":"}
-        and not _ELSEWHERE.fullmatch(data)
-        and _reads_as(data, flow=flow)
-    )
-    return str(data) if needless else None
+    return str(data) if _needs_no_quotes(data, raw, flow=flow) else None
+
+
+def _needs_no_quotes(data: Any, raw: str, *, flow: bool) -> bool:
+    """Whether `raw` is a quoted string that every reader takes for the same string without its quotes."""
+    if raw[:1] not in {"'", '"'} or raw[1:-1] != data or data[:1] in {"-", "?", ":"}:
+        return False
+    return not _ELSEWHERE.fullmatch(data) and _reads_as(data, flow=flow)
 
 
 def same(old: Any, new: Any, hint: Hint) -> bool:
     """Whether two values mean the same to the field that holds them."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
-        if old.keys() != new.keys() or (not _keys(hint) and list(old) != list(new)):
-            return False
-        return all(same(item, new[key], inside(hint, key)) for key, item in old.items())
-    if isinstance(old, list) and isinstance(new, list):
-        pairs = enumerate(zip(old, new, strict=False))
-        return len(old) == len(new) and all(same(a, b, inside(hint, i)) for i, (a, b) in pairs)
+        order_counts = not _keys(hint)
+        keys = list(old)
+        alike = keys == list(new) if order_counts else old.keys() == new.keys()
+    elif isinstance(old, list) and isinstance(new, list):
+        keys = list(range(len(old)))
+        alike = len(old) == len(new)
+    else:
+        return _same_scalar(old, new, hint)
+    return alike and all(same(old[key], new[key], inside(hint, key)) for key in keys)
+
+
+def _same_scalar(old: Any, new: Any, hint: Hint) -> bool:
     if type(old) is type(new) and old == new:
         return True
     try:

@@ -44,12 +44,12 @@ def tells_secret(line: str) -> bool:
 
 def masked(line: str) -> str:
     """A line with nothing left of it but its punctuation, so that a caret still shows where."""
-    kept = _FIRST.match(line)
-    start = kept.end() if kept else 0
+    key = _FIRST.match(line)
+    start = key.end() if key else 0
     return line[:start] + re.sub(r"\w", "*", line[start:])
 
 
-def below_secrets(lines: Sequence[str], fields: Sequence[str], *, broken: bool) -> bytearray:
+def lines_of_fields(lines: Sequence[str], fields: Sequence[str], *, broken: bool) -> bytearray:
     """For each line, whether it is part of one of these fields. With `broken`, a missing `:` is no excuse."""
     behind = r"(?![\w.-])" if broken else r"[\"']?\s*:(?:\s|$)"
     start = re.compile(rf"(?:^|[{{,\[])\s*(?:-\s+)*[\"']?({'|'.join(fields)}){behind}")
@@ -60,7 +60,7 @@ def below_secrets(lines: Sequence[str], fields: Sequence[str], *, broken: bool) 
         if column >= 0 and _ends(line, column, depth):
             column = -1
         if column < 0:
-            found = any(field in line for field in fields) and start.search(line[:MAX_SEARCHED])
+            found = start.search(line[:MAX_SEARCHED]) if any(map(line.__contains__, fields)) else None
             if not found:
                 continue
             # In a flow mapping the columns say little: what is further left than the line ends it.
@@ -141,17 +141,17 @@ class Text:
 
     def hides(self, number: int, *, broken: bool = False) -> bool:
         """Whether a line must not be shown, since a secret may stand there; `broken` where it is not YAML."""
-        return self._below(number, SECRET_FIELDS, broken=broken) or tells_secret(self.line(number))
+        return self._is_of(number, SECRET_FIELDS, broken=broken) or tells_secret(self.line(number))
 
     def masks(self, number: int) -> bool:
         """Whether nothing but the punctuation of a line may be shown, or not even that: it is not YAML."""
-        return self._below(number, MASKED_FIELDS, broken=True) or self.hides(number, broken=True)
+        return self._is_of(number, MASKED_FIELDS, broken=True) or self.hides(number, broken=True)
 
-    def _below(self, number: int, fields: tuple[str, ...], *, broken: bool) -> bool:
+    def _is_of(self, number: int, fields: tuple[str, ...], *, broken: bool) -> bool:
         key = (*fields, broken)
         if key not in self._hidden:
             held = any(name in self.text for name in fields)
-            self._hidden[key] = below_secrets(self.lines(), fields, broken=broken) if held else bytearray()
+            self._hidden[key] = lines_of_fields(self.lines(), fields, broken=broken) if held else bytearray()
         found = self._hidden[key]
         return number < len(found) and found[number] == 1
 

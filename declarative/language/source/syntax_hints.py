@@ -270,11 +270,12 @@ def _odd_line(fault: _Fault) -> _Said:
         hint = "begin it with `- `, or indent it as far as the fields of the item or of the list's key"
         return _Said("this line stands between the items of a list", hint, mark)
     above = mark.above()
-    if above == begun.line and mark.column > begun.column and _VALUED.match(mark.text.line(above)):
-        return _too_far(mark, above)
-    hint = f"indent it like line {begun.line + 1}"
     if above is not None and above != begun.line:
         hint = f"indent it like line {above + 1} or line {begun.line + 1}, whichever it belongs beside"
+    elif above is not None and mark.column > begun.column and _VALUED.match(mark.text.line(above)):
+        return _too_far(mark, above)
+    else:
+        hint = f"indent it like line {begun.line + 1}"
     return _Said("this line is indented like nothing above it", hint, mark)
 
 

@@ -134,17 +134,12 @@ def interpolate(text: str, scope: Scope, place: Place, out: list[TemplateError])
     in_name = True
     for part in parts:
         if isinstance(part, str):
-            if place is Place.VOLUME and _ESCAPED in part:
-                hint = "write names and paths without it"
-                out.append(TemplateError("template-error", f"`{_ESCAPED}` cannot stand in a mount", hint))
-            values.append(part if place is Place.ENV else part.replace(_ESCAPED, "${{"))
+            values.append(_unescaped(part, place, out))
             in_name = in_name and ":" not in part
             continue
         try:
             value = _part(part, scope, place, in_name=in_name)
-            if part.env and values and _text(values[-1]).endswith("$"):
-                summary = f"the value before `{part.text}` ends with `$`, and would change what it means"
-                out.append(TemplateError("template-error", summary, "put other text between the two"))
+            _check_before(part, values, out)
             values.append(value)
         except TemplateError as bad:
             out.append(bad)
@@ -155,20 +150,30 @@ def interpolate(text: str, scope: Scope, place: Place, out: list[TemplateError])
     return "".join(_text(value) for value in values)
 
 
+def _unescaped(text: str, place: Place, out: list[TemplateError]) -> str:
+    """Text between expressions. What becomes of `$${{` in `env` is for the shell to say."""
+    if place is Place.VOLUME and _ESCAPED in text:
+        hint = "write names and paths without it"
+        out.append(TemplateError("template-error", f"`{_ESCAPED}` cannot stand in a mount", hint))
+    return text if place is Place.ENV else text.replace(_ESCAPED, "${{")
+
+
+def _check_before(part: _Expression, values: list[Json], out: list[TemplateError]) -> None:
+    if part.env and values and _text(values[-1]).endswith("$"):
+        summary = f"the value before `{part.text}` ends with `$`, and would change what it means"
+        out.append(TemplateError("template-error", summary, "put other text between the two"))
+
+
 def _check_ends(parts: list[str | _Expression], values: list[Json], out: list[TemplateError]) -> None:
     """An expression that gives nothing would make an open range of a closed one."""
     if len(values) < len(parts):
         return
+    texts = [value.strip() if isinstance(value, str) else "?" for value in values]
     for i, part in enumerate(parts):
-        beside = [
-            v.strip() for v in (*values[max(0, i - 1) : i], *values[i + 1 : i + 2]) if isinstance(v, str)
-        ]
-        empty = isinstance(values[i], str) and not str(values[i]).strip()
-        if (
-            not isinstance(part, str)
-            and empty
-            and any(v.startswith("..") or v.endswith("..") for v in beside)
-        ):
+        if isinstance(part, str) or texts[i]:
+            continue
+        beside = texts[max(0, i - 1) : i] + texts[i + 1 : i + 2]
+        if any(text.startswith("..") or text.endswith("..") for text in beside):
             hint = "give it a value; a range with an open end is written without an expression, as `4..`"
             out.append(
                 TemplateError("template-error", f"`{part.text}` is empty, and is an end of a range", hint)
@@ -240,13 +245,19 @@ def _check_names(part: _Expression, scope: Scope) -> None:
         near = near.replace(" `", " `var.") if near else None
         declare = f"declare it in the `project` document: `variables: {{{name}: …}}`"
         raise TemplateError("undefined-variable", f"no variable `{name}` is declared", near or declare)
-    for name in part.unknown:
-        known = [*RANK_NAMES, *(f"var.{v}" for v in (*scope.variables, *scope.unset))]
-        near = f"did you mean `var.{name}`?" if f"var.{name}" in known else scope.suggest(name, known)
-        if name.partition(".")[0] == "secrets":
-            near = "pass it in the environment: `env: [NAME=${{ env.NAME }}]`"
-        hint = near or f"known: {words.NAMES}"
-        raise TemplateError("undefined-variable", f"`{name}` is not defined", hint)
+    if part.unknown:
+        name = part.unknown[0]
+        raise TemplateError("undefined-variable", f"`{name}` is not defined", _instead_of(name, scope))
+
+
+def _instead_of(name: str, scope: Scope) -> str:
+    """What to write in place of a name that is not defined."""
+    if name.partition(".")[0] == "secrets":
+        return "pass it in the environment: `env: [NAME=${{ env.NAME }}]`"
+    known = [*RANK_NAMES, *(f"var.{v}" for v in (*scope.variables, *scope.unset))]
+    if f"var.{name}" in known:
+        return f"did you mean `var.{name}`?"
+    return scope.suggest(name, known) or f"known: {words.NAMES}"
 
 
 def _evaluate(part: _Expression, scope: Scope, rank: int | None) -> Json:
@@ -272,27 +283,32 @@ def _text(value: Json) -> str:
 def _split(text: str, scope: Scope, *, shell: bool) -> list[str | _Expression]:
     """Text and expressions in turn. Without any, the text alone."""
     parts: list[str | _Expression] = []
-    at, start = 0, _opening(text, 0)
-    braced = "{" in text[:start]
+    at, braced = 0, False
     while True:
-        if shell and (short := text.find(_SHELL_RANK, at, start if start >= 0 else None)) >= 0:
-            parts += [text[at:short], scope.expression("node_rank")]
-            at = short + len(_SHELL_RANK)
-            continue
+        start = _opening(text, at)
+        plain = text[at : start if start >= 0 else None]
+        pieces = plain.split(_SHELL_RANK) if shell else [plain]
+        parts.append(pieces[0])
+        for piece in pieces[1:]:
+            parts += [scope.expression("node_rank"), piece]
         if start < 0:
-            parts.append(text[at:])
-            return [p for p in parts if p != ""] or [""]
-        body = _BODY.match(text, start + 3)
-        end = body.end() if body else start
-        if not text.startswith("}}", end):
-            raise TemplateError("template-error", *words.never_closed(text[start:], end - start))
-        parts += [text[at:start], scope.expression(text[start + 3 : end].strip())]
+            return list(filter(None, parts)) or [""]
+        end = _closing(text, start)
+        parts.append(scope.expression(text[start + 3 : end].strip()))
         at = end + 2
+        braced = braced or "{" in plain
         if text[at : at + 2].rstrip() == "}" and not braced:
             # `{a: ${{ var.x }}}` is what it says; without a `{` before it the brace is a slip.
             raise TemplateError("template-error", *words.one_too_many(text[start:at]))
-        start = _opening(text, at)
-        braced = braced or "{" in text[at:start]
+
+
+def _closing(text: str, start: int) -> int:
+    """Where the `}}` of the expression that begins at `start` is."""
+    body = _BODY.match(text, start + 3)
+    end = body.end() if body else start
+    if not text.startswith("}}", end):
+        raise TemplateError("template-error", *words.never_closed(text[start:], end - start))
+    return end
 
 
 def _opening(text: str, at: int) -> int:
@@ -363,7 +379,26 @@ def _replace(value: object, old: object, new: object) -> str:
 
 
 def _compiled(text: str) -> _Expression:
-    """An expression of Jinja2 whose syntax tree holds nothing but what `_check_tree` allows."""
+    """An expression of Jinja2 whose syntax tree holds nothing but what `_names` allows."""
+    names, function = _parsed(text)
+    variables = tuple(n.partition(".")[2] for n in names if n.startswith("var."))
+    unknown = tuple(n for n in names if not n.startswith("var.") and n not in RANK_NAMES)
+    ranked = not set(RANK_NAMES).isdisjoint(names)
+
+    def run(values: _Values, rank: int | None) -> Json:
+        numbers = SimpleNamespace(node_rank=rank, job_num=rank)
+        try:
+            result: Json = function(var=SimpleNamespace(**values), dstack=numbers, node_rank=rank)
+        except Exception as bad:  # noqa: BLE001 - whatever it is, it comes from the expression
+            why, hint = words.failure(str(bad))
+            raise TemplateError("template-error", f"`{words.shown(text)}` fails: {why}", hint) from None
+        return result
+
+    return _Expression(text, run, variables=variables, ranked=ranked, unknown=unknown)
+
+
+def _parsed(text: str) -> tuple[tuple[str, ...], Any]:
+    """The names in an expression, and Jinja2's function for it."""
     from jinja2 import TemplateError as JinjaError
 
     if not text:
@@ -373,32 +408,18 @@ def _compiled(text: str) -> _Expression:
     if len(text) > MAX_EXPRESSION:
         summary = f"an expression has at most {MAX_EXPRESSION} characters, found {len(text)}"
         raise TemplateError("template-error", summary, "close it with `}}`, or write it in several")
-    environment, shown = _environment(), words.shown(text)
+    environment = _environment()
     try:
         tree = environment.parse("{{" + text + "\n}}")
         names = _names(tree)
-        function = environment.compile_expression(text, undefined_to_none=False)
+        return names, environment.compile_expression(text, undefined_to_none=False)
     except JinjaError as bad:
         said = words.no_expression(text, str(bad.message), _FILTERS)
         raise TemplateError("template-error", *said) from None
-    except (RecursionError, SyntaxError, MemoryError, ValueError, TypeError) as bad:
-        if isinstance(bad, TemplateError):
-            raise
+    except TemplateError:
+        raise
+    except (RecursionError, SyntaxError, MemoryError, ValueError, TypeError):
         raise TemplateError("template-error", *words.no_expression(text, "", _FILTERS)) from None
-    variables = tuple(n.partition(".")[2] for n in names if n.startswith("var."))
-    unknown = tuple(n for n in names if not n.startswith("var.") and n not in RANK_NAMES)
-    ranked = any(n in RANK_NAMES for n in names)
-
-    def run(values: _Values, rank: int | None) -> Json:
-        numbers = SimpleNamespace(node_rank=rank, job_num=rank)
-        try:
-            result: Json = function(var=SimpleNamespace(**values), dstack=numbers, node_rank=rank)
-        except Exception as bad:  # noqa: BLE001 - whatever it is, it comes from the expression
-            why, hint = words.failure(str(bad))
-            raise TemplateError("template-error", f"`{shown}` fails: {why}", hint) from None
-        return result
-
-    return _Expression(text, run, variables=variables, ranked=ranked, unknown=unknown)
 
 
 def _names(tree: Any) -> tuple[str, ...]:

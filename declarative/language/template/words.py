@@ -17,12 +17,16 @@ Said = tuple[str, str]
 NAMES = "`var.x` (declare x in `project.variables`), `env.X`, `node_rank`"
 _QUOTED = re.compile(r"""'(?>[^'\\]|\\.)*+'|"(?>[^"\\]|\\.)*+\"""", re.DOTALL)
 _FOREIGN = (
-    ("&&", "and"),
-    ("||", "or"),
-    ("!==", "!="),
-    ("===", "=="),
-    ("?", "a if b else c"),
+    (r"&&", "`&&` is not an operator", "write `and`"),
+    (r"\|\|", "`||` is not an operator", "write `or`"),
+    (r"!==", "`!==` is not an operator", "write `!=`"),
+    (r"===", "`===` is not an operator", "write `==`"),
+    (r"\?", "`?` is not an operator", "write `a if b else c`"),
+    (r"!(?!=)", "`!` is not an operator", "write `not`"),
+    (r"(?<![=!<>])=(?!=)", "`=` is not an operator", "write `==` to compare"),
+    (r"\$", "`$` has no meaning in it", "write the name alone, such as `var.x`"),
 )
+"""What other languages write, as expressions to search for."""
 _STATEMENTS = (
     "if",
     "elif",
@@ -91,7 +95,7 @@ def not_allowed(node: str, filters: Sequence[str]) -> Said:
 def no_expression(text: str, said: str, filters: Sequence[str]) -> Said:
     """What Jinja2 does not understand; `said` are its own words."""
     bare = _QUOTED.sub("''", text)
-    found = _foreign(bare) or _filter(said, filters) or _by_words(bare, said)
+    found = _foreign(bare) or _filter(said, filters) or _unbalanced(bare) or _by_words(bare, said)
     summary, hint = found or ("", "write an expression of names, constants and operators: `${{ var.x }}`")
     begin = f"`{shown(text)}` is not an expression"
     return (f"{begin}: {summary}" if summary else begin), hint
@@ -99,22 +103,15 @@ def no_expression(text: str, said: str, filters: Sequence[str]) -> Said:
 
 def _foreign(bare: str) -> Said | None:
     """What other languages write."""
-    word = re.match(r"[A-Za-z]+", bare)
-    if "{%" in bare or "%}" in bare or (word and word[0] in _STATEMENTS and bare != word[0]):
+    if re.search(rf"\{{%|%\}}|\A(?:{'|'.join(_STATEMENTS)})\b(?!\Z)", bare, re.ASCII):
         return "there are no statements", "write `${{ a if b else c }}` to choose; there are no loops"
     if "{{" in bare:
         return "`{{` stands in it once more", "write names alone, without `{{ }}` of their own"
     if bare.startswith("{"):
         return "there is a `{` too many", "write `${{ … }}`, with two of them"
-    for sign, ours in _FOREIGN:
-        if sign in bare:
-            return f"`{sign}` is not an operator", f"write `{ours}`"
-    if re.search(r"!(?!=)", bare):
-        return "`!` is not an operator", "write `not`"
-    if re.search(r"(?<![=!<>])=(?!=)", bare):
-        return "`=` is not an operator", "write `==` to compare"
-    if "$" in bare:
-        return "`$` has no meaning in it", "write the name alone, such as `var.x`"
+    for sign, summary, hint in _FOREIGN:
+        if re.search(sign, bare):
+            return summary, hint
     return None
 
 
@@ -128,13 +125,17 @@ def _filter(said: str, filters: Sequence[str]) -> Said | None:
     return f"there is no filter `{match[1]}`", near or f"there are {', '.join(filters)}"
 
 
-def _by_words(bare: str, said: str) -> Said | None:
-    """By Jinja2's words."""
+def _unbalanced(bare: str) -> Said | None:
     for one, other in (("(", ")"), ("[", "]"), ("{", "}")):
         if bare.count(one) > bare.count(other):
             return f"`{one}` is never closed", f"close it with `{other}`"
         if bare.count(one) < bare.count(other):
             return f"`{other}` closes nothing", "remove it"
+    return None
+
+
+def _by_words(bare: str, said: str) -> Said | None:
+    """By Jinja2's words."""
     if "got 'end of print statement'" in said or said == "unexpected 'end of print statement'":
         last = re.search(r"[A-Za-z]+$|\S$", bare)
         behind = f" behind `{last[0]}`" if last else ""
